@@ -1,0 +1,1 @@
+"""Finds the fastest and the cheapest way to train a large language model."""

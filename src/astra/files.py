@@ -1,0 +1,142 @@
+"""Reading what people write: TOML and JSON into typed values, with errors that name the place."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from astra.errors import InputError, did_you_mean, shorten
+
+T = TypeVar("T")
+
+MOST_BYTES = 64 << 20  # a plan file of any size we write is far below this
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a fact comes from. Every data file has one."""
+
+    kind: str  # vendor | published | measured | fitted | guessed | user
+    where: str
+    read_on: str | None = None
+    certainty: str | None = None  # high | medium | low
+    checked_against: tuple[str, ...] = ()
+    note: str | None = None
+
+
+USER = Source(kind="user", where="given by the user")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file a user named."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path}: larger than {MOST_BYTES >> 20} MiB. Is this the right file?")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, not a file.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}).") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def read_json(path: Path) -> Any:
+    """A JSON document; the error names line and column."""
+    return parse_json(read_text(path), str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise InputError(f"{where}: the file is empty; JSON was expected.") from None
+        cut = " The file ends too early: was it cut off?" if error.pos >= len(text.rstrip()) else ""
+        raise InputError(
+            f"{where}: line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}.{cut}"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{where}: JSON nested too deep to be a configuration.") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"{where}: not valid JSON: {shorten(error, 120)}.") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML document; the error names line and column."""
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: not valid TOML: {error}.") from None
+    except RecursionError:
+        raise InputError(f"{where}: TOML nested too deep to be a configuration.") from None
+    except ValueError as error:
+        raise InputError(f"{where}: not valid TOML: {shorten(error, 120)}.") from None
+
+
+def convert(raw: object, into: type[T], where: str) -> T:
+    """`raw` as the typed value `into`; a wrong type or unknown field is an error with its path."""
+    try:
+        return msgspec.convert(raw, into)
+    except msgspec.ValidationError as error:
+        raise InputError(_validation_message(raw, into, where, str(error))) from None
+    except RecursionError:
+        raise InputError(f"{where}: nested too deep to be a configuration.") from None
+
+
+def _validation_message(raw: object, into: type, where: str, message: str) -> str:
+    """msgspec's message with our path notation, the offending value and near names.
+
+    >>> _validation_message({"a": {"b": "x"}}, object, "f", "Expected `int`, got `str` - at `$.a.b`")
+    "f: a.b = 'x': expected `int`, got `str`."
+    """
+    what, _, path = message.partition(" - at `")
+    path = path.rstrip("`").removeprefix("$").removeprefix(".")
+    unknown = re.search(r"unknown field `(.*)`", what)
+    if unknown:
+        place = f"{path}.{unknown[1]}" if path else unknown[1]
+        hint = did_you_mean(unknown[1], _field_names(into))
+        return f"{where}: {place}: there is no such field. {hint}".rstrip()
+    missing = re.search(r"missing required field `(.*)`", what)
+    if missing:
+        place = f"{path}.{missing[1]}" if path else missing[1]
+        return f"{where}: {place} is missing."
+    value = _at(raw, path)
+    shown = f"{path} = {shorten(value)}: " if path else ""
+    return f"{where}: {shown}{what[:1].lower()}{what[1:]}."
+
+
+def _field_names(into: type) -> list[str]:
+    """All field names of a struct and of the structs inside it."""
+    names: list[str] = []
+    seen: set[type] = set()
+    todo: list[Any] = [into]
+    while todo:
+        kind = todo.pop()
+        todo.extend(getattr(kind, "__args__", ()))
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in seen:
+            seen.add(kind)
+            for field in msgspec.structs.fields(kind):
+                names.append(field.encode_name)
+                todo.append(field.type)
+    return names
+
+
+def _at(raw: object, path: str) -> object:
+    """The value at `a.b[2]`; None where the path does not lead anywhere."""
+    for step in re.findall(r"[^.\[\]]+", path):
+        if isinstance(raw, dict):
+            raw = raw.get(step)
+        elif isinstance(raw, list | tuple) and step.isdigit() and int(step) < len(raw):
+            raw = raw[int(step)]
+        else:
+            return None
+    return raw

@@ -1,0 +1,87 @@
+"""The shape of a decoder-only transformer: all that its cost depends on, nothing about GPUs."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from astra.files import USER, Source
+
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+CountOrZero = Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class Mla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
+
+    q_lora_rank: Count | None  # None: queries are projected directly
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+
+
+class Moe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Routed experts in place of the dense MLP."""
+
+    experts: Count
+    top_k: Count
+    moe_ffn: Count  # width of one expert
+    shared_experts: CountOrZero = 0
+    shared_ffn: CountOrZero = 0  # total width of the shared experts
+    shared_gate: bool = False
+    first_dense_layers: CountOrZero = 0
+    moe_layer_step: Count = 1  # every n-th layer has experts
+    layers: tuple[CountOrZero, ...] | None = None  # which have experts, where no rule says it
+    router_bias: bool = False
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sliding-window attention: a token sees at most `tokens` positions, itself included."""
+
+    tokens: Count
+    layers: tuple[CountOrZero, ...] | None = None  # None: every layer
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is trained. Written by hand as a small TOML, or read from a Hugging Face config."""
+
+    name: str
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    ffn: CountOrZero  # width of the dense MLP; 0 if no layer has one
+    vocab: Count
+    max_positions: Count | None = None
+    tied_embeddings: bool = False
+    activation: str = "silu"
+    gated_mlp: bool = True
+    norm: Literal["rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_nonparametric"] = (
+        "rmsnorm"
+    )
+    norms_per_layer: CountOrZero = 2
+    final_norm: bool = True
+    embedding_norm: bool = False
+    qkv_bias: bool = False
+    attn_out_bias: bool = False
+    mlp_bias: bool = False
+    lm_head_bias: bool = False
+    qk_norm: Literal["head", "full"] | None = None
+    attn_sinks: bool = False
+    learned_positions: CountOrZero = 0  # rows of a learned position table
+    embedding_dim: Count | None = None  # where it is not `hidden` (OPT-350M)
+    mla: Mla | None = None
+    moe: Moe | None = None
+    window: Window | None = None
+    mtp_layers: CountOrZero = 0  # multi-token-prediction layers after the last
+    rope_theta: float | None = None
+    family: str | None = None
+    hf_id: str | None = None
+    parameters: Count | None = None  # as recorded by the source; checked against the shape
+    active_parameters: Count | None = None
+    advertised_parameters: Count | None = None
+    advertised_active_parameters: Count | None = None
+    assumed: tuple[str, ...] = ()  # what the source left open, in words
+    source: Source = USER

@@ -1,0 +1,7 @@
+"""`python -m astra` is the command `astra`."""
+
+import sys
+
+from astra.cli.main import main
+
+sys.exit(main())

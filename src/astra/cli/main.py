@@ -1,0 +1,108 @@
+"""The command line: parse, call, print. Nothing is imported before it is needed."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from astra.errors import InputError, did_you_mean
+
+COMMANDS = {
+    "predict": "one plan, checked and priced",
+    "export": "launch files for a plan",
+    "models": "the models that are known, or one model's shape and counts",
+    "gpus": "the GPUs that are known, or one GPU's facts and their source",
+    "rules": "what makes a plan illegal, who says so, and why",
+}
+
+EXAMPLES = """\
+examples:
+  astra predict llama-3-8b --gpus h100:64 --tp 2 --pp 2 --global-batch 256 --seq-len 8192
+  astra predict ./config.json --gpus a100-80g:16 --tp 4 --global-batch 64 --seq-len 4096 --json
+  astra models qwen3-30b-a3b
+  astra gpus h100
+  astra rules --runtime megatron
+
+`astra COMMAND --help` tells more about a command."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with suggestions for typos, and our exit code and wording for bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            flag = unknown.split()[0]
+            flags = [text for action in self._actions for text in action.option_strings]
+            hint = did_you_mean(flag.partition("=")[0], flags)
+            message = f"unknown option {flag}. {hint}".rstrip()
+        raise InputError(f"{message} (`{self.prog} --help` lists the options)")
+
+
+def parser_for(command: str) -> argparse.ArgumentParser:
+    """The parser of one command, from its module `astra.cli.COMMAND`."""
+    module = import_module(f"astra.cli.{command}")
+    parser = Parser(
+        prog=f"astra {command}",
+        description=module.__doc__,
+        epilog=module.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.arguments(parser)
+    if not any("--json" in action.option_strings for action in parser._actions):
+        parser.add_argument("--json", action="store_true", help="the result alone, as JSON")
+    return parser
+
+
+def help_text() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())
+    return (
+        "usage: astra COMMAND ...\n\n"
+        "Finds the fastest and the cheapest way to train a large language model\n"
+        "on the GPUs you have or could rent.\n\n"
+        f"commands:\n{rows}\n\n{EXAMPLES}\n"
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One call of `astra`; raises InputError for anything the user can mend."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(help_text())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        sys.stdout.write(f"astra {version('astra-planner')}\n")
+        return 0
+    command = arguments[0]
+    if command not in COMMANDS:
+        hint = did_you_mean(command, COMMANDS, f"The commands are {', '.join(COMMANDS)}.")
+        raise InputError(f"unknown command {command!r}. {hint}")
+    options = parser_for(command).parse_args(arguments[1:])
+    result: int = import_module(f"astra.cli.{command}").run(options)
+    return result
+
+
+def main() -> int:
+    """Exit codes: 0 an answer, 2 bad input, 1 our fault."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+        return code
+    except InputError as error:
+        sys.stderr.write(f"astra: {error}\n")
+        return 2
+    except BrokenPipeError:  # `astra models | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("\nastra: stopped.\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,6 +36,9 @@ def either(words: Iterable[object]) -> str:
 
 def shorten(value: object, most: int = 60) -> str:
     """A value as an error may quote it: on one line, never longer than `most`."""
-    text = repr(value) if isinstance(value, str) else str(value)
+    try:
+        text = repr(value) if isinstance(value, str) else str(value)
+    except (RecursionError, ValueError):  # nested too deep; an integer of thousands of digits
+        text = f"a {type(value).__name__} too large to show"
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."

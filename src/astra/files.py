@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,17 +33,22 @@ USER = Source(kind="user", where="given by the user")
 def read_text(path: Path) -> str:
     """The text of a file a user named."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError(f"{path}: is a folder, not a file.")
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            raise InputError(f"{path}: is a device; reading it might never end.")
+        if status.st_size > MOST_BYTES:
             raise InputError(f"{path}: larger than {MOST_BYTES >> 20} MiB. Is this the right file?")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder, not a file.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start}).") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise InputError(f"{shorten(str(path))}: not the name of a file.") from None
 
 
 def read_json(path: Path) -> Any:
@@ -90,13 +96,15 @@ def convert(raw: object, into: type[T], where: str) -> T:
         raise InputError(_validation_message(raw, into, where, str(error))) from None
     except RecursionError:
         raise InputError(f"{where}: nested too deep to be a configuration.") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: holds text that is not Unicode (a lone surrogate).") from None
 
 
 def _validation_message(raw: object, into: type, where: str, message: str) -> str:
     """msgspec's message with our path notation, the offending value and near names.
 
-    >>> _validation_message({"a": {"b": "x"}}, object, "f", "Expected `int`, got `str` - at `$.a.b`")
-    "f: a.b = 'x': expected `int`, got `str`."
+    >>> _validation_message({"a": "x"}, object, "f", "Expected `int`, got `str` - at `$.a`")
+    "f: a = 'x': expected `int`, got `str`."
     """
     what, _, path = message.partition(" - at `")
     path = path.rstrip("`").removeprefix("$").removeprefix(".")

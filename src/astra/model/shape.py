@@ -9,12 +9,13 @@ from astra.files import USER, Source
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Meta(ge=0, le=10**9)]
+Total = Annotated[int, Meta(ge=1, le=10**18)]
 
 
 class Mla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
 
-    q_lora_rank: Count | None  # None: queries are projected directly
+    q_lora_rank: Count | None = None  # None: queries are projected directly
     kv_lora_rank: Count
     qk_nope_head_dim: Count
     qk_rope_head_dim: Count
@@ -34,12 +35,18 @@ class Moe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     moe_layer_step: Count = 1  # every n-th layer has experts
     layers: tuple[CountOrZero, ...] | None = None  # which have experts, where no rule says it
     router_bias: bool = False
+    expert_bias: bool | None = None  # of the routed experts, where it is not as `mlp_bias`
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sliding-window attention: a token sees at most `tokens` positions, itself included."""
+    """Attention that does not see everything before it.
+
+    Sliding: a token sees at most `tokens` positions, itself included. Chunked: it sees what lies
+    before it in its own chunk of `tokens` positions (Llama 4).
+    """
 
     tokens: Count
+    chunked: bool = False
     layers: tuple[CountOrZero, ...] | None = None  # None: every layer
 
 
@@ -68,7 +75,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attn_out_bias: bool = False
     mlp_bias: bool = False
     lm_head_bias: bool = False
-    qk_norm: Literal["head", "full"] | None = None
+    qk_norm: Literal["head", "full"] | None = None  # one for all heads, or as wide as all heads
+    qk_norm_bias: bool = False
+    attn_gate: Literal["element", "head"] | None = None  # a learned gate on what attention returns
     attn_sinks: bool = False
     learned_positions: CountOrZero = 0  # rows of a learned position table
     embedding_dim: Count | None = None  # where it is not `hidden` (OPT-350M)
@@ -79,9 +88,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rope_theta: float | None = None
     family: str | None = None
     hf_id: str | None = None
-    parameters: Count | None = None  # as recorded by the source; checked against the shape
-    active_parameters: Count | None = None
-    advertised_parameters: Count | None = None
-    advertised_active_parameters: Count | None = None
+    parameters: Total | None = None  # as recorded by the source; checked against the shape
+    active_parameters: Total | None = None
+    advertised_parameters: Total | None = None
+    advertised_active_parameters: Total | None = None
     assumed: tuple[str, ...] = ()  # what the source left open, in words
     source: Source = USER

@@ -1,0 +1,90 @@
+"""The GPUs that are known, or one GPU's facts, and where they come from.
+
+A GPU that is not known is described in a TOML file of ten lines and named by its path.
+"""
+
+import argparse
+import sys
+
+EXAMPLES = """\
+examples:
+  astra gpus
+  astra gpus --filter hopper
+  astra gpus h100
+  astra gpus "NVIDIA A100-SXM4-80GB" --json
+  astra gpus ./my-gpu.toml
+
+my-gpu.toml, figures as SI numbers or as text with a unit:
+  name = "my-gpu"
+  memory_bytes = "64 GB"
+  memory_bytes_per_s = "1.6 TB/s"
+  bf16_flops_per_s = "320 TFLOP/s"   # dense
+  [link]                             # without it: PCIe
+  bytes_per_s = "200 GB/s"           # one direction, all links of a GPU
+  domain_gpus = 8
+  [node]
+  gpus = 8
+  nic_bytes_per_s = "200 Gbps"       # per GPU
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME|FILE", help="one GPU; without it, all of them"
+    )
+    parser.add_argument(
+        "--filter",
+        metavar="TEXT",
+        help="list only GPUs with these words in name, alias, maker, architecture or form",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.errors import InputError
+
+    if options.name is not None and options.filter is not None:
+        raise InputError("a NAME and --filter exclude each other. Try without the name.")
+    return _one(options) if options.name is not None else _listing(options)
+
+
+def _listing(options: argparse.Namespace) -> int:
+    from astra.hardware.catalogue import all_gpus
+    from astra.report.gpus import LEGEND, gpus_json, gpus_table, matching
+
+    known = all_gpus()
+    gpus = known if options.filter is None else matching(known, options.filter)
+    if options.json:
+        _write_json(gpus_json(gpus))
+    elif not gpus:
+        sys.stdout.write(f"No GPU matches. `astra gpus` lists all {len(known)}.\n")
+    else:
+        _print(gpus_table(gpus), "", LEGEND)
+    return 0
+
+
+def _one(options: argparse.Namespace) -> int:
+    from astra.hardware.catalogue import find_gpu
+    from astra.report.gpus import gpu_json, gpu_page
+
+    gpu, note = find_gpu(options.name)
+    if options.json:
+        _write_json(gpu_json(gpu, note))
+    else:
+        _print(*([f"{note}.", ""] if note else []), gpu_page(gpu))
+    return 0
+
+
+def _print(*parts: object) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _write_json(answer: object) -> None:
+    import json
+
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")

@@ -1,0 +1,108 @@
+"""`--gpus h100:512,a100-80g:256`: how many of each type there are at most."""
+
+import re
+
+from astra.errors import InputError, shorten
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.pools import MOST_GPUS, idle_note, merge_twins
+from astra.hardware.units import bare
+
+MOST_TYPES = 64
+FORM = "The form is TYPE:COUNT[,TYPE:COUNT...], such as h100:512,a100-80g:256."
+
+
+def parse_gpus(text: str) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster of a `--gpus` option, and notes on how it was read."""
+    if not text.strip():
+        raise InputError(f"--gpus is empty. {FORM}")
+    entries = text.split(",")
+    if len(entries) > MOST_TYPES:
+        raise InputError(f"--gpus has {len(entries)} entries; {MOST_TYPES} are the most. {FORM}")
+    pools: dict[str, Pool] = {}
+    notes: list[str] = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"--gpus, entry {number} {shorten(entry.strip())}"
+        pool, note = _pool(entry, where)
+        _check_repeat(pools, pool, entry, where)
+        pools[pool.gpu.name] = pool
+        notes += [note] if note else []
+    merged, more = merge_twins(pools.values(), "--gpus")
+    notes += more
+    notes += [idle for pool in merged if (idle := idle_note(pool))]
+    name = ",".join(f"{pool.gpu.name}:{pool.count}" for pool in merged)
+    return Cluster(name=name, pools=merged), tuple(notes)
+
+
+def _pool(entry: str, where: str) -> tuple[Pool, str | None]:
+    """One TYPE:COUNT."""
+    if not entry.strip():
+        raise InputError(f"{where}: empty. Is there a comma too many? {FORM}")
+    kind, colon, count = (part.strip() for part in entry.rpartition(":"))
+    if not colon:
+        raise InputError(f"{where}: the count is missing. {_with_count(entry)}")
+    if not kind:
+        raise InputError(f"{where}: the type is missing. {FORM}")
+    swapped = kind.isascii() and kind.isdigit() and not count.isdigit()
+    if swapped and count:
+        raise InputError(f"{where}: type and count are swapped. Try {bare(count)}:{kind[:12]}.")
+    number = parse_count(count, where, kind)
+    gpu, note = _find(kind, where)
+    return Pool(gpu=gpu, count=number), note
+
+
+def parse_count(count: str, where: str, kind: str) -> int:
+    """A whole number of GPUs, from 1 to ten million."""
+    shown = bare(kind)
+    if not count:
+        raise InputError(f"{where}: the count is missing. Try {shown}:8.")
+    if not (count.isascii() and count.isdigit()):
+        raise InputError(f"{where}: {shorten(count)} is not a whole number of GPUs. Try {shown}:8.")
+    digits = count.lstrip("0")
+    if not digits:
+        raise InputError(f"{where}: no GPUs at all. Leave {shown} out, or try {shown}:8.")
+    if len(digits) > len(str(MOST_GPUS)) or int(digits) > MOST_GPUS:
+        raise InputError(
+            f"{where}: {shorten(count)} GPUs are too many. At most {MOST_GPUS:,} of a type can "
+            f"be planned for; try {shown}:{MOST_GPUS}."
+        )
+    return int(digits)
+
+
+def _find(kind: str, where: str) -> tuple[Gpu, str | None]:
+    try:
+        return find_gpu(kind)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _with_count(entry: str) -> str:
+    """What was probably meant by an entry without a colon: `8xh100`, `h100=8`, `h100`."""
+    text = entry.strip()
+    if text.isascii() and text.isdigit():
+        return FORM
+    front = re.fullmatch(r"([0-9]{1,8}) *[xX*] *(\S{1,60})", text)
+    back = re.fullmatch(r"(\S{1,60}?) *[=*@] *([0-9]{1,8})", text)
+    if front:
+        return f"Try {bare(front[2])}:{front[1]}."
+    if back:
+        return f"Try {bare(back[1])}:{back[2]}."
+    return f"Try {bare(text)}:8."
+
+
+def _check_repeat(pools: dict[str, Pool], pool: Pool, entry: str, where: str) -> None:
+    """A type given twice is a slip more often than a sum."""
+    first = pools.get(pool.gpu.name)
+    if first is None:
+        return
+    if first.gpu != pool.gpu:
+        raise InputError(
+            f"{where}: another GPU is called {pool.gpu.name} too, with other data. "
+            "Give one of them a `name` of its own."
+        )
+    kind = entry.strip().rpartition(":")[0]
+    total = min(first.count + pool.count, MOST_GPUS)
+    raise InputError(
+        f"{where}: {pool.gpu.name} is given twice ({first.count} and {pool.count}). "
+        f"If both are meant, write {bare(kind)}:{total}."
+    )

@@ -1,0 +1,79 @@
+"""Pools side by side: every type once, twins under two names merged, sorted by name."""
+
+from collections.abc import Iterable
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from astra.errors import InputError
+from astra.files import USER
+from astra.hardware.catalogue import gpu_names
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.gpu_file import check_gpu
+from astra.hardware.units import quantities
+
+MOST_GPUS = 10**7
+
+
+def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
+    """Pools sorted by name, those of equal data and price made one; and notes that say so.
+
+    Two names for one type would let a search find plans that one name hides, so that the
+    answer would depend on spelling. The catalogue's name wins, else the first by alphabet.
+    """
+    known = set(gpu_names())
+    ranked = sorted(pools, key=lambda pool: (pool.gpu.name not in known, pool.gpu.name))
+    merged: dict[tuple[Gpu, float | None], Pool] = {}
+    notes: list[str] = []
+    for pool in ranked:
+        key = (facts(pool.gpu), pool.usd_per_hour)
+        first = merged.get(key)
+        if first is None:
+            merged[key] = pool
+            continue
+        total = first.count + pool.count
+        if total > MOST_GPUS:
+            raise InputError(
+                f"{where}: {first.gpu.name} and {pool.gpu.name} are the same GPU, and "
+                f"{total:,} of them are too many: {MOST_GPUS:,} of a type are the most."
+            )
+        merged[key] = replace(first, count=total)
+        notes.append(
+            f"{pool.gpu.name} has the same data as {first.gpu.name}: "
+            f"counted as {total} of the latter"
+        )
+    return tuple(sorted(merged.values(), key=lambda pool: pool.gpu.name)), tuple(notes)
+
+
+def check_cluster(cluster: Cluster, where: str) -> None:
+    """What the types of a cluster cannot say. For one that was read back from a plan file."""
+    if not cluster.pools:
+        raise InputError(f"{where}: pools: no GPUs at all. A cluster has one pool or more.")
+    names: set[str] = set()
+    for number, pool in enumerate(cluster.pools):
+        place = f"{where}: pools[{number}].gpu"
+        figures = {
+            name: value for name, value in to_builtins(pool.gpu).items() if value is not None
+        }
+        quantities(figures, f"{place}.")
+        check_gpu(pool.gpu, place)
+        if pool.gpu.name in names:
+            raise InputError(f"{place}.name = {pool.gpu.name!r} is there twice. Rename one.")
+        names.add(pool.gpu.name)
+
+
+def facts(gpu: Gpu) -> Gpu:
+    """What a GPU is, without what it is called and who says so."""
+    return replace(gpu, name="", aliases=(), assumed=(), source=USER)
+
+
+def idle_note(pool: Pool) -> str | None:
+    """Says so when the pool does not end with a whole node."""
+    node = pool.gpu.node.gpus
+    rest = pool.count % node
+    if pool.count < node or not rest:
+        return None
+    return (
+        f"{pool.count} {pool.gpu.name} do not fill nodes of {node}: "
+        f"plans use at most {pool.count - rest} of them"
+    )

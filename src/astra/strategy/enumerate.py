@@ -1,0 +1,386 @@
+"""All plans of a space for one GPU type, as tables of some ten thousand rows each."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.hardware.topology import allowed_counts
+from astra.model.shape import Model
+from astra.strategy.plans import (
+    COLUMNS,
+    OFFLOAD_MODULES,
+    PLAN_AXES,
+    UNUSED,
+    Ints,
+    Plans,
+    code,
+    column_dtype,
+)
+from astra.strategy.recompute import MODULES, Recompute
+from astra.strategy.settle import split_layers
+from astra.strategy.space import Question, Space, divisors
+
+CHUNK_ROWS = 1 << 14  # a table of this size stays in cache
+SLOTS = 3  # first stages, middle stages, last stages
+
+Columns = dict[str, NDArray[Any]]
+
+
+def enumerate_plans(space: Space) -> Iterator[Plans]:
+    """Every plan of the space once. The order is fixed: the same question, the same rows."""
+    base = _degrees(space)
+    pipelines = _Pipelines(space)
+    options = _options(space)
+    per_row = pipelines.counts[base["pp"]] * len(options["ep"])
+    for rows in _blocks(per_row):
+        table = pipelines.join({name: column[rows] for name, column in base.items()})
+        table = _join_recompute(_cross(table, options), space)
+        if len(table["tp"]):
+            yield from _finished(table, space, pipelines.chunk_layers)
+
+
+def _blocks(per_row: Ints) -> Iterator[slice]:
+    """Runs of base rows that grow to about a chunk each, before recompute."""
+    edges = np.cumsum(per_row)
+    start = 0
+    while start < len(per_row):
+        done = int(edges[start - 1]) if start else 0
+        stop = int(np.searchsorted(edges, done + CHUNK_ROWS // 4, side="right"))
+        stop = max(stop, start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def _degrees(space: Space) -> Columns:
+    """tp, cp, pp, micro-batch and dp whose product can be rented and divides the batch."""
+    question = space.question
+    model, pool = question.task.model, question.task.cluster.pools[0]
+    batch = question.global_batch
+    dp = space.chosen.get("dp") or divisors(batch)
+    pp = space.chosen.get("pp") or tuple(range(1, model.layers + 1))
+    grids = np.meshgrid(
+        *(
+            np.array(values, np.int64)
+            for values in (
+                space.values("tp"),
+                space.values("cp"),
+                pp,
+                space.values("micro_batch"),
+                dp,
+            )
+        ),
+        indexing="ij",
+    )
+    names = ("tp", "cp", "pp", "micro_batch", "dp")
+    columns = {name: grid.ravel() for name, grid in zip(names, grids, strict=True)}
+    gpus = columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]
+    cap = min(pool.count, question.task.cluster.max_gpus or pool.count)
+    rentable = np.zeros(cap + 2, np.bool_)
+    rentable[[count for count in allowed_counts(pool) if count <= cap]] = True
+    samples = columns["micro_batch"] * columns["dp"]
+    fits = rentable[np.minimum(gpus, cap + 1)] & (batch % samples == 0)
+    return {name: column[fits] for name, column in columns.items()}
+
+
+class _Pipelines:
+    """For every number of stages: the ways to share out the layers and to cut them in chunks."""
+
+    def __init__(self, space: Space) -> None:
+        model, question = space.question.task.model, space.question
+        self.chunk_layers: tuple[tuple[int, ...], ...] = ()
+        chunkings: dict[tuple[int, ...], int] = {}
+        rows: list[tuple[int, ...]] = []
+        self.counts = np.zeros(model.layers + 1, np.int64)
+        self.starts = np.zeros(model.layers + 1, np.int64)
+        interleaves = question.task.runtime != "deepspeed"
+        for pp in range(1, model.layers + 1):
+            self.starts[pp] = len(rows)
+            for slots in _splits(model.layers, pp):
+                for vpp in _virtual(slots, pp) if interleaves else (1,):
+                    if space.allows("vpp", vpp):
+                        rows.append((*slots, vpp, -1))
+            for vpp, chunks in _lighter_ends(model.layers, pp) if interleaves else ():
+                if space.allows("vpp", vpp):
+                    at = chunkings.setdefault(chunks, len(chunkings))
+                    rows.append((*_stage_slots(chunks, pp), vpp, at))
+            self.counts[pp] = len(rows) - self.starts[pp]
+        self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
+        self.chunk_layers = tuple(chunkings)
+
+    def join(self, base: Columns) -> Columns:
+        """Each base row with every pipeline of its number of stages."""
+        counts = self.counts[base["pp"]]
+        table = {name: np.repeat(column, counts) for name, column in base.items()}
+        within = np.arange(len(table["pp"])) - np.repeat(np.cumsum(counts) - counts, counts)
+        chosen = self.table[:, self.starts[table["pp"]] + within]
+        for slot in range(SLOTS):
+            table[f"stages{slot}"] = chosen[2 * slot]
+            table[f"layers{slot}"] = chosen[2 * slot + 1]
+        table["vpp"], table["chunking"] = chosen[-2], chosen[-1]
+        return table
+
+
+def _splits(layers: int, pp: int) -> list[tuple[int, ...]]:
+    """Ways to share out layers: (stages, layers) of the first, middle and last stages.
+
+    The even split; lighter first and last stages around an even middle; and the split whose
+    left-over layers lie in the middle.
+    """
+    found = [_slots_of(split_layers(layers, pp))]
+    if pp >= 2:
+        for middle in {-(-(layers + extra) // pp) for extra in (0, 1, 2)}:
+            ends = layers - (pp - 2) * middle
+            for first in range(max(ends - middle, 1), min(middle, ends - 1) + 1):
+                found.append(_slots_of((first, *[middle] * (pp - 2), ends - first)))
+    return list(dict.fromkeys(found))
+
+
+def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages as runs of equal layers, padded to the number of slots."""
+    runs: list[list[int]] = []
+    for layers in stages:
+        if runs and runs[-1][1] == layers:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, layers])
+    assert len(runs) <= SLOTS
+    flat = [number for run in runs for number in run]
+    return tuple(flat + [0] * (2 * SLOTS - len(flat)))
+
+
+def _virtual(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Numbers of virtual stages that cut the layers of every stage evenly."""
+    if pp == 1:
+        return (1,)
+    return divisors(int(np.gcd.reduce([layers for layers in slots[1::2] if layers])))
+
+
+def _lighter_ends(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Chunks of one size but for the first and last, which hold a layer less.
+
+    What Megatron-LM calls accounting for the embedding and the loss in the split.
+    """
+    found = []
+    for first, last in ((0, 1), (1, 0), (1, 1)):
+        total = layers + first + last
+        if pp < 2 or total % pp:
+            continue
+        for vpp in divisors(total // pp)[1:]:
+            size = total // pp // vpp
+            chunks = [size] * (pp * vpp)
+            chunks[0] -= first
+            chunks[-1] -= last
+            if min(chunks) >= 1:
+                found.append((vpp, tuple(chunks)))
+    return found
+
+
+def _stage_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    return _slots_of(tuple(sum(chunks[stage::pp]) for stage in range(pp)))
+
+
+def _options(space: Space) -> Columns:
+    """What is multiplied out on every row: experts, sharding, traffic, offload."""
+    moe = space.question.task.model.moe is not None
+    asked = [
+        ("dispatcher", ("alltoall",) if moe else (None,)),
+        ("rank_order", ("tp-cp-ep-dp-pp",)),
+        ("attention", ("flash",)),
+        ("cuda_graph", ("none",)),
+        ("offload_activations", ((),)),
+        ("capacity_factor", (np.nan,)),
+        ("main_grads_dtype", ("fp32",)),
+        ("grad_reduce_dtype", ("fp32",)),
+        ("master_dtype", ("fp32",)),
+        ("first_moment_dtype", ("fp32",)),
+        ("second_moment_dtype", ("fp32",)),
+        ("fp8_recipe", (None,)),
+    ]
+    dims = {name: space.chosen.get(name, default) for name, default in asked}
+    for name in ("ep", "sharding", "cp_comm_type", "overlap_ep", "offload_optimizer_fraction"):
+        dims[name] = space.values(name) or ()
+    dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
+    rows = list(product(*dims.values()))
+    columns: Columns = {}
+    for place, name in enumerate(dims):
+        values = [_coded(name, row[place]) for row in rows]
+        columns[name] = np.array(values, column_dtype(name))
+    return columns
+
+
+def _coded(name: str, value: Any) -> Any:
+    if isinstance(value, str) or value is None:
+        return code(name, value)
+    if isinstance(value, tuple):
+        return sum(1 << OFFLOAD_MODULES.index(module) for module in value)
+    return value
+
+
+def _cross(table: Columns, options: Columns) -> Columns:
+    """Every row with every option, but for those that are no plan or one under two names.
+
+    Not rules: a group of one has no traffic to choose, and experts need whole groups.
+    """
+    rows, ways = len(table["tp"]), len(options["ep"])
+    crossed = {name: np.repeat(column, ways) for name, column in table.items()}
+    crossed |= {name: np.tile(column, rows) for name, column in options.items()}
+    tp, ep, etp = crossed["tp"], crossed["ep"], crossed["etp"]
+    is_tp = etp == 0
+    crossed["etp"] = np.where(is_tp, tp, etp)
+    once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
+    once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
+    possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
+    piped = (crossed["pp"] == 1) | (crossed["vpp"] > 1)
+    possible &= ~crossed["overlap_ep"] | ((ep > 1) & piped)
+    kept = once & possible
+    return {name: column[kept] for name, column in crossed.items()}
+
+
+def _join_recompute(table: Columns, space: Space) -> Columns:
+    """Each row with every recompute setting that its largest chunk allows."""
+    largest = np.max([-(-table[f"layers{slot}"] // table["vpp"]) for slot in range(SLOTS)], axis=0)
+    settings = [
+        recompute_settings(space.question, size, space.chosen.get("recompute"))
+        for size in range(int(largest.max(initial=0)) + 1)
+    ]
+    lengths = np.array([len(rows) for rows in settings], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    flat = np.concatenate(settings) if settings else np.zeros((0, 3), np.int64)
+    counts = lengths[largest]
+    joined = {name: np.repeat(column, counts) for name, column in table.items()}
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = flat[np.repeat(starts[largest], counts) + within]
+    joined["recompute"], joined["recompute_layers"] = chosen[:, 0].astype(np.int8), chosen[:, 1]
+    joined["recompute_modules"] = chosen[:, 2]
+    return joined
+
+
+def recompute_settings(
+    question: Question, chunk: int, chosen: tuple[str, ...] | None = None
+) -> Ints:
+    """Codes (mode, layers, modules) of the settings worth trying for chunks of this size."""
+    if chosen is not None:
+        parsed = [Recompute.parse(text) for text in chosen]
+    else:
+        parsed = [Recompute()]
+        parsed += [Recompute("selective", 0, modules) for modules in _module_sets(question)]
+        uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
+        if question.task.runtime in ("fsdp", "deepspeed"):
+            uniform, block = 1, 0
+        parsed += [Recompute("full:uniform", count) for count in range(1, uniform + 1)]
+        parsed += [Recompute("full:block", count) for count in range(1, block + 1)]
+    rows = [(code("recompute", r.mode), r.layers, r.module_bits) for r in parsed]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+@lru_cache
+def _useful_modules(model: Model) -> tuple[str, ...]:
+    """What holds activations worth dropping when attention is fused."""
+    useful = ["layernorm"]
+    if model.moe is None or model.ffn:
+        useful.append("mlp")
+    if model.moe is not None:
+        useful += ["moe", "moe_act"]
+        if model.moe.shared_ffn:
+            useful.append("shared_experts")
+    if model.mla is not None:
+        useful.append("mla_up_proj")
+    return tuple(module for module in MODULES if module in useful)
+
+
+def _module_sets(question: Question) -> list[tuple[str, ...]]:
+    """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
+    if question.task.runtime == "deepspeed":
+        return []
+    if question.task.runtime == "fsdp":
+        return [("core_attn",)]  # torchtitan chooses operators by itself
+    useful = _useful_modules(question.task.model)
+    sets = []
+    for bits in range(1, 1 << len(useful)):
+        modules = tuple(module for place, module in enumerate(useful) if bits >> place & 1)
+        inside = {"moe_act", "shared_experts"} & set(modules)
+        if not ("moe" in modules and inside):
+            sets.append(modules)
+    return sets
+
+
+def _finished(
+    table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ...]
+) -> Iterator[Plans]:
+    """The table with what follows from other settings, in chunks."""
+    for start in range(0, len(table["tp"]), CHUNK_ROWS):
+        rows = {name: column[start : start + CHUNK_ROWS] for name, column in table.items()}
+        yield _plans(rows, space, chunk_layers)
+
+
+def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:
+    question = space.question
+    rows = len(table["tp"])
+    table |= _followers(table, space)
+    numbers = {
+        "global_batch": question.global_batch,
+        "seq_len": question.seq_len,
+        "mtp_layers": question.mtp_layers,
+        "precision": code("precision", question.precision),
+    }
+    columns: Columns = {}
+    for name in COLUMNS:
+        if PLAN_AXES.get(name, 1) == 1:
+            value = numbers[name] if name in numbers else table[name]
+            columns[name] = np.broadcast_to(np.asarray(value, column_dtype(name)), rows)
+    micro_batches = question.global_batch // (table["micro_batch"] * table["dp"])
+    columns["replicas"] = table["dp"][np.newaxis]
+    columns["micro_batches"] = micro_batches[np.newaxis]
+    return Plans(**columns, **_slot_columns(table), chunk_layers=chunk_layers)
+
+
+def _followers(table: Columns, space: Space) -> Columns:
+    """Settings that can only help, or that others fix (`follows` in the list of dimensions)."""
+    gpu = space.question.task.cluster.pools[0].gpu
+    runtime = space.question.task.runtime
+    megatron = runtime in ("megatron", "flagscale", "any")
+    tensor = table["tp"] > 1
+    copies = table["dp"] * table["cp"]
+    sharded = table["sharding"] != code("sharding", "none")
+    reduces = copies > 1
+    follows: Columns = {
+        "sequence_parallel": tensor if runtime != "deepspeed" else np.zeros_like(tensor),
+        "overlap_grad_reduce": reduces,
+        "overlap_param_gather": reduces & sharded,
+        "overlap_p2p": table["vpp"] > 1,
+        "overlap_tp": tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
+        "microbatch_group": table["pp"],
+        "shard_group": np.where(sharded, copies, 1),
+        "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
+    }
+    for name in follows:
+        if name in space.chosen:  # asked for: one value, given to every row
+            follows[name] = np.full(len(tensor), space.chosen[name][0], column_dtype(name))
+    return follows
+
+
+def _slot_columns(table: Columns) -> Columns:
+    """(pipeline, slot, plan) columns; a slot without stages is harmless."""
+    used = max(slot for slot in range(SLOTS) if slot == 0 or table[f"stages{slot}"].any()) + 1
+    stages = np.stack([table[f"stages{slot}"] for slot in range(used)])[np.newaxis]
+    layers = np.stack([table[f"layers{slot}"] for slot in range(used)])[np.newaxis]
+    columns: Columns = {"stages": stages, "layers": layers, "gpu": np.zeros_like(stages)}
+    sources = {"segment_ep": "ep", "segment_etp": "etp", "segment_micro_batch": "micro_batch"}
+    for name in (
+        "tp",
+        "dp",
+        "segment_ep",
+        "segment_etp",
+        "segment_micro_batch",
+        "recompute",
+        "recompute_layers",
+        "recompute_modules",
+    ):
+        values = table[sources.get(name, name)]
+        unused = np.asarray(UNUSED.get(name, 1), values.dtype)
+        columns[name] = np.where(stages > 0, values, unused)
+    return columns

@@ -1,0 +1,187 @@
+"""A plan as people write it and as JSON keeps it. The table of many plans is in `plans.py`."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from astra.errors import InputError
+from astra.hardware.cluster import Cluster
+from astra.model.shape import Model
+from astra.strategy.recompute import Recompute
+
+Degree = Annotated[int, Meta(ge=1, le=10**7)]
+LayerCount = Annotated[int, Meta(ge=0, le=10**6)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+Runtime = Literal["megatron", "flagscale", "fsdp", "deepspeed", "any"]
+Schedule = Literal["1f1b", "interleaved"]
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+Attention = Literal["flash", "unfused"]
+Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
+Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
+Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+CpCommType = Literal["p2p", "a2a", "allgather"]
+RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+CudaGraph = Literal["none", "local", "transformer_engine", "full_iteration"]
+OffloadModule = Literal[
+    "core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear"
+]
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Consecutive pipeline stages on one GPU type, cut alike. None means the plan's value."""
+
+    gpu: str
+    stages: Degree
+    layers: tuple[LayerCount, ...]  # one entry per stage
+    tp: Degree
+    recompute: str = "none"
+    dp: Degree | None = None
+    ep: Degree | None = None
+    etp: Degree | None = None
+    micro_batch: Degree | None = None
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of identical data-parallel replicas."""
+
+    replicas: Degree
+    micro_batches: LayerCount  # per replica and step
+    segments: tuple[Segment, ...]
+
+    @property
+    def stages(self) -> int:
+        return sum(segment.stages for segment in self.segments)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of every stage, first to last."""
+        return tuple(count for segment in self.segments for count in segment.layers)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training strategy, with all it needs to be replayed anywhere."""
+
+    model: Model
+    cluster: Cluster
+    stack: str = "megatron"
+    runtime: Runtime = "megatron"
+    pipelines: tuple[Pipeline, ...]
+    chunk_layers: tuple[LayerCount, ...] | None = None  # vpp > 1, uneven: virtual stage major
+    mtp_layers: LayerCount = 0
+    micro_batch: Degree = 1
+    global_batch: Degree
+    seq_len: Degree
+    cp: Degree = 1
+    cp_comm_type: CpCommType = "p2p"
+    ep: Degree = 1
+    etp: Degree = 1
+    vpp: Degree = 1
+    schedule: Schedule = "1f1b"
+    microbatch_group: Degree | None = None
+    rank_order: RankOrder = "tp-cp-ep-dp-pp"
+    sharding: Sharding = "optimizer"
+    shard_group: Degree = 1
+    sequence_parallel: bool = False
+    attention: Attention = "flash"
+    precision: Precision = "bf16"
+    fp8_recipe: Fp8Recipe | None = None
+    main_grads_dtype: Dtype = "fp32"
+    grad_reduce_dtype: Dtype = "fp32"
+    master_dtype: Dtype = "fp32"
+    moment_dtypes: tuple[Dtype, Dtype] = ("fp32", "fp32")
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    overlap_p2p: bool = False
+    overlap_tp: bool = False
+    overlap_ep: bool = False
+    offload_optimizer_fraction: Fraction = 0.0
+    offload_activations: tuple[OffloadModule, ...] = ()
+    dispatcher: Dispatcher | None = None
+    capacity_factor: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    cuda_graph: CudaGraph = "none"
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs used of each type."""
+        used: dict[str, int] = {}
+        for pipeline in self.pipelines:
+            for segment in pipeline.segments:
+                count = segment.stages * segment.tp * self.cp * (segment.dp or pipeline.replicas)
+                used[segment.gpu] = used.get(segment.gpu, 0) + count
+        return used
+
+    @property
+    def pp(self) -> int:
+        return self.pipelines[0].stages
+
+    @property
+    def dp(self) -> int:
+        return sum(pipeline.replicas for pipeline in self.pipelines)
+
+    def summary(self) -> str:
+        """`tp 8 pp 4 dp 16 vpp 5 mb 1`: what a person would call this plan."""
+        tps = [segment.tp for pipeline in self.pipelines for segment in pipeline.segments]
+        parts = [f"tp {'+'.join(map(str, dict.fromkeys(tps)))}", f"pp {self.pp}", f"dp {self.dp}"]
+        for name in ("vpp", "cp", "ep"):
+            if getattr(self, name) > 1:
+                parts.append(f"{name} {getattr(self, name)}")
+        if self.model.moe and self.etp != max(tps) and max(tps) > 1:
+            parts.append(f"etp {self.etp}")
+        parts.append(f"mb {self.micro_batch}")
+        if self.sharding in ("gradients", "parameters"):
+            parts.append(f"sharded {self.sharding}")
+        recomputes = [s.recompute for pipeline in self.pipelines for s in pipeline.segments]
+        if set(recomputes) != {"none"}:
+            parts.append(f"recompute {'|'.join(dict.fromkeys(recomputes))}")
+        return " ".join(parts)
+
+
+def check_structure(plan: Plan, where: str = "plan") -> Plan:
+    """The plan itself, or an InputError where it contradicts itself.
+
+    Whether a runtime accepts it is for the rules to say; this is about being a plan at all.
+    """
+    if not plan.pipelines:
+        raise InputError(f"{where}: pipelines is empty; a plan has at least one.")
+    known = [pool.gpu.name for pool in plan.cluster.pools]
+    for p, pipeline in enumerate(plan.pipelines):
+        if not pipeline.segments:
+            raise InputError(f"{where}: pipelines[{p}].segments is empty.")
+        for s, segment in enumerate(pipeline.segments):
+            place = f"{where}: pipelines[{p}].segments[{s}]"
+            if segment.stages != len(segment.layers):
+                raise InputError(
+                    f"{place}.layers has {len(segment.layers)} entries for {segment.stages} "
+                    "stages; give one per stage."
+                )
+            if segment.gpu not in known:
+                raise InputError(
+                    f"{place}.gpu = {segment.gpu!r} is not in the plan's cluster, "
+                    f"which has {', '.join(known)}."
+                )
+            Recompute.parse(segment.recompute, f"{place}.recompute")
+    return _check_chunks(plan, where)
+
+
+def _check_chunks(plan: Plan, where: str) -> Plan:
+    """`chunk_layers` is virtual stage major and adds up to the layers of every stage."""
+    if plan.chunk_layers is None:
+        return plan
+    if len(plan.pipelines) > 1:
+        raise InputError(f"{where}: chunk_layers needs a plan with one pipeline.")
+    if len(plan.chunk_layers) != plan.pp * plan.vpp:
+        raise InputError(
+            f"{where}: chunk_layers has {len(plan.chunk_layers)} entries; "
+            f"pp {plan.pp} x vpp {plan.vpp} needs {plan.pp * plan.vpp}."
+        )
+    for stage, layers in enumerate(plan.pipelines[0].layers):
+        held = sum(plan.chunk_layers[stage :: plan.pp])
+        if held != layers:
+            raise InputError(
+                f"{where}: chunk_layers gives stage {stage} {held} layers, "
+                f"its segment says {layers}."
+            )
+    return plan

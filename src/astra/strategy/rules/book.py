@@ -1,0 +1,57 @@
+"""The rules of a runtime, applied to a table of plans or explained for one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from astra.strategy.plan import Plan, Runtime
+from astra.strategy.plans import Flags, Plans, Task, plans_of, task_of
+from astra.strategy.rules import deepspeed, flagscale, fsdp, megatron, ours
+from astra.strategy.rules.rule import Rule
+
+
+@cache
+def rules_for(runtime: Runtime) -> tuple[Rule, ...]:
+    """All rules that plans of a runtime obey: ours first, then the runtime's."""
+    if runtime == "any":  # FlagScale's words, and replicas that differ
+        return (*ours.RULES, *flagscale.RULES)
+    own = {
+        "megatron": megatron.RULES,
+        "flagscale": flagscale.RULES,
+        "fsdp": fsdp.RULES,
+        "deepspeed": deepspeed.RULES,
+    }[runtime]
+    return (*ours.RULES, ours.ONE_PIPELINE, *own)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules left of a table."""
+
+    allowed: Flags  # (plan,)
+    removed_by_rule: dict[str, int]  # each plan counted once, at the first rule it breaks
+
+
+def judge(plans: Plans, task: Task, rules: Sequence[Rule]) -> Verdict:
+    """Which plans may stay, and how many each rule removed."""
+    allowed = np.ones(len(plans), np.bool_)
+    removed: dict[str, int] = {}
+    left = len(plans)
+    for rule in rules:
+        allowed &= rule.holds(plans, task)
+        now = int(np.count_nonzero(allowed))
+        if now < left:
+            removed[rule.name] = left - now
+            left = now
+        if left == 0:
+            break
+    return Verdict(allowed, removed)
+
+
+def broken_rules(plan: Plan, rules: Sequence[Rule] | None = None) -> list[Rule]:
+    """The rules that one plan breaks."""
+    table, task = plans_of([plan]), task_of(plan)
+    chosen = rules_for(plan.runtime) if rules is None else rules
+    return [rule for rule in chosen if not bool(rule.holds(table, task)[0])]

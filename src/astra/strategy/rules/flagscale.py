@@ -1,0 +1,93 @@
+"""What FlagScale accepts: Megatron-LM's rules, with its own cut per mesh (a segment)."""
+
+from astra.strategy.plans import Flags, Plans, Task
+from astra.strategy.rules import megatron
+from astra.strategy.rules.rule import Rule, constant, every, is_word, some, uniform
+
+MESHES = "flagscale/train/arguments.py"
+
+
+def is_uniform(plans: Plans) -> Flags:
+    """All stages cut alike: an ordinary Megatron-LM plan."""
+    held = constant(plans, True)
+    for column in ("gpu", "tp", "dp", "segment_ep", "segment_etp", "segment_micro_batch"):
+        held &= uniform(plans, column)
+    for column in ("recompute", "recompute_layers", "recompute_modules"):
+        held &= uniform(plans, column)
+    return held
+
+
+def _ends_agree(plans: Plans, task: Task) -> Flags:
+    """Tied embeddings and multi-token prediction need both ends cut by one tp."""
+    if not task.model.tied_embeddings:
+        return constant(plans, True) & ((plans.mtp_layers == 0) | _equal_ends(plans))
+    return _equal_ends(plans)
+
+
+def _equal_ends(plans: Plans) -> Flags:
+    last = constant(plans, True)
+    first = plans.tp[:, 0]
+    later = constant(plans, False)
+    for slot in range(plans.tp.shape[1] - 1, -1, -1):
+        here = plans.used[0, slot] & ~later
+        last &= ~here | (plans.tp[0, slot] == first[0])
+        later |= plans.used[0, slot]
+    return last
+
+
+def _first_dp_feeds(plans: Plans, _: Task) -> Flags:
+    """The first mesh's samples divide over every mesh's replicas."""
+    samples = plans.dp[:, :1] * plans.segment_micro_batch[:, :1]
+    return every((samples % plans.dp == 0) | ~plans.used)
+
+
+def _stage_recompute(plans: Plans, _: Task) -> Flags:
+    """Stages that differ in recompute recompute whole layers or nothing."""
+    selective = some(is_word(plans, "recompute", "selective") & plans.used)
+    alike = uniform(plans, "recompute") & uniform(plans, "recompute_layers")
+    return (alike & uniform(plans, "recompute_modules")) | ~selective
+
+
+OWN = (
+    Rule(
+        name="meshes-exclude-vpp",
+        layer="parser",
+        about="vpp segments",
+        where=MESHES,
+        reason="FlagScale: meshes that differ exclude virtual pipeline stages",
+        holds=lambda plans, _: (plans.vpp == 1) | is_uniform(plans),
+    ),
+    Rule(
+        name="first-mesh-feeds-all",
+        layer="parser",
+        about="dp micro_batch",
+        where=MESHES,
+        reason="FlagScale: dp x micro-batch of the first mesh must be divisible by every mesh's dp",
+        holds=_first_dp_feeds,
+    ),
+    Rule(
+        name="tied-ends-share-tp",
+        layer="parser",
+        about="tp model.tied_embeddings mtp_layers",
+        where=MESHES,
+        reason="FlagScale: tied embeddings and multi-token prediction need equal tp on the first "
+        "and the last mesh",
+        holds=_ends_agree,
+    ),
+    Rule(
+        name="stages-recompute-whole-layers",
+        layer="parser",
+        about="recompute",
+        where=MESHES,
+        reason="FlagScale: recompute per stage goes only with granularity full",
+        holds=_stage_recompute,
+    ),
+)
+
+RULES = (
+    *megatron.PARSER,
+    *megatron.CONFIGURATION,
+    *megatron.LAYOUTS,
+    *megatron.RUNTIME,
+    *OWN,
+)

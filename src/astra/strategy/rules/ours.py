@@ -1,0 +1,289 @@
+"""What no runtime checks but every plan must meet, whoever runs it."""
+
+import numpy as np
+
+from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
+from astra.strategy.rules.rule import (
+    Holds,
+    Rule,
+    constant,
+    every,
+    is_word,
+    recomputes,
+    uniform,
+)
+
+
+def _within_caps(plans: Plans, task: Task) -> Flags:
+    held = constant(plans, True)
+    counts = plans.stages * plans.tp * plans.dp
+    for row, pool in enumerate(task.cluster.pools):
+        used = np.where(plans.gpu == row, counts, 0).sum(axis=(0, 1)) * plans.cp
+        held &= used <= pool.count
+    if task.cluster.max_gpus is not None:
+        held &= plans.gpus <= task.cluster.max_gpus
+    return held
+
+
+def _batch_adds_up(plans: Plans, _: Task) -> Flags:
+    samples = (plans.replicas * plans.micro_batches).sum(axis=0) * plans.micro_batch
+    return (samples == plans.global_batch) & every(
+        (plans.micro_batches >= 1) | (plans.replicas == 0)
+    )
+
+
+def _segments_feed_each_other(plans: Plans, _: Task) -> Flags:
+    """dp x micro-batch is the same in every segment of a pipeline."""
+    samples = plans.dp * plans.segment_micro_batch
+    return every((samples == samples[:, :1]) | ~plans.used)
+
+
+def largest_chunk(plans: Plans) -> Ints:
+    """Layers of the largest chunk of each slot, rounded up where it does not divide."""
+    even = -(-plans.layers // plans.vpp)
+    if not plans.chunk_layers:
+        return even
+    largest = np.array([max(chunks) for chunks in plans.chunk_layers] + [0], np.int64)
+    return np.where(plans.chunking >= 0, largest[plans.chunking], even)
+
+
+def _recompute_once(plans: Plans, _: Task) -> Flags:
+    """A smaller chunk is recomputed whole; a number above the largest is one plan twice."""
+    most = largest_chunk(plans).max(axis=(0, 1))
+    return every(plans.recompute_layers <= most)
+
+
+def _module_exists(plans: Plans, task: Task) -> Flags:
+    held = constant(plans, True)
+    if task.model.moe is None:
+        for module in ("moe", "moe_act", "shared_experts"):
+            held &= ~recomputes(plans, module)
+        offloaded = sum(1 << OFFLOAD_MODULES.index(module) for module in ("expert_fc1", "moe_act"))
+        held &= plans.offload_activations & offloaded == 0
+    elif not task.model.moe.shared_ffn:
+        held &= ~recomputes(plans, "shared_experts")
+    return held
+
+
+def _dense_has_no_experts(plans: Plans, task: Task) -> Flags:
+    if task.model.moe is not None:
+        return plans.dispatcher >= 0
+    plain = every(plans.segment_etp == 1) & (plans.dispatcher < 0)
+    return plain & np.isnan(plans.capacity_factor)
+
+
+def _gpu_has_precision(plans: Plans, task: Task) -> Flags:
+    """A GPU has the units, or falls back to bf16 ones: bf16 and fp16 need their own."""
+    held = constant(plans, True)
+    for row, pool in enumerate(task.cluster.pools):
+        gpu = pool.gpu
+        here = ((plans.gpu == row) & plans.used).any(axis=(0, 1))
+        rates = {
+            "bf16": gpu.bf16_flops_per_s,
+            "fp16": gpu.fp16_flops_per_s,
+            "fp8": gpu.fp8_flops_per_s,
+            "fp4": gpu.fp4_flops_per_s,
+        }
+        for precision, rate in rates.items():
+            if rate is None:
+                held &= ~(here & is_word(plans, "precision", precision))
+    return held
+
+
+def _mxfp8_needs_blackwell(plans: Plans, task: Task) -> Flags:
+    held = constant(plans, True)
+    for row, pool in enumerate(task.cluster.pools):
+        head = (pool.gpu.compute_capability or "").partition(".")[0]
+        if head.isdigit() and int(head) < 10:
+            here = ((plans.gpu == row) & plans.used).any(axis=(0, 1))
+            narrow = is_word(plans, "fp8_recipe", "mxfp8") | is_word(plans, "precision", "fp4")
+            held &= ~(here & narrow)
+    return held
+
+
+def _reduce_dtype(plans: Plans, _: Task) -> Flags:
+    """Gradients are reduced in fp32 or in the 16-bit type of the training."""
+    wide = is_word(plans, "grad_reduce_dtype", "fp32")
+    half = is_word(plans, "grad_reduce_dtype", "fp16") & is_word(plans, "precision", "fp16")
+    brain = is_word(plans, "grad_reduce_dtype", "bf16") & is_word(
+        plans, "precision", "bf16", "fp8", "fp4"
+    )
+    return wide | half | brain
+
+
+def _shard_group(plans: Plans, _: Task) -> Flags:
+    """The group divides the ranks that hold copies; without sharding it is one."""
+    copies = plans.dp * plans.cp
+    shares = every((copies % plans.shard_group == 0) | ~plans.used)
+    return np.where(is_word(plans, "sharding", "none"), plans.shard_group == 1, shares)
+
+
+RULES = (
+    Rule(
+        name="gpus-within-caps",
+        layer="ours",
+        about="tp cp dp pp gpus",
+        where="--gpus, --max-gpus",
+        reason="a plan cannot use more GPUs of a type than there are",
+        holds=_within_caps,
+    ),
+    Rule(
+        name="whole-chunks",
+        layer="ours",
+        about="vpp layers chunk_layers",
+        where="chunk_layers",
+        reason="the layers of a stage must divide evenly into its virtual stages "
+        "unless chunk_layers says how they are cut",
+        holds=lambda plans, _: (plans.chunking >= 0) | every(plans.layers % plans.vpp == 0),
+    ),
+    Rule(
+        name="schedule-matches-vpp",
+        layer="ours",
+        about="schedule vpp",
+        where="schedule",
+        reason="the schedule is interleaved exactly when vpp is above 1",
+        holds=lambda plans, _: is_word(plans, "schedule", "interleaved") == (plans.vpp > 1),
+    ),
+    Rule(
+        name="segments-feed-each-other",
+        layer="ours",
+        about="dp micro_batch",
+        where="segments",
+        reason="dp x micro-batch must be the same in every segment of a pipeline",
+        holds=_segments_feed_each_other,
+    ),
+    Rule(
+        name="sequence-parallel-needs-tp",
+        layer="ours",
+        about="sequence_parallel tp",
+        where="Megatron-LM switches it off without a word",
+        reason="sequence parallelism shares the work of a tensor-parallel group; with tp 1 it is "
+        "silently off, and two names for one plan would be counted twice",
+        holds=lambda plans, _: ~plans.sequence_parallel | (plans.tp > 1).any(axis=(0, 1)),
+    ),
+    Rule(
+        name="recompute-counted-once",
+        layer="ours",
+        about="recompute layers vpp",
+        where="Megatron-LM clips the number without a word",
+        reason="the layers to recompute cannot exceed the layers of a model chunk",
+        holds=_recompute_once,
+    ),
+    Rule(
+        name="module-exists",
+        layer="ours",
+        about="recompute offload_activations model.moe",
+        where="recompute, offload_activations",
+        reason="a module that the model does not have cannot be recomputed or offloaded",
+        holds=_module_exists,
+    ),
+    Rule(
+        name="experts-only-in-moe",
+        layer="ours",
+        about="etp dispatcher capacity_factor model.moe",
+        where="etp, dispatcher, capacity_factor",
+        reason="expert settings belong to models with experts, and those need a dispatcher",
+        holds=_dense_has_no_experts,
+    ),
+    Rule(
+        name="gpu-has-the-precision",
+        layer="ours",
+        about="precision gpu",
+        where="GPU data",
+        reason="the GPU has no units for this precision",
+        holds=_gpu_has_precision,
+    ),
+    Rule(
+        name="block-scaling-needs-blackwell",
+        layer="ours",
+        about="fp8_recipe precision gpu",
+        where="GPU data",
+        reason="mxfp8 and fp4 need compute capability 10 or later",
+        holds=_mxfp8_needs_blackwell,
+    ),
+    Rule(
+        name="recipe-needs-fp8",
+        layer="ours",
+        about="fp8_recipe precision",
+        where="fp8_recipe",
+        reason="an fp8 recipe belongs to precision fp8",
+        holds=lambda plans, _: (plans.fp8_recipe >= 0) == is_word(plans, "precision", "fp8"),
+    ),
+    Rule(
+        name="reduce-in-a-training-dtype",
+        layer="ours",
+        about="grad_reduce_dtype precision",
+        where="grad_reduce_dtype",
+        reason="gradients are reduced in fp32 or in the 16-bit type of the training",
+        holds=_reduce_dtype,
+    ),
+    Rule(
+        name="shard-group-divides",
+        layer="ours",
+        about="shard_group dp cp sharding",
+        where="shard_group",
+        reason="the shard group must divide dp x cp, and is 1 without sharding",
+        holds=_shard_group,
+    ),
+)
+
+# Of every runtime but the one that lets pipelines differ.
+ONE_PIPELINE = Rule(
+    name="one-pipeline",
+    layer="ours",
+    about="pipelines",
+    where="pipelines",
+    reason="no public runtime lets replicas differ in their make; only --runtime any plans them",
+    holds=lambda plans, _: (plans.replicas > 0).sum(axis=0) == 1,
+)
+
+BATCH_ADDS_UP = Rule(
+    name="batch-adds-up",
+    layer="ours",
+    about="global_batch micro_batch dp",
+    where="global_batch",
+    reason="replicas x micro-batches x micro-batch must be the global batch",
+    holds=_batch_adds_up,
+)
+
+HOLDS_EVERY_LAYER = Rule(
+    name="holds-every-layer",
+    layer="ours",
+    about="layers model.layers",
+    where="layers",
+    reason="the stages together must hold the layers of the model",
+    holds=lambda plans, task: every(
+        (plans.total_layers == task.model.layers) | (plans.replicas == 0)
+    ),
+)
+
+
+def one_cut(runtime: str) -> tuple[Rule, ...]:
+    """One value for all stages, where the runtime has no words for more."""
+
+    def alike(*columns: str) -> Holds:
+        return lambda plans, _: np.logical_and.reduce([uniform(plans, name) for name in columns])
+
+    settings = (
+        ("tp", "tensor-parallel size", alike("tp")),
+        ("dp", "data-parallel size", alike("dp")),
+        ("ep", "expert-parallel size", alike("segment_ep", "segment_etp")),
+        ("micro_batch", "micro-batch", alike("segment_micro_batch")),
+        (
+            "recompute",
+            "recompute setting",
+            alike("recompute", "recompute_layers", "recompute_modules"),
+        ),
+    )
+    return tuple(
+        Rule(
+            name=f"one-{about.replace('_', '-')}",
+            layer="ours",
+            about=about,
+            where=runtime,
+            reason=f"{runtime} has one {what} for all stages; "
+            "the runtime flagscale lets segments differ",
+            holds=holds,
+        )
+        for about, what, holds in settings
+    )

@@ -1,0 +1,76 @@
+"""What a rule is, and the few words that rules are written in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.strategy.plans import WORDS, Flags, Ints, Plans, Task
+from astra.strategy.recompute import MODULES
+
+# Who refuses a plan that breaks the rule: the runtime's command line and its validation, its
+# configuration classes, its pipeline layout, the running program, or only we.
+Layer = Literal["parser", "config", "layout", "runtime", "ours"]
+LAYERS: tuple[Layer, ...] = ("parser", "config", "layout", "runtime", "ours")
+
+Holds = Callable[[Plans, Task], Flags]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A condition every plan must meet. The same rule filters a million rows and explains one."""
+
+    name: str
+    layer: Layer
+    reason: str
+    about: str  # the fields it speaks of, `tp model.heads`
+    where: str  # the place in the runtime's source that enforces it
+    holds: Holds  # (plan,) True: the plan may stay
+
+
+def every(condition: NDArray[np.bool_]) -> Flags:
+    """True for a plan where the condition holds in all pipelines and slots."""
+    return np.logical_and.reduce(condition.reshape(-1, condition.shape[-1]), axis=0)
+
+
+def some(condition: NDArray[np.bool_]) -> Flags:
+    """True for a plan where the condition holds in some pipeline or slot."""
+    return np.logical_or.reduce(condition.reshape(-1, condition.shape[-1]), axis=0)
+
+
+def constant(plans: Plans, value: bool) -> Flags:
+    return np.full(len(plans), value)
+
+
+def is_word(plans: Plans, column: str, *words: str) -> NDArray[np.bool_]:
+    """Where a coded column holds one of these words."""
+    values: NDArray[Any] = getattr(plans, column)
+    found = values == WORDS[column].index(words[0])
+    for word in words[1:]:
+        found = found | (values == WORDS[column].index(word))
+    return found
+
+
+def uniform(plans: Plans, column: str) -> Flags:
+    """True for a plan where all used slots of all pipelines agree."""
+    values: NDArray[Any] = getattr(plans, column)
+    return every((values == values[:1, :1]) | ~plans.used)
+
+
+def recomputes(plans: Plans, module: str) -> Flags:
+    """Plans that recompute this module selectively somewhere."""
+    return some(plans.recompute_modules & (1 << MODULES.index(module)) != 0)
+
+
+def first_tp(plans: Plans) -> Ints:
+    return plans.tp[0, 0]
+
+
+def first_pp(plans: Plans) -> Ints:
+    return plans.pp[0]
+
+
+def first_dp(plans: Plans) -> Ints:
+    return plans.dp[0, 0]

@@ -1,0 +1,266 @@
+"""From what a person said to a whole plan: what is left open is what an expert would set."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+
+from astra.errors import InputError, either
+from astra.hardware.cluster import Cluster, Gpu
+from astra.model.shape import Model
+from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
+from astra.strategy.recompute import Recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One plan in a person's words. None: not said."""
+
+    global_batch: int | None = None
+    seq_len: int | None = None
+    micro_batch: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    cp_comm_type: str | None = None
+    microbatch_group: int | None = None
+    rank_order: str | None = None
+    layers_per_stage: tuple[int, ...] | None = None
+    chunk_layers: tuple[int, ...] | None = None
+    mtp_layers: int | None = None
+    sharding: str | None = None
+    shard_group: int | None = None
+    sequence_parallel: bool | None = None
+    attention: str | None = None
+    recompute: str | None = None
+    precision: str | None = None
+    fp8_recipe: str | None = None
+    main_grads_dtype: str | None = None
+    grad_reduce_dtype: str | None = None
+    master_dtype: str | None = None
+    moment_dtypes: tuple[str, str] | None = None
+    overlap_grad_reduce: bool | None = None
+    overlap_param_gather: bool | None = None
+    overlap_p2p: bool | None = None
+    overlap_tp: bool | None = None
+    overlap_ep: bool | None = None
+    offload_optimizer_fraction: float | None = None
+    offload_activations: tuple[str, ...] | None = None
+    dispatcher: str | None = None
+    capacity_factor: float | None = None
+    cuda_graph: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A whole plan, and what was filled in."""
+
+    plan: Plan
+    assumed: tuple[str, ...]
+
+
+def settle(
+    wish: Wish,
+    model: Model,
+    cluster: Cluster,
+    runtime: Runtime = "megatron",
+    stack: str = "megatron",
+) -> Settled:
+    """The plan a person means: all GPUs of the cluster, stages shared out among its types."""
+    said = {f.name: getattr(wish, f.name) for f in fields(Wish)}
+    said = {name: value for name, value in said.items() if value is not None}
+    if "global_batch" not in said:
+        raise InputError(
+            "--global-batch is missing: the samples of one training step over all GPUs. "
+            "Try --global-batch 256."
+        )
+    settings = _Settings(said)
+    settings.fill("seq_len", min(model.max_positions or 4096, 4096), "sequence length {}")
+    for degree in ("tp", "cp", "ep", "vpp", "micro_batch"):
+        settings.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
+    _fill_pipeline(settings, model, cluster)
+    _fill_parallel(settings, model, runtime)
+    _fill_numbers(settings, cluster)
+    _fill_overlaps(settings, runtime, cluster)
+    raw = settings.plan_fields()
+    plan = msgspec.convert(
+        {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack},
+        Plan,
+    )
+    return Settled(check_structure(plan), tuple(settings.assumed))
+
+
+class _Settings:
+    """What is settled so far, and the words for what was filled in."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        self.values = dict(said)
+        self.assumed: list[str] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def fill(self, name: str, value: Any, words: str = "") -> None:
+        """Set what was not said; say so in `words`, where {} is the value."""
+        if name not in self.values:
+            self.values[name] = value
+            if words:
+                self.assumed.append(words.format(value))
+
+    def plan_fields(self) -> dict[str, Any]:
+        names = Plan.__struct_fields__
+        return {name: value for name, value in self.values.items() if name in names}
+
+
+def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
+    """Stages, their layers and the replicas that use all GPUs."""
+    given = settings.values.get("layers_per_stage")
+    if given is not None:
+        settings.fill("pp", len(given))
+        if settings["pp"] != len(given):
+            raise InputError(
+                f"--layers-per-stage has {len(given)} entries and --pp is {settings['pp']}; "
+                "give one entry per stage."
+            )
+    settings.fill("pp", 1, "pp {}")
+    pp = settings["pp"]
+    if pp > model.layers + 2:  # an embedding-only and a loss-only stage may hold no layer
+        raise InputError(
+            f"--pp {pp}: {model.name} has only {model.layers} layers. Try --pp {model.layers}."
+        )
+    stage_gpus = settings["tp"] * settings["cp"]
+    replicas = _replicas(settings, cluster, stage_gpus * pp)
+    micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
+    layers = given or split_layers(model.layers, pp)
+    settings.fill("recompute", "none", "no recompute")
+    recompute = str(Recompute.parse(settings["recompute"], "--recompute"))
+    segments = _segments(cluster, layers, stage_gpus * replicas, settings["tp"], recompute)
+    settings.values["pipelines"] = (
+        Pipeline(replicas=replicas, micro_batches=micro_batches, segments=segments),
+    )
+    settings.values["dp"] = replicas
+
+
+def _replicas(settings: _Settings, cluster: Cluster, replica_gpus: int) -> int:
+    """Data-parallel replicas: as said, or what fills the cluster."""
+    count = sum(pool.count for pool in cluster.pools)
+    if "dp" in settings.values:
+        dp: int = settings["dp"]
+        if dp * replica_gpus > count:
+            raise InputError(
+                f"--dp {dp}: a replica takes {replica_gpus} GPUs (tp x cp x pp), so this needs "
+                f"{dp * replica_gpus}; there are {count}. Try --dp {max(count // replica_gpus, 1)}."
+            )
+        return dp
+    if count % replica_gpus:
+        below, above = count // replica_gpus * replica_gpus, -(-count // replica_gpus)
+        tries = [number for number in (below, above * replica_gpus) if number > 0]
+        raise InputError(
+            f"{count} GPUs do not divide into replicas of {replica_gpus} "
+            f"(tp {settings['tp']} x cp {settings['cp']} x pp {settings['pp']}). "
+            f"Try {either(tries)} GPUs, other degrees, or --dp to leave some idle."
+        )
+    return count // replica_gpus
+
+
+def split_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """As even as can be; what is left over goes to the middle, since the ends do more.
+
+    >>> split_layers(30, 4), split_layers(32, 4)
+    ((7, 8, 8, 7), (8, 8, 8, 8))
+    """
+    least, extra = divmod(layers, stages)
+    before = -(-(stages - extra) // 2)
+    return tuple(least + (before <= stage < before + extra) for stage in range(stages))
+
+
+def _segments(
+    cluster: Cluster, layers: tuple[int, ...], stage_gpus: int, tp: int, recompute: str
+) -> tuple[Segment, ...]:
+    """Stages in the order of the pools; every pool but the last gives whole stages."""
+    segments = []
+    start = 0
+    for row, pool in enumerate(cluster.pools):
+        left = len(layers) - start
+        last = row == len(cluster.pools) - 1
+        stages = left if last else min(pool.count // stage_gpus, left)
+        if stages * stage_gpus > pool.count:
+            raise InputError(
+                f"{stages} stages of {stage_gpus} GPUs do not fit on {pool.count} "
+                f"{pool.gpu.name}: a stage lies on one GPU type. Try another pp or dp, "
+                "or write the plan as JSON and give it by --plan."
+            )
+        if stages:
+            held = layers[start : start + stages]
+            segments.append(
+                Segment(gpu=pool.gpu.name, stages=stages, layers=held, tp=tp, recompute=recompute)
+            )
+        start += stages
+    return tuple(segments)
+
+
+def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
+    tp, vpp, pp = settings["tp"], settings["vpp"], settings["pp"]
+    settings.fill("etp", 1, "experts not cut by tensor parallelism (etp 1)" if model.moe else "")
+    settings.fill("dispatcher", "alltoall" if model.moe else None)
+    settings.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
+    settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
+    if vpp > 1:
+        settings.fill("microbatch_group", pp, "micro-batch group {} (pp)")
+    mtp = model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0
+    settings.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else "")
+    sharing = tp > 1 and runtime != "deepspeed"
+    settings.fill("sequence_parallel", sharing, "sequence parallel" if sharing else "")
+    settings.fill("attention", "flash", "flash attention")
+    _fill_sharding(settings, runtime)
+
+
+def _fill_sharding(settings: _Settings, runtime: Runtime) -> None:
+    """The optimizer is sharded over all copies; plain PyTorch and ZeRO shard parameters too."""
+    whole = {"fsdp": "parameters", "deepspeed": "parameters"}
+    kind = whole.get(runtime, "optimizer")
+    if runtime == "deepspeed" and (settings["pp"] > 1 or settings["tp"] > 1):
+        kind = "optimizer"
+    settings.fill("sharding", kind, "{} sharded over all data-parallel ranks")
+    copies = settings["dp"] * settings["cp"]
+    settings.fill("shard_group", 1 if settings["sharding"] == "none" else copies)
+
+
+def _fill_numbers(settings: _Settings, cluster: Cluster) -> None:
+    """Precision and dtypes. Nothing that changes the training's result is chosen silently."""
+    has_bf16 = all(pool.gpu.bf16_flops_per_s for pool in cluster.pools)
+    settings.fill("precision", "bf16" if has_bf16 else "fp16", "precision {}")
+    if settings["precision"] == "fp8":
+        new = all(_generation(pool.gpu) >= 10 for pool in cluster.pools)
+        settings.fill("fp8_recipe", "mxfp8" if new else "tensorwise", "fp8 recipe {}")
+    for name in ("main_grads_dtype", "grad_reduce_dtype", "master_dtype"):
+        settings.fill(name, "fp32")
+    settings.fill("moment_dtypes", ("fp32", "fp32"))
+
+
+def _generation(gpu: Gpu) -> int:
+    head = (gpu.compute_capability or "").partition(".")[0]
+    return int(head) if head.isdigit() else 0
+
+
+def _fill_overlaps(settings: _Settings, runtime: Runtime, cluster: Cluster) -> None:
+    """Every overlap the runtime allows, but the experts' (it costs memory)."""
+    before = len(settings.assumed)
+    copies = settings["dp"] * settings["cp"] > 1
+    settings.fill("overlap_grad_reduce", copies, "gradient reduction" if copies else "")
+    gathers = settings["sharding"] != "none" and settings["overlap_grad_reduce"]
+    settings.fill("overlap_param_gather", gathers, "parameter gather" if gathers else "")
+    chunks = settings["vpp"] > 1
+    settings.fill("overlap_p2p", chunks, "pipeline p2p" if chunks else "")
+    domain = min(pool.gpu.link.domain_gpus for pool in cluster.pools)
+    tensor = settings["sequence_parallel"] and 1 < settings["tp"] <= domain
+    tensor = tensor and runtime in ("megatron", "flagscale", "any")
+    settings.fill("overlap_tp", tensor, "tensor-parallel communication" if tensor else "")
+    settings.fill("overlap_ep", False)
+    hidden = settings.assumed[before:]
+    if hidden:
+        settings.assumed[before:] = [f"overlapped: {', '.join(hidden)}"]

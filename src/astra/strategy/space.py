@@ -1,0 +1,229 @@
+"""The declared space: every dimension of a plan, its values, and which are not multiplied out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from astra.errors import InputError, did_you_mean, shorten
+from astra.hardware.cluster import Pool
+from astra.strategy.plans import FLAGS, OFFLOAD_MODULES, WORDS, Task
+from astra.strategy.recompute import Recompute
+
+How = Literal["searched", "follows", "asked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is searched for: a task, a batch and a sequence length."""
+
+    task: Task
+    global_batch: int
+    seq_len: int
+    mtp_layers: int = 0
+    precision: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of the space, and how its values come about."""
+
+    name: str
+    how: How  # searched: multiplied out; follows: from other settings; asked: only by --set
+    why: str  # for people: what the values are, or why only one is tried
+    values: Callable[[Question], tuple[Any, ...]] | None = None  # None: depends on the row
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def _pool(question: Question) -> Pool:
+    return question.task.cluster.pools[0]
+
+
+def _tp(question: Question) -> tuple[int, ...]:
+    """Groups that lie inside one link domain."""
+    gpu = _pool(question).gpu
+    return divisors(max(gpu.link.domain_gpus, gpu.node.gpus))
+
+
+def _cp(question: Question) -> tuple[int, ...]:
+    longest = max(question.seq_len // 1024, 1)
+    return tuple(2**n for n in range(10) if 2**n <= longest)
+
+
+def _micro_batches(question: Question) -> tuple[int, ...]:
+    return tuple(n for n in divisors(question.global_batch) if n <= 16)
+
+
+def _sharding(question: Question) -> tuple[str, ...]:
+    return {
+        "fsdp": ("gradients", "parameters"),
+        "deepspeed": ("optimizer", "gradients", "parameters"),
+    }.get(question.task.runtime, ("optimizer", "parameters"))
+
+
+def _ep(question: Question) -> tuple[int, ...]:
+    moe = question.task.model.moe
+    return divisors(moe.experts) if moe else (1,)
+
+
+def _cp_comm_types(question: Question) -> tuple[str, ...]:
+    return {"deepspeed": ("a2a",), "fsdp": ("p2p", "allgather")}.get(
+        question.task.runtime, ("p2p", "a2a", "allgather")
+    )
+
+
+def _overlap_ep(question: Question) -> tuple[bool, ...]:
+    searched = question.task.model.moe and question.task.runtime in ("megatron", "flagscale", "any")
+    return (False, True) if searched else (False,)
+
+
+DIMENSIONS = (
+    Dimension(
+        "tp", "searched", "the divisors of the link domain, so that a group stays in it", _tp
+    ),
+    Dimension("cp", "searched", "powers of two that leave at least 1,024 tokens per GPU", _cp),
+    Dimension("pp", "searched", "every number of stages up to the layers of the model"),
+    Dimension(
+        "dp",
+        "searched",
+        "every number of replicas that divides the batch and makes a GPU count that can be rented: "
+        "1, 2, 4 inside a node, then whole nodes",
+    ),
+    Dimension("micro_batch", "searched", "divisors of the batch up to 16", _micro_batches),
+    Dimension(
+        "layers",
+        "searched",
+        "the even split; uneven first and last stages; what is left over spread over the middle",
+    ),
+    Dimension("vpp", "searched", "every number that cuts all stages into whole chunks"),
+    Dimension(
+        "recompute",
+        "searched",
+        "none; each useful set of modules; full by uniform:N and block:N for every N",
+    ),
+    Dimension("ep", "searched", "all divisors of the number of experts", _ep),
+    Dimension("etp", "searched", "1 and tp"),
+    Dimension("sharding", "searched", "what the runtime can shard", _sharding),
+    Dimension("cp_comm_type", "searched", "with cp > 1: p2p, a2a, allgather", _cp_comm_types),
+    Dimension("overlap_ep", "searched", "off and on: hides all-to-all, costs memory", _overlap_ep),
+    Dimension(
+        "offload_optimizer_fraction",
+        "searched",
+        "all on the GPU, or all on the host",
+        lambda _: (0.0, 1.0),
+    ),
+    Dimension(
+        "sequence_parallel",
+        "follows",
+        "on with tp > 1: the same traffic, less memory and less repeated work",
+    ),
+    Dimension("attention", "follows", "flash: less memory and less time", lambda _: ("flash",)),
+    Dimension("overlap_grad_reduce", "follows", "on where there are copies: it can only hide time"),
+    Dimension("overlap_param_gather", "follows", "on where states are sharded: it can only help"),
+    Dimension("overlap_p2p", "follows", "on with vpp > 1, where the runtime has it: only hides"),
+    Dimension("overlap_tp", "follows", "on with tp > 1 inside a link domain: only hides time"),
+    Dimension("microbatch_group", "follows", "pp: a larger group only adds activations in flight"),
+    Dimension("shard_group", "follows", "all copies: the least memory, the same bytes"),
+    Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
+    Dimension("rank_order", "asked", "tp-cp-ep-dp-pp, the runtime's default"),
+    Dimension("offload_activations", "asked", "none: worth it only with modules chosen by hand"),
+    Dimension("cuda_graph", "asked", "none: needs static shapes in the training script"),
+    Dimension("capacity_factor", "asked", "none: dropping tokens changes the training's result"),
+    Dimension("fp8_recipe", "asked", "changes the training's result"),
+    Dimension("main_grads_dtype", "asked", "fp32: another changes the training's result"),
+    Dimension("grad_reduce_dtype", "asked", "fp32: another changes the training's result"),
+    Dimension("master_dtype", "asked", "fp32: another changes the training's result"),
+    Dimension("first_moment_dtype", "asked", "fp32: another changes the training's result"),
+    Dimension("second_moment_dtype", "asked", "fp32: another changes the training's result"),
+)
+NAMES = {dimension.name: dimension for dimension in DIMENSIONS}
+INTEGERS = frozenset(
+    ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A question and the values of each dimension, as narrowed or widened by `--set`."""
+
+    question: Question
+    chosen: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def values(self, name: str) -> tuple[Any, ...] | None:
+        """What was asked for, else the default; None where a dimension depends on the row."""
+        if name in self.chosen:
+            return self.chosen[name]
+        default = NAMES[name].values
+        return default(self.question) if default else None
+
+    def allows(self, name: str, value: object) -> bool:
+        """Whether a value that depends on the row was not ruled out."""
+        return name not in self.chosen or value in self.chosen[name]
+
+
+def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """`tp=4,8` and the like as values of dimensions.
+
+    >>> parse_set(["tp=4,8", "recompute=none,full:block:4"])
+    {'tp': (4, 8), 'recompute': ('none', 'full:block:4')}
+    """
+    chosen: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not values.strip():
+            raise InputError(f"--set {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
+        if name not in NAMES or name == "layers":
+            hint = did_you_mean(name, NAMES, f"The dimensions are {', '.join(NAMES)}.")
+            raise InputError(f"--set {shorten(text)}: no dimension {shorten(name)}. {hint}")
+        if name in chosen:
+            raise InputError(f"--set {name} is given twice; list its values with commas.")
+        found = [_value(name, value.strip(), f"--set {name}") for value in values.split(",")]
+        chosen[name] = tuple(dict.fromkeys(found))
+    return chosen
+
+
+def _value(name: str, text: str, where: str) -> Any:
+    if name in INTEGERS:
+        if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) > 0):
+            raise InputError(f"{where} = {shorten(text)}: not a whole number of 1 or more.")
+        return int(text)
+    if name in FLAGS:
+        words = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+        if text.lower() not in words:
+            raise InputError(f"{where} = {shorten(text)}: use true or false.")
+        return words[text.lower()]
+    if name == "recompute":
+        return str(Recompute.parse(text, where))
+    if name == "offload_activations":
+        return _modules(text, where)
+    if name in WORDS:
+        if text not in WORDS[name]:
+            hint = did_you_mean(text, WORDS[name], f"Use one of {', '.join(WORDS[name])}.")
+            raise InputError(f"{where} = {shorten(text)}: not known. {hint}")
+        return text
+    return _fraction(name, text, where)
+
+
+def _modules(text: str, where: str) -> tuple[str, ...]:
+    wanted = [] if text == "none" else text.split("+")
+    for module in wanted:
+        if module not in OFFLOAD_MODULES:
+            listing = f"The modules are {', '.join(OFFLOAD_MODULES)}."
+            hint = did_you_mean(module, OFFLOAD_MODULES, listing)
+            raise InputError(f"{where} = {shorten(text)}: no module {shorten(module)}. {hint}")
+    return tuple(module for module in OFFLOAD_MODULES if module in wanted)
+
+
+def _fraction(name: str, text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{where} = {shorten(text)}: not a number.") from None
+    most = 1.0 if name == "offload_optimizer_fraction" else 1e6
+    if not 0 <= value <= most:
+        raise InputError(f"{where} = {shorten(text)}: must lie between 0 and {most:g}.")
+    return value

@@ -1,0 +1,142 @@
+"""Where ranks lie, against a plain enumeration."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Pool
+from astra.hardware.topology import (
+    allowed_counts,
+    domains_per_group,
+    megatron_strides,
+    placement,
+    ranks_per_domain,
+)
+
+
+def enumerated(size: int, stride: int, domain_gpus: int, world: int) -> tuple[int, int]:
+    """Fewest ranks per touched domain, most domains per group, by looking at every group."""
+    fewest, most = size, 1
+    for block in range(0, world, size * stride):
+        for first in range(block, block + stride):
+            ranks = range(first, first + size * stride, stride)
+            held = Counter(rank // domain_gpus for rank in ranks)
+            fewest, most = min(fewest, *held.values()), max(most, len(held))
+    return fewest, most
+
+
+small = st.integers(1, 14)
+
+
+@settings(max_examples=400, deadline=None)
+@given(small, small, st.integers(1, 80), st.integers(1, 12))
+def test_placement_is_what_enumerating_the_ranks_gives(
+    size: int, stride: int, domain_gpus: int, blocks: int
+) -> None:
+    world = size * stride * blocks
+    ranks, domains = placement(size, stride, domain_gpus, world)
+    assert (int(ranks), int(domains)) == enumerated(size, stride, domain_gpus, world)
+
+
+@settings(max_examples=150, deadline=None)
+@given(small, small, st.integers(1, 24))
+def test_without_a_world_every_position_counts(size: int, stride: int, domain_gpus: int) -> None:
+    endless = size * stride * domain_gpus  # after so many ranks positions repeat
+    ranks, domains = placement(size, stride, domain_gpus)
+    assert (int(ranks), int(domains)) == enumerated(size, stride, domain_gpus, endless)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(small, small, st.sampled_from([1, 4, 6, 8, 72])), min_size=1))
+def test_a_group_lies_the_same_alone_as_in_a_table(rows: list[tuple[int, int, int]]) -> None:
+    size, stride, domain = (np.array(column) for column in zip(*rows, strict=True))
+    ranks, domains = placement(size, stride, domain)
+    for row, (n, s, d) in enumerate(rows):
+        assert (ranks[row], domains[row]) == tuple(map(int, placement(n, s, d)))
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "domain", "ranks", "domains"),
+    [
+        (8, 1, 8, 8, 1),  # tp 8 in an HGX node
+        (16, 1, 8, 8, 2),  # tp 16 over two
+        (64, 8, 8, 1, 64),  # dp beyond tp 8: one rank a node
+        (16, 4, 8, 2, 8),  # dp beyond tp 4: two ranks share a node
+        (64, 1, 72, 8, 2),  # ep 64 on NVL72: the second group has 8 ranks left in the first rack
+        (8, 1, 72, 8, 1),
+    ],
+)
+def test_familiar_groups_lie_where_expected(
+    size: int, stride: int, domain: int, ranks: int, domains: int
+) -> None:
+    assert int(ranks_per_domain(size, stride, domain)) == ranks
+    assert int(domains_per_group(size, stride, domain)) == domains
+
+
+def test_one_rack_holds_a_group_that_would_straddle_two() -> None:
+    assert int(ranks_per_domain(16, 1, 72, 64)) == 16
+    assert int(ranks_per_domain(16, 1, 72, 128)) == 8
+
+
+def test_a_large_odd_world_is_placed_without_enumerating_it() -> None:
+    assert int(domains_per_group(999_983, 7, 72)) > 97_000
+
+
+@settings(deadline=None)
+@given(st.tuples(*(st.sampled_from([1, 2, 3, 4]) for _ in range(4))), st.data())
+def test_strides_are_those_of_megatrons_rank_order(
+    degrees: tuple[int, int, int, int], data: st.DataObject
+) -> None:
+    tp, cp, dp, pp = degrees
+    stage = tp * cp * dp
+    etp = data.draw(st.sampled_from([n for n in range(1, stage + 1) if stage % n == 0]))
+    left = stage // etp
+    ep = data.draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0]))
+    strides = megatron_strides(tp, cp, dp, ep, etp)
+    dense = {
+        (p, d, c, t): rank
+        for rank, (p, d, c, t) in enumerate(product(range(pp), range(dp), range(cp), range(tp)))
+    }
+    for (p, d, c, t), rank in dense.items():
+        assert rank == t * strides.tp + c * strides.cp + d * strides.dp + p * strides.pp
+        assert rank == t * strides.tp + (d * cp + c) * strides.dp_cp + p * strides.pp
+    experts = product(range(pp), range(left // ep), range(ep), range(etp))
+    for rank, (p, d, e, t) in enumerate(experts):
+        assert rank == t * strides.etp + e * strides.ep + d * strides.edp + p * strides.pp
+
+
+@pytest.mark.parametrize(
+    ("gpu", "count", "allowed"),
+    [
+        ("h100", 1, (1,)),
+        ("h100", 6, (1, 2, 4, 6)),
+        ("h100", 8, (1, 2, 4, 8)),
+        ("h100", 32, (1, 2, 4, 8, 16, 24, 32)),
+        ("h100", 20, (1, 2, 4, 8, 16)),
+        ("gb200", 14, (1, 2, 4, 8, 12)),
+        ("gh200", 3, (1, 2, 3)),
+    ],
+)
+def test_plans_take_powers_of_two_inside_a_node_then_whole_nodes(
+    gpu: str, count: int, allowed: tuple[int, ...]
+) -> None:
+    assert allowed_counts(Pool(gpu=find_gpu(gpu)[0], count=count)) == allowed
+
+
+@settings(deadline=None)
+@given(st.integers(1, 16), st.integers(1, 200))
+def test_allowed_counts_rise_and_are_reachable(node: int, count: int) -> None:
+    h100 = find_gpu("h100")[0]
+    gpu = replace(h100, node=replace(h100.node, gpus=node))
+    counts = allowed_counts(Pool(gpu=gpu, count=count))
+    assert list(counts) == sorted(set(counts))
+    for used in range(1, count + 1):
+        power_inside = used < node and used & (used - 1) == 0
+        cap_inside = used == count < node
+        assert (used in counts) == (power_inside or cap_inside or used % node == 0)

@@ -6,6 +6,7 @@ asks the machine: the GPU's generation and capability, and whether Transformer E
 
 import contextlib
 import io
+import logging
 import os
 import typing
 import warnings
@@ -31,6 +32,7 @@ def megatron() -> dict[str, Any]:
         from megatron.core.transformer import transformer_config
         from megatron.training import argument_utils, arguments
 
+    logging.disable(logging.INFO)  # it tells of every layout it parses
     torch.cuda.get_device_capability = lambda *_: (GPU_ARCHITECTURE["major"], 0)
     arguments.get_device_arch_version = lambda: GPU_ARCHITECTURE["major"]
     arguments.is_te_min_version = lambda *_, **__: True
@@ -112,6 +114,105 @@ def verdict(
         except Exception as error:  # every refusal of the framework is one of its exceptions
             return f"{layer}: {type(error).__name__}: {error}"
     return None
+
+
+def groups_verdict(
+    world_size: int, *, tp: int, pp: int, cp: int, ep: int, etp: int, order: str, instances: int
+) -> str | None:
+    """None where Megatron-LM's `initialize_model_parallel` makes its process groups."""
+    torch = megatron()["torch"]
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parallel_state.initialize_model_parallel(
+                tensor_model_parallel_size=tp,
+                pipeline_model_parallel_size=pp,
+                context_parallel_size=cp,
+                expert_model_parallel_size=ep,
+                expert_tensor_parallel_size=etp,
+                num_distributed_optimizer_instances=instances,
+                create_gloo_process_groups=False,
+                order=order,
+            )
+    except (AssertionError, RuntimeError) as error:
+        return f"runtime: {error}"
+    finally:
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+    return None
+
+
+class _PassedError(Exception):
+    """The schedule went past its checks."""
+
+
+def schedule_verdict(*, pp: int, vpp: int, micro_batches: int, group: int) -> str | None:
+    """None where Megatron-LM's interleaved schedule accepts its micro-batches.
+
+    Runs the schedule itself up to its checks; the first use of the model behind them stops it.
+    """
+    torch = megatron()["torch"]
+    from megatron.core.pipeline_parallel import schedules
+    from torch.overrides import TorchFunctionMode
+
+    class OnCpu(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = dict(kwargs or {})
+            if kwargs.get("device") == "cuda":
+                kwargs["device"] = "cpu"
+            return func(*args, **kwargs)
+
+    class Unset:
+        microbatch_group_size_per_vp_stage = group
+
+        def __getattr__(self, name: str) -> None:
+            return None
+
+    class Chunk(torch.nn.Module):  # type: ignore[name-defined,misc]
+        config = Unset()
+        asked = 0
+
+        @property
+        def model_type(self) -> str:
+            Chunk.asked += 1
+            if Chunk.asked > 1:
+                raise _PassedError
+            return "decoder"
+
+    class Group:
+        config = Unset()
+
+        def size(self) -> int:
+            return pp
+
+        def rank(self) -> int:
+            return 0
+
+    group_of = type("Groups", (), {"tp": Group(), "cp": Group(), "pp_group": Group()})
+    group_of.config = Unset()  # type: ignore[attr-defined]
+    try:
+        with OnCpu():
+            schedules.forward_backward_pipelining_with_interleaving(
+                forward_step_func=None,
+                data_iterator=[None] * vpp,
+                model=[Chunk() for _ in range(vpp)],
+                num_microbatches=micro_batches,
+                seq_length=1,
+                micro_batch_size=1,
+                p2p_communicator=group_of,
+                pg_collection=group_of,
+            )
+    except (ValueError, RuntimeError) as error:
+        return f"runtime: {error}"
+    except _PassedError:
+        return None
+    raise AssertionError("the schedule neither refused nor went on")
 
 
 def _optimizer_config(framework: dict[str, Any], parsed: Any) -> None:

@@ -170,13 +170,20 @@ def built_count(config: Any) -> int:
     return routers + sum(each.numel() for each in named.values())
 
 
-def compared(model_type: str, variation: str, settings: dict[str, Any]) -> Outcome:
-    """One variation of one type: theirs, ours from the full config, ours from the saved one."""
+def compared(
+    model_type: str, variation: str, settings: dict[str, Any], omitted: str | None = None
+) -> Outcome:
+    """One variation of one type: theirs, ours from the full config, ours from the saved one.
+
+    `omitted` names a field that our reader does not get to see.
+    """
     config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[model_type]
     try:
         config = config_class(**settings)
         full = json.loads(json.dumps(config.to_dict(), default=str))
         saved = json.loads(json.dumps(config.to_diff_dict(), default=str))
+        full.pop(omitted, None)
+        saved.pop(omitted, None)
     except Exception as error:
         return Outcome(model_type, variation, "not buildable", repr(error)[:100])
     try:
@@ -213,6 +220,28 @@ def outcomes() -> tuple[Outcome, ...]:
     return tuple(found)
 
 
+REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+REQUIRED += ("n_layer", "n_embd", "n_head", "n_layers", "d_model", "n_heads", "num_layers")
+REQUIRED += ("intermediate_size", "ffn_dim", "num_heads", "attention_heads", "model_type", "dff")
+
+
+@cache
+def omissions() -> tuple[Outcome, ...]:
+    """Small models of every type that is equal, with one field after the other left out."""
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    found: list[Outcome] = []
+    for model_type in equal_types():
+        defaults = mapping[model_type]().to_dict()
+        if "text_config" in defaults:
+            continue
+        small = dict(variations(defaults))["small"]
+        for name in defaults:
+            if name not in REQUIRED and (name in SMALL or isinstance(defaults[name], bool)):
+                settings = {key: value for key, value in small.items() if key != name}
+                found.append(compared(model_type, f"without {name}", settings, name))
+    return tuple(found)
+
+
 def equal_types() -> list[str]:
     types = dict.fromkeys(each.model_type for each in outcomes() if each.verdict == "equal")
     return list(types)
@@ -223,6 +252,14 @@ def test_no_count_differs_from_the_model_transformers_builds() -> None:
     assert not different, "\n".join(
         f"{each.model_type} ({each.variation}): {each.detail}" for each in different
     )
+
+
+def test_what_a_config_leaves_out_is_taken_as_transformers_takes_it() -> None:
+    different = [each for each in omissions() if each.verdict == "different"]
+    assert not different, "\n".join(
+        f"{each.model_type} {each.variation}: {each.detail}" for each in different
+    )
+    assert sum(each.verdict == "equal" for each in omissions()) > 10 * AT_LEAST
 
 
 def test_enough_model_types_are_equal_to_the_last_parameter() -> None:

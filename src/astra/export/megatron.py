@@ -85,15 +85,20 @@ def not_expressed(plan: Plan) -> list[str]:
         lacks.append(f"{model.norms_per_layer} norms per layer; Megatron-LM's layer has 2")
     if model.attn_out_bias != model.mlp_bias:
         lacks.append("biases on only some of the linear layers")
-    if model.positions == "alibi":
+    if position_kind(model) == "alibi":
         lacks.append("ALiBi positions are written as none")
     if model.embedding_norm:
         lacks.append("the norm after the embedding")
     if model.lm_head_bias:
         lacks.append("the bias of the output layer")
-    if model.rope_theta is None and model.positions == "rope":
+    if model.rope_theta is None and position_kind(model) == "rope":
         lacks.append("the rotary base is not known here; Megatron-LM's default is used")
     return lacks
+
+
+def position_kind(model: Model) -> str:
+    """How a model knows where a token stands."""
+    return "learned" if model.learned_positions else "rope"
 
 
 def _flags(**flags: bool) -> list[Argument]:
@@ -126,7 +131,7 @@ def _positions(plan: Plan) -> list[Argument]:
     """A learned table has a size; elsewhere the limit is a check that the plan's length sets."""
     model = plan.model
     rows = model.learned_positions or max(plan.seq_len, model.max_positions or 0)
-    kind = {"learned": "learned_absolute", "rope": "rope"}.get(model.positions, "none")
+    kind = {"learned": "learned_absolute", "rope": "rope"}.get(position_kind(model), "none")
     found: list[Argument] = [
         ("--seq-length", str(plan.seq_len)),
         ("--max-position-embeddings", str(rows)),

@@ -93,7 +93,7 @@ def read_fields(config: Config) -> dict[str, Any]:
         "rope_theta": config.number("rope_theta"),
         "mtp_layers": config.maybe_count("mtp_layers", least=0) or 0,
         "moe": experts(config, layers, ffn),
-        "mla": latent(config),
+        "mla": latent(config, hidden // heads),
         "window": window(config, layers),
     }
     activation = config.word("activation")
@@ -141,8 +141,11 @@ def _ffn(config: Config, hidden: int) -> int | None:
     return width
 
 
-def latent(config: Config) -> dict[str, int | None] | None:
-    """The [mla] table; None where attention is of the common kind."""
+def latent(config: Config, head_dim: int) -> dict[str, int | None] | None:
+    """The [mla] table; None where attention is of the common kind.
+
+    Values are as wide as `head_dim` where neither the config nor the family says.
+    """
     if config.maybe_count("mla.kv_lora_rank") is None:
         return None
     return {
@@ -150,7 +153,7 @@ def latent(config: Config) -> dict[str, int | None] | None:
         "kv_lora_rank": config.count("mla.kv_lora_rank"),
         "qk_nope_head_dim": config.count("mla.qk_nope_head_dim"),
         "qk_rope_head_dim": config.count("mla.qk_rope_head_dim"),
-        "v_head_dim": config.count("mla.v_head_dim"),
+        "v_head_dim": config.maybe_count("mla.v_head_dim") or head_dim,
     }
 
 
@@ -200,7 +203,7 @@ def _model_type(part: Mapping[str, Any], raw: Mapping[str, Any], where: str, pre
 
 def _for_nested(kind: Family) -> Family:
     """Configs inside a config omit sizes too, where they equal the class's."""
-    return msgspec.structs.replace(kind, defaults=kind.nested | kind.defaults)
+    return msgspec.structs.replace(kind, defaults=kind.defaults | kind.nested)
 
 
 def _tied_as_whole(

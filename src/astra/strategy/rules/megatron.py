@@ -241,7 +241,7 @@ PARSER = (
         about="ep model.moe",
         where=ARGUMENTS,
         reason="Megatron: expert parallelism needs a model with experts",
-        holds=lambda plans, task: (plans.ep == 1) | (task.model.moe is not None),
+        holds=lambda plans, task: every(plans.segment_ep == 1) | (task.model.moe is not None),
     ),
     Rule(
         name="ep-divides-experts",
@@ -249,9 +249,8 @@ PARSER = (
         about="ep model.moe.experts",
         where=ARGUMENTS,
         reason="Megatron: the experts must be divisible by the expert-parallel size",
-        holds=lambda plans, task: (
-            (plans.ep == 1)
-            | (task.model.moe.experts % plans.ep == 0 if task.model.moe else plans.ep == 1)
+        holds=lambda plans, task: every(
+            (task.model.moe.experts if task.model.moe else 0) % plans.segment_ep == 0
         ),
     ),
     Rule(

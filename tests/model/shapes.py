@@ -49,7 +49,7 @@ def latents(draw: st.DrawFn) -> Mla:
 
 
 @st.composite
-def models(draw: st.DrawFn, **fixed: Any) -> Model:
+def models(draw: st.DrawFn, /, **fixed: Any) -> Model:
     layers = draw(st.integers(1, 9))
     kv_heads = draw(st.integers(1, 4))
     flags = ("tied_embeddings", "gated_mlp", "final_norm", "embedding_norm", "qkv_bias")

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.model.shapes import models
 
 from astra.model.flops import (
     attention_flops,
@@ -18,7 +19,6 @@ from astra.model.kinds import LayerKind, layer_kinds
 from astra.model.parameters import parameters
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model
-from tests.model.shapes import models
 
 lengths = st.integers(1, 80)
 
@@ -95,9 +95,7 @@ def test_gpt_3_takes_about_six_flops_a_parameter_and_token() -> None:
     """Brown et al. 2020, table D.1: 3.14e23 FLOPs for 300 B tokens with 174.6 B parameters."""
     model = zoo_model("gpt3-175b")
     assert train_flops_per_token(model, 2048) * 300e9 == pytest.approx(3.14e23, rel=0.03)
-    assert train_flops_per_token(model, 1) == pytest.approx(
-        6 * parameters(model).total, rel=0.01
-    )
+    assert train_flops_per_token(model, 1) == pytest.approx(6 * parameters(model).total, rel=0.01)
 
 
 def test_llama_3_405b_takes_what_its_paper_says() -> None:

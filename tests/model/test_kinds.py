@@ -1,11 +1,11 @@
 """Which layer is of which kind."""
 
 from hypothesis import given
+from tests.model.shapes import models
 
 from astra.model.kinds import has_experts, is_windowed, layer_kind, layer_kinds
 from astra.model.shape import Model, Moe, Window
 from astra.model.zoo import zoo_model
-from tests.model.shapes import models
 
 PLAIN = Model(name="plain", layers=6, hidden=8, heads=4, kv_heads=2, head_dim=2, ffn=16, vocab=10)
 

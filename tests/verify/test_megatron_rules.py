@@ -112,7 +112,8 @@ def test_interleaved_schedule_agrees_with_our_rules(seed: int) -> None:
         pp, vpp = dice.randint(2, 8), dice.randint(2, 4)
         count, group = dice.randint(1, 40), dice.randint(1, 20)
         table = plans_of([base])
-        table.stages[:] = pp
+        table.stages[:] = 0
+        table.stages[0, 0] = pp
         table.vpp[:] = vpp
         table.micro_batches[:] = count
         table.microbatch_group[:] = group

@@ -17,6 +17,7 @@ import pytest
 
 from astra.errors import InputError
 from astra.model.huggingface import model_from_config
+from astra.model.kinds import is_windowed
 from astra.model.parameters import parameters
 
 try:
@@ -83,11 +84,16 @@ SMALL = {  # odd on purpose: no two sizes alike, hardly a power of two among the
     "n_group": 1,
     "topk_group": 1,
 }
+LISTS = ("layer_types", "mlp_layer_types", "moe_layers", "no_rope_layers", "mlp_only_layers")
 MORE: dict[str, dict[str, Any]] = {  # what only one type needs, to be built at all
     "granitemoehybrid": {
         "layer_types": ["full_attention"] * 7,
         "mamba_n_heads": 6,
         "mamba_d_head": 32,
+    },
+    "cohere2_moe": {
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 4,
+        "prefix_dense_intermediate_size": 152,
     },
     "dbrx": {
         "attn_config": {"kv_n_heads": 3, "rope_theta": 10000.0},
@@ -127,6 +133,7 @@ def variations(defaults: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     tied = {"tie_word_embeddings": not defaults.get("tie_word_embeddings", False)}
     yield "default", {}
     if "text_config" in defaults:  # the sizes are in there
+        yield "small", {}
         yield "tied the other way", tied | {"text_config": tied}
         return
     yield "small", small
@@ -167,6 +174,7 @@ def built_count(config: Any) -> int:
             for name, each in named.items()
             if "language_model." in name or name.startswith("lm_head")
         }
+    named = {name: each for name, each in named.items() if "embed_tokens_extend" not in name}
     return routers + sum(each.numel() for each in named.values())
 
 
@@ -220,9 +228,27 @@ def outcomes() -> tuple[Outcome, ...]:
     return tuple(found)
 
 
-REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
-REQUIRED += ("n_layer", "n_embd", "n_head", "n_layers", "d_model", "n_heads", "num_layers")
-REQUIRED += ("intermediate_size", "ffn_dim", "num_heads", "attention_heads", "model_type", "dff")
+REQUIRED = frozenset(
+    [
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "hidden_size",
+        "n_embd",
+        "d_model",
+        "num_attention_heads",
+        "n_head",
+        "n_heads",
+        "num_heads",
+        "attention_heads",
+        "intermediate_size",
+        "ffn_dim",
+        "dff",
+        "vocab_size",
+        "model_type",
+    ]
+)
 
 
 @cache
@@ -236,7 +262,8 @@ def omissions() -> tuple[Outcome, ...]:
             continue
         small = dict(variations(defaults))["small"]
         for name in defaults:
-            if name not in REQUIRED and (name in SMALL or isinstance(defaults[name], bool)):
+            sized = name in SMALL or name in LISTS or isinstance(defaults[name], bool)
+            if sized and name not in REQUIRED:
                 settings = {key: value for key, value in small.items() if key != name}
                 found.append(compared(model_type, f"without {name}", settings, name))
     return tuple(found)
@@ -260,6 +287,29 @@ def test_what_a_config_leaves_out_is_taken_as_transformers_takes_it() -> None:
         f"{each.model_type} {each.variation}: {each.detail}" for each in different
     )
     assert sum(each.verdict == "equal" for each in omissions()) > 10 * AT_LEAST
+
+
+def test_windows_are_where_transformers_puts_them_listed_or_not() -> None:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    checked = []
+    for model_type in equal_types():
+        config = mapping[model_type](**dict(variations(mapping[model_type]().to_dict()))["small"])
+        kinds = getattr(config, "layer_types", None)
+        if not kinds or "text_config" in config.to_dict():
+            continue
+        expected = [kind != "full_attention" for kind in kinds]
+        raw = json.loads(json.dumps(config.to_dict(), default=str))
+        for name in ("layer_types", "no_rope_layers", "nothing"):
+            kept = {key: value for key, value in raw.items() if key != name}
+            try:
+                model = model_from_config(kept, model_type)
+            except InputError as error:  # no rule to go by: then it must ask for the list
+                assert name == "layer_types" and "layer_types is missing" in str(error)
+                continue
+            ours = [is_windowed(model, layer) for layer in range(model.layers)]
+            assert ours == expected, f"{model_type} without {name}"
+        checked.append(model_type)
+    assert len(checked) >= 20, checked
 
 
 def test_enough_model_types_are_equal_to_the_last_parameter() -> None:

@@ -6,6 +6,8 @@ A GPU that is not known is described in a TOML file of ten lines and named by it
 import argparse
 import sys
 
+from astra.cli.printing import print_parts, write_json
+
 EXAMPLES = """\
 examples:
   astra gpus
@@ -54,11 +56,11 @@ def _listing(options: argparse.Namespace) -> int:
     known = all_gpus()
     gpus = known if options.filter is None else matching(known, options.filter)
     if options.json:
-        _write_json(gpus_json(gpus))
+        write_json(gpus_json(gpus))
     elif not gpus:
         sys.stdout.write(f"No GPU matches. `astra gpus` lists all {len(known)}.\n")
     else:
-        _print(gpus_table(gpus), "", LEGEND)
+        print_parts(gpus_table(gpus), "", LEGEND)
     return 0
 
 
@@ -68,23 +70,7 @@ def _one(options: argparse.Namespace) -> int:
 
     gpu, note = find_gpu(options.name)
     if options.json:
-        _write_json(gpu_json(gpu, note))
+        write_json(gpu_json(gpu, note))
     else:
-        _print(*([f"{note}.", ""] if note else []), gpu_page(gpu))
+        print_parts(*([f"{note}.", ""] if note else []), gpu_page(gpu))
     return 0
-
-
-def _print(*parts: object) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part)
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-
-
-def _write_json(answer: object) -> None:
-    import json
-
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")

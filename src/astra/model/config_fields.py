@@ -40,6 +40,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nested: dict[str, Any] = {}
     window: str | None = None
     special: str | None = None
+    say: str | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +82,7 @@ def family(name: str) -> Family:
         nested=own.nested,
         window=own.window or base.window,
         special=own.special or base.special,
+        say=own.say or base.say,
     )
 
 
@@ -105,7 +107,7 @@ class Config:
     def error(self, name: str, why: str) -> InputError:
         """The message for one field of this file."""
         value = self.given(name)
-        shown = "null" if value is None else shorten(_json_word(value))
+        shown = json_word(value) if value is None or isinstance(value, bool) else shorten(value)
         return InputError(f"{self.where}: {self.prefix}{name} = {shown}: {why}")
 
     def has(self, name: str) -> bool:
@@ -255,6 +257,7 @@ def _digits(value: object) -> bool:
     return isinstance(value, str) and value.strip().isdigit()
 
 
-def _json_word(value: object) -> object:
-    """True and False as JSON spells them."""
-    return str(value).lower() if isinstance(value, bool) else value
+def json_word(value: object) -> str:
+    """true, false and null as JSON spells them; all else as it is."""
+    words = {"True": "true", "False": "false", "None": "null"}
+    return words.get(str(value), str(value))

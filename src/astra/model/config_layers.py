@@ -8,6 +8,7 @@ from astra.model.config_fields import Config
 FULL = {"full_attention", "attention", "global", "global_attention"}
 SLIDING = {"sliding_attention", "sliding", "local", "local_attention"}
 CHUNKED = {"chunked_attention"}
+PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 
 
 def experts(config: Config, layers: int, ffn: int | None) -> dict[str, Any] | None:
@@ -89,6 +90,11 @@ def window(config: Config, layers: int) -> dict[str, Any] | None:
     tokens = config.whole("sliding_window", 1)
     if tokens is None:
         return None
+    if rule == "listed":
+        raise InputError(
+            f"{config.where}: {config.prefix}layer_types is missing, and nothing else says which "
+            f"layers have the sliding window of {tokens}. Add layer_types."
+        )
     if rule == "every":
         return {"tokens": tokens}
     if rule == "late":
@@ -125,8 +131,11 @@ def _listed_window(config: Config, kinds: list[str]) -> dict[str, Any] | None:
 
 def _pattern(config: Config, layers: int) -> list[int]:
     """All layers but each n-th; the pattern is n, or letters such as LLLG."""
-    pattern = config.get("sliding_window_pattern")
+    given = [name for name in PATTERNS if config.given(name) is not None]
+    usual = [name for name in PATTERNS if name in config.family.defaults]
+    name = (given or usual or list(PATTERNS))[0]
+    pattern = config.get(name)
     if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:
         return [row for row in range(layers) if pattern[row % len(pattern)] == "L"]
-    step = config.whole("sliding_window_pattern", 1)
+    step = config.whole(name, 1)
     return [row for row in range(layers) if step is None or (row + 1) % step]

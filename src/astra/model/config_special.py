@@ -29,7 +29,8 @@ def _repeated(config: Config, layers: int) -> list[str]:
     if groups is None:
         return ["global", "local"] * (layers // 2) + ["global"] * (layers % 2)
     try:
-        kinds = [kind for group, times in groups for _ in range(times) for kind in group]
+        repeats = ((group, range(min(times, layers + 1))) for group, times in groups)
+        kinds = [kind for group, times in repeats for _ in times for kind in group]
     except (TypeError, ValueError):
         kinds = []
     if len(kinds) != layers or not set(kinds) <= {"global", "local"}:
@@ -95,6 +96,23 @@ def head_norms_with_bias(config: Config, fields: Fields) -> None:
     """Persimmon and Phi: layer norms with bias over each head, if the config asks for it."""
     if config.flag("qk_layernorm"):
         fields["qk_norm"], fields["qk_norm_bias"] = "head", True
+
+
+def cohere_moe(config: Config, fields: Fields) -> None:
+    """Command A with experts: a dense prefix of its own width and its own pattern of windows."""
+    moe, layers = fields["moe"], fields["layers"]
+    dense = config.whole("prefix_dense_intermediate_size", 1)
+    if dense is not None:
+        fields["ffn"] = dense
+        config.used["ffn"] = "prefix_dense_intermediate_size"
+    prefix = min(layers, moe.get("first_dense_layers") or 0) if moe else 0
+    window = fields["window"]
+    if not prefix or window is None or config.given("layer_types") is not None:
+        return
+    first = config.whole("prefix_dense_sliding_window_pattern", 1) or 1
+    step = config.whole("sliding_window_pattern", 1) or 4
+    window["layers"] = [row for row in range(prefix) if (row + 1) % first]
+    window["layers"] += [row for row in range(prefix, layers) if (row - prefix + 1) % step]
 
 
 def granite_hybrid(config: Config, fields: Fields) -> None:
@@ -220,6 +238,7 @@ SPECIAL: dict[str, Callable[[Config, Fields], None]] = {
         head_norms,
         full_norms,
         head_norms_with_bias,
+        cohere_moe,
         granite_hybrid,
         stablelm,
         post_norms,

@@ -12,8 +12,8 @@ import msgspec
 
 from astra.errors import InputError, shorten
 from astra.files import convert, read_json
-from astra.model.check import check_shape
-from astra.model.config_fields import Config, Family, Options, family, table
+from astra.model.check import MOST_LAYERS, check_shape
+from astra.model.config_fields import Config, Family, Options, family, json_word, table
 from astra.model.config_layers import experts, window
 from astra.model.config_special import SPECIAL
 from astra.model.shape import Model
@@ -39,7 +39,7 @@ def model_from_config(raw: object, where: str, name: str = "model") -> Model:
     fields["family"] = config.model_type
     fields["hf_id"] = _hub_id(raw)
     if config.taken:
-        defaults = ", ".join(f"{key} = {_word(value)}" for key, value in config.taken.items())
+        defaults = ", ".join(f"{key} = {json_word(value)}" for key, value in config.taken.items())
         said.append(
             f"left out of the config, so {config.model_type}'s defaults are taken: {defaults}"
         )
@@ -62,6 +62,8 @@ def open_config(raw: Mapping[str, Any], where: str) -> tuple[Config, list[str]]:
     refuse_type(model_type, where, prefix)
     known = model_type in table().families and model_type not in ("unknown", "plain")
     kind = family(model_type if known else "unknown")
+    if kind.say is not None:
+        said.append(kind.say)
     if not known:
         said.append(f"model_type {shorten(model_type)} is not known here: read as llama would be")
         refuse_telltales(part, where, prefix)
@@ -79,8 +81,9 @@ def open_config(raw: Mapping[str, Any], where: str) -> tuple[Config, list[str]]:
 
 def read_fields(config: Config) -> dict[str, Any]:
     """All fields of our Model that the config and its family give."""
-    layers, hidden = config.count("layers"), config.count("hidden")
-    heads = config.count("heads")
+    layers, hidden, heads = config.count("layers"), config.count("hidden"), config.count("heads")
+    if layers > MOST_LAYERS:  # before anything is listed layer by layer
+        raise config.error(config.used["layers"], f"is more than {MOST_LAYERS:,} layers.")
     ffn = _ffn(config, hidden)
     fields: dict[str, Any] = {
         "layers": layers,
@@ -214,7 +217,9 @@ def _tied_as_whole(
     if not isinstance(tied, bool):
         return part
     if part.get("tie_word_embeddings") is (not tied):
-        said.append(f"tie_word_embeddings = {_word(tied)} of the whole rules over the text part's")
+        said.append(
+            f"tie_word_embeddings = {json_word(tied)} of the whole rules over the text part's"
+        )
     return {**part, "tie_word_embeddings": tied}
 
 
@@ -228,7 +233,3 @@ def _hub_id(raw: Mapping[str, Any]) -> str | None:
 def _article(raw: object) -> str:
     names = {list: "a list", str: "a string", type(None): "null", bool: "true or false"}
     return names.get(type(raw), "a number")
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,77 @@
+"""Launch files for a plan: the whole command line, its environment and a script that starts it.
+
+FILE is a search result, a priced plan or a bare plan, as `astra predict --json` writes it."""
+
+import argparse
+from pathlib import Path
+
+from astra.cli.options import number, whole, word
+from astra.cli.printing import print_parts, write_json
+from astra.errors import InputError
+
+EXAMPLES = """\
+examples:
+  astra predict llama-3-8b --gpus h100:64 --tp 2 --global-batch 256 --seq-len 8192 --json >plan.json
+  astra export plan.json --to megatron --out job
+  MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
+    --tokenizer-type NullTokenizer"""
+
+TARGETS = ("megatron",)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a plan, priced or not, or a search result")
+    parser.add_argument("--to", metavar="TARGET", required=True, help=", ".join(TARGETS))
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the launch files")
+    parser.add_argument(
+        "--rank", metavar="N|all", default="1", help="which plan of a search result; default: 1"
+    )
+    parser.add_argument(
+        "--train-iters", metavar="N", default="100", help="steps to train; default: 100"
+    )
+    parser.add_argument(
+        "--lr", metavar="X", default="1e-4", help="learning rate; default: 1e-4, set your own"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.export.folder import write_folder
+    from astra.export.targets import export_files
+    from astra.strategy.plan_file import read_plans
+
+    target = word(options.to, "--to", TARGETS)
+    steps = whole(options.train_iters, "--train-iters", most=10**9)
+    rate = number(options.lr, "--lr", least=1e-12, most=100.0)
+    rank = None if options.rank == "all" else whole(options.rank, "--rank")
+    plans = read_plans(Path(options.file), rank)
+    if not plans:
+        raise InputError(f"{options.file}: the search found no plan; there is nothing to export.")
+    files: dict[str, str] = {}
+    for place, plan in enumerate(plans, 1):
+        prefix = f"rank-{place:03d}/" if rank is None else ""
+        made = export_files(plan, target, train_iters=steps, learning_rate=rate)
+        files |= {f"{prefix}{name}": text for name, text in made.items()}
+    write_folder(Path(options.out), files)
+    _report(options, plans, files)
+    return 0
+
+
+def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> None:  # type: ignore[type-arg]
+    from astra.export.megatron import not_expressed
+
+    lacks = not_expressed(plans[0])
+    if options.json:
+        write_json({"out": options.out, "files": sorted(files), "not_expressed": lacks})
+        return
+    count = f"{len(plans)} plans" if len(plans) > 1 else plans[0].summary()
+    lines = [f"Wrote {len(files)} files to {options.out}: {count}."]
+    lines += [f"  {name}" for name in sorted(files)[:12]]
+    if lacks:
+        lines += ["Megatron-LM's command line does not say:", *(f"  {lack}" for lack in lacks)]
+    script = next(name for name in sorted(files) if name.endswith("launch.sh"))
+    lines += [
+        "Next: set your learning rate; data and checkpoints follow on the command line:",
+        f"  MEGATRON=... NODE_RANK=0 MASTER_ADDR=... {options.out}/{script} --mock-data "
+        "--tokenizer-type NullTokenizer",
+    ]
+    print_parts(*lines)

@@ -1,0 +1,197 @@
+"""Options that several commands share, and how their values are read."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astra.errors import InputError, did_you_mean, shorten
+
+if TYPE_CHECKING:
+    from astra.hardware.cluster import Cluster
+    from astra.strategy.settle import Wish
+
+RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
+
+# Options of one plan: name, what it takes, help. `--no-X` exists for every flag.
+DEGREES = {
+    "tp": "tensor-parallel size",
+    "pp": "pipeline stages",
+    "dp": "data-parallel replicas; default: what fills the GPUs",
+    "vpp": "virtual stages per pipeline rank (interleaved schedule)",
+    "cp": "context-parallel size",
+    "ep": "expert-parallel size",
+    "etp": "expert tensor-parallel size",
+    "micro-batch": "samples of one micro-batch",
+    "microbatch-group": "micro-batches in a row of one virtual stage; default: pp",
+    "shard-group": "ranks that share sharded states; default: all copies",
+    "mtp-layers": "multi-token-prediction layers; default: the model's",
+}
+WORDS = {
+    "sharding": ("none", "optimizer", "gradients", "parameters"),
+    "attention": ("flash", "unfused"),
+    "precision": ("bf16", "fp16", "fp8", "fp4", "fp32"),
+    "fp8-recipe": ("delayed", "tensorwise", "blockwise", "mxfp8"),
+    "cp-comm-type": ("p2p", "a2a", "allgather"),
+    "rank-order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+    "dispatcher": ("alltoall", "allgather", "deepep", "hybridep"),
+    "cuda-graph": ("none", "local", "transformer_engine", "full_iteration"),
+    "main-grads-dtype": ("fp32", "bf16", "fp16", "fp8"),
+    "grad-reduce-dtype": ("fp32", "bf16", "fp16", "fp8"),
+    "master-dtype": ("fp32", "bf16", "fp16", "fp8"),
+}
+FLAGS = {
+    "sequence-parallel": "share the sequence among tensor-parallel ranks",
+    "overlap-grad-reduce": "hide the gradient reduction",
+    "overlap-param-gather": "hide the parameter gather",
+    "overlap-p2p": "hide the traffic between stages",
+    "overlap-tp": "hide tensor-parallel communication",
+    "overlap-ep": "hide the experts' all-to-all",
+}
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("GPUs")
+    group.add_argument("--gpus", metavar="TYPE:COUNT[,...]", help="h100:64, or a GPU's .toml:64")
+    group.add_argument("--cluster", metavar="FILE", help="nodes, links and NICs of your own (TOML)")
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """One plan in a person's words."""
+    group = parser.add_argument_group("the job")
+    group.add_argument("--global-batch", metavar="N", help="samples per step over all GPUs")
+    group.add_argument("--seq-len", metavar="N", help="tokens per sample; default: up to 4096")
+    group.add_argument("--runtime", metavar="NAME", help=f"{', '.join(RUNTIMES)}")
+    group.add_argument("--stack", metavar="NAME", default="megatron", help="software that runs it")
+    group = parser.add_argument_group("the plan (what is left out is what an expert would set)")
+    for name, meaning in DEGREES.items():
+        group.add_argument(f"--{name}", metavar="N", help=meaning)
+    group.add_argument("--layers-per-stage", metavar="N,N,...", help="10,12,12,10")
+    group.add_argument(
+        "--chunk-layers", metavar="N,N,...", help="layers of every chunk, virtual stage major"
+    )
+    group.add_argument(
+        "--recompute",
+        metavar="HOW",
+        help="none, selective[:MODULE+MODULE], full[:uniform|block:N]",
+    )
+    for name, words in WORDS.items():
+        group.add_argument(f"--{name}", metavar="WORD", help=", ".join(words))
+    group.add_argument("--moment-dtypes", metavar="DTYPE,DTYPE", help="Adam's first and second")
+    group.add_argument("--offload-optimizer-fraction", metavar="X", help="0 to 1, on the host")
+    group.add_argument("--offload-activations", metavar="MODULE+MODULE", help="to the host")
+    group.add_argument("--capacity-factor", metavar="X", help="drop tokens above it")
+    for name, meaning in FLAGS.items():
+        group.add_argument(
+            f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=meaning
+        )
+
+
+def wish_of(options: argparse.Namespace) -> "Wish":
+    """The plan options as typed values."""
+    from astra.strategy.settle import Wish
+
+    said: dict[str, Any] = {}
+    for name in ("global-batch", "seq-len", *DEGREES):
+        text = getattr(options, _field(name))
+        least = 0 if name == "mtp-layers" else 1
+        if text is not None:
+            said[_field(name)] = whole(text, f"--{name}", least=least)
+    for name, words in WORDS.items():
+        text = getattr(options, _field(name))
+        if text is not None:
+            said[_field(name)] = word(text, f"--{name}", words)
+    for name in FLAGS:
+        said[_field(name)] = getattr(options, _field(name))
+    for name in ("layers-per-stage", "chunk-layers"):
+        text = getattr(options, _field(name))
+        if text is not None:
+            entries = enumerate(text.split(","))
+            said[_field(name)] = tuple(
+                whole(entry.strip(), f"--{name} entry {row + 1}", least=0, most=10**6)
+                for row, entry in entries
+            )
+    return Wish(**said, **_savers(options))
+
+
+def _savers(options: argparse.Namespace) -> dict[str, Any]:
+    """Recompute, offload, moments and capacity."""
+    from astra.strategy.recompute import Recompute
+
+    said: dict[str, Any] = {}
+    if options.recompute is not None:
+        said["recompute"] = str(Recompute.parse(options.recompute, "--recompute"))
+    if options.offload_activations is not None:
+        from astra.strategy.space import parse_set
+
+        text = options.offload_activations
+        said["offload_activations"] = parse_set([f"offload_activations={text}"])[
+            "offload_activations"
+        ][0]
+    if options.moment_dtypes is not None:
+        pair = options.moment_dtypes.split(",")
+        if len(pair) != 2:
+            raise InputError(f"--moment-dtypes {shorten(options.moment_dtypes)}: give two, a,b.")
+        dtypes = WORDS["main-grads-dtype"]
+        said["moment_dtypes"] = tuple(word(text, "--moment-dtypes", dtypes) for text in pair)
+    if options.offload_optimizer_fraction is not None:
+        text = options.offload_optimizer_fraction
+        said["offload_optimizer_fraction"] = number(
+            text, "--offload-optimizer-fraction", least=0.0, most=1.0
+        )
+    if options.capacity_factor is not None:
+        said["capacity_factor"] = number(
+            options.capacity_factor, "--capacity-factor", least=0.01, most=1e6
+        )
+    return said
+
+
+def cluster_of(options: argparse.Namespace) -> tuple["Cluster", tuple[str, ...]]:
+    """The cluster of `--gpus` or `--cluster`, and notes on how it was read."""
+    if (options.gpus is None) == (options.cluster is None):
+        raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
+    if options.cluster is not None:
+        from astra.hardware.cluster_file import read_cluster
+
+        return read_cluster(Path(options.cluster))
+    from astra.hardware.gpus_option import parse_gpus
+
+    return parse_gpus(options.gpus)
+
+
+def runtime_of(options: argparse.Namespace, types: int) -> Any:
+    """As said, or megatron for one GPU type and flagscale for several."""
+    if options.runtime is None:
+        return "megatron" if types == 1 else "flagscale"
+    return word(options.runtime, "--runtime", RUNTIMES)
+
+
+def _field(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def whole(text: str, where: str, least: int = 1, most: int = 10**7) -> int:
+    """A whole number as people write it; `4_096` and `4,096` are meant well but refused."""
+    sign = text.removeprefix("-")
+    if not (sign.isascii() and sign.isdigit()):
+        raise InputError(f"{where} {shorten(text)}: not a whole number.")
+    value = int(text[:20])
+    if not least <= value <= most or len(text) > 20:
+        raise InputError(f"{where} {shorten(text)}: must lie between {least} and {most:,}.")
+    return value
+
+
+def number(text: str, where: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{where} {shorten(text)}: not a number.") from None
+    if not least <= value <= most:
+        raise InputError(f"{where} {shorten(text)}: must lie between {least:g} and {most:g}.")
+    return value
+
+
+def word(text: str, where: str, words: tuple[str, ...]) -> str:
+    if text not in words:
+        hint = did_you_mean(text, words, f"Use one of {', '.join(words)}.")
+        raise InputError(f"{where} {shorten(text)}: not known. {hint}")
+    return text

@@ -1,0 +1,102 @@
+"""What a broken rule means for one plan, and which single change would mend it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from astra.errors import InputError, either
+from astra.strategy.plan import Plan
+from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.rule import Rule
+from astra.strategy.settle import Settled, Wish
+
+Settle = Callable[[Wish], Settled]
+
+DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+TRIES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES),
+    "seq_len": (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    "sharding": ("none", "optimizer", "gradients", "parameters"),
+    "recompute": ("none", "selective", "full"),
+    "precision": ("bf16", "fp16", "fp8"),
+    "attention": ("flash", "unfused"),
+    "cp_comm_type": ("p2p", "a2a", "allgather"),
+    "fp8_recipe": ("tensorwise", "blockwise", "mxfp8", "delayed"),
+    "dispatcher": ("alltoall", "allgather"),
+    "cuda_graph": ("none", "local", "transformer_engine", "full_iteration"),
+    "offload_optimizer_fraction": (0.0,),
+    "offload_activations": ((),),
+    "main_grads_dtype": ("fp32", "bf16"),
+    "grad_reduce_dtype": ("fp32", "bf16"),
+    "master_dtype": ("fp32",),
+    "mtp_layers": (0, 1),
+    **dict.fromkeys(
+        ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"),
+        (True, False),
+    ),
+    "overlap_tp": (False,),
+    "overlap_ep": (False,),
+}
+
+
+def explain(plan: Plan, rule: Rule) -> str:
+    """One broken rule in a sentence, with the values it speaks of."""
+    values = ", ".join(
+        f"{name.removeprefix('model.')} {value}"
+        for name in rule.about.split()
+        if (value := _value(plan, name)) is not None
+    )
+    shown = f" ({values})" if values else ""
+    return f"{rule.reason}{shown} [rule {rule.name}]"
+
+
+def _value(plan: Plan, name: str) -> object:
+    """The plan's value of a field that a rule speaks of, where it is a plain one."""
+    segment = plan.pipelines[0].segments[0]
+    special: dict[str, object] = {
+        "tp": segment.tp,
+        "dp": plan.dp,
+        "pp": plan.pp,
+        "gpus": sum(plan.gpus.values()),
+        "gpu": segment.gpu,
+        "recompute": segment.recompute,
+        "micro_batches": plan.pipelines[0].micro_batches,
+        "layers": "+".join(map(str, plan.pipelines[0].layers)) if plan.pp <= 8 else None,
+    }
+    if name in special:
+        return special[name]
+    value: object = plan
+    for step in name.split("."):
+        value = getattr(value, step, None)
+    return value if isinstance(value, int | float | str) else None
+
+
+def refuse(plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: Wish | None) -> str:
+    """The error for a plan that breaks rules: each one, and what to try."""
+    sentences = [explain(plan, rule) for rule in broken[:3]]
+    if len(broken) > 3:
+        sentences.append(f"and {len(broken) - 3} more rules")
+    text = "; ".join(sentences)
+    hint = _hint(broken[0], settle, wish) if settle and wish else ""
+    return f"the runtime {plan.runtime} refuses this plan: {text}. {hint}".rstrip()
+
+
+def _hint(rule: Rule, settle: Settle, wish: Wish) -> str:
+    """Values of one setting that would meet the rule, all else equal."""
+    found = []
+    for name in rule.about.split():
+        values = [value for value in TRIES.get(name, ()) if _mends(rule, name, value, settle, wish)]
+        if values:
+            shown = ["none" if value == () else value for value in values[:6]]
+            found.append(f"{name} {either(shown)}")
+    return f"Try {' or '.join(found[:2])}." if found else ""
+
+
+def _mends(rule: Rule, name: str, value: object, settle: Settle, wish: Wish) -> bool:
+    if getattr(wish, name, None) == value:
+        return False
+    try:
+        changed: dict[str, Any] = {name: value}
+        return not broken_rules(settle(replace(wish, **changed)).plan, [rule])
+    except InputError:
+        return False

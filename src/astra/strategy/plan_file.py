@@ -1,0 +1,56 @@
+"""Reading a plan back: from a search result, a priced plan or a bare plan."""
+
+from pathlib import Path
+from typing import Any
+
+from astra.errors import InputError, shorten
+from astra.files import convert, read_json
+from astra.hardware.pools import check_cluster
+from astra.model.check import check_shape
+from astra.strategy.plan import Plan, check_structure
+
+
+def read_plan(path: Path, rank: int = 1) -> Plan:
+    """The plan of this rank in a file that Astra wrote, or that a person wrote alike."""
+    return read_plans(path, rank)[0]
+
+
+def read_plans(path: Path, rank: int | None = None) -> list[Plan]:
+    """All plans of a file, best first, or the one of a rank (from 1)."""
+    document = read_json(path)
+    found = _bare_plans(document, str(path))
+    if rank is None:
+        return [plan_of(raw, place) for raw, place in found]
+    if not 1 <= rank <= len(found):
+        held = "1 plan" if len(found) == 1 else f"{len(found)} plans"
+        raise InputError(f"{path}: there is no rank {rank}; the file holds {held}.")
+    return [plan_of(*found[rank - 1])]
+
+
+def plan_of(raw: object, where: str) -> Plan:
+    """A plan out of JSON values, checked for sense."""
+    plan = convert(raw, Plan, where)
+    check_shape(plan.model, f"{where}: model")
+    check_cluster(plan.cluster, f"{where}: cluster")
+    return check_structure(plan, where)
+
+
+def _bare_plans(document: Any, where: str) -> list[tuple[object, str]]:
+    """The plans inside any of the three kinds of file, each with its place."""
+    if isinstance(document, dict):
+        if isinstance(document.get("plans"), list):
+            listed = enumerate(document["plans"])
+            return [(_inner(entry), f"{where}: plans[{row}].plan") for row, entry in listed]
+        if "plan" in document:
+            return [(document["plan"], f"{where}: plan")]
+        if "pipelines" in document:
+            return [(document, where)]
+    kind = type(document).__name__
+    raise InputError(
+        f"{where}: holds no plan: {shorten(document) if kind != 'dict' else 'no field'} "
+        "plans, plan or pipelines. Write one with `astra predict ... --json`."
+    )
+
+
+def _inner(entry: object) -> object:
+    return entry.get("plan", entry) if isinstance(entry, dict) else entry

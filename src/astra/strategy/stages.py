@@ -1,0 +1,128 @@
+"""A table of plans seen stage by stage: runs of stages that are alike in everything that counts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.model.kinds import layer_kinds
+from astra.model.shape import Model
+from astra.strategy.plans import Flags, Ints, Plans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Runs of alike stages. (pipeline, run, plan); an unused run has `count` 0.
+
+    The first stage (embedding) and the last (head, loss) are runs of their own. A model whose
+    layers come in kinds has one run per stage, since stages then differ in what they hold.
+    """
+
+    count: Ints  # stages of the run
+    index: Ints  # of its first stage, from 0
+    slot: Ints  # where the run's settings stand in the table of plans
+    kind_layers: Ints  # (kind, pipeline, run, plan): layers of each kind in one stage
+    embedding: Flags
+    head: Flags
+
+    def of(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A (pipeline, slot, plan) column of the plans, gathered for the runs."""
+        if column.shape[1] == 1:
+            return np.broadcast_to(column, self.count.shape)
+        return np.take_along_axis(column, self.slot, axis=1)
+
+
+def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
+    """The runs of a table of plans; with `every_stage`, one run per stage."""
+    kinds = layer_kinds(model)
+    if len(kinds.kinds) > 1 or every_stage:
+        return _each_stage(plans, model)
+    return _ends_apart(plans)
+
+
+def _ends_apart(plans: Plans) -> Stages:
+    """One kind of layer: first stage, the slots' other stages, last stage."""
+    stages = plans.stages
+    slots = stages.shape[1]
+    place = np.arange(slots)[:, np.newaxis]
+    last_slot = np.where(stages > 0, place, 0).max(axis=1, keepdims=True)
+    alone = plans.pp[:, np.newaxis] == 1
+    is_last = (place == last_slot) & ~alone
+    body = stages - (place == 0) - is_last
+    ones = (stages[:, :1] > 0).astype(np.int64)
+    count = np.concatenate([ones, body, ones * ~alone], axis=1)
+    count = np.maximum(count, 0)
+    shape = (stages.shape[0], 1, stages.shape[2])
+    slot = np.concatenate(
+        [np.zeros(shape, np.int64), np.broadcast_to(place, stages.shape), last_slot], axis=1
+    )
+    layers = np.take_along_axis(plans.layers, slot, axis=1)
+    index = np.cumsum(count, axis=1) - count
+    used = count > 0
+    return Stages(
+        count=count,
+        index=index,
+        slot=slot,
+        kind_layers=np.where(used, layers, 0)[np.newaxis],
+        embedding=used & (index == 0),
+        head=used & (index + count == plans.pp[:, np.newaxis]) & (count == 1),
+    )
+
+
+def _each_stage(plans: Plans, model: Model) -> Stages:
+    """One run per stage."""
+    most = int(plans.pp.max(initial=1))
+    index = np.arange(most)[np.newaxis, :, np.newaxis]
+    ends = np.cumsum(plans.stages, axis=1)
+    slot = (index[:, :, np.newaxis] >= ends[:, np.newaxis]).sum(axis=2)
+    used = index < plans.pp[:, np.newaxis]
+    slot = np.minimum(slot, plans.stages.shape[1] - 1)
+    held = chunk_kind_layers(plans, model, slot, used).sum(axis=0)
+    shape = used.shape
+    return Stages(
+        count=used.astype(np.int64),
+        index=np.broadcast_to(index, shape),
+        slot=slot,
+        kind_layers=held,
+        embedding=used & (index == 0),
+        head=used & (index == plans.pp[:, np.newaxis] - 1),
+    )
+
+
+def chunk_kind_layers(plans: Plans, model: Model, slot: Ints, used: Flags) -> Ints:
+    """Layers of each kind in each chunk of each stage. (chunk, kind, pipeline, stage, plan)
+
+    Chunk c of stage i comes after all chunks below c and after chunk c of the stages before i.
+    """
+    chunks = chunk_layers(plans, slot, used)
+    stages = chunks.shape[2]
+    flat = np.moveaxis(chunks, 0, 1)  # (pipeline, chunk, stage, plan)
+    ordered = flat.reshape(flat.shape[0], -1, flat.shape[-1])
+    ends = np.cumsum(ordered, axis=1).reshape(flat.shape)
+    starts = ends - flat
+    kinds = layer_kinds(model)
+    rows = np.array(kinds.of_layer)
+    counts = []
+    for kind in range(len(kinds.kinds)):
+        before = np.concatenate([[0], np.cumsum(rows == kind)])
+        top = np.minimum(ends, model.layers)
+        counts.append(before[top] - before[np.minimum(starts, model.layers)])
+    found = np.stack(counts)  # (kind, pipeline, chunk, stage, plan)
+    assert found.shape[3] == stages
+    return np.moveaxis(found, 2, 0)
+
+
+def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
+    """Layers of each chunk of each stage. (chunk, pipeline, stage, plan)"""
+    layers = np.where(used, np.take_along_axis(plans.layers, slot, axis=1), 0)
+    most = int(plans.vpp.max(initial=1))
+    chunk = np.arange(most)[:, np.newaxis, np.newaxis, np.newaxis]
+    share = layers // plans.vpp + (chunk < layers % plans.vpp)
+    even = np.where(chunk < plans.vpp, share, 0)
+    for row in np.flatnonzero(plans.chunking >= 0):
+        listed = plans.chunk_layers[int(plans.chunking[row])]
+        pp, vpp = int(plans.pp[0, row]), int(plans.vpp[row])
+        even[:, :, :, row] = 0
+        even[:vpp, 0, :pp, row] = np.reshape(listed, (vpp, pp))
+    return even

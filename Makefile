@@ -6,6 +6,7 @@ CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
 
 .PHONY: plan test check format verify bench clean help
+.DEFAULT_GOAL := help
 
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
@@ -40,6 +41,25 @@ test: $(DEV)     ## everything CI runs that needs no framework
 format: $(DEV)   ## rewrite the code the way ruff likes it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Checks against the frameworks' own code, in an environment of their own.
+VERIFY   := .verify
+MEGATRON := megatron-core==0.19.2
+$(VERIFY)/.ready: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VERIFY)/venv
+	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[verify]'
+	rm -rf $(VERIFY)/wheels $(VERIFY)/megatron
+	$(VERIFY)/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
+	  --python-version 3.12 --only-binary=:all: --dest $(VERIFY)/wheels '$(MEGATRON)'
+	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/*.whl $(VERIFY)/megatron
+	@touch $@
+
+verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the frameworks themselves
+	ASTRA_VERIFY=1 PYTHONPATH=$(VERIFY)/megatron $(VERIFY)/venv/bin/python -m pytest tests/verify
+
+bench: $(CORE)   ## how fast: ratios, not promises
+	$(BIN)/python benchmarks/rules.py
 
 clean:           ## remove what the targets made
 	rm -rf $(VENV) .verify .mypy_cache .ruff_cache .hypothesis

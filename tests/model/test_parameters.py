@@ -56,8 +56,8 @@ def test_multi_token_prediction_is_counted_apart(model: Model) -> None:
 
 
 def test_the_prediction_layer_of_deepseek_v3_has_its_published_size() -> None:
-    """The checkpoint holds 685B with it: 671B and 14B, of which 2.6B are copies of the
-    embedding and head (DeepSeek-V3 repository, README_WEIGHTS: 11.5B unique parameters)."""
+    """The checkpoint holds 685B: 671B, 11.5B of the prediction layer, and copies of the
+    embedding and head, 0.9B each, which are the main model's (DeepSeek-V3, README_WEIGHTS)."""
     model = msgspec.structs.replace(zoo_model("deepseek-v3"), mtp_layers=1)
     assert parameters(model).mtp_total == pytest.approx(11.5e9, rel=0.01)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from astra.errors import InputError
+from astra.model.config_fields import table
 from astra.model.huggingface import model_from_config
 from astra.model.kinds import is_windowed
 from astra.model.parameters import parameters
@@ -310,6 +311,22 @@ def test_windows_are_where_transformers_puts_them_listed_or_not() -> None:
             assert ours == expected, f"{model_type} without {name}"
         checked.append(model_type)
     assert len(checked) >= 20, checked
+
+
+def test_sizes_left_out_of_a_config_inside_another_are_the_class_s() -> None:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    nested = [name for name, entry in table().families.items() if entry.nested]
+    for model_type in nested:
+        full = json.loads(json.dumps(mapping[model_type]().to_dict(), default=str))
+        counts: list[int | None] = []
+        for part in (full, {"model_type": model_type}):
+            try:
+                model = model_from_config({"model_type": "x", "text_config": part}, model_type)
+                counts.append(parameters(model).total)
+            except InputError:  # no default of the class makes a model by itself
+                counts.append(None)
+        assert counts[0] == counts[1], model_type
+    assert len(nested) >= 30
 
 
 def test_enough_model_types_are_equal_to_the_last_parameter() -> None:

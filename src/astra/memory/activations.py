@@ -1,0 +1,135 @@
+"""What the forward pass keeps for the backward pass, per layer and micro-batch. [bytes]
+
+Starts from Korthikanti et al. 2022 (arXiv 2205.05198), counted tensor by tensor for the layers
+of today: fused attention (no S x S matrix), grouped queries, gated MLPs, latent attention,
+experts, sequence and context parallelism, fp8 inputs, and each way to recompute.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.model.kinds import LayerKind
+from astra.model.shape import Mla, Model, Moe
+from astra.strategy.plans import Flags, Floats, Plans, Task
+from astra.strategy.recompute import MODULES
+from astra.strategy.rules.rule import is_word
+from astra.strategy.stages import Stages
+
+ROUTING_IMBALANCE = 1.05  # tokens of the fullest rank over the mean, guessed for trained routers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What divides the tensors of a layer. (pipeline, run, plan)"""
+
+    tokens: Floats  # of one micro-batch on this GPU, context parallelism counted
+    tp: Floats
+    sp: Floats  # tp where the sequence is shared among tensor-parallel ranks, else 1
+    kv: Floats  # tp, but never finer than one key-value head
+    etp: Floats
+    element: Floats  # bytes of an activation
+    gemm: Floats  # bytes of a saved input of a matrix product
+    modules: Floats  # bits of selectively recomputed modules
+
+    def recomputes(self, module: str) -> Flags:
+        return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
+
+
+def cut_of(plans: Plans, stages: Stages, task: Task) -> Cut:
+    """The divisors of every run."""
+    tp = stages.of(plans.tp).astype(np.float64)
+    wide = is_word(plans, "precision", "fp32")
+    narrow = is_word(plans, "precision", "fp8", "fp4")
+    element = np.where(wide, 4.0, 2.0)
+    return Cut(
+        tokens=stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp,
+        tp=tp,
+        sp=np.where(plans.sequence_parallel, tp, 1.0),
+        kv=np.minimum(tp, task.model.kv_heads),
+        etp=stages.of(plans.segment_etp).astype(np.float64),
+        element=np.broadcast_to(element, tp.shape),
+        gemm=np.broadcast_to(np.where(narrow, 1.0, element), tp.shape),
+        modules=stages.of(plans.recompute_modules).astype(np.float64),
+    )
+
+
+def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
+    """Kept of one layer of this kind for one micro-batch, selective recompute counted."""
+    model = task.model
+    per_token = _norms(model, kind, cut) + _attention(model, plans, cut)
+    per_token += _experts(model, plans, cut) if kind.mlp == "moe" else _mlp(model, model.ffn, cut)
+    return cut.tokens * per_token
+
+
+def checkpoint_bytes(model: Model, cut: Cut) -> Floats:
+    """The input of a layer, all that full recompute keeps of it."""
+    return cut.tokens * cut.element * model.hidden / cut.sp
+
+
+def _norms(model: Model, kind: LayerKind, cut: Cut) -> Floats:
+    """Inputs of the norms (the residual stream), and what they hand to matrix products."""
+    inputs = model.norms_per_layer * cut.element * model.hidden
+    attention_in = cut.gemm * model.hidden
+    mlp_in = (cut.element if kind.mlp == "moe" else cut.gemm) * model.hidden
+    outputs = np.where(cut.recomputes("layernorm"), 0.0, attention_in + mlp_in)
+    return (inputs + outputs) / cut.sp
+
+
+def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
+    if model.mla is not None:
+        kept = _latent(model, model.mla, cut)
+        values = model.heads * model.mla.v_head_dim
+    else:
+        queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        kept = cut.element * (queries / cut.tp + 2 * keys / cut.kv)
+        if model.qk_norm is not None:
+            kept = kept + cut.element * (queries / cut.tp + keys / cut.kv)
+        values = queries
+    narrow = cut.gemm < cut.element
+    output = (cut.element + np.where(narrow, cut.gemm, 0.0)) * values / cut.tp
+    sums = 4.0 * model.heads / cut.tp  # log-sum-exp of every row, fp32
+    return kept + output + sums + _score_matrix(model, plans, cut)
+
+
+def _score_matrix(model: Model, plans: Plans, cut: Cut) -> Floats:
+    """Unfused attention keeps softmax and dropout: mask 1, two matrices. 5 a s^2 b in the paper."""
+    square = (2 * cut.element + 1.0) * model.heads * plans.seq_len / cut.tp
+    kept = is_word(plans, "attention", "unfused") & ~cut.recomputes("core_attn")
+    return np.where(kept, square, 0.0)
+
+
+def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:
+    """Latents before and after their norms, and the heads unfolded from them."""
+    latents = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim
+    query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    unfolded = model.heads * (2 * query + mla.qk_nope_head_dim + mla.v_head_dim)
+    up = np.where(cut.recomputes("mla_up_proj"), 0.0, cut.element * unfolded / cut.tp)
+    return (cut.element + cut.gemm) * latents / cut.sp + up
+
+
+def _mlp(model: Model, width: int, cut: Cut, module: str = "mlp") -> Floats:
+    """What goes into the activation (gate and up) and what comes out of it."""
+    ups = 1 + model.gated_mlp
+    kept = (ups * cut.element + cut.gemm) * width / cut.tp
+    return np.where(cut.recomputes(module), 0.0, kept)
+
+
+def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
+    """Dispatched tokens, what experts make of them, and the shared experts."""
+    moe = model.moe
+    assert moe is not None
+    routed = routed_tokens(moe, plans) / cut.sp
+    ups = 1 + model.gated_mlp
+    inputs = routed * cut.etp * model.hidden * cut.gemm
+    before = routed * ups * moe.moe_ffn * cut.element
+    after = np.where(cut.recomputes("moe_act"), 0.0, routed * moe.moe_ffn * cut.gemm)
+    router = 8.0 * moe.experts / cut.sp
+    shared = _mlp(model, moe.shared_ffn, cut, "shared_experts")
+    return np.where(cut.recomputes("moe"), 0.0, inputs + before + after + router + shared)
+
+
+def routed_tokens(moe: Moe, plans: Plans) -> Floats:
+    """Tokens that experts see for each token that comes in, on the fullest rank."""
+    factor = np.where(np.isnan(plans.capacity_factor), ROUTING_IMBALANCE, plans.capacity_factor)
+    return moe.top_k * factor

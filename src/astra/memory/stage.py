@@ -1,0 +1,205 @@
+"""All memory of one GPU of every stage, by cause; and which stage is the fullest."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from astra.memory.activations import Cut, checkpoint_bytes, cut_of, layer_bytes, routed_tokens
+from astra.memory.states import held_parameters, states
+from astra.model.kinds import layer_kinds
+from astra.model.parameters import count, layer_weights
+from astra.model.shape import Model
+from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, code
+from astra.strategy.rules.rule import is_word
+from astra.strategy.stages import Stages
+
+CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process, measured on H100
+GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator
+SLACK_FRACTION = 0.04  # reserved over allocated: 1 to 9 % in measured runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of one GPU of the first stage of each run. (pipeline, run, plan)"""
+
+    weights_bytes: Floats
+    gradients_bytes: Floats
+    optimizer_bytes: Floats
+    activations_bytes: Floats
+    logits_bytes: Floats
+    buffers_bytes: Floats
+    runtime_bytes: Floats
+    host_bytes: Floats
+
+    @property
+    def allocated_bytes(self) -> Floats:
+        """What torch calls allocated, at the peak."""
+        parts = [getattr(self, field.name) for field in fields(self)]
+        return sum(parts) - self.runtime_bytes - self.host_bytes
+
+    @property
+    def reserved_bytes(self) -> Floats:
+        """What torch holds on to, with the blocks it cannot use."""
+        return self.allocated_bytes * (1 + SLACK_FRACTION)
+
+
+def memory_of(plans: Plans, stages: Stages, task: Task) -> Memory:
+    """Memory of every run of a table of plans."""
+    cut = cut_of(plans, stages, task)
+    held = states(plans, stages, task)
+    kept, working = _activations(plans, stages, task, cut)
+    logits = _logits(plans, stages, task, cut)
+    used = stages.count > 0
+    flying = in_flight(plans, stages)
+    at_loss = logits > working  # the peak is at the loss or inside a layer, not both
+    buffers = _buffers(plans, stages, task, cut)
+    return Memory(
+        weights_bytes=np.where(used, held.weights_bytes, 0.0),
+        gradients_bytes=np.where(used, held.gradients_bytes, 0.0),
+        optimizer_bytes=np.where(used, held.optimizer_bytes, 0.0),
+        activations_bytes=np.where(used, kept * flying, 0.0),
+        logits_bytes=np.where(used & at_loss, logits, 0.0),
+        buffers_bytes=np.where(used, buffers + np.where(at_loss, 0.0, working), 0.0),
+        runtime_bytes=np.where(used, _runtime(plans, stages), 0.0),
+        host_bytes=np.where(used, held.host_bytes, 0.0),
+    )
+
+
+def in_flight(plans: Plans, stages: Stages) -> Floats:
+    """Activations held at once, in units of one micro-batch of the whole stage.
+
+        1F1B         min(m, p - i)
+        interleaved  min(m v, 2 (p - i - 1) + (v - 1) g + 1) / v,   one more with EP overlap
+
+    For stage i of p, m micro-batches, v chunks, groups of g: Narayanan et al. 2021
+    (arXiv 2104.04473), section 2.2; Megatron-LM's schedules.
+    """
+    below = plans.pp[:, np.newaxis] - stages.index - 1
+    count = plans.micro_batches[:, np.newaxis]
+    plain = np.minimum(count, below + 1)
+    ahead = 2 * below + (plans.vpp - 1) * plans.microbatch_group + 1 + plans.overlap_ep
+    chunks = np.minimum(count * plans.vpp, ahead) / plans.vpp
+    return np.where(plans.vpp > 1, chunks, plain)
+
+
+def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
+    """Fraction of a stage's layers that are recomputed whole, and checkpoints kept for each."""
+    layers = np.maximum(stages.kind_layers.sum(axis=0), 1)
+    chunk = layers / plans.vpp
+    number = np.maximum(stages.of(plans.recompute_layers), 1)
+    modes = stages.of(plans.recompute)
+    block = is_code(modes, "full:block")
+    uniform = is_code(modes, "full:uniform")
+    fraction = np.where(block, np.minimum(number / chunk, 1.0), np.where(uniform, 1.0, 0.0))
+    kept = np.where(uniform, np.ceil(chunk / number) / chunk, 1.0)
+    return fraction, kept
+
+
+def is_code(modes: Ints, word: str) -> Flags:
+    return modes == code("recompute", word)
+
+
+def _activations(plans: Plans, stages: Stages, task: Task, cut: Cut) -> tuple[Floats, Floats]:
+    """Kept per micro-batch of a stage, and the working set of the layer in the backward pass."""
+    model = task.model
+    fraction, checkpoints = recomputed_fraction(plans, stages)
+    input_bytes = checkpoint_bytes(model, cut)
+    kept = np.zeros(stages.count.shape)
+    largest = np.zeros(stages.count.shape)
+    for row, kind in enumerate(layer_kinds(model).kinds):
+        whole = layer_bytes(kind, plans, cut, task)
+        layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
+        kept += layers * (whole * (1 - fraction) + input_bytes * fraction * checkpoints)
+        largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
+    group = np.where(
+        is_code(stages.of(plans.recompute), "full:uniform"),
+        np.maximum(stages.of(plans.recompute_layers), 1),
+        1,
+    )
+    recomputed = np.where(fraction > 0, largest * group, 0.0)
+    final = np.where(stages.head, 2 * input_bytes, 0.0)
+    return kept + final, recomputed + _gradients_in_layer(task, cut)
+
+
+def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
+    """Multi-token-prediction layers are of the last kind and lie on the last stage."""
+    last = layer_kinds(model).of_layer[-1]
+    return np.where(stages.head & (kind == last), plans.mtp_layers, 0)
+
+
+def _gradients_in_layer(task: Task, cut: Cut) -> Floats:
+    """Gradients alive inside one layer: of the widest activation, and of the residual stream."""
+    model = task.model
+    width = model.ffn
+    if model.moe is not None:
+        width = max(width, model.moe.moe_ffn * model.moe.top_k)
+    widest = (1 + model.gated_mlp) * width / cut.tp
+    return cut.tokens * cut.element * (widest + 2 * model.hidden)
+
+
+def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
+    """Logits and their fp32 copy, and the head's input gathered along the sequence."""
+    model = task.model
+    vocab = model.vocab
+    if task.runtime not in ("fsdp", "deepspeed"):
+        vocab = -(-model.vocab // 128) * 128
+    per_token = (cut.element + 4.0) * vocab / cut.tp + cut.element * model.hidden
+    heads = 1 + plans.mtp_layers
+    return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
+
+
+def _buffers(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
+    """What communication needs: gathered sequences, stage borders, dispatch, gathered weights."""
+    model = task.model
+    stream = cut.tokens * cut.element * model.hidden
+    gathered = np.where(cut.sp > 1, 2 * stream, 0.0)
+    border = np.where(plans.pp[:, np.newaxis] > 1, 4 * stream / cut.sp, 0.0)
+    found = gathered + border + np.where(plans.overlap_tp, 2 * stream, 0.0)
+    if model.moe is not None:
+        sent = routed_tokens(model.moe, plans) * stream / cut.sp
+        spread = (stages.of(plans.segment_ep) > 1) | (cut.etp > 1)
+        found = found + np.where(spread, 2 * sent, 0.0)
+    return found + _gathered_weights(plans, stages, task, cut)
+
+
+def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
+    """Sharded parameters: the layer at work and the next, whole, and one layer's gradients."""
+    model = task.model
+    sizes = [count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds]
+    if model.moe is not None:
+        routed = [
+            count(layer_weights(model, kind), cut="ep_etp") for kind in layer_kinds(model).kinds
+        ]
+        spread = stages.of(plans.segment_ep) * cut.etp
+        layer = np.max(
+            [
+                (size - part) / cut.tp + part / spread
+                for size, part in zip(sizes, routed, strict=True)
+            ],
+            axis=0,
+        )
+    else:
+        layer = max(sizes) / cut.tp
+    ends = np.where(stages.head | stages.embedding, model.vocab * model.hidden / cut.tp, 0.0)
+    largest = np.maximum(layer, ends)
+    whole = cut.element * (largest + layer) + cut.element * largest
+    return np.where(is_word(plans, "sharding", "parameters"), whole, 0.0)
+
+
+def _runtime(plans: Plans, stages: Stages) -> Floats:
+    """CUDA context and one communicator for each kind of group that is larger than one."""
+    groups = (
+        (stages.of(plans.tp) > 1).astype(np.int64)
+        + (plans.cp > 1)
+        + (plans.pp[:, np.newaxis] > 1)
+        + (stages.of(plans.dp) > 1)
+        + 2 * (stages.of(plans.segment_ep) > 1)
+        + 1
+    )
+    return CONTEXT_BYTES + GROUP_BYTES * groups
+
+
+def parameters_on_gpu(plans: Plans, stages: Stages, task: Task) -> Floats:
+    """Parameters of one GPU before sharding: what gradients and gathers are counted on."""
+    held = held_parameters(plans, stages, task)
+    return held.dense + held.experts

@@ -1,0 +1,127 @@
+"""Many pipelines at once: the times of `events`, a column per plan."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.simulate import interleaved_columns, one_f_one_b_columns
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+CELLS = 1 << 15  # numbers of one (stage, plan) table that stay in cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipes:
+    """Seconds of many pipelines. The plan axis is last.
+
+    Pipelines with fewer stages than rows stand at the end of the stage axis; the rows in front
+    of them are ignored. Link i leads from stage i to stage i + 1 and back, the last one from the
+    last stage to the next chunk on the first. One chunk means 1F1B, more mean interleaved.
+    """
+
+    stages: Ints  # (plan,)
+    chunks: Ints  # (plan,)
+    micro_batches: Ints  # (plan,)
+    group: Ints  # (plan,), micro-batches in a row on one chunk; any number with one chunk
+    forward_s: Floats  # (chunk, stage, plan)
+    backward_s: Floats  # (chunk, stage, plan)
+    forward_link_s: Floats  # (stage, plan)
+    backward_link_s: Floats  # (stage, plan)
+    first_extra_s: Floats  # (chunk, stage, plan), on top of the first micro-batch's forward
+    last_extra_s: Floats  # (chunk, stage, plan), on top of the last micro-batch's backward
+
+    def take(self, rows: Rows) -> "Pipes":
+        """The pipelines of these rows."""
+        return Pipes(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
+
+
+def step_s(pipes: Pipes, *, skip: bool = True) -> Floats:
+    """(plan,) When the last stage to finish has finished. [s]"""
+    step: Floats = stage_end_s(pipes, skip=skip).max(axis=0)
+    return step
+
+
+def stage_end_s(pipes: Pipes, *, skip: bool = True) -> Floats:
+    """(stage, plan) When each stage has done its last operation; 0 in unused rows. [s]
+
+    With `skip`, a run that repeats itself jumps to its end. The interleaved order must be one
+    that Megatron-LM accepts: groups of at least p micro-batches, the last one too.
+    """
+    end_s = np.zeros(pipes.forward_s.shape[1:])
+    for rows in _alike(pipes):
+        some = pipes.take(rows)
+        if some.chunks[0] == 1:
+            end_s[:, rows] = _one_f_one_b(some, skip)
+        else:
+            end_s[-int(some.stages[0]) :, rows] = _interleaved(some, skip)
+    return end_s
+
+
+def unrolled(stages: Ints, column: Floats) -> Floats:
+    """(..., slot, plan) per run of equal stages to (..., stage, plan), zeros in front.
+
+    `stages` (slot, plan) counts the stages of each run; the last stage is in the last row.
+    """
+    depth = int(stages.sum(axis=0).max())
+    ends = np.cumsum(stages, axis=0)
+    place = np.arange(depth)[:, None] - (depth - ends[-1])  # (stage, plan), < 0: unused
+    slot = (place[:, None] >= ends).sum(axis=1)  # (stage, plan)
+    index = np.broadcast_to(slot, (*column.shape[:-2], *slot.shape))
+    filled = np.take_along_axis(column, index, axis=-2)
+    return np.where(place >= 0, filled, 0.0)
+
+
+def _alike(pipes: Pipes) -> Iterator[Rows]:
+    """Rows whose pipelines run in the same order, as many as stay in cache.
+
+    1F1B pipelines of different depth run together: stages of no length in front change nothing.
+    """
+    single = pipes.chunks == 1
+    depth = np.where(single, 1 << np.ceil(np.log2(pipes.stages)).astype(np.int64), pipes.stages)
+    group = np.where(single, 0, pipes.group)
+    key = np.stack([pipes.chunks, depth, group, pipes.micro_batches])
+    _, kind = np.unique(key, axis=1, return_inverse=True)
+    kind = kind.reshape(-1)  # NumPy 2.0 keeps the axis
+    order = np.argsort(kind, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
+        width = max(1, CELLS // int(depth[rows[0]]))
+        yield from (rows[at : at + width] for at in range(0, len(rows), width))
+
+
+def _one_f_one_b(pipes: Pipes, skip: bool) -> Floats:
+    """(stage, plan) Ends of 1F1B pipelines with equal micro-batches."""
+    rows = pipes.forward_s.shape[1]
+    depth = min(rows, int(pipes.stages.max()))
+    used = np.arange(rows - depth, rows)[:, None] >= rows - pipes.stages
+    columns = one_f_one_b_columns.Columns(
+        forward_s=pipes.forward_s[0, -depth:] * used,
+        backward_s=pipes.backward_s[0, -depth:] * used,
+        forward_link_s=(pipes.forward_link_s[-depth:] * used)[:-1],
+        backward_link_s=(pipes.backward_link_s[-depth:] * used)[:-1],
+        first_extra_s=pipes.first_extra_s[0, -depth:] * used,
+        last_extra_s=pipes.last_extra_s[0, -depth:] * used,
+    )
+    end_s = np.zeros(pipes.forward_s.shape[1:])
+    end_s[-depth:] = one_f_one_b_columns.stage_end_s(columns, int(pipes.micro_batches[0]), skip)
+    return np.where(np.arange(rows)[:, None] >= rows - pipes.stages, end_s, 0.0)
+
+
+def _interleaved(pipes: Pipes, skip: bool) -> Floats:
+    """(stage, plan) Ends of interleaved pipelines with equal p, v, m and g."""
+    depth, chunks = int(pipes.stages[0]), int(pipes.chunks[0])
+    columns = interleaved_columns.Columns(
+        forward_s=pipes.forward_s[:chunks, -depth:],
+        backward_s=pipes.backward_s[:chunks, -depth:],
+        forward_link_s=pipes.forward_link_s[-depth:],
+        backward_link_s=pipes.backward_link_s[-depth:],
+        first_extra_s=pipes.first_extra_s[:chunks, -depth:],
+        last_extra_s=pipes.last_extra_s[:chunks, -depth:],
+    )
+    return interleaved_columns.stage_end_s(
+        columns, int(pipes.micro_batches[0]), int(pipes.group[0]), skip
+    )

@@ -1,1 +1,58 @@
-"""Finds the fastest and the cheapest way to train a large language model."""
+"""Finds the fastest and the cheapest way to train a large language model.
+
+>>> import astra
+>>> answer = astra.predict("llama-3-8b", gpus="h100:64", tp=2, global_batch=256, seq_len=8192)
+>>> answer.memory.fits
+True
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astra.api import predict, predict_plan
+    from astra.errors import InputError
+    from astra.hardware.catalogue import find_gpu
+    from astra.model.zoo import find_model
+    from astra.report.frame import to_frame, to_rows
+    from astra.search.priced import Priced
+    from astra.strategy.plan import Plan
+    from astra.strategy.plan_file import read_plan
+
+__all__ = [
+    "InputError",
+    "Plan",
+    "Priced",
+    "find_gpu",
+    "find_model",
+    "predict",
+    "predict_plan",
+    "read_plan",
+    "to_frame",
+    "to_rows",
+]
+
+_HOMES = {
+    "InputError": "astra.errors",
+    "Plan": "astra.strategy.plan",
+    "Priced": "astra.search.priced",
+    "find_gpu": "astra.hardware.catalogue",
+    "find_model": "astra.model.zoo",
+    "predict": "astra.api",
+    "predict_plan": "astra.api",
+    "read_plan": "astra.strategy.plan_file",
+    "to_frame": "astra.report.frame",
+    "to_rows": "astra.report.frame",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: `import astra` costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'astra' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -62,7 +62,8 @@ def parse_json(text: str, where: str) -> Any:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise InputError(f"{where}: the file is empty; JSON was expected.") from None
-        cut = " The file ends too early: was it cut off?" if error.pos >= len(text.rstrip()) else ""
+        early = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+        cut = " The file ends too early: was it cut off?" if early else ""
         raise InputError(
             f"{where}: line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}.{cut}"
         ) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from astra.cli.options import number, whole, word
 from astra.cli.printing import print_parts, write_json
-from astra.errors import InputError
+from astra.errors import InputError, shorten
 
 EXAMPLES = """\
 examples:
@@ -40,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     from astra.strategy.plan_file import read_plans
 
     target = word(options.to, "--to", TARGETS)
+    if not options.out or not _is_text(options.out):
+        raise InputError(f"--out {shorten(options.out)}: not the name of a folder. Try --out job.")
     steps = whole(options.train_iters, "--train-iters", most=10**9)
     rate = number(options.lr, "--lr", least=1e-12, most=100.0)
     rank = None if options.rank == "all" else whole(options.rank, "--rank")
@@ -54,6 +56,11 @@ def run(options: argparse.Namespace) -> int:
     write_folder(Path(options.out), files)
     _report(options, plans, files)
     return 0
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be printed; bytes that are no UTF-8 and a NUL cannot."""
+    return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> None:  # type: ignore[type-arg]

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from astra.errors import InputError, did_you_mean
+from astra.errors import InputError, did_you_mean, shorten
 
 COMMANDS = {
     "predict": "one plan, checked and priced",
     "export": "launch files for a plan",
+    "validate": "predictions against measured runs",
     "models": "the models that are known, or one model's shape and counts",
     "gpus": "the GPUs that are known, or one GPU's facts and their source",
     "rules": "what makes a plan illegal, who says so, and why",
@@ -37,7 +38,8 @@ class Parser(argparse.ArgumentParser):
             flag = unknown.split()[0]
             flags = [text for action in self._actions for text in action.option_strings]
             hint = did_you_mean(flag.partition("=")[0], flags)
-            message = f"unknown option {flag}. {hint}".rstrip()
+            what = "unknown option" if flag.startswith("-") else "one argument too many:"
+            message = f"{what} {shorten(flag)}. {hint}".rstrip()
         raise InputError(f"{message} (`{self.prog} --help` lists the options)")
 
 
@@ -99,6 +101,12 @@ def main() -> int:
     except BrokenPipeError:  # `astra models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk behind `astra models > list.txt`
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stderr.write(f"astra: the answer cannot be written: {error.strerror}.\n")
+        return 1
     except KeyboardInterrupt:
         sys.stderr.write("\nastra: stopped.\n")
         return 130

@@ -1,13 +1,11 @@
 """Options that several commands share, and how their values are read."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astra.errors import InputError, did_you_mean, shorten
 
 if TYPE_CHECKING:
-    from astra.hardware.cluster import Cluster
     from astra.strategy.settle import Wish
 
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
@@ -61,7 +59,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--global-batch", metavar="N", help="samples per step over all GPUs")
     group.add_argument("--seq-len", metavar="N", help="tokens per sample; default: up to 4096")
     group.add_argument("--runtime", metavar="NAME", help=f"{', '.join(RUNTIMES)}")
-    group.add_argument("--stack", metavar="NAME", default="megatron", help="software that runs it")
+    group.add_argument("--stack", metavar="NAME", help="software that runs it; default: megatron")
     group = parser.add_argument_group("the plan (what is left out is what an expert would set)")
     for name, meaning in DEGREES.items():
         group.add_argument(f"--{name}", metavar="N", help=meaning)
@@ -93,9 +91,9 @@ def wish_of(options: argparse.Namespace) -> "Wish":
     said: dict[str, Any] = {}
     for name in ("global-batch", "seq-len", *DEGREES):
         text = getattr(options, _field(name))
-        least = 0 if name == "mtp-layers" else 1
+        least, most = (0, 10**6) if name == "mtp-layers" else (1, 10**7)
         if text is not None:
-            said[_field(name)] = whole(text, f"--{name}", least=least)
+            said[_field(name)] = whole(text, f"--{name}", least=least, most=most)
     for name, words in WORDS.items():
         text = getattr(options, _field(name))
         if text is not None:
@@ -121,12 +119,10 @@ def _savers(options: argparse.Namespace) -> dict[str, Any]:
     if options.recompute is not None:
         said["recompute"] = str(Recompute.parse(options.recompute, "--recompute"))
     if options.offload_activations is not None:
-        from astra.strategy.space import parse_set
+        from astra.strategy.space import offload_modules
 
         text = options.offload_activations
-        said["offload_activations"] = parse_set([f"offload_activations={text}"])[
-            "offload_activations"
-        ][0]
+        said["offload_activations"] = offload_modules(text, "--offload-activations")
     if options.moment_dtypes is not None:
         pair = options.moment_dtypes.split(",")
         if len(pair) != 2:
@@ -145,24 +141,9 @@ def _savers(options: argparse.Namespace) -> dict[str, Any]:
     return said
 
 
-def cluster_of(options: argparse.Namespace) -> tuple["Cluster", tuple[str, ...]]:
-    """The cluster of `--gpus` or `--cluster`, and notes on how it was read."""
-    if (options.gpus is None) == (options.cluster is None):
-        raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
-    if options.cluster is not None:
-        from astra.hardware.cluster_file import read_cluster
-
-        return read_cluster(Path(options.cluster))
-    from astra.hardware.gpus_option import parse_gpus
-
-    return parse_gpus(options.gpus)
-
-
-def runtime_of(options: argparse.Namespace, types: int) -> Any:
-    """As said, or megatron for one GPU type and flagscale for several."""
-    if options.runtime is None:
-        return "megatron" if types == 1 else "flagscale"
-    return word(options.runtime, "--runtime", RUNTIMES)
+def runtime_of(options: argparse.Namespace) -> Any:
+    """As said; None leaves it to the GPUs: megatron for one type, flagscale for several."""
+    return None if options.runtime is None else word(options.runtime, "--runtime", RUNTIMES)
 
 
 def _field(name: str) -> str:

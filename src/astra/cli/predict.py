@@ -4,13 +4,11 @@ What is not given is what an expert would set, and is listed as assumed. A plan 
 would refuse is an error that names the rule and what to try."""
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astra.cli.options import (
     add_cluster_options,
     add_plan_options,
-    cluster_of,
     runtime_of,
     wish_of,
 )
@@ -19,7 +17,6 @@ from astra.errors import InputError
 
 if TYPE_CHECKING:
     from astra.search.priced import Priced
-    from astra.strategy.settle import Settled, Wish
 
 EXAMPLES = """\
 examples:
@@ -34,7 +31,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", metavar="MODEL", help="a known name, a config.json or a small TOML"
     )
     parser.add_argument("--plan", metavar="FILE", help="a plan as JSON, in place of the options")
-    parser.add_argument("--rank", metavar="N", default="1", help="which plan of a search result")
+    parser.add_argument(
+        "--rank", metavar="N", help="which plan of a search result (with --plan); default: 1"
+    )
+    parser.add_argument(
+        "--memory-margin",
+        metavar="X",
+        default="0.05",
+        help="fraction of the memory to keep free; default: 0.05",
+    )
     add_cluster_options(parser)
     add_plan_options(parser)
 
@@ -51,52 +56,47 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _from_file(options: argparse.Namespace) -> "Priced":
+    from astra.api import predict_plan
     from astra.cli.options import whole
-    from astra.search.price import price
-    from astra.strategy.advice import refuse
-    from astra.strategy.plan_file import read_plan
-    from astra.strategy.rules.book import broken_rules
 
-    given = [name for name in ("model", "gpus", "cluster") if getattr(options, name) is not None]
-    given += [name for name, value in vars(_wish(options)).items() if value is not None]
+    others = ("model", "gpus", "cluster", "runtime", "stack")
+    given = [name for name in others if getattr(options, name) is not None]
+    given += [name for name, value in _settings(options).items() if value is not None]
     if given:
         raise InputError(
             f"--plan {options.plan} is a whole plan; leave out {', '.join(given)}, "
             "or change the file."
         )
-    plan = read_plan(Path(options.plan), whole(options.rank, "--rank"))
-    broken = broken_rules(plan)
-    if broken:
-        raise InputError(f"{options.plan}: {refuse(plan, broken, None, None)}")
-    return price(plan)
+    rank = whole(options.rank or "1", "--rank")
+    return predict_plan(options.plan, rank, margin=_margin(options))
 
 
-def _wish(options: argparse.Namespace) -> argparse.Namespace:
-    """The plan options that were given, to say which ones --plan excludes."""
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The plan options that were given."""
     from dataclasses import asdict
 
-    return argparse.Namespace(**asdict(wish_of(options)))
+    return {name: said for name, said in asdict(wish_of(options)).items() if said is not None}
+
+
+def _margin(options: argparse.Namespace) -> float:
+    from astra.cli.options import number
+
+    return number(options.memory_margin, "--memory-margin", least=0.0, most=0.9)
 
 
 def _from_options(options: argparse.Namespace) -> "Priced":
-    from astra.model.zoo import find_model
-    from astra.search.price import price
-    from astra.strategy.advice import refuse
-    from astra.strategy.rules.book import broken_rules
-    from astra.strategy.settle import settle
+    from astra.api import predict
 
     if options.model is None:
         raise InputError("name a model (`astra models` lists them), or give --plan FILE.")
-    wish = wish_of(options)
-    model = find_model(options.model)
-    cluster, notes = cluster_of(options)
-    runtime = runtime_of(options, len(cluster.pools))
-
-    def settled(changed: "Wish") -> "Settled":
-        return settle(changed, model, cluster, runtime, options.stack)
-
-    answer = settled(wish)
-    broken = broken_rules(answer.plan)
-    if broken:
-        raise InputError(refuse(answer.plan, broken, settled, wish))
-    return price(answer.plan, answer.assumed, notes)
+    if options.rank is not None:
+        raise InputError("--rank chooses among the plans of a file; give --plan FILE with it.")
+    return predict(
+        options.model,
+        gpus=options.gpus,
+        cluster=options.cluster,
+        runtime=runtime_of(options),
+        stack=options.stack or "megatron",
+        margin=_margin(options),
+        **_settings(options),
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from astra.cli.options import RUNTIMES, word
 from astra.cli.printing import print_parts, write_json
-from astra.errors import InputError, did_you_mean
+from astra.errors import InputError, did_you_mean, shorten
 
 EXAMPLES = """\
 examples:
@@ -65,10 +65,11 @@ def _one(options: argparse.Namespace) -> int:
         else:
             print_parts(report.rule_page(rule))
         return 0
-    if not Path(options.name).exists():
+    if not _is_there(options.name):
         hint = did_you_mean(options.name, known, "`astra rules` lists them.")
         raise InputError(
-            f"{options.name}: neither a rule of the runtime {options.runtime} nor a file. {hint}"
+            f"{shorten(options.name)}: neither a rule of the runtime {options.runtime} "
+            f"nor a file. {hint}"
         )
     from astra.strategy.rule_language import read_rules
 
@@ -78,3 +79,11 @@ def _one(options: argparse.Namespace) -> int:
     else:
         print_parts(report.own_rules_table(own, options.name))
     return 0
+
+
+def _is_there(name: str) -> bool:
+    """Whether a file has this name; a text that cannot be a name has none."""
+    try:
+        return Path(name).exists()
+    except OSError:  # too long
+        return False

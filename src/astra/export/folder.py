@@ -1,5 +1,6 @@
 """The folder of launch files: written whole or not at all."""
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -9,30 +10,55 @@ from astra.errors import InputError
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Write these files; each appears complete or not at all. Other files there stay.
+    """Write these files, all or none of them; files of other names stay.
 
-    A name that ends in `.sh` becomes executable.
+    Every file is complete before the first takes its place. A name that ends in `.sh` becomes
+    executable.
     """
+    made: list[Path] = []
+    drafts: dict[Path, Path] = {}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, text)
-    except FileExistsError:
-        raise InputError(f"{folder}: is a file; give a folder for the launch files.") from None
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}.") from None
+            _make_folders(path.parent, made)
+            if path.is_dir():
+                raise InputError(f"{path}: is a folder where a launch file belongs.")
+            drafts[path] = _draft(path, text)
+        for path, draft in drafts.items():
+            draft.replace(path)
+    except BaseException as error:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+        for parent in reversed(made):
+            with contextlib.suppress(OSError):  # holds something by now
+                parent.rmdir()
+        if isinstance(error, OSError):
+            where = error.filename or folder
+            raise InputError(f"{where}: cannot be written: {error.strerror}.") from None
+        raise
 
 
-def _write(path: Path, text: str) -> None:
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it; `made` gets what was not there before."""
+    if folder.is_dir():
+        return
+    if folder.exists() or folder.is_symlink():
+        raise InputError(f"{folder}: is a file; give a folder for the launch files.")
+    if folder.parent != folder:
+        _make_folders(folder.parent, made)
+    folder.mkdir(exist_ok=True)
+    made.append(folder)
+
+
+def _draft(path: Path, text: str) -> Path:
+    """The finished file under a name of its own, beside the place it will take."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        mode = 0o755 if path.suffix == ".sh" else 0o644
-        Path(draft).chmod(mode)
-        Path(draft).replace(path)
+        draft.chmod(0o755 if path.suffix == ".sh" else 0o644)
     except BaseException:
-        Path(draft).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
+    return draft

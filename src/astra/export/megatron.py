@@ -33,6 +33,8 @@ def arguments(plan: Plan, *, train_iters: int = 100, learning_rate: float = 1e-4
         ("--optimizer", "adam"),
         ("--lr", f"{learning_rate:g}"),
         ("--transformer-impl", "transformer_engine"),
+        ("--cross-entropy-loss-fusion",),
+        ("--cross-entropy-fusion-impl", "native"),
         ("--attention-dropout", "0.0"),
         ("--hidden-dropout", "0.0"),
     ]
@@ -278,9 +280,19 @@ def _precision(plan: Plan) -> list[Argument]:
         recipe = plan.fp8_recipe or "delayed"
         eight_bit = "e4m3" if recipe in ("blockwise", "mxfp8") else "hybrid"
         found += [("--fp8-format", eight_bit), ("--fp8-recipe", recipe)]
+        if keeps_fp8_weights(plan):
+            found.append(("--fp8-param-gather",))
+            fsdp = is_fsdp(plan)
+            found += _flags(reuse_grad_buf_for_mxfp8_param_ag=recipe == "mxfp8" and not fsdp)
     if plan.precision == "fp4":
         found.append(("--fp4-format", "e2m1"))
     return found + (_fsdp_dtypes(plan) if is_fsdp(plan) else _optimizer_dtypes(plan))
+
+
+def keeps_fp8_weights(plan: Plan) -> bool:
+    """Whether the optimizer writes fp8 weights itself, so that no bf16 copy is kept."""
+    offloads = plan.offload_optimizer_fraction > 0 and plan.fp8_recipe != "delayed"
+    return plan.sharding != "none" and not offloads
 
 
 def _optimizer_dtypes(plan: Plan) -> list[Argument]:

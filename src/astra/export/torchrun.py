@@ -68,10 +68,15 @@ def launch_script(plan: Plan) -> str:
         first += count
     gpus = " + ".join(f"{count} x {name}" for name, count in plan.gpus.items())
     return SCRIPT.format(
-        title=f"{plan.model.name}: {plan.summary()}, {gpus}",
+        title=f"{_one_line(plan.model.name)}: {plan.summary()}, {gpus}",
         last=nodes - 1,
         order="\n#".join(lines),
         nodes=nodes,
         per_node=groups[0][2],
-        tokenizer=plan.model.hf_id or "TOKENIZER",
+        tokenizer=_one_line(plan.model.hf_id or "TOKENIZER"),
     )
+
+
+def _one_line(text: str) -> str:
+    """A user's text inside a comment: a line break in it would start a command."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -4,18 +4,18 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from astra.hardware.stack import Stack
 from astra.memory.activations import Cut, checkpoint_bytes, cut_of, layer_bytes, routed_tokens
-from astra.memory.states import held_parameters, states
+from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
-from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, code
+from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
-from astra.strategy.stages import Stages
+from astra.strategy.stages import Stages, is_recompute, recomputed_fraction
 
 CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process, measured on H100
 GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator
-SLACK_FRACTION = 0.04  # reserved over allocated: 1 to 9 % in measured runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +37,13 @@ class Memory:
         parts = [getattr(self, field.name) for field in fields(self)]
         return sum(parts) - self.runtime_bytes - self.host_bytes
 
-    @property
-    def reserved_bytes(self) -> Floats:
-        """What torch holds on to, with the blocks it cannot use."""
-        return self.allocated_bytes * (1 + SLACK_FRACTION)
 
-
-def memory_of(plans: Plans, stages: Stages, task: Task) -> Memory:
+def memory_of(plans: Plans, stages: Stages, task: Task, stack: Stack) -> Memory:
     """Memory of every run of a table of plans."""
     cut = cut_of(plans, stages, task)
     held = states(plans, stages, task)
-    kept, working = _activations(plans, stages, task, cut)
-    logits = _logits(plans, stages, task, cut)
+    kept, working = _activations(plans, stages, task, cut, stack)
+    logits = _logits(plans, stages, task, cut, stack)
     used = stages.count > 0
     flying = in_flight(plans, stages)
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
@@ -82,24 +77,9 @@ def in_flight(plans: Plans, stages: Stages) -> Floats:
     return np.where(plans.vpp > 1, chunks, plain)
 
 
-def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
-    """Fraction of a stage's layers that are recomputed whole, and checkpoints kept for each."""
-    layers = np.maximum(stages.kind_layers.sum(axis=0), 1)
-    chunk = layers / plans.vpp
-    number = np.maximum(stages.of(plans.recompute_layers), 1)
-    modes = stages.of(plans.recompute)
-    block = is_code(modes, "full:block")
-    uniform = is_code(modes, "full:uniform")
-    fraction = np.where(block, np.minimum(number / chunk, 1.0), np.where(uniform, 1.0, 0.0))
-    kept = np.where(uniform, np.ceil(chunk / number) / chunk, 1.0)
-    return fraction, kept
-
-
-def is_code(modes: Ints, word: str) -> Flags:
-    return modes == code("recompute", word)
-
-
-def _activations(plans: Plans, stages: Stages, task: Task, cut: Cut) -> tuple[Floats, Floats]:
+def _activations(
+    plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack
+) -> tuple[Floats, Floats]:
     """Kept per micro-batch of a stage, and the working set of the layer in the backward pass."""
     model = task.model
     fraction, checkpoints = recomputed_fraction(plans, stages)
@@ -107,12 +87,14 @@ def _activations(plans: Plans, stages: Stages, task: Task, cut: Cut) -> tuple[Fl
     kept = np.zeros(stages.count.shape)
     largest = np.zeros(stages.count.shape)
     for row, kind in enumerate(layer_kinds(model).kinds):
-        whole = layer_bytes(kind, plans, cut, task)
+        whole = layer_bytes(kind, plans, cut, task) * stack.activation_factor
+        if stack.dropout:
+            whole = whole + 2.0 * cut.tokens * model.hidden / cut.sp
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
         kept += layers * (whole * (1 - fraction) + input_bytes * fraction * checkpoints)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     group = np.where(
-        is_code(stages.of(plans.recompute), "full:uniform"),
+        is_recompute(stages.of(plans.recompute), "full:uniform"),
         np.maximum(stages.of(plans.recompute_layers), 1),
         1,
     )
@@ -137,13 +119,13 @@ def _gradients_in_layer(task: Task, cut: Cut) -> Floats:
     return cut.tokens * cut.element * (widest + 2 * model.hidden)
 
 
-def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
+def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:
     """Logits and their fp32 copy, and the head's input gathered along the sequence."""
     model = task.model
     vocab = model.vocab
     if task.runtime not in ("fsdp", "deepspeed"):
         vocab = -(-model.vocab // 128) * 128
-    per_token = (cut.element + 4.0) * vocab / cut.tp + cut.element * model.hidden
+    per_token = stack.logits_bytes * vocab / cut.tp + cut.element * model.hidden
     heads = 1 + plans.mtp_layers
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 
@@ -197,9 +179,3 @@ def _runtime(plans: Plans, stages: Stages) -> Floats:
         + 1
     )
     return CONTEXT_BYTES + GROUP_BYTES * groups
-
-
-def parameters_on_gpu(plans: Plans, stages: Stages, task: Task) -> Floats:
-    """Parameters of one GPU before sharding: what gradients and gathers are counted on."""
-    held = held_parameters(plans, stages, task)
-    return held.dense + held.experts

@@ -1,44 +1,77 @@
-"""One plan or many through memory and time: where the rooms meet."""
+"""One plan or many through memory, time and the simulator: where the rooms meet."""
 
 from collections.abc import Sequence
+from math import erf, sqrt
 
 import numpy as np
 
-from astra.errors import InputError
-from astra.hardware.cluster import Gpu
-from astra.memory.states import States, states
+from astra.hardware.stack import Stack, find_stack
+from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
 from astra.search.priced import PlanMemory, Priced, Provenance, StageMemory
+from astra.search.step import Step, simulated_step
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.stages import Stages, stages_of
+from astra.timing.device import Used, dense_peak
+from astra.timing.layer import in_stack, layers_of
+from astra.timing.stage import stage_times
+
+MARGIN = 0.05  # of the usable memory, kept free
+MEMORY_SPREAD = 0.06  # one standard deviation of reserved memory, from measured runs
 
 
-def price(plan: Plan, assumed: Sequence[str] = (), notes: Sequence[str] = ()) -> Priced:
-    """What one plan needs. It is priced whether or not a runtime would accept it."""
+def price(
+    plan: Plan,
+    assumed: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    margin: float = MARGIN,
+    stack: Stack | None = None,
+) -> Priced:
+    """What one plan needs and takes. Priced whether or not a runtime would accept it."""
+    chosen = stack or find_stack(plan.stack)
     table, task = plans_of([plan]), task_of(plan)
     stages = stages_of(table, plan.model, every_stage=True)
-    held = states(table, stages, task)
-    memory = _memory(plan, stages, held)
-    flops = step_flops(plan.model, plan.seq_len, plan.global_batch)
+    layers = in_stack(layers_of(table, task), chosen)
+    times = stage_times(table, stages, task, layers, chosen)
+    step = simulated_step(table, stages, times)
+    held = memory_of(table, stages, task, chosen)
+    memory = _memory(plan, stages, held, margin, chosen)
+    tokens = plan.global_batch * plan.seq_len
+    gpus = sum(plan.gpus.values())
+    step_s = float(step.step_s[0])
     return Priced(
         rank=1,
         summary=plan.summary(),
         plan=plan,
         assumed=tuple(assumed) + plan.model.assumed,
         gpus=plan.gpus,
-        step_flops=flops,
-        step_s_at_peak=flops / _peak_flops_per_s(plan),
+        step_s=step_s,
+        step_s_low=step_s * (1 - chosen.spread_fraction),
+        step_s_high=step_s * (1 + chosen.spread_fraction),
+        step_parts_s={name: float(part[0]) for name, part in step.parts_s.items()},
+        parts_stage=int(step.parts_stage[0]),
+        tokens_per_s=tokens / step_s,
+        tokens_per_s_per_gpu=tokens / step_s / gpus,
+        mfu_fraction=_mfu(plan, step),
         memory=memory,
         host_memory_bytes=_host_bytes(plan, held),
         checkpoint_bytes=checkpoint_bytes(plan),
-        provenance=Provenance(notes=tuple(notes) + _guesses(plan)),
-        warnings=_warnings(plan),
+        provenance=_provenance(plan, layers.used, chosen, notes),
+        warnings=_warnings(plan, memory),
     )
 
 
-def _memory(plan: Plan, stages: Stages, held: States) -> PlanMemory:
+def _mfu(plan: Plan, step: Step) -> float:
+    """Model FLOPs over what the GPUs' dense peak would do in the same time."""
+    flops = step_flops(plan.model, plan.seq_len, plan.global_batch)
+    gpus = {pool.gpu.name: pool.gpu for pool in plan.cluster.pools}
+    peak = sum(dense_peak(gpus[name], plan.precision) * n for name, n in plan.gpus.items())
+    return float(flops / (step.step_s[0] * peak))
+
+
+def _memory(plan: Plan, stages: Stages, memory: Memory, margin: float, stack: Stack) -> PlanMemory:
     rows = []
     for p, pipeline in enumerate(plan.pipelines):
         gpus = [segment.gpu for segment in pipeline.segments for _ in range(segment.stages)]
@@ -51,48 +84,43 @@ def _memory(plan: Plan, stages: Stages, held: States) -> PlanMemory:
                     stage=stage,
                     gpu=gpus[stage],
                     layers=layers,
-                    weights_bytes=float(held.weights_bytes[at]),
-                    gradients_bytes=float(held.gradients_bytes[at]),
-                    optimizer_bytes=float(held.optimizer_bytes[at]),
+                    weights_bytes=float(memory.weights_bytes[at]),
+                    gradients_bytes=float(memory.gradients_bytes[at]),
+                    optimizer_bytes=float(memory.optimizer_bytes[at]),
+                    activations_bytes=float(memory.activations_bytes[at]),
+                    logits_bytes=float(memory.logits_bytes[at]),
+                    buffers_bytes=float(memory.buffers_bytes[at]),
+                    runtime_bytes=float(memory.runtime_bytes[at]),
                 )
             )
+    return _worst(plan, rows, margin, 1 + stack.slack_fraction)
+
+
+def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> PlanMemory:
+    """The stage that fills its GPU most, and whether all of them fit."""
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    worst = max(rows, key=lambda row: row.states_bytes / usable[row.gpu])
+
+    def needed(row: StageMemory) -> float:
+        return row.allocated_bytes * slack + row.runtime_bytes
+
+    worst = max(rows, key=lambda row: needed(row) / usable[row.gpu])
+    space, need = usable[worst.gpu], needed(worst)
     return PlanMemory(
-        usable_bytes=usable[worst.gpu],
+        fits=all(needed(row) <= usable[row.gpu] * (1 - margin) for row in rows),
+        fit_probability=0.5 * (1 + erf((space - need) / (MEMORY_SPREAD * need * sqrt(2)))),
+        allocated_bytes=worst.allocated_bytes,
+        reserved_bytes=worst.allocated_bytes * slack,
+        usable_bytes=space,
         worst_pipeline=worst.pipeline,
         worst_stage=worst.stage,
         stages=tuple(rows),
     )
 
 
-def peak_flops_per_s(gpu: Gpu, precision: str) -> float:
-    """Dense peak of one GPU for a precision; an InputError where it has no such units."""
-    rates = {
-        "bf16": gpu.bf16_flops_per_s,
-        "fp16": gpu.fp16_flops_per_s,
-        "fp8": gpu.fp8_flops_per_s,
-        "fp4": gpu.fp4_flops_per_s,
-        "fp32": gpu.tf32_flops_per_s or gpu.fp32_flops_per_s,
-    }
-    rate = rates[precision]
-    if rate is None:
-        known = ", ".join(name for name, value in rates.items() if value)
-        raise InputError(f"{gpu.name} has no {precision} units; it has {known}.")
-    return rate
-
-
-def _peak_flops_per_s(plan: Plan) -> float:
-    gpus = {pool.gpu.name: pool.gpu for pool in plan.cluster.pools}
-    return sum(
-        count * peak_flops_per_s(gpus[name], plan.precision) for name, count in plan.gpus.items()
-    )
-
-
-def _host_bytes(plan: Plan, held: States) -> float:
+def _host_bytes(plan: Plan, memory: Memory) -> float:
     """Offloaded optimizer states of the fullest node."""
     per_node = max(pool.gpu.node.gpus for pool in plan.cluster.pools)
-    return float(np.max(held.host_bytes)) * per_node
+    return float(np.max(memory.host_bytes)) * min(per_node, sum(plan.gpus.values()))
 
 
 def checkpoint_bytes(plan: Plan) -> float:
@@ -102,18 +130,46 @@ def checkpoint_bytes(plan: Plan) -> float:
     return count * (2.0 + 4.0 + 8.0)
 
 
-def _guesses(plan: Plan) -> tuple[str, ...]:
-    return tuple(
-        f"{pool.gpu.name}: {guess}" for pool in plan.cluster.pools for guess in pool.gpu.assumed
+def _provenance(plan: Plan, used: Used, stack: Stack, notes: Sequence[str]) -> Provenance:
+    """Kernel seconds by the kind of their source."""
+    total = sum(used.seconds.values()) or 1.0
+    kinds = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
+    for source, seconds in used.seconds.items():
+        kinds[_source_kind(source)] += seconds / total
+    said = [
+        f"{source}: {seconds / total:.0%} of kernel time"
+        for source, seconds in used.seconds.items()
+    ]
+    if used.outside_s > 0.01 * total:
+        said.append(f"{used.outside_s / total:.0%} of kernel time is outside of what was measured")
+    said.append(f"stack {stack.name}: {stack.source.kind}, {stack.source.where}")
+    guesses = [f"{pool.gpu.name}: {g}" for pool in plan.cluster.pools for g in pool.gpu.assumed]
+    return Provenance(
+        measured_fraction=kinds["measured"],
+        fitted_fraction=kinds["fitted"],
+        guessed_fraction=kinds["guessed"],
+        notes=(*notes, *said, *guesses),
     )
 
 
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    found = ["step time and activations are not predicted yet: states and FLOPs only"]
+def _source_kind(source: str) -> str:
+    head = source.split()[0].rstrip(":,")
+    return head if head in ("measured", "fitted") else "guessed"
+
+
+def _warnings(plan: Plan, memory: PlanMemory) -> tuple[str, ...]:
+    found = []
+    if not memory.fits:
+        need = memory.reserved_bytes + memory.stages[memory.worst_stage].runtime_bytes
+        found.append(
+            f"does not fit: stage {memory.worst_stage} needs {need / 2**30:.1f} GiB, "
+            f"{memory.usable_bytes / 2**30:.1f} GiB are usable"
+        )
     limit = plan.model.max_positions
     if limit is not None and plan.seq_len > limit:
         found.append(
             f"sequence length {plan.seq_len:,} is beyond the {limit:,} positions "
             f"{plan.model.name} was made for"
         )
+    found.append("hours and dollars need --tokens and a price")
     return tuple(found)

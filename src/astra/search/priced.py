@@ -15,23 +15,25 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: float
     gradients_bytes: float
     optimizer_bytes: float
-    activations_bytes: float | None = None
-    logits_bytes: float | None = None
-    buffers_bytes: float | None = None
-    runtime_bytes: float | None = None
+    activations_bytes: float
+    logits_bytes: float
+    buffers_bytes: float
+    runtime_bytes: float
 
     @property
-    def states_bytes(self) -> float:
-        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+    def allocated_bytes(self) -> float:
+        """What torch calls allocated at the peak: all but the runtime's own."""
+        states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return states + self.activations_bytes + self.logits_bytes + self.buffers_bytes
 
 
 class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The worst stage decides. `fits` is None as long as not every cause is modelled."""
+    """The worst stage decides: the one that fills its GPU most."""
 
-    fits: bool | None = None
-    fit_probability: float | None = None
-    allocated_bytes: float | None = None
-    reserved_bytes: float | None = None
+    fits: bool
+    fit_probability: float
+    allocated_bytes: float
+    reserved_bytes: float
     usable_bytes: float
     worst_pipeline: int
     worst_stage: int
@@ -41,9 +43,9 @@ class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """How much of an answer was measured, fitted or guessed."""
 
-    measured_fraction: float | None = None
-    fitted_fraction: float | None = None
-    guessed_fraction: float | None = None
+    measured_fraction: float
+    fitted_fraction: float
+    guessed_fraction: float
     notes: tuple[str, ...] = ()
 
 
@@ -55,16 +57,14 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     assumed: tuple[str, ...]
     gpus: dict[str, int]
-    step_s: float | None = None
-    step_s_low: float | None = None
-    step_s_high: float | None = None
-    step_parts_s: dict[str, float] | None = None
-    parts_stage: int | None = None
-    tokens_per_s: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    mfu_fraction: float | None = None
-    step_flops: float
-    step_s_at_peak: float  # model FLOPs over the dense peak of all GPUs: no step is shorter
+    step_s: float
+    step_s_low: float
+    step_s_high: float
+    step_parts_s: dict[str, float]
+    parts_stage: int
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu_fraction: float
     memory: PlanMemory
     host_memory_bytes: float
     checkpoint_bytes: float

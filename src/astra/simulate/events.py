@@ -122,9 +122,7 @@ def _wiring(pipe: Pipe, schedule: Schedule) -> tuple[Ints, Ints, Floats]:
     done = back & (place < 0)
     to_chunk, to_stage = np.divmod(np.where(turn, place - 1, place), stages)
     feeds = np.where(done, -1, name(back | turn, to_chunk, to_stage))
-    link_s = np.where(
-        back, np.roll(pipe.backward_link_s, 1)[:, None], pipe.forward_link_s[:, None]
-    )
+    link_s = np.where(back, np.roll(pipe.backward_link_s, 1)[:, None], pipe.forward_link_s[:, None])
     return name(back, chunk, stage), feeds, np.where(turn | done, 0.0, link_s)
 
 

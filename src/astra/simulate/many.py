@@ -28,6 +28,7 @@ class Pipes:
     chunks: Ints  # (plan,)
     micro_batches: Ints  # (plan,)
     group: Ints  # (plan,), micro-batches in a row on one chunk; any number with one chunk
+    extra_warmup: Ints  # (plan,), forwards before the turns begin on top of the usual ones
     forward_s: Floats  # (chunk, stage, plan)
     backward_s: Floats  # (chunk, stage, plan)
     forward_link_s: Floats  # (stage, plan)
@@ -84,7 +85,8 @@ def _alike(pipes: Pipes) -> Iterator[Rows]:
     single = pipes.chunks == 1
     depth = np.where(single, 1 << np.ceil(np.log2(pipes.stages)).astype(np.int64), pipes.stages)
     group = np.where(single, 0, pipes.group)
-    key = np.stack([pipes.chunks, depth, group, pipes.micro_batches])
+    extra = np.where(single, 0, pipes.extra_warmup)
+    key = np.stack([pipes.chunks, depth, group, extra, pipes.micro_batches])
     _, kind = np.unique(key, axis=1, return_inverse=True)
     kind = kind.reshape(-1)  # NumPy 2.0 keeps the axis
     order = np.argsort(kind, kind="stable")
@@ -95,20 +97,24 @@ def _alike(pipes: Pipes) -> Iterator[Rows]:
 
 def _one_f_one_b(pipes: Pipes, skip: bool) -> Floats:
     """(stage, plan) Ends of 1F1B pipelines with equal micro-batches."""
-    rows = pipes.forward_s.shape[1]
-    depth = min(rows, int(pipes.stages.max()))
-    used = np.arange(rows - depth, rows)[:, None] >= rows - pipes.stages
+    rows, depth = pipes.forward_s.shape[1], int(pipes.stages.max())
+    used = np.arange(rows)[:, None] >= rows - pipes.stages
+    inner = used & (np.arange(rows) < rows - 1)[:, None]  # links that join two stages
+
+    def deep(column: Floats) -> Floats:
+        return np.where(used, column, 0.0)[-depth:]
+
     columns = one_f_one_b_columns.Columns(
-        forward_s=pipes.forward_s[0, -depth:] * used,
-        backward_s=pipes.backward_s[0, -depth:] * used,
-        forward_link_s=(pipes.forward_link_s[-depth:] * used)[:-1],
-        backward_link_s=(pipes.backward_link_s[-depth:] * used)[:-1],
-        first_extra_s=pipes.first_extra_s[0, -depth:] * used,
-        last_extra_s=pipes.last_extra_s[0, -depth:] * used,
+        forward_s=deep(pipes.forward_s[0]),
+        backward_s=deep(pipes.backward_s[0]),
+        from_above_s=np.roll(np.where(inner, pipes.forward_link_s, 0.0), 1, axis=0)[-depth:],
+        from_below_s=np.where(inner, pipes.backward_link_s, 0.0)[-depth:],
+        first_extra_s=deep(pipes.first_extra_s[0]),
+        last_extra_s=deep(pipes.last_extra_s[0]),
     )
     end_s = np.zeros(pipes.forward_s.shape[1:])
     end_s[-depth:] = one_f_one_b_columns.stage_end_s(columns, int(pipes.micro_batches[0]), skip)
-    return np.where(np.arange(rows)[:, None] >= rows - pipes.stages, end_s, 0.0)
+    return np.where(used, end_s, 0.0)
 
 
 def _interleaved(pipes: Pipes, skip: bool) -> Floats:
@@ -123,5 +129,9 @@ def _interleaved(pipes: Pipes, skip: bool) -> Floats:
         last_extra_s=pipes.last_extra_s[:chunks, -depth:],
     )
     return interleaved_columns.stage_end_s(
-        columns, int(pipes.micro_batches[0]), int(pipes.group[0]), skip
+        columns,
+        int(pipes.micro_batches[0]),
+        int(pipes.group[0]),
+        int(pipes.extra_warmup[0]),
+        skip,
     )

@@ -27,6 +27,17 @@ from astra.strategy.space import Question, Space, divisors
 CHUNK_ROWS = 1 << 14  # a table of this size stays in cache
 SLOTS = 3  # first stages, middle stages, last stages
 
+# What follows from other settings unless it was asked for.
+FOLLOWERS = (
+    "sequence_parallel",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "overlap_p2p",
+    "overlap_tp",
+    "microbatch_group",
+    "shard_group",
+)
+
 Columns = dict[str, NDArray[Any]]
 
 
@@ -60,29 +71,22 @@ def _degrees(space: Space) -> Columns:
     question = space.question
     model, pool = question.task.model, question.task.cluster.pools[0]
     batch = question.global_batch
-    dp = space.chosen.get("dp") or divisors(batch)
-    pp = space.chosen.get("pp") or tuple(range(1, model.layers + 1))
-    grids = np.meshgrid(
-        *(
-            np.array(values, np.int64)
-            for values in (
-                space.values("tp"),
-                space.values("cp"),
-                pp,
-                space.values("micro_batch"),
-                dp,
-            )
-        ),
-        indexing="ij",
-    )
-    names = ("tp", "cp", "pp", "micro_batch", "dp")
-    columns = {name: grid.ravel() for name, grid in zip(names, grids, strict=True)}
-    gpus = columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]
     cap = min(pool.count, question.task.cluster.max_gpus or pool.count)
+    stages = range(1, model.layers + 1)
+    values: dict[str, tuple[int, ...]] = {
+        "tp": space.values("tp") or (),
+        "cp": space.values("cp") or (),
+        "pp": tuple(pp for pp in space.chosen.get("pp", stages) if pp in stages),
+        "micro_batch": space.values("micro_batch") or (),
+        "dp": space.chosen.get("dp") or divisors(batch),
+    }
+    grids = np.meshgrid(*(np.array(column, np.int64) for column in values.values()), indexing="ij")
+    columns = {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
+    gpus = 1.0 * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]  # never overflows
     rentable = np.zeros(cap + 2, np.bool_)
     rentable[[count for count in allowed_counts(pool) if count <= cap]] = True
     samples = columns["micro_batch"] * columns["dp"]
-    fits = rentable[np.minimum(gpus, cap + 1)] & (batch % samples == 0)
+    fits = rentable[np.minimum(gpus, cap + 1).astype(np.int64)] & (batch % samples == 0)
     return {name: column[fits] for name, column in columns.items()}
 
 
@@ -204,6 +208,7 @@ def _options(space: Space) -> Columns:
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep", "offload_optimizer_fraction"):
         dims[name] = space.values(name) or ()
     dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
+    dims |= {name: space.chosen[name] for name in FOLLOWERS if name in space.chosen}
     rows = list(product(*dims.values()))
     columns: Columns = {}
     for place, name in enumerate(dims):
@@ -233,6 +238,10 @@ def _cross(table: Columns, options: Columns) -> Columns:
     crossed["etp"] = np.where(is_tp, tp, etp)
     once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
     once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
+    if "microbatch_group" in options:  # means nothing where nothing is interleaved
+        group = crossed["microbatch_group"]
+        once &= (crossed["vpp"] > 1) | (group == options["microbatch_group"][0])
+        crossed["microbatch_group"] = np.where(crossed["vpp"] > 1, group, crossed["pp"])
     possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
     piped = (crossed["pp"] == 1) | (crossed["vpp"] > 1)
     possible &= ~crossed["overlap_ep"] | ((ep > 1) & piped)
@@ -357,10 +366,7 @@ def _followers(table: Columns, space: Space) -> Columns:
         "shard_group": np.where(sharded, copies, 1),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
     }
-    for name in follows:
-        if name in space.chosen:  # asked for: one value, given to every row
-            follows[name] = np.full(len(tensor), space.chosen[name][0], column_dtype(name))
-    return follows
+    return {name: column for name, column in follows.items() if name not in space.chosen}
 
 
 def _slot_columns(table: Columns) -> Columns:

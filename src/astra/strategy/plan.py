@@ -12,7 +12,12 @@ from astra.strategy.recompute import Recompute
 
 Degree = Annotated[int, Meta(ge=1, le=10**7)]
 LayerCount = Annotated[int, Meta(ge=0, le=10**6)]
+MicroBatches = Annotated[int, Meta(ge=0, le=10**7)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+MOST_GPUS = 10**9  # of one plan
+MOST_SAMPLES = 10**15  # of one step
+MOST_USD_PER_HOUR = 1e6  # of one GPU
 
 Runtime = Literal["megatron", "flagscale", "fsdp", "deepspeed", "any"]
 Schedule = Literal["1f1b", "interleaved"]
@@ -48,7 +53,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A group of identical data-parallel replicas."""
 
     replicas: Degree
-    micro_batches: LayerCount  # per replica and step
+    micro_batches: MicroBatches  # per replica and step
     segments: tuple[Segment, ...]
 
     @property
@@ -163,7 +168,31 @@ def check_structure(plan: Plan, where: str = "plan") -> Plan:
                     f"which has {', '.join(known)}."
                 )
             Recompute.parse(segment.recompute, f"{place}.recompute")
+    _check_sizes(plan, where)
     return _check_chunks(plan, where)
+
+
+def _check_sizes(plan: Plan, where: str) -> None:
+    """Numbers that are finite, and products that a table of 64-bit integers can hold."""
+    theta = plan.model.rope_theta
+    if theta is not None and not 0 < theta < 1e15:
+        raise InputError(f"{where}: model.rope_theta = {theta:g} is no rotary base. Try 10000.")
+    for row, pool in enumerate(plan.cluster.pools):
+        if pool.usd_per_hour is not None and not pool.usd_per_hour <= MOST_USD_PER_HOUR:
+            raise InputError(
+                f"{where}: cluster.pools[{row}].usd_per_hour = {pool.usd_per_hour:g} is no price."
+            )
+    gpus = sum(plan.gpus.values())
+    if gpus > MOST_GPUS:
+        raise InputError(
+            f"{where}: the plan takes {gpus:,} GPUs, more than any cluster: {MOST_GPUS:,} at most."
+        )
+    for p, pipeline in enumerate(plan.pipelines):
+        if pipeline.replicas * pipeline.micro_batches * plan.micro_batch > MOST_SAMPLES:
+            raise InputError(
+                f"{where}: pipelines[{p}].micro_batches = {pipeline.micro_batches:,} makes more "
+                f"samples than the global batch of {plan.global_batch:,}."
+            )
 
 
 def _check_chunks(plan: Plan, where: str) -> Plan:

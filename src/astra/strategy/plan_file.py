@@ -1,5 +1,6 @@
 """Reading a plan back: from a search result, a priced plan or a bare plan."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def read_plans(path: Path, rank: int | None = None) -> list[Plan]:
 def plan_of(raw: object, where: str) -> Plan:
     """A plan out of JSON values, checked for sense."""
     plan = convert(raw, Plan, where)
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: holds text that is not Unicode (a lone surrogate).") from None
     check_shape(plan.model, f"{where}: model")
     check_cluster(plan.cluster, f"{where}: cluster")
     return check_structure(plan, where)
@@ -45,10 +50,12 @@ def _bare_plans(document: Any, where: str) -> list[tuple[object, str]]:
             return [(document["plan"], f"{where}: plan")]
         if "pipelines" in document:
             return [(document, where)]
-    kind = type(document).__name__
+    held = (
+        "there is no field" if isinstance(document, dict) else f"{shorten(document)} has no field"
+    )
     raise InputError(
-        f"{where}: holds no plan: {shorten(document) if kind != 'dict' else 'no field'} "
-        "plans, plan or pipelines. Write one with `astra predict ... --json`."
+        f"{where}: holds no plan: {held} plans, plan or pipelines. "
+        "Write one with `astra predict ... --json`."
     )
 
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-import msgspec
-
 from astra.errors import InputError, either
+from astra.files import convert
 from astra.hardware.cluster import Cluster, Gpu
 from astra.model.shape import Model
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
@@ -87,10 +86,8 @@ def settle(
     _fill_numbers(settings, cluster)
     _fill_overlaps(settings, runtime, cluster)
     raw = settings.plan_fields()
-    plan = msgspec.convert(
-        {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack},
-        Plan,
-    )
+    whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
+    plan = convert(whole, Plan, "plan")
     return Settled(check_structure(plan), tuple(settings.assumed))
 
 

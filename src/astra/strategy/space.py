@@ -140,6 +140,7 @@ DIMENSIONS = (
     Dimension("second_moment_dtype", "asked", "fp32: another changes the training's result"),
 )
 NAMES = {dimension.name: dimension for dimension in DIMENSIONS}
+SETTABLE = tuple(name for name in NAMES if name != "layers")  # how layers are shared out is ours
 INTEGERS = frozenset(
     ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
 )
@@ -176,8 +177,8 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
             raise InputError(f"--set {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
-        if name not in NAMES or name == "layers":
-            hint = did_you_mean(name, NAMES, f"The dimensions are {', '.join(NAMES)}.")
+        if name not in SETTABLE:
+            hint = did_you_mean(name, SETTABLE, f"The dimensions are {', '.join(SETTABLE)}.")
             raise InputError(f"--set {shorten(text)}: no dimension {shorten(name)}. {hint}")
         if name in chosen:
             raise InputError(f"--set {name} is given twice; list its values with commas.")
@@ -199,7 +200,7 @@ def _value(name: str, text: str, where: str) -> Any:
     if name == "recompute":
         return str(Recompute.parse(text, where))
     if name == "offload_activations":
-        return _modules(text, where)
+        return offload_modules(text, where)
     if name in WORDS:
         if text not in WORDS[name]:
             hint = did_you_mean(text, WORDS[name], f"Use one of {', '.join(WORDS[name])}.")
@@ -208,7 +209,8 @@ def _value(name: str, text: str, where: str) -> Any:
     return _fraction(name, text, where)
 
 
-def _modules(text: str, where: str) -> tuple[str, ...]:
+def offload_modules(text: str, where: str) -> tuple[str, ...]:
+    """`none` or `MODULE+MODULE`, in the order of OFFLOAD_MODULES."""
     wanted = [] if text == "none" else text.split("+")
     for module in wanted:
         if module not in OFFLOAD_MODULES:
@@ -223,7 +225,7 @@ def _fraction(name: str, text: str, where: str) -> float:
         value = float(text)
     except ValueError:
         raise InputError(f"{where} = {shorten(text)}: not a number.") from None
-    most = 1.0 if name == "offload_optimizer_fraction" else 1e6
-    if not 0 <= value <= most:
-        raise InputError(f"{where} = {shorten(text)}: must lie between 0 and {most:g}.")
+    least, most = (0.0, 1.0) if name == "offload_optimizer_fraction" else (0.01, 1e6)
+    if not least <= value <= most:
+        raise InputError(f"{where} = {shorten(text)}: must lie between {least:g} and {most:g}.")
     return value

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import Flags, Ints, Plans
+from astra.strategy.plans import Flags, Floats, Ints, Plans, code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +126,20 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
         even[:, :, :, row] = 0
         even[:vpp, 0, :pp, row] = np.reshape(listed, (vpp, pp))
     return even
+
+
+def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
+    """Fraction of a stage's layers that are recomputed whole, and checkpoints kept for each."""
+    layers = np.maximum(stages.kind_layers.sum(axis=0), 1)
+    chunk = layers / plans.vpp
+    number = np.maximum(stages.of(plans.recompute_layers), 1)
+    modes = stages.of(plans.recompute)
+    block = is_recompute(modes, "full:block")
+    uniform = is_recompute(modes, "full:uniform")
+    fraction = np.where(block, np.minimum(number / chunk, 1.0), np.where(uniform, 1.0, 0.0))
+    kept = np.where(uniform, np.ceil(chunk / number) / chunk, 1.0)
+    return fraction, kept
+
+
+def is_recompute(modes: Ints, word: str) -> Flags:
+    return modes == code("recompute", word)

@@ -1,0 +1,101 @@
+"""The Python API: the command line's words as functions. `import astra; astra.predict(...)`."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astra.errors import InputError, did_you_mean
+from astra.strategy.settle import Settled, Wish, settle
+
+if TYPE_CHECKING:
+    from astra.hardware.cluster import Cluster
+    from astra.model.shape import Model
+    from astra.search.priced import Priced
+    from astra.strategy.plan import Plan, Runtime
+
+WISHES = tuple(field.name for field in fields(Wish))
+
+
+def predict(
+    model: "str | Path | Model",
+    *,
+    gpus: str | None = None,
+    cluster: "str | Path | Cluster | None" = None,
+    runtime: "Runtime | None" = None,
+    stack: str = "megatron",
+    margin: float = 0.05,
+    **settings: Any,
+) -> "Priced":
+    """One plan, checked against its runtime's rules and priced.
+
+    `settings` are the fields of a plan in a person's words (`tp=4, pp=2, global_batch=256,
+    seq_len=4096, recompute="full:block:4", ...`); what is left out is what an expert would set,
+    and is listed in the answer's `assumed`. A plan that the runtime would refuse, and anything
+    else a person can mend, is an `InputError`.
+    """
+    from astra.search.price import price
+    from astra.strategy.advice import refuse
+    from astra.strategy.rules.book import broken_rules
+
+    shape = _model(model)
+    machines, notes = _cluster(gpus, cluster)
+    chosen: Runtime = runtime or ("megatron" if len(machines.pools) == 1 else "flagscale")
+    wish = _wish(settings)
+
+    def settled(changed: Wish) -> Settled:
+        return settle(changed, shape, machines, chosen, stack)
+
+    answer = settled(wish)
+    broken = broken_rules(answer.plan)
+    if broken:
+        raise InputError(refuse(answer.plan, broken, settled, wish))
+    return price(answer.plan, answer.assumed, notes, margin)
+
+
+def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":
+    """A whole plan, from a file or as it is, checked and priced."""
+    from astra.search.price import price
+    from astra.strategy.advice import refuse
+    from astra.strategy.plan import Plan
+    from astra.strategy.plan_file import read_plan
+    from astra.strategy.rules.book import broken_rules
+
+    found = plan if isinstance(plan, Plan) else read_plan(Path(plan), rank)
+    broken = broken_rules(found)
+    if broken:
+        where = "plan" if isinstance(plan, Plan) else str(plan)
+        raise InputError(f"{where}: {refuse(found, broken, None, None)}")
+    return price(found, margin=margin)
+
+
+def _model(model: "str | Path | Model") -> "Model":
+    from astra.model.zoo import find_model
+
+    return find_model(str(model)) if isinstance(model, str | Path) else model
+
+
+def _cluster(
+    gpus: str | None, cluster: "str | Path | Cluster | None"
+) -> tuple["Cluster", tuple[str, ...]]:
+    """The machines, and notes on how they were read."""
+    if (gpus is None) == (cluster is None):
+        raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
+    if gpus is not None:
+        from astra.hardware.gpus_option import parse_gpus
+
+        return parse_gpus(gpus)
+    if isinstance(cluster, str | Path):
+        from astra.hardware.cluster_file import read_cluster
+
+        return read_cluster(Path(cluster))
+    assert cluster is not None
+    return cluster, ()
+
+
+def _wish(settings: Mapping[str, Any]) -> Wish:
+    for name in settings:
+        if name not in WISHES:
+            hint = did_you_mean(name, WISHES, f"The settings are {', '.join(WISHES)}.")
+            raise InputError(f"there is no setting {name!r}. {hint}")
+    return Wish(**settings)

@@ -1,0 +1,86 @@
+"""Predictions against measured runs: step time, memory and ranking, with every error shown.
+
+A run is a row of a CSV file; unknown cells are empty, and what must be assumed for one is listed
+with the run. The score is the mean over families of runs of their mean error."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astra.cli.options import whole
+from astra.cli.printing import print_parts, write_json
+
+if TYPE_CHECKING:
+    from astra.fit.runs import Runs
+    from astra.fit.validate import Progress
+
+EXAMPLES = """\
+examples:
+  astra validate runs.csv
+  astra validate runs.csv mixed.csv --worst 20
+  astra validate runs.csv --family llm-foundry
+  astra validate runs.csv --json
+
+runs.csv, one row per run; further columns are known, these must be there:
+  row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,measured_step_time_s
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="RUNS.csv", help="measured runs")
+    parser.add_argument("--family", metavar="NAME", help="only the runs of this source")
+    parser.add_argument("--worst", metavar="N", default="10", help="runs shown in full; default 10")
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.fit.runs import read_files
+    from astra.fit.validate import validate
+    from astra.report.validation import validation_json, validation_page
+    from astra.search.price import price
+
+    worst = whole(options.worst, "--worst", least=0, most=100_000)
+    found = read_files([Path(name) for name in options.files])
+    if options.family is not None:
+        found = _only(found, options.family)
+    progress = _progress(sys.stderr.isatty())
+    answer = validate(
+        found.runs, price=price, skipped=found.skipped, worst=worst, progress=progress
+    )
+    if options.json:
+        write_json(validation_json(answer))
+    else:
+        print_parts(*validation_page(answer))
+    return 0
+
+
+def _only(found: "Runs", family: str) -> "Runs":
+    """The runs of one family; rows that could not be read belong to none."""
+    from astra.errors import InputError, did_you_mean, shorten
+    from astra.fit.runs import Runs
+
+    names = sorted({run.family for run in found.runs})
+    if family not in names:
+        hint = did_you_mean(family, names, f"The families are {', '.join(names[:40])}.")
+        raise InputError(f"--family {shorten(family)}: no run has it. {hint}")
+    return Runs(tuple(run for run in found.runs if run.family == family), ())
+
+
+def _progress(shown: bool) -> "Progress | None":
+    """A counter on standard error, where a person looks and it takes over a second."""
+    if not shown:
+        return None
+    from time import monotonic
+
+    started = last = monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = monotonic()
+        if now - started > 1 and (now - last > 0.2 or done + 1 == total):
+            last = now
+            end = "\r\x1b[K" if done + 1 == total else ""
+            sys.stderr.write(f"\rastra: {done + 1:,} of {total:,} runs {end}")
+            sys.stderr.flush()
+
+    return show

@@ -1,0 +1,192 @@
+"""A row of measured runs as a plan."""
+
+from typing import Any
+
+from astra.errors import InputError
+from astra.files import convert
+from astra.fit.cells import Cells
+from astra.fit.habits import OLD, Habits, habits_of
+from astra.fit.row_cluster import cluster_of
+from astra.fit.row_model import model_of
+from astra.fit.split import Split, split_of
+from astra.fit.wording import (
+    cuda_graph_of,
+    dispatcher_of,
+    offload_notes,
+    overlap_of,
+    precision_of,
+    recompute_of,
+    sharding_of,
+)
+from astra.hardware.cluster import Gpu
+from astra.model.shape import Model
+from astra.strategy.plan import Plan, check_structure
+from astra.strategy.rules.book import broken_rules
+
+MOST_DEGREE = 10**6
+
+
+def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
+    """The plan that a row describes, and what had to be assumed."""
+    if "lora" in cells.low("task"):
+        raise InputError("adapters (LoRA) are not modelled")
+    habits = habits_of(cells)
+    assumed = [] if habits.known else ["framework not known: read as Megatron-LM"]
+    model, said = model_of(cells, habits)
+    gpus = cells.needed("num_gpus")
+    if gpus > MOST_DEGREE:
+        raise InputError(f"num_gpus = {gpus:,}: more than any cluster has")
+    cluster, more = cluster_of(cells, gpus)
+    assumed += said + more
+    gpu = cluster.pools[0].gpu
+    fields: dict[str, Any] = {"model": model, "cluster": cluster, "stack": habits.stack}
+    fields |= {"runtime": habits.runtime, "seq_len": cells.needed("seq_len")}
+    fields |= _layout(cells, model, gpu, gpus, assumed)
+    fields |= _kernels(cells, habits, gpu, fields["_tp"], assumed)
+    fields |= _sharding(cells, habits, gpu, fields, assumed)
+    fields |= _experts(cells, habits, model, fields["_tp"], assumed)
+    fields |= overlap_of(cells, habits, fields["vpp"] > 1, fields["_tp"], assumed)
+    fields |= _gradients(cells, habits, assumed)
+    fields["cuda_graph"] = cuda_graph_of(cells)
+    assumed += offload_notes(cells)
+    whole = {name: value for name, value in fields.items() if not name.startswith("_")}
+    return check_structure(convert(whole, Plan, "plan")), assumed
+
+
+def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str]) -> dict[str, Any]:
+    """Degrees, batches and the layers of every stage."""
+    tp, pp, cp = (cells.whole(name, most=MOST_DEGREE) or 1 for name in ("tp", "pp", "cp"))
+    if pp > model.layers + 2:
+        raise InputError(f"pp = {pp}: more stages than the model's {model.layers} layers")
+    dp, left = divmod(gpus, tp * pp * cp)
+    if left or not dp:
+        raise InputError(f"{gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
+    vpp = (cells.whole("vpp", most=1000) or 1) if pp > 1 else 1
+    if pp * vpp > model.layers + 2:
+        raise InputError(f"pp {pp} x vpp {vpp}: more chunks than the model's layers")
+    split = split_of(cells, model, pp, vpp)
+    assumed += split.assumed
+    micro_batch, micro_batches = _batches(cells, dp, assumed)
+    recompute, said = recompute_of(cells.text("recompute"), habits_of(cells).recompute)
+    assumed += [said] if said else []
+    segment = {
+        "gpu": gpu.name,
+        "stages": pp,
+        "layers": split.stages(pp),
+        "tp": tp,
+        "recompute": recompute,
+    }
+    pipeline = {"replicas": dp, "micro_batches": micro_batches, "segments": [segment]}
+    return {
+        "pipelines": [pipeline],
+        "micro_batch": micro_batch,
+        "global_batch": cells.needed("global_batch"),
+        "cp": cp,
+        **_chunks(split, pp),
+        "mtp_layers": model.mtp_layers if split.mtp_layers is None else split.mtp_layers,
+        "rank_order": "tp-cp-ep-pp-dp" if "dp_last" in cells.low("model") else "tp-cp-ep-dp-pp",
+        "_tp": tp,
+        "_dp": dp,
+    }
+
+
+def _chunks(split: Split, pp: int) -> dict[str, Any]:
+    interleaved = split.vpp > 1
+    return {
+        "vpp": split.vpp,
+        "schedule": "interleaved" if interleaved else "1f1b",
+        "microbatch_group": pp if interleaved else None,
+        "chunk_layers": split.chunks if interleaved and split.uneven else None,
+    }
+
+
+def _batches(cells: Cells, dp: int, assumed: list[str]) -> tuple[int, int]:
+    """Samples of a micro-batch, and micro-batches of each replica."""
+    global_batch = cells.needed("global_batch")
+    micro_batch = cells.whole("micro_batch", most=MOST_DEGREE)
+    if micro_batch is None:
+        micro_batch = 1
+        assumed.append("micro_batch not stated: 1")
+    micro_batches, left = divmod(global_batch, micro_batch * dp)
+    if left or not micro_batches:
+        micro_batches = max(micro_batches, 1)
+        words = f"global batch {global_batch} is no multiple of micro-batch {micro_batch} x dp {dp}"
+        assumed.append(f"{words}: {micro_batches} micro-batches")
+    return micro_batch, micro_batches
+
+
+def _kernels(cells: Cells, habits: Habits, gpu: Gpu, tp: int, assumed: list[str]) -> dict[str, Any]:
+    """Precision, attention, sequence parallel."""
+    precision, recipe, said = precision_of(cells, habits, gpu)
+    assumed += said
+    flash = cells.truth("flash_attention")
+    if flash is None:
+        year = cells.year()
+        flash = habits.flash and (year is None or year >= OLD)
+        assumed.append(f"attention not stated: {'flash' if flash else 'unfused'}")
+    if flash and cells.flags.get("transformer-impl") == "local":
+        flash = False
+        assumed.append("attention unfused: Megatron-LM's own layers have no other")
+    sequence = cells.truth("sequence_parallel")
+    if sequence is None:
+        sequence = habits.sequence_parallel and tp > 1
+        if tp > 1:
+            assumed.append(f"sequence parallel not stated: {'on' if sequence else 'off'}")
+    return {
+        "precision": precision,
+        "fp8_recipe": recipe,
+        "attention": "flash" if flash else "unfused",
+        "sequence_parallel": sequence and tp > 1,
+    }
+
+
+def _sharding(
+    cells: Cells, habits: Habits, gpu: Gpu, fields: dict[str, Any], assumed: list[str]
+) -> dict[str, Any]:
+    copies = fields["_dp"] * fields["cp"]
+    shards = sharding_of(cells.text("zero_stage"), habits, copies, gpu.node.gpus)
+    assumed += shards.assumed
+    group = shards.group
+    if "multi_dist_optimizer_instances" in cells.low("model") and group % 2 == 0:
+        group //= 2
+        assumed.append(f"two instances of the distributed optimizer: shard group {group}")
+    return {"sharding": shards.kind, "shard_group": group}
+
+
+def _experts(
+    cells: Cells, habits: Habits, model: Model, tp: int, assumed: list[str]
+) -> dict[str, Any]:
+    if model.moe is None:
+        return {}
+    ep = cells.whole("ep", most=MOST_DEGREE) or 1
+    etp = cells.whole("etp", most=MOST_DEGREE)
+    if etp is None:
+        etp = tp if habits.experts_cut_by_tp else 1
+        if tp > 1:
+            assumed.append(f"etp not stated: {etp}")
+    dropping = "tokendrop" in cells.low("model").replace(" ", "")
+    return {
+        "ep": ep,
+        "etp": etp,
+        "dispatcher": dispatcher_of(cells, habits),
+        "capacity_factor": 1.0 if dropping else None,
+    }
+
+
+def _gradients(cells: Cells, habits: Habits, assumed: list[str]) -> dict[str, Any]:
+    """Dtypes of gradients where they are not fp32."""
+    if habits.low_gradients and (cells.year() or OLD) > OLD:
+        assumed.append("gradients kept and reduced in bf16, as the published recipes do")
+        return {"main_grads_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+    if "precision mode=pure" in cells.low("notes"):
+        return {"grad_reduce_dtype": "bf16"}
+    return {}
+
+
+def broken_notes(plan: Plan) -> list[str]:
+    """Rules of the runtime that a plan breaks although it ran: release or reading differ."""
+    return [
+        f"breaks rule {rule.name}"
+        for rule in broken_rules(plan)
+        if rule.layer in ("parser", "config", "layout")
+    ]

@@ -1,0 +1,172 @@
+"""Measured runs out of CSV files: a plan and its figures each, or the reason why not."""
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from astra.errors import InputError, did_you_mean, shorten
+from astra.files import read_text
+from astra.fit.cells import LONGEST_CELL, Cells
+from astra.fit.habits import fitted_stack
+from astra.fit.row_mixed import mixed_plan_of
+from astra.fit.row_plan import broken_notes, plan_of
+from astra.hardware.stack import stack_names
+from astra.strategy.plan import Plan
+
+MOST_ROWS = 200_000
+GIB = 2**30
+KINDS = ("allocated", "reserved", "device")
+
+# Without these columns a file is no table of runs; all others may be missing.
+NEEDED = ("row_id", "model", "num_layers", "hidden_size", "seq_len", "global_batch",
+          "measured_step_time_s")  # fmt: skip
+ONE_TYPE = ("gpu_id", "num_gpus")
+MIXED = ("pipelines",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measured run as a plan, and what was measured."""
+
+    row_id: str
+    family: str
+    plan: Plan
+    stack: str  # the row's own; the plan names the nearest one that is fitted
+    measured_step_s: float | None
+    measured_memory_bytes: float | None
+    memory_kind: str  # allocated, reserved, device or unknown
+    memory_at_last_stage: bool  # of the rank that logs, else the fullest GPU's
+    assumed: tuple[str, ...]
+    release: str
+    model_name: str  # as the row spells it
+    failed_for_memory: bool
+    ran: bool  # to its end, so that its plan is known to fit
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that could not be read, and why."""
+
+    row_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What a file holds."""
+
+    runs: tuple[Run, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def read_files(paths: Iterable[Path]) -> Runs:
+    """All rows of several files, in order."""
+    tables = [read_runs(path) for path in paths]
+    runs = tuple(run for table in tables for run in table.runs)
+    return Runs(runs, tuple(row for table in tables for row in table.skipped))
+
+
+def read_runs(path: Path) -> Runs:
+    """The runs of one CSV file with the columns of a table of runs, of one or of mixed types."""
+    return parse_runs(read_text(path), str(path))
+
+
+def parse_runs(text: str, where: str) -> Runs:
+    runs: list[Run] = []
+    skipped: list[Skipped] = []
+    for number, row in enumerate(_rows(text, where), start=1):
+        row_id = (row.get("row_id") or "").strip()[:100] or f"row {number}"
+        try:
+            runs.append(_run(row, row_id))
+        except InputError as error:
+            skipped.append(Skipped(row_id, str(error).rstrip(".")))
+    return Runs(tuple(runs), tuple(skipped))
+
+
+def _rows(text: str, where: str) -> list[dict[str, str]]:
+    """The rows by column name; an InputError where this is no table of runs."""
+    if "\0" in text:
+        raise InputError(f"{where}: holds zero bytes; a CSV file is text.")
+    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(header, where)
+        rows: list[dict[str, str]] = []
+        for cells in reader:
+            if len(rows) >= MOST_ROWS:
+                raise InputError(f"{where}: more than {MOST_ROWS:,} rows. Is this the right file?")
+            if cells:
+                rows.append(dict(zip(header, cells, strict=False)))
+    except csv.Error as error:
+        raise InputError(f"{where}: line {reader.line_num}: not CSV: {error}.") from None
+    return rows
+
+
+def _check_header(header: list[str], where: str) -> None:
+    if not any(header):
+        raise InputError(f"{where}: the file is empty; a header and one row per run were expected.")
+    kind = MIXED if "pipelines" in header else ONE_TYPE
+    for name in (*NEEDED, *kind):
+        if name not in header:
+            hint = did_you_mean(name, header) or f"The first columns are {shorten(header[:6])}."
+            raise InputError(f"{where}: the column {name} is missing. {hint}")
+    twice = {name for name in header if name and header.count(name) > 1}
+    if twice:
+        raise InputError(f"{where}: the column {shorten(min(twice))} is there twice.")
+
+
+def _run(row: dict[str, str], row_id: str) -> Run:
+    """One row; an InputError says what is wrong with it."""
+    for name, cell in row.items():
+        if len(cell or "") > LONGEST_CELL:
+            raise InputError(f"{shorten(name)}: a cell of {len(cell):,} characters")
+    cells = Cells(row)
+    mixed = "pipelines" in row
+    plan, assumed = mixed_plan_of(cells) if mixed else plan_of(cells)
+    wanted = plan.stack
+    plan = replace(plan, stack=fitted_stack(wanted, stack_names()))
+    if plan.stack != wanted:
+        assumed.append(f"stack {wanted} is not fitted: priced as {plan.stack}")
+    step_s = cells.positive("measured_step_time_s")
+    memory_gib = cells.positive("measured_peak_memory_GiB")
+    failed = cells.text("completeness") == "X"
+    if step_s is None and memory_gib is None and not failed:
+        raise InputError("neither a step time nor a memory peak was measured")
+    out_of_memory = step_s is None and "OOM" in cells.text("notes")
+    return Run(
+        row_id=row_id,
+        family=_family(cells, row_id, mixed),
+        plan=plan,
+        stack=wanted,
+        measured_step_s=step_s,
+        measured_memory_bytes=None if memory_gib is None else memory_gib * GIB,
+        memory_kind=_kind(cells, memory_gib, mixed),
+        memory_at_last_stage="of the logging rank" in cells.text("notes"),
+        assumed=tuple(assumed + broken_notes(plan)),
+        release=cells.text("framework_version") or cells.text("source_date"),
+        model_name=cells.text("model"),
+        failed_for_memory=failed,
+        ran=not failed and not out_of_memory,
+    )
+
+
+def _family(cells: Cells, row_id: str, mixed: bool) -> str:
+    """The row's family; mixed runs have none, so what their row ids begin with."""
+    given = cells.text("source_family")
+    if given:
+        return given[:100]
+    return row_id.rpartition("-")[0] or row_id if mixed else "unnamed"
+
+
+def _kind(cells: Cells, memory_gib: float | None, mixed: bool) -> str:
+    """What was read: a mixed run's figure is the total of a GPU, as the driver counts."""
+    if memory_gib is None:
+        return "unknown"
+    said = cells.low("memory_kind")
+    if not said and mixed:
+        return "device"
+    return said if said in KINDS else "unknown"

@@ -1,0 +1,130 @@
+"""Which layers each pipeline stage and chunk held, as the framework split them."""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from astra.errors import InputError, shorten
+from astra.fit.cells import Cells, numbers_in
+from astra.model.shape import Model
+from astra.strategy.settle import split_layers
+
+MOST_CHUNKS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Layers in the order of execution, one entry per chunk (pp x vpp)."""
+
+    chunks: tuple[int, ...]
+    vpp: int
+    mtp_layers: int | None = None  # where a layout says it
+    assumed: tuple[str, ...] = ()
+
+    def stages(self, pp: int) -> tuple[int, ...]:
+        return tuple(sum(self.chunks[stage::pp]) for stage in range(pp))
+
+    @property
+    def uneven(self) -> bool:
+        return len(set(self.chunks)) > 1
+
+
+def split_of(cells: Cells, model: Model, pp: int, vpp: int) -> Split:
+    """The split that the row prints, or the one its framework makes of the layer count."""
+    text = re.search(r"pp_layout=([^;\s]{1,300})", cells.text("overlap"))
+    layout = text[1] if text else cells.flags.get("pipeline-model-parallel-layout")
+    assumed: tuple[str, ...] = ()
+    if layout:
+        chunks, mtp = parse_layout(layout)
+        if len(chunks) % pp == 0 and sum(chunks) == model.layers:
+            return Split(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
+        assumed = (f"pipeline layout {shorten(layout)} does not fit and was left out",)
+    printed = _printed(cells.text("notes"), model.layers)
+    if printed is not None and len(printed) == pp and sum(printed) == model.layers:
+        return Split(chunks=printed, vpp=1)
+    chunks, said = _usual(model, pp * vpp, cells)
+    return Split(chunks=chunks, vpp=vpp, assumed=assumed + said)
+
+
+def _usual(model: Model, count: int, cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Evenly; else with embedding and loss as a layer each; else as even as can be."""
+    layers = model.layers
+    if "embedding treated as a layer" in cells.low("notes") and (layers + 2) % count == 0:
+        return ends_counted(layers, count), ()
+    if layers % count == 0:
+        return (layers // count,) * count, ()
+    if (layers + 2) % count == 0 and count > 1:
+        words = "stages split with embedding and loss counted as a layer each"
+        stated = re.search(
+            r"asymmetric|account_for_embedding", f"{cells.text('overlap')} {cells.text('model')}"
+        )
+        return ends_counted(layers, count), () if stated else (words,)
+    if model.mla is not None and model.moe is not None:
+        return filled_up(layers, count), ("stages filled in order, the last with the rest",)
+    return split_layers(layers, count), ("layers split as evenly as can be",)
+
+
+def ends_counted(layers: int, count: int) -> tuple[int, ...]:
+    """Embedding and loss take the place of one layer each.
+
+    >>> ends_counted(14, 4)
+    (3, 4, 4, 3)
+    """
+    each = (layers + 2) // count
+    chunks = [each] * count
+    chunks[0] -= 1
+    chunks[-1] -= 1
+    return tuple(chunks)
+
+
+def filled_up(layers: int, count: int) -> tuple[int, ...]:
+    """Chunks of equal size until the layers run out.
+
+    >>> filled_up(61, 4)
+    (16, 16, 16, 13)
+    """
+    each = -(-layers // count)
+    return tuple(max(0, min(each, layers - each * chunk)) for chunk in range(count))
+
+
+def _printed(notes: str, layers: int) -> tuple[int, ...] | None:
+    """Layers per stage out of a list of modules, of which some are not layers."""
+    stages = re.search(r"layers per stage \[([0-9, ]{1,400})\] over ([0-9]{1,6}) modules", notes)
+    if stages:
+        held = list(numbers_in(stages[1]))
+        extra = int(stages[2]) - layers
+        if extra == 2 and min(held[0], held[-1]) >= 1:
+            held[0] -= 1
+            held[-1] -= 1
+        return tuple(held)
+    bounds = re.search(r"boundaries \[([0-9, ]{1,400})\] over ([0-9]{1,6})", notes)
+    if not bounds:
+        return None
+    cuts = numbers_in(bounds[1])
+    first = 2 if int(bounds[2]) > layers else 0  # an embedding and a transpose come before
+    inside = [min(max(cut - first, 0), layers) for cut in cuts]
+    return tuple(high - low for low, high in pairwise(inside))
+
+
+def parse_layout(text: str) -> tuple[tuple[int, ...], int]:
+    """Decoder layers of each chunk of a Megatron-LM layout, and its prediction layers.
+
+    >>> parse_layout("Et*4|(t*4|)*2tmL")
+    ((4, 4, 4, 1), 1)
+    """
+    plain = text.replace(" ", "").replace(",", "")
+    plain = _unroll(plain, r"([EtmL])\*([0-9]{1,4})")
+    plain = _unroll(plain, r"\(([EtmL|]{1,2000})\)\*([0-9]{1,4})")
+    if not re.fullmatch(r"[EtmL|]{1,100000}", plain) or plain.count("|") > MOST_CHUNKS:
+        raise InputError(f"pipeline layout {shorten(text)}: not understood")
+    return tuple(chunk.count("t") for chunk in plain.split("|")), plain.count("m")
+
+
+def _unroll(text: str, pattern: str) -> str:
+    """`t*3` as `ttt`."""
+
+    def repeated(found: re.Match[str]) -> str:
+        times = min(int(found[2]), MOST_CHUNKS)
+        return found[1] * times if len(found[1]) * times <= 100_000 else found[0]
+
+    return re.sub(pattern, repeated, text)

@@ -1,0 +1,59 @@
+"""Priced plans as flat rows, or as a DataFrame where one is installed."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from astra.errors import InputError
+from astra.search.priced import Priced
+
+LIBRARIES = ("pandas", "polars")
+
+
+def to_rows(priced: Priced | Sequence[Priced]) -> list[dict[str, Any]]:
+    """One flat dictionary a plan: its degrees, its seconds by part, its memory."""
+    plans = [priced] if isinstance(priced, Priced) else list(priced)
+    return [_row(plan) for plan in plans]
+
+
+def to_frame(priced: Priced | Sequence[Priced], library: str | None = None) -> Any:
+    """The rows as a DataFrame of pandas or polars, whichever is installed."""
+    installed = [name for name in LIBRARIES if find_spec(name) is not None]
+    if library is not None and library not in installed:
+        raise InputError(f"{library} is not installed. Install it, or use astra.to_rows().")
+    if not installed:
+        raise InputError("neither pandas nor polars is installed. Use astra.to_rows().")
+    return import_module(library or installed[0]).DataFrame(to_rows(priced))
+
+
+def _row(priced: Priced) -> dict[str, Any]:
+    plan = priced.plan
+    segment = plan.pipelines[0].segments[0]
+    return {
+        "rank": priced.rank,
+        "summary": priced.summary,
+        "model": plan.model.name,
+        "gpus": sum(priced.gpus.values()),
+        "tp": segment.tp,
+        "pp": plan.pp,
+        "dp": plan.dp,
+        "vpp": plan.vpp,
+        "cp": plan.cp,
+        "ep": plan.ep,
+        "etp": plan.etp,
+        "micro_batch": plan.micro_batch,
+        "global_batch": plan.global_batch,
+        "seq_len": plan.seq_len,
+        "recompute": segment.recompute,
+        "sharding": plan.sharding,
+        "precision": plan.precision,
+        "step_s": priced.step_s,
+        "tokens_per_s": priced.tokens_per_s,
+        "mfu_fraction": priced.mfu_fraction,
+        **{f"{name}_s": value for name, value in priced.step_parts_s.items()},
+        "fits": priced.memory.fits,
+        "allocated_bytes": priced.memory.allocated_bytes,
+        "reserved_bytes": priced.memory.reserved_bytes,
+        "usable_bytes": priced.memory.usable_bytes,
+    }

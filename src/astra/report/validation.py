@@ -1,0 +1,136 @@
+"""Predictions against measured runs, for people and for programs."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.fit.factors import cross_validated
+from astra.fit.validate import Row, Sweep, Validation
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+GIB = 2**30
+MOST_SWEEPS = 12
+MOST_REASONS = 12
+
+
+def validation_json(found: Validation) -> dict[str, Any]:
+    """The comparison in the words of the schema."""
+    table: dict[str, Any] = msgspec.to_builtins(found)
+    return table | {"score_cross_validated": cross_validated(found.runs)}
+
+
+def validation_page(found: Validation) -> list["RenderableType"]:
+    """The whole answer, part by part."""
+    parts: list[RenderableType] = [_sentence(found), ""]
+    if found.families:
+        parts += [_families(found), ""]
+    parts += [_scores(found), _memory(found)]
+    if found.sweeps:
+        parts += ["", f"Ranking: {len(found.sweeps)} sweeps of five layouts or more"]
+        parts += [_sweeps(found.sweeps)]
+    if found.worst:
+        parts += ["", f"The {len(found.worst)} runs farthest off"]
+        parts += [_worst(row) for row in found.worst]
+    if found.skipped:
+        parts += ["", *_skipped(found)]
+    return parts
+
+
+def _sentence(found: Validation) -> str:
+    timed = sum(family.runs for family in found.families.values())
+    return (
+        f"{len(found.runs):,} runs compared, {timed:,} of them in step time; "
+        f"{len(found.skipped):,} rows skipped."
+    )
+
+
+def _families(found: Validation) -> "RenderableType":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("family", no_wrap=True)
+    for name in ("runs", "mean |error|", "median", "worst"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("worst run", no_wrap=True)
+    for name, family in found.families.items():
+        table.add_row(
+            name,
+            f"{family.runs:,}",
+            f"{family.mean_abs_error_fraction:.1%}",
+            f"{family.median_error_fraction:+.1%}",
+            f"{family.worst.error_fraction:+.0%}",
+            family.worst.row_id,
+        )
+    return table
+
+
+def _scores(found: Validation) -> str:
+    if found.score is None:
+        return "score    no step time was both measured and predicted"
+    parts = [f"score    {found.score:.1%}"]
+    for words, value in (("dense", found.score_dense), ("MoE", found.score_moe)):
+        if value is not None:
+            parts.append(f"{words} {value:.1%}")
+    apart = cross_validated(found.runs)
+    if apart is not None:
+        parts.append(f"{apart:.1%} with one factor per family, each model left out in turn")
+    return "; ".join(parts)
+
+
+def _memory(found: Validation) -> str:
+    memory = found.memory
+    verdicts = (
+        f"{memory.called_unfit_but_ran} runs called unfit, {memory.called_fit_but_failed} "
+        "failures called fit"
+    )
+    if memory.mean_abs_error_fraction is None:
+        return f"memory   no allocated memory was both measured and predicted; {verdicts}"
+    return (
+        f"memory   {memory.mean_abs_error_fraction:.1%} off on {memory.runs} runs "
+        f"that measured allocated memory; {verdicts}"
+    )
+
+
+def _sweeps(sweeps: tuple[Sweep, ...]) -> "RenderableType":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("runs", "regret", "tau"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=6)
+    table.add_column("sweep", overflow="ellipsis", no_wrap=True)
+    largest = sorted(sweeps, key=lambda sweep: -sweep.runs)
+    for sweep in largest[:MOST_SWEEPS]:
+        tau = "-" if sweep.kendall_tau is None else f"{sweep.kendall_tau:.2f}"
+        table.add_row(str(sweep.runs), f"{sweep.regret_fraction:.1%}", tau, sweep.name)
+    regrets = [sweep.regret_fraction for sweep in sweeps]
+    taus = [sweep.kendall_tau for sweep in sweeps if sweep.kendall_tau is not None]
+    tau = f"{sum(taus) / len(taus):.2f}" if taus else "-"
+    table.add_row(
+        str(sum(sweep.runs for sweep in sweeps)),
+        f"{sum(regrets) / len(regrets):.1%}",
+        tau,
+        f"mean of all {len(sweeps)}",
+    )
+    return table
+
+
+def _worst(row: Row) -> str:
+    assumed = f"\n    assumed: {'; '.join(row.assumed)}" if row.assumed else ""
+    return (
+        f"  {row.error_fraction or 0:+.0%}  {row.row_id}: {row.model}, {row.summary}: "
+        f"{row.predicted_step_s or 0:.3g} s for {row.measured_step_s or 0:.3g} s{assumed}"
+    )
+
+
+def _skipped(found: Validation) -> list[str]:
+    reasons = Counter(row.reason for row in found.skipped)
+    lines = [f"Skipped {len(found.skipped):,} rows"]
+    lines += [f"  {count:,}  {reason}" for reason, count in reasons.most_common(MOST_REASONS)]
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"  ... and {len(reasons) - MOST_REASONS} other reasons (--json lists all)")
+    return lines

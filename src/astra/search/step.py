@@ -1,0 +1,154 @@
+"""The seconds of a step: stages through the simulator, and where the time goes."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from astra.simulate.many import Pipes, stage_end_s
+from astra.strategy.plans import Floats, Ints, Plans
+from astra.strategy.stages import Stages, chunk_layers
+from astra.timing.stage import StageTime
+
+PARTS = (
+    "forward",
+    "backward",
+    "recompute",
+    "tensor_comm",
+    "context_comm",
+    "expert_comm",
+    "pipeline_comm",
+    "data_comm",
+    "optimizer",
+    "other",
+    "bubble",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of one step of every plan. (plan,)"""
+
+    step_s: Floats
+    parts_s: dict[str, Floats]  # of the busiest stage; they sum to the step
+    parts_pipeline: Ints
+    parts_stage: Ints
+
+
+def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
+    """The step by the event simulator. `stages` has one run per stage.
+
+    Pipelines of one plan run side by side; the step ends with the last of them.
+    """
+    ends, still = [], []
+    for pipeline in range(plans.replicas.shape[0]):
+        pipes = pipes_of(plans, stages, times, pipeline)
+        linked = _ends(pipes, times, pipeline, stages)
+        without = replace(
+            pipes,
+            forward_link_s=np.zeros_like(pipes.forward_link_s),
+            backward_link_s=np.zeros_like(pipes.backward_link_s),
+        )
+        ends.append(linked)
+        still.append(_ends(without, times, pipeline, stages))
+    step = np.max(ends, axis=0)
+    busy = _busy(plans, times)
+    return _parts(step, np.max(still, axis=0), busy, stages)
+
+
+def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floats:
+    """When the last stage has updated its weights. (plan,)"""
+    after = times.optimizer_s[pipeline] + times.other_s[pipeline]
+    rolled = _to_the_end(after, stages.count[pipeline].sum(axis=0))
+    end = stage_end_s(pipes)
+    return np.where(end > 0, end + rolled, 0.0).max(axis=0)
+
+
+def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Pipes:
+    """Stages as the simulator takes them: chunks in front, short pipelines at the end."""
+    used = stages.count[pipeline] > 0
+    depth = used.sum(axis=0)
+    chunks = chunk_layers(plans, stages.slot, stages.count > 0)[:, pipeline]
+    share = chunks / np.maximum(chunks.sum(axis=0), 1)
+    share = np.where(
+        (chunks.sum(axis=0) == 0) & (np.arange(len(chunks)) == 0)[:, None, None], 1, share
+    )
+    first = np.zeros_like(share)
+    first[0] = 1.0
+    last = np.zeros_like(share)
+    place = np.arange(share.shape[0])[:, np.newaxis, np.newaxis]
+    last[:] = place == plans.vpp - 1
+
+    def of(column: Floats) -> Floats:
+        return np.asarray(column[pipeline])
+
+    def spread(whole: Floats, head: Floats, start: Floats) -> Floats:
+        body = whole - head - start
+        return share * body + last * head + first * start
+
+    forward = spread(
+        of(times.whole_forward_s), of(times.head_forward_s), of(times.embedding_forward_s)
+    )
+    backward = spread(
+        of(times.whole_backward_s), of(times.head_backward_s), of(times.embedding_backward_s)
+    )
+    return Pipes(
+        stages=depth,
+        chunks=plans.vpp,
+        micro_batches=plans.micro_batches[pipeline],
+        group=plans.microbatch_group,
+        forward_s=_to_the_end(forward, depth),
+        backward_s=_to_the_end(backward, depth),
+        forward_link_s=_to_the_end(of(times.link_s), depth),
+        backward_link_s=_to_the_end(of(times.link_s), depth),
+        first_extra_s=_to_the_end(share * of(times.first_extra_s), depth),
+        last_extra_s=_to_the_end(share * of(times.last_extra_s), depth),
+        extra_warmup=plans.overlap_ep.astype(np.int64),
+    )
+
+
+def _to_the_end(column: Floats, depth: Ints) -> Floats:
+    """Shift each plan's stages to the end of the stage axis (the one before the last)."""
+    rows = column.shape[-2]
+    if (depth == rows).all():
+        return column
+    index = np.arange(rows)[:, np.newaxis] - (rows - depth)
+    inside = index >= 0
+    index = np.broadcast_to(np.maximum(index, 0), column.shape)
+    return np.where(inside, np.take_along_axis(column, index, axis=-2), 0.0)
+
+
+def _busy(plans: Plans, times: StageTime) -> dict[str, Floats]:
+    """Seconds a stage works in one step, by cause. (pipeline, stage, plan)"""
+    count = plans.micro_batches[:, np.newaxis]
+    return {
+        "forward": count * times.forward_s,
+        "backward": count * times.backward_s,
+        "recompute": count * times.recompute_s,
+        "tensor_comm": count * (times.tensor_forward_s + times.tensor_backward_s),
+        "context_comm": count * (times.context_forward_s + times.context_backward_s),
+        "expert_comm": count * (times.expert_forward_s + times.expert_backward_s),
+        "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
+        + times.first_extra_s
+        + times.last_extra_s,
+        "optimizer": times.optimizer_s,
+        "other": times.other_s,
+    }
+
+
+def _parts(step: Floats, without_links: Floats, busy: dict[str, Floats], stages: Stages) -> Step:
+    """What the busiest stage does, and what is left: links that show, and waiting."""
+    total = np.sum(list(busy.values()), axis=0)
+    total = np.where(stages.count > 0, total, -1.0)
+    flat = total.reshape(-1, total.shape[-1])
+    place = flat.argmax(axis=0)
+    rows = np.arange(flat.shape[1])
+    parts = {name: column.reshape(flat.shape)[place, rows] for name, column in busy.items()}
+    parts["pipeline_comm"] = np.maximum(step - without_links, 0.0)
+    parts["bubble"] = step - sum(parts.values())
+    pipeline, stage = np.divmod(place, total.shape[1])
+    return Step(
+        step_s=step,
+        parts_s={name: parts[name] for name in PARTS},
+        parts_pipeline=pipeline,
+        parts_stage=stage,
+    )

@@ -1,0 +1,91 @@
+"""Parameters that one GPU of every stage holds, each divided by what really cuts it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.model.kinds import layer_kinds
+from astra.model.parameters import Cut, Weight, end_weights, layer_weights, mtp_weights
+from astra.model.shape import Model
+from astra.strategy.plans import Flags, Floats, Plans, Task
+from astra.strategy.stages import Stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Parameters that one GPU of a stage holds. (pipeline, run, plan)"""
+
+    dense: Floats  # replicated over dp x cp
+    experts: Floats  # replicated over the expert-data-parallel ranks
+
+
+def held_parameters(plans: Plans, stages: Stages, task: Task) -> Held:
+    """Parameters on one GPU: layers of every kind, and the ends where they lie."""
+    model = task.model
+    dense = np.zeros(stages.count.shape)
+    experts = np.zeros(stages.count.shape)
+    for row, kind in enumerate(layer_kinds(model).kinds):
+        layers = stages.kind_layers[row]
+        inside, routed = _cut(layer_weights(model, kind), plans, stages, task)
+        dense += layers * inside
+        experts += layers * routed
+    for part, where in _ends(plans, stages, model):
+        inside, _ = _cut(part, plans, stages, task)
+        dense += np.where(where, inside, 0.0)
+    if model.mtp_layers:
+        inside, routed = _cut(mtp_weights(model), plans, stages, task)
+        extra = np.where(stages.head, plans.mtp_layers, 0)
+        dense += extra * inside
+        experts += extra * routed
+    return Held(dense=dense, experts=experts)
+
+
+def _ends(plans: Plans, stages: Stages, model: Model) -> list[tuple[list[Weight], Flags]]:
+    """Embedding on the first stage, head on the last; tied ones live twice when stages differ."""
+    weights = end_weights(model)
+    first = [weight for weight in weights if weight.part in ("embedding", "positions")]
+    last = [weight for weight in weights if weight.part in ("head", "final_norm")]
+    found = [(first, stages.embedding), (last, stages.head)]
+    if model.tied_embeddings:
+        copy = [weight for weight in first if weight.name == "embedding"]
+        found.append((copy, stages.head & ~stages.embedding))
+    if model.mtp_layers:  # multi-token prediction embeds the next tokens on the last stage
+        copy = [weight for weight in first if weight.name == "embedding"]
+        if not model.tied_embeddings:
+            found.append((copy, stages.head & ~stages.embedding & (plans.mtp_layers > 0)))
+    return found
+
+
+def _cut(
+    weights: Sequence[Weight], plans: Plans, stages: Stages, task: Task
+) -> tuple[Floats, Floats]:
+    """Parameters per GPU of these weights: dense and routed ones."""
+    tp = stages.of(plans.tp)
+    divisors: dict[Cut, Floats] = {
+        "tp": tp,
+        "kv": np.minimum(tp, task.model.kv_heads),
+        "whole": np.ones_like(tp),
+        "ep": stages.of(plans.segment_ep),
+        "ep_etp": stages.of(plans.segment_ep) * stages.of(plans.segment_etp),
+    }
+    dense = np.zeros(tp.shape)
+    routed = np.zeros(tp.shape)
+    for weight in weights:
+        share = _padded(weight, tp, task) / divisors[weight.cut]
+        if weight.cut in ("ep", "ep_etp"):
+            routed += share
+        else:
+            dense += share
+    return dense, routed
+
+
+def _padded(weight: Weight, tp: Floats, task: Task) -> Floats:
+    """Megatron-LM pads the vocabulary to a multiple of 128 x TP; plain PyTorch does not."""
+    vocab = task.model.vocab
+    if task.runtime in ("fsdp", "deepspeed") or weight.count % vocab or weight.cut != "tp":
+        return np.full(tp.shape, float(weight.count))
+    if weight.part not in ("embedding", "head"):
+        return np.full(tp.shape, float(weight.count))
+    step = 128 * tp
+    return weight.count / vocab * (-(-vocab // step) * step)

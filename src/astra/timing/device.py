@@ -1,0 +1,125 @@
+"""One GPU type at work in one precision: seconds of single kernels, from measured efficiencies."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.hardware.cluster import Gpu
+from astra.timing.efficiency import (
+    Efficiency,
+    attention_efficiency,
+    gemm_efficiency,
+    grouped_gemm_efficiency,
+    launch_s,
+    memory_efficiency,
+)
+
+Floats = NDArray[np.float64]
+Direction = Literal["forward", "dgrad", "wgrad"]
+
+
+def dense_peak(gpu: Gpu, precision: str) -> float:
+    """Dense peak of the units a precision uses; a GPU without them falls back. [FLOP/s]"""
+    vector = gpu.fp32_flops_per_s or gpu.memory_bytes_per_s
+    half = gpu.bf16_flops_per_s or gpu.fp16_flops_per_s or vector
+    rates = {
+        "bf16": gpu.bf16_flops_per_s or half,
+        "fp16": gpu.fp16_flops_per_s or half,
+        "fp8": gpu.fp8_flops_per_s or half,
+        "fp4": gpu.fp4_flops_per_s or gpu.fp8_flops_per_s or half,
+        "fp32": gpu.tf32_flops_per_s or vector,
+    }
+    return rates[precision]
+
+
+@dataclass(slots=True)
+class Used:
+    """Where the numbers came from: seconds by source, and seconds outside of what was measured."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    outside_s: float = 0.0
+
+    def add(self, efficiency: Efficiency, seconds: Floats) -> None:
+        self.seconds[efficiency.source] = self.seconds.get(efficiency.source, 0.0) + float(
+            np.sum(seconds)
+        )
+        self.outside_s += float(np.sum(np.where(efficiency.outside, seconds, 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Seconds of kernels on one GPU type. `precision` is that of the linear layers."""
+
+    gpu: Gpu
+    precision: str
+    used: Used
+
+    @property
+    def half(self) -> str:
+        """What attention, head and router compute in."""
+        if self.precision in ("fp16", "fp32"):
+            return self.precision
+        return "bf16" if self.gpu.bf16_flops_per_s else "fp16"
+
+    def gemm_s(
+        self, m: Floats, n: Floats, k: Floats, direction: Direction, precision: str | None = None
+    ) -> Floats:
+        """One matrix product of m x k by k x n in the forward pass, or its gradients. [s]
+
+        T = 2 m n k / (peak x efficiency) + launch
+        """
+        dtype = precision or self.precision
+        efficiency = gemm_efficiency(self.gpu, dtype, m, n, k, direction)
+        seconds = 2.0 * m * n * k / (dense_peak(self.gpu, dtype) * efficiency.values)
+        self.used.add(efficiency, seconds)
+        return seconds + launch_s(self.gpu)
+
+    def grouped_gemm_s(
+        self, experts: Floats, tokens: Floats, n: Floats, k: Floats, direction: Direction
+    ) -> Floats:
+        """Products of all local experts, each with its share of the tokens. [s]"""
+        share = np.maximum(tokens / experts, 1e-9)
+        efficiency = grouped_gemm_efficiency(
+            self.gpu, self.precision, experts, share, n, k, direction
+        )
+        peak = dense_peak(self.gpu, self.precision)
+        seconds = 2.0 * tokens * n * k / (peak * efficiency.values)
+        self.used.add(efficiency, seconds)
+        return seconds + launch_s(self.gpu)
+
+    def attention_s(
+        self,
+        *,
+        flops: Floats,
+        seq_len: Floats,
+        head_dim: float,
+        heads: Floats,
+        batch: Floats,
+        backward: bool,
+    ) -> Floats:
+        """Fused attention. The backward pass computes the scores again: 2.5 times the work. [s]"""
+        efficiency = attention_efficiency(
+            self.gpu,
+            self.half,
+            seq_len,
+            seq_len,
+            head_dim,
+            heads,
+            batch,
+            True,
+            "backward" if backward else "forward",
+        )
+        work = flops * (2.5 if backward else 1.0)
+        seconds = work / (dense_peak(self.gpu, self.half) * efficiency.values)
+        self.used.add(efficiency, seconds)
+        return seconds + launch_s(self.gpu)
+
+    def memory_s(self, moved_bytes: Floats, kernels: float = 1.0) -> Floats:
+        """Elementwise kernels: bytes over the bandwidth they reach. [s]"""
+        each = moved_bytes / max(kernels, 1.0)
+        efficiency = memory_efficiency(self.gpu, each)
+        seconds = moved_bytes / (self.gpu.memory_bytes_per_s * efficiency.values)
+        self.used.add(efficiency, seconds)
+        return seconds + kernels * launch_s(self.gpu)

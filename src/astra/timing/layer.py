@@ -1,0 +1,265 @@
+"""Seconds of one layer for every distinct way to cut it, priced once and gathered."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.hardware.stack import Stack
+from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.shape import Model
+from astra.strategy.plans import WORDS, Floats, Ints, Plans, Task
+from astra.strategy.recompute import MODULES
+from astra.timing.device import Device, Used
+from astra.timing.operators import (
+    Keys,
+    Operator,
+    embedding_operators,
+    head_operators,
+    layer_operators,
+)
+from astra.timing.traffic import Traffic, context_traffic, expert_traffic, tensor_traffic
+
+# What the seconds of a layer depend on, beside the model and the sequence length.
+KEY_COLUMNS = (
+    "gpu",
+    "segment_micro_batch",
+    "seq_len",
+    "tp",
+    "cp",
+    "sequence_parallel",
+    "segment_ep",
+    "segment_etp",
+    "capacity_factor",
+    "precision",
+    "attention",
+    "recompute_modules",
+    "overlap_tp",
+    "overlap_ep",
+    "dispatcher",
+    "cp_comm_type",
+)
+WORDED = ("gpu", "precision", "attention", "overlap_tp", "overlap_ep", "dispatcher", "cp_comm_type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """Seconds of one layer and micro-batch. Traffic is what shows of it."""
+
+    forward_s: Floats
+    backward_s: Floats
+    recompute_s: Floats  # of the modules recomputed selectively
+    tensor_forward_s: Floats
+    tensor_backward_s: Floats
+    context_forward_s: Floats
+    context_backward_s: Floats
+    expert_forward_s: Floats
+    expert_backward_s: Floats
+
+    @property
+    def whole_forward_s(self) -> Floats:
+        """Compute and traffic: what full recompute does once more."""
+        traffic = self.tensor_forward_s + self.context_forward_s + self.expert_forward_s
+        return self.forward_s + traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """All layer times of a table of plans. (pipeline, slot, plan) each."""
+
+    kinds: tuple[LayerTime, ...]
+    head: LayerTime
+    embedding: LayerTime
+    used: Used
+
+
+def layers_of(plans: Plans, task: Task) -> Layers:
+    """Price each distinct way to cut a layer once, and hand every slot its own.
+
+    Kernels and traffic alone; `in_stack` adds what the software makes of them.
+    """
+    table, back = _distinct(plans)
+    used = Used()
+    count = len(table["tp"])
+    kinds = layer_kinds(task.model).kinds
+    found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
+    for rows, words in _groups(table):
+        keys = _keys(table, rows)
+        device = Device(task.cluster.pools[words["gpu"]].gpu, words["precision"], used)
+        for row, kind in enumerate(kinds):
+            priced = _layer(task.model, kind, keys, device, words, table, rows)
+            _store(found[str(row)], rows, priced)
+        _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
+        _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
+
+    def gathered(name: str) -> LayerTime:
+        return LayerTime(**{part: column[back] for part, column in found[name].items()})
+
+    return Layers(
+        kinds=tuple(gathered(str(row)) for row in range(len(kinds))),
+        head=gathered("head"),
+        embedding=gathered("embedding"),
+        used=used,
+    )
+
+
+def _empty(count: int) -> dict[str, Floats]:
+    return {field.name: np.zeros(count) for field in fields(LayerTime)}
+
+
+def _store(into: dict[str, Floats], rows: Ints, priced: LayerTime) -> None:
+    for name, column in into.items():
+        column[rows] = getattr(priced, name)
+
+
+def _distinct(plans: Plans) -> tuple[dict[str, NDArray[Any]], Ints]:
+    """The distinct keys of a table, and for every slot its row among them."""
+    shape = plans.stages.shape
+    codes = np.zeros(shape, np.int64)
+    values: dict[str, NDArray[Any]] = {}
+    for name in KEY_COLUMNS:
+        column = np.broadcast_to(getattr(plans, name), shape)
+        known, index = _factorized(column)
+        values[name] = known
+        codes = codes * len(known) + index
+    distinct, back = _factorized(codes)
+    rest = distinct
+    table: dict[str, NDArray[Any]] = {}
+    for name in reversed(KEY_COLUMNS):
+        rest, index = np.divmod(rest, len(values[name]))
+        table[name] = values[name][index]
+    return table, back
+
+
+def _factorized(column: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
+    """Distinct values and the index of each entry. Small whole numbers need no sorting."""
+    first = column.flat[0]
+    if (column == first).all() or (first != first and np.isnan(column).all()):
+        return np.array([first]), np.zeros(column.shape, np.int64)
+    if column.dtype.kind in "iub":
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if span <= 1 << 22:
+            shifted = column.astype(np.int64) - low
+            present = np.zeros(span, np.bool_)
+            present[shifted.ravel()] = True
+            places = np.cumsum(present) - 1
+            return (np.flatnonzero(present) + low).astype(column.dtype), places[shifted]
+    known, index = np.unique(column, return_inverse=True)
+    return known, index.reshape(column.shape)
+
+
+def _groups(table: dict[str, NDArray[Any]]) -> Iterator[tuple[Ints, dict[str, Any]]]:
+    """Keys that share what is a word or a switch."""
+    columns = np.stack([table[name].astype(np.int64) for name in WORDED])
+    distinct, back = np.unique(columns, axis=1, return_inverse=True)
+    for group in range(distinct.shape[1]):
+        values = dict(zip(WORDED, (int(value) for value in distinct[:, group]), strict=True))
+        words = {
+            name: WORDS[name][value] if name in WORDS and value >= 0 else value
+            for name, value in values.items()
+        }
+        yield np.flatnonzero(back.reshape(-1) == group), words
+
+
+def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
+    def column(name: str) -> Floats:
+        return table[name][rows].astype(np.float64)
+
+    capacity = column("capacity_factor")
+    tp = column("tp")
+    return Keys(
+        micro_batch=column("segment_micro_batch"),
+        seq_len=column("seq_len"),
+        tp=tp,
+        cp=column("cp"),
+        sp=np.where(table["sequence_parallel"][rows], tp, 1.0),
+        ep=column("segment_ep"),
+        etp=column("segment_etp"),
+        capacity=np.where(np.isnan(capacity), 1.0, capacity),
+    )
+
+
+def _layer(
+    model: Model,
+    kind: LayerKind,
+    keys: Keys,
+    device: Device,
+    words: dict[str, Any],
+    table: dict[str, NDArray[Any]],
+    rows: Ints,
+) -> LayerTime:
+    operators = layer_operators(model, kind, keys, device, words["attention"] == "flash")
+    gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
+    core = next(op for op in operators if op.module == "core_attn")
+    nothing = Traffic(forward_s=np.zeros(len(rows)), backward_s=np.zeros(len(rows)))
+    tensor = tensor_traffic(model, keys, gpu, operators, bool(words["overlap_tp"]), element)
+    context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element)
+    expert = nothing
+    if kind.mlp == "moe":
+        dispatcher = str(words["dispatcher"])
+        expert = expert_traffic(model, keys, gpu, dispatcher, bool(words["overlap_ep"]), element)
+    return LayerTime(
+        forward_s=np.sum([op.forward_s for op in operators], axis=0),
+        backward_s=np.sum([op.backward_s for op in operators], axis=0),
+        recompute_s=_recompute(operators, table["recompute_modules"][rows]),
+        tensor_forward_s=tensor.forward_s,
+        tensor_backward_s=tensor.backward_s,
+        context_forward_s=context.forward_s,
+        context_backward_s=context.backward_s,
+        expert_forward_s=expert.forward_s,
+        expert_backward_s=expert.backward_s,
+    )
+
+
+INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
+
+
+def _recompute(operators: list[Operator], bits: Ints) -> Floats:
+    """Forward seconds of the modules that are computed again."""
+    total = np.zeros(bits.shape)
+    for place, module in enumerate(MODULES):
+        chosen = bits >> place & 1 == 1
+        held = INSIDE.get(module, (module,))
+        seconds = sum((op.forward_s for op in operators if op.module in held), np.zeros(1))
+        total += np.where(chosen, seconds, 0.0)
+    return total
+
+
+def _ends(operators: list[Operator]) -> LayerTime:
+    """Embedding or head: compute only."""
+    forward = np.sum([op.forward_s for op in operators], axis=0)
+    backward = np.sum([op.backward_s for op in operators], axis=0)
+    parts = {field.name: np.zeros(forward.shape) for field in fields(LayerTime)}
+    return LayerTime(**{**parts, "forward_s": forward, "backward_s": backward})
+
+
+def in_stack(layers: Layers, stack: Stack) -> Layers:
+    """The same layers as a stack runs them.
+
+    Kernels take `compute_factor` as long; a layer takes no less than the CPU needs to start its
+    kernels; traffic takes `communication_factor` as long.
+    """
+
+    def scaled(time: LayerTime, host_forward_s: float, host_backward_s: float) -> LayerTime:
+        parts = {
+            field.name: getattr(time, field.name) * stack.communication_factor
+            for field in fields(LayerTime)
+        }
+        forward = np.maximum(time.forward_s * stack.compute_factor, host_forward_s)
+        backward = np.maximum(time.backward_s * stack.compute_factor, host_backward_s)
+        again = time.recompute_s * stack.compute_factor
+        return LayerTime(
+            **{**parts, "forward_s": forward, "backward_s": backward, "recompute_s": again}
+        )
+
+    return Layers(
+        kinds=tuple(
+            scaled(kind, stack.host_forward_s, stack.host_backward_s) for kind in layers.kinds
+        ),
+        head=scaled(layers.head, 0.0, 0.0),
+        embedding=scaled(layers.embedding, 0.0, 0.0),
+        used=layers.used,
+    )

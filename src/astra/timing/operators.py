@@ -1,0 +1,299 @@
+"""A layer as a list of operators with their seconds, forward and backward.
+
+Shapes follow Megatron-LM's layers: what tensor, context and expert parallelism leave of each
+matrix on one GPU. Arrays run over keys: the distinct ways to cut a layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.model.flops import mean_reach
+from astra.model.kinds import LayerKind
+from astra.model.shape import Mla, Model, Moe
+from astra.timing.device import Device
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Distinct ways to cut a layer. (key,)"""
+
+    micro_batch: Floats
+    seq_len: Floats
+    tp: Floats
+    cp: Floats
+    sp: Floats  # tp where the sequence is shared among tensor-parallel ranks, else 1
+    ep: Floats
+    etp: Floats
+    capacity: Floats  # tokens an expert takes for each one routed to it on average
+
+    @property
+    def tokens(self) -> Floats:
+        """Of one micro-batch on one GPU, before sequence parallelism shares them."""
+        return self.micro_batch * self.seq_len / self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a layer, and the module that recompute knows it by."""
+
+    name: str
+    module: str
+    forward_s: Floats
+    backward_s: Floats
+    wgrad_s: Floats | None = None  # the part of the backward pass that nothing waits for
+
+
+def layer_operators(
+    model: Model, kind: LayerKind, keys: Keys, device: Device, fused_attention: bool
+) -> list[Operator]:
+    """All operators of one decoder layer, in the order of the forward pass."""
+    if model.mla is not None:
+        attention = _latent_attention(model, model.mla, kind, keys, device, fused_attention)
+    else:
+        attention = _attention(model, kind, keys, device, fused_attention)
+    if kind.mlp == "moe":
+        assert model.moe is not None
+        mlp = _experts(model, model.moe, keys, device)
+    else:
+        mlp = _mlp(model, model.ffn, keys, device, "mlp")
+    return [*attention, *mlp, *_stream(model, keys, device)]
+
+
+def _linear(
+    name: str, module: str, keys: Keys, n: Floats | float, k: Floats | float, device: Device
+) -> Operator:
+    """A linear layer over all tokens, with fp8 casts of what goes in."""
+    m = keys.tokens
+    ns, ks = np.broadcast_to(n, m.shape), np.broadcast_to(k, m.shape)
+    wgrad = device.gemm_s(m, ns, ks, "wgrad")
+    casts = _casts(m, ks, device), _casts(m, ns, device)
+    return Operator(
+        name,
+        module,
+        device.gemm_s(m, ns, ks, "forward") + casts[0],
+        device.gemm_s(m, ns, ks, "dgrad") + wgrad + casts[1],
+        wgrad,
+    )
+
+
+def _casts(tokens: Floats, width: Floats, device: Device) -> Floats:
+    """fp8 reads an input once more and writes it twice, as it is and transposed."""
+    if device.precision not in ("fp8", "fp4"):
+        return np.zeros(tokens.shape)
+    return device.memory_s(4.0 * tokens * width)
+
+
+def _attention(
+    model: Model, kind: LayerKind, keys: Keys, device: Device, fused: bool
+) -> list[Operator]:
+    queries = model.heads * model.head_dim / keys.tp
+    keys_values = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
+    rotated = 4.0 * keys.tokens * (queries + keys_values)
+    passes = 2.0 if model.qk_norm is not None else 1.0
+    return [
+        _linear("qkv", "attention", keys, queries + 2 * keys_values, model.hidden, device),
+        Operator(
+            "rope",
+            "attention",
+            device.memory_s(passes * rotated),
+            device.memory_s(passes * rotated),
+        ),
+        _core(model, kind, keys, device, model.head_dim, model.head_dim, fused),
+        _linear("attention_out", "attention", keys, model.hidden, queries, device),
+    ]
+
+
+def _latent_attention(
+    model: Model, mla: Mla, kind: LayerKind, keys: Keys, device: Device, fused: bool
+) -> list[Operator]:
+    """Down-projections on every tensor-parallel rank, up-projections cut by heads."""
+    query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    rank = mla.q_lora_rank or 0
+    heads = model.heads / keys.tp
+    shared = Keys(
+        micro_batch=keys.micro_batch / keys.sp,
+        seq_len=keys.seq_len,
+        tp=keys.tp,
+        cp=keys.cp,
+        sp=keys.sp,
+        ep=keys.ep,
+        etp=keys.etp,
+        capacity=keys.capacity,
+    )
+    down = rank + mla.kv_lora_rank + mla.qk_rope_head_dim
+    unfolded = heads * (query + mla.qk_nope_head_dim + mla.v_head_dim)
+    copied = 4.0 * keys.tokens * (unfolded + heads * query)
+    normed = 4.0 * shared.tokens * down
+    return [
+        _linear("latent_down", "attention", shared, down, model.hidden, device),
+        Operator("latent_norms", "attention", device.memory_s(normed), device.memory_s(normed)),
+        _linear("query_up", "mla_up_proj", keys, heads * query, rank or model.hidden, device),
+        _linear(
+            "key_value_up",
+            "mla_up_proj",
+            keys,
+            heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+            mla.kv_lora_rank,
+            device,
+        ),
+        Operator("rope", "mla_up_proj", device.memory_s(copied), device.memory_s(copied)),
+        _core(model, kind, keys, device, query, mla.v_head_dim, fused),
+        _linear("attention_out", "attention", keys, model.hidden, heads * mla.v_head_dim, device),
+    ]
+
+
+def _core(
+    model: Model,
+    kind: LayerKind,
+    keys: Keys,
+    device: Device,
+    query_dim: int,
+    value_dim: int,
+    fused: bool,
+) -> Operator:
+    """Scores and weighted values; causal and windowed positions counted as far as they reach.
+
+    Context parallelism cuts the causal triangle in balanced halves, so each rank does 1 / cp.
+    """
+    heads = model.heads / keys.tp
+    if not fused:
+        return _unfused_core(keys, device, heads, query_dim + value_dim)
+    lengths = np.unique(keys.seq_len)
+    reach = np.zeros(keys.seq_len.shape)
+    for length in lengths:
+        reach[keys.seq_len == length] = mean_reach(kind, int(length))
+    flops = 2.0 * keys.tokens * heads * (query_dim + value_dim) * reach
+    lengths_seen = np.maximum(2 * reach / keys.cp, 1.0)
+
+    def seconds(backward: bool) -> Floats:
+        return device.attention_s(
+            flops=flops,
+            seq_len=lengths_seen,
+            head_dim=float(max(query_dim, value_dim)),
+            heads=heads,
+            batch=keys.micro_batch,
+            backward=backward,
+        )
+
+    return Operator("core_attention", "core_attn", seconds(False), seconds(True))
+
+
+def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Operator:
+    """Two batched products over the whole square, and softmax and dropout through memory."""
+    rows = keys.tokens * heads
+    square = rows * keys.seq_len
+    half = np.full(rows.shape, dims / 2.0)
+    matmul = 2 * device.gemm_s(rows, keys.seq_len, half, "forward", device.half)
+    matmul_back = 2 * (
+        device.gemm_s(rows, keys.seq_len, half, "dgrad", device.half)
+        + device.gemm_s(rows, keys.seq_len, half, "wgrad", device.half)
+    )
+    return Operator(
+        "core_attention",
+        "core_attn",
+        matmul + device.memory_s(11.0 * square, 3),
+        matmul_back + device.memory_s(15.0 * square, 3),
+    )
+
+
+def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> list[Operator]:
+    ups = 1 + model.gated_mlp
+    cut = width / keys.tp
+    through = keys.tokens * cut
+    act = device.memory_s(2.0 * (ups + 1) * through)
+    act_back = device.memory_s(2.0 * (2 * ups + 1) * through)
+    return [
+        _linear("mlp_up", module, keys, ups * cut, model.hidden, device),
+        Operator("activation", module, act, act_back),
+        _linear("mlp_down", module, keys, model.hidden, cut, device),
+    ]
+
+
+def _experts(model: Model, moe: Moe, keys: Keys, device: Device) -> list[Operator]:
+    """Router, permutation, grouped products of the local experts, shared experts."""
+    arriving = keys.tokens / keys.sp
+    routed = arriving * moe.top_k * keys.capacity * keys.etp
+    local = np.maximum(moe.experts / keys.ep, 1.0)
+    ups = 1 + model.gated_mlp
+    cut = moe.moe_ffn / keys.etp
+    hidden = np.full(routed.shape, float(model.hidden))
+    half = np.full(routed.shape, float(moe.experts))
+    router = device.gemm_s(arriving, half, hidden, "forward", device.half)
+    scores = device.memory_s(24.0 * arriving * moe.experts, 6)
+    moved = device.memory_s(8.0 * routed * model.hidden, 4)
+    act = device.memory_s(2.0 * (ups + 1) * routed * cut)
+    act_back = device.memory_s(2.0 * (2 * ups + 1) * routed * cut)
+
+    def grouped(name: str, n: Floats, k: Floats) -> Operator:
+        wgrad = device.grouped_gemm_s(local, routed, n, k, "wgrad")
+        return Operator(
+            name,
+            "moe",
+            device.grouped_gemm_s(local, routed, n, k, "forward") + _casts(routed, k, device),
+            device.grouped_gemm_s(local, routed, n, k, "dgrad") + wgrad + _casts(routed, n, device),
+            wgrad,
+        )
+
+    found = [
+        Operator("router", "moe", router + scores, 2 * router + scores),
+        Operator("permute", "moe", moved, moved),
+        grouped("experts_up", ups * cut, hidden),
+        Operator("experts_activation", "moe_act", act, act_back),
+        grouped("experts_down", hidden, cut),
+    ]
+    if moe.shared_ffn:
+        found += _mlp(model, moe.shared_ffn, keys, device, "shared_experts")
+    return found
+
+
+def _stream(model: Model, keys: Keys, device: Device) -> list[Operator]:
+    """Norms and residual additions, on the share of the sequence a rank has."""
+    stream = keys.tokens * model.hidden / keys.sp
+    norms = model.norms_per_layer
+    return [
+        Operator(
+            "norms",
+            "layernorm",
+            device.memory_s(4.0 * norms * stream, norms),
+            device.memory_s(6.0 * norms * stream, norms),
+        ),
+        Operator(
+            "residual", "residual", device.memory_s(12.0 * stream, 2), device.memory_s(8.0 * stream)
+        ),
+    ]
+
+
+def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
+    """Final norm, logits and the loss over the vocabulary."""
+    vocab = -(-model.vocab // 128) * 128 / keys.tp
+    hidden = np.full(vocab.shape, float(model.hidden))
+    logits = keys.tokens * vocab
+    wgrad = device.gemm_s(keys.tokens, vocab, hidden, "wgrad", device.half)
+    norm = 4.0 * keys.tokens * model.hidden / keys.sp
+    return [
+        Operator("final_norm", "head", device.memory_s(norm), device.memory_s(1.5 * norm)),
+        Operator(
+            "logits",
+            "head",
+            device.gemm_s(keys.tokens, vocab, hidden, "forward", device.half),
+            device.gemm_s(keys.tokens, vocab, hidden, "dgrad", device.half) + wgrad,
+            wgrad,
+        ),
+        Operator(
+            "loss", "head", device.memory_s(18.0 * logits, 5), device.memory_s(10.0 * logits, 2)
+        ),
+    ]
+
+
+def embedding_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
+    """Looking rows up, and adding gradients to them."""
+    rows = keys.tokens * model.hidden
+    return [
+        Operator(
+            "embedding", "embedding", device.memory_s(4.0 * rows), device.memory_s(10.0 * rows)
+        )
+    ]

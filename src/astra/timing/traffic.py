@@ -1,0 +1,169 @@
+"""Communication inside a layer: tensor, context and expert parallel, and how much of it shows."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.hardware.cluster import Gpu
+from astra.hardware.topology import ranks_per_domain
+from astra.model.shape import Model
+from astra.timing.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    p2p_s,
+    reduce_scatter_s,
+)
+from astra.timing.links import overlap_slowdown
+from astra.timing.operators import Keys, Operator
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TP_OVERLAP_SHOWS = 0.3  # of tensor-parallel traffic pipelined with its matrix product; guessed
+EP_OVERLAP_SHOWS = 0.15  # of all-to-all hidden behind another micro-batch; guessed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Exposed seconds of one layer. (key,)"""
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+class Place(NamedTuple):
+    """How a kind of group lies: ranks that share a link domain, and ranks that share a node."""
+
+    domain: Ints
+    node: Ints
+
+
+def _inside(size: Floats, stride: Floats, gpu: Gpu) -> Place:
+    ranks, step = _whole(size), _whole(stride)
+    return Place(
+        ranks_per_domain(ranks, step, gpu.link.domain_gpus),
+        ranks_per_domain(ranks, step, gpu.node.gpus),
+    )
+
+
+def _whole(degree: Floats) -> Ints:
+    return degree.astype(np.int64)
+
+
+def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu) -> Floats:
+    """What is left of traffic that runs beside compute, and what it costs that compute.
+
+    Hidden seconds slow the kernels beside them; the rest is exposed.
+    """
+    hidden = np.minimum(traffic_s, behind_s)
+    return traffic_s - hidden + overlap_slowdown(gpu) * hidden
+
+
+def tensor_traffic(
+    model: Model, keys: Keys, gpu: Gpu, operators: list[Operator], overlap: bool, element: float
+) -> Traffic:
+    """Two exchanges before and two after the matrix products of a layer.
+
+    With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
+    2022, section 4.2.2). Backward, Megatron-LM hides the gather of a saved input behind dgrad
+    and the reduction of its gradient behind wgrad.
+    """
+    payload = keys.tokens * model.hidden * element
+    ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), gpu)
+    gather = all_gather_s(payload, ranks, near.domain, gpu, near.node)
+    scatter = reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
+    reduce = all_reduce_s(payload, ranks, near.domain, gpu, near.node)
+    shared = keys.sp > 1
+    wgrad = sum((op.wgrad_s for op in operators if op.wgrad_s is not None), np.zeros(1)) / 2
+    forward = np.where(shared, 2 * (gather + scatter), 2 * reduce)
+    in_sync = np.where(shared, 2 * gather, 0.0)
+    beside = np.where(shared, 2 * (gather + scatter), 2 * reduce)
+    if overlap:
+        hidden = overlap_slowdown(gpu)
+        forward = forward * (TP_OVERLAP_SHOWS + hidden * (1 - TP_OVERLAP_SHOWS))
+        in_sync = in_sync * (TP_OVERLAP_SHOWS + hidden * (1 - TP_OVERLAP_SHOWS))
+    backward = in_sync + _shown(beside, 2 * wgrad, gpu)
+    alone = keys.tp <= 1
+    return Traffic(
+        forward_s=np.where(alone, 0.0, forward), backward_s=np.where(alone, 0.0, backward)
+    )
+
+
+def context_traffic(
+    model: Model, keys: Keys, gpu: Gpu, core: Operator, comm_type: str, element: float
+) -> Traffic:
+    """Keys and values of the other ranks: passed around a ring behind attention, gathered, or
+    exchanged for heads.
+    """
+    if model.mla is not None:
+        width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
+        cut = width / keys.tp
+        queries = cut
+    else:
+        cut = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
+        queries = model.heads * model.head_dim / keys.tp
+    near = _inside(keys.cp, keys.tp, gpu)
+    block = 2 * keys.tokens * cut * element
+    if comm_type == "p2p":
+        hop = p2p_s(block, np.maximum(near.domain, near.node) >= keys.cp, gpu)
+        ring = (keys.cp - 1) * hop
+        share = (keys.cp - 1) / keys.cp
+        forward = _shown(ring, core.forward_s * share, gpu)
+        backward = _shown(2 * ring, core.backward_s * share, gpu)
+    elif comm_type == "allgather":
+        forward = all_gather_s(block * keys.cp, _whole(keys.cp), near.domain, gpu, near.node)
+        backward = forward + reduce_scatter_s(
+            block * keys.cp, _whole(keys.cp), near.domain, gpu, near.node
+        )
+    else:
+        exchanged = keys.tokens * (2 * queries + 2 * cut) * element
+        forward = all_to_all_s(exchanged, _whole(keys.cp), near.domain, gpu, near.node)
+        backward = forward
+    alone = keys.cp <= 1
+    return Traffic(
+        forward_s=np.where(alone, 0.0, forward), backward_s=np.where(alone, 0.0, backward)
+    )
+
+
+def expert_traffic(
+    model: Model, keys: Keys, gpu: Gpu, dispatcher: str, overlap: bool, element: float
+) -> Traffic:
+    """Dispatch and combine: tokens to their experts and back, in either pass."""
+    moe = model.moe
+    assert moe is not None
+    arriving = keys.tokens / keys.sp
+    near = _inside(keys.ep, keys.etp, gpu)
+    sent = arriving * moe.top_k * keys.capacity * model.hidden * element
+    if dispatcher == "allgather":
+        whole = arriving * keys.ep * keys.etp * model.hidden * element
+        ranks = _whole(keys.ep * keys.etp)
+        close = _inside(keys.ep * keys.etp, np.ones_like(keys.ep), gpu)
+        once = all_gather_s(whole, ranks, close.domain, gpu, close.node) + reduce_scatter_s(
+            whole, ranks, close.domain, gpu, close.node
+        )
+    else:
+        if dispatcher in ("deepep", "hybridep"):
+            sent = sent * _sent_once(keys.ep / near.domain, moe.top_k)
+        once = 2 * all_to_all_s(sent, _whole(keys.ep), near.domain, gpu, near.node)
+        close = _inside(keys.etp, np.ones_like(keys.etp), gpu)
+        spread = sent * keys.etp
+        once = once + all_gather_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
+        once = once + reduce_scatter_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
+    if overlap:
+        once = once * (EP_OVERLAP_SHOWS + overlap_slowdown(gpu) * (1 - EP_OVERLAP_SHOWS))
+    alone = keys.ep * keys.etp <= 1
+    shown = np.where(alone, 0.0, once)
+    return Traffic(forward_s=shown, backward_s=shown)
+
+
+def _sent_once(domains: Floats, top_k: int) -> Floats:
+    """A token goes to a domain once, however many of its experts are there.
+
+    Expected distinct domains among k uniform draws, over k:  d (1 - (1 - 1/d)^k) / k.
+    """
+    count = np.maximum(domains, 1.0)
+    distinct = count * (1 - (1 - 1 / count) ** top_k)
+    return np.where(count > 1, distinct / top_k, 1.0)

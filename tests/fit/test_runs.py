@@ -1,0 +1,226 @@
+"""Tables of measured runs: an excerpt of published ones, and hostile files."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra.errors import InputError
+from astra.fit.cells import LONGEST_CELL
+from astra.fit.runs import NEEDED, ONE_TYPE, Run, parse_runs, read_files, read_runs
+from astra.model.parameters import parameters
+
+DATA = Path(__file__).parent / "data"
+HEADER = (*NEEDED, *ONE_TYPE)
+GOOD = {
+    "row_id": "mine-1",
+    "model": "llama-3-8b",
+    "num_layers": "32",
+    "hidden_size": "4096",
+    "seq_len": "8192",
+    "global_batch": "64",
+    "gpu_id": "H100-80GB-SXM",
+    "num_gpus": "8",
+    "measured_step_time_s": "4.2",
+}
+
+
+def table(*rows: dict[str, str]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, dict.fromkeys([*HEADER, *(k for row in rows for k in row)]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def excerpt() -> dict[str, Run]:
+    return {run.row_id: run for run in read_runs(DATA / "runs.csv").runs}
+
+
+def find(excerpt: dict[str, Run], family: str, **wanted: object) -> Run:
+    return next(
+        run
+        for run in excerpt.values()
+        if run.family == family
+        and all(getattr(run.plan, name, None) == value for name, value in wanted.items())
+    )
+
+
+def test_the_excerpt_is_read_and_only_rows_without_figures_are_skipped() -> None:
+    found = read_runs(DATA / "runs.csv")
+    assert len(found.runs) >= 38
+    assert {row.reason for row in found.skipped} == {
+        "neither a step time nor a memory peak was measured"
+    }
+
+
+def test_every_plan_uses_the_gpus_and_samples_of_its_row(excerpt: dict[str, Run]) -> None:
+    with (DATA / "runs.csv").open(newline="") as file:
+        rows = {row["row_id"]: row for row in csv.DictReader(file)}
+    for row_id, run in excerpt.items():
+        row, plan = rows[row_id], run.plan
+        assert sum(plan.gpus.values()) == int(row["num_gpus"])
+        assert plan.global_batch == int(row["global_batch"])
+        held = plan.pipelines[0]
+        if row["micro_batch"]:
+            assert held.replicas * held.micro_batches * plan.micro_batch == plan.global_batch
+        assert sum(held.layers) == plan.model.layers == int(row["num_layers"])
+
+
+def test_parameters_of_an_mpt_are_those_its_source_counted(excerpt: dict[str, Run]) -> None:
+    assert parameters(find(excerpt, "llm-foundry").plan.model).total == 64_862_437_376
+
+
+def test_a_layout_in_the_overlap_cell_cuts_the_chunks(excerpt: dict[str, Run]) -> None:
+    run = next(r for r in excerpt.values() if r.plan.chunk_layers == (4,) * 15 + (1,))
+    assert run.plan.mtp_layers == run.plan.model.mtp_layers == 1
+    assert run.plan.schedule == "interleaved" and run.plan.vpp == 8
+
+
+def test_what_the_zoo_lent_is_said(excerpt: dict[str, Run]) -> None:
+    cut = next(r for r in excerpt.values() if r.model_name == "llama3-70b (12 layers)")
+    assert cut.plan.model.layers == 12
+    assert "model details as llama-3-70b" in cut.assumed
+    assert "llama-3-70b cut to 12 layers" in cut.assumed
+    latent = next(r for r in excerpt.values() if r.model_name == "deepseekv2 (4 layers)")
+    assert latent.plan.model.mla is not None and latent.plan.model.mla.q_lora_rank == 1536
+
+
+def test_failed_runs_are_labels_and_not_runs_that_fit(excerpt: dict[str, Run]) -> None:
+    failed = [run for run in excerpt.values() if run.failed_for_memory]
+    assert len(failed) == 2 and not any(run.ran for run in failed)
+    assert all(run.measured_step_s is None for run in failed)
+
+
+def test_runtimes_and_stacks_by_framework(excerpt: dict[str, Run]) -> None:
+    found = {run.family: (run.plan.runtime, run.stack) for run in excerpt.values()}
+    assert found["llm-foundry"] == ("fsdp", "llm-foundry")
+    assert found["vtrain-multi"] == ("megatron", "megatron-deepspeed")
+    assert found["mlperf"] == ("megatron", "megatron")
+    assert found["fms-fsdp"] == ("fsdp", "torch-compile")
+
+
+def test_mixed_runs_keep_their_pipelines_and_links() -> None:
+    found = read_runs(DATA / "mixed.csv")
+    assert [row.row_id for row in found.skipped] == ["amp-het-10"]
+    amp, sailor = found.runs[0], found.runs[2]
+    assert amp.family == "amp-het" and amp.plan.pipelines[0].layers == (5, 7, 6, 6)
+    pools = {pool.gpu.name: pool for pool in amp.plan.cluster.pools}
+    assert {name: pool.count for name, pool in pools.items()} == {"T4": 4, "V100-16GB-SXM2": 12}
+    assert pools["V100-16GB-SXM2"].gpu.node.nic_bytes_per_s == 10e9 / 8 / 4
+    assert pools["V100-16GB-SXM2"].gpu.link.domain_gpus == 4
+    assert sailor.plan.precision == "fp32" and sailor.memory_kind == "device"
+
+
+def test_a_short_table_of_ones_own_is_enough() -> None:
+    found = parse_runs(table(GOOD), "mine.csv")
+    assert not found.skipped and found.runs[0].family == "unnamed"
+    assert found.runs[0].plan.dp == 8 and found.runs[0].plan.model.vocab == 128_256
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gpu_id": "abacus"}, "unknown GPU"),
+        ({"gpu_id": "/etc/passwd"}, "gpu_id is not known"),
+        ({"num_gpus": ""}, "num_gpus is not known"),
+        ({"num_gpus": "1e300"}, "num_gpus"),
+        ({"num_gpus": "7", "tp": "2"}, "do not divide"),
+        ({"pp": "64", "num_gpus": "64"}, "more stages"),
+        ({"measured_step_time_s": "fast"}, "not a number"),
+        ({"measured_step_time_s": "-1"}, "above zero"),
+        ({"measured_step_time_s": "nan"}, "not a number"),
+        ({"seq_len": "0"}, "seq_len"),
+        ({"model": "x", "num_layers": ""}, "num_layers is not known"),
+        ({"model": "x", "num_layers": "999999999"}, "layers"),
+        ({"model": "x", "num_heads": "7"}, "head_dim"),
+        ({"model": "x", "num_heads": "32", "num_kv_heads": "5"}, "kv_heads"),
+        ({"recompute": "maybe"}, "recompute"),
+        ({"zero_stage": "everything"}, "zero_stage"),
+        ({"precision": "int2"}, "precision"),
+        ({"flash_attention": "perhaps"}, "flash_attention"),
+        ({"task": "LoRA"}, "adapters"),
+        ({"num_experts": "8", "top_k": "9"}, "top_k"),
+        ({"notes": "x" * (LONGEST_CELL + 1)}, "characters"),
+        ({"overlap": "pp_layout=((((", "pp": "2"}, "layout"),
+    ],
+)
+def test_a_bad_cell_skips_its_row_with_the_reason(changes: dict[str, str], reason: str) -> None:
+    found = parse_runs(table(GOOD, GOOD | {"row_id": "bad"} | changes), "mine.csv")
+    assert len(found.runs) == 1
+    assert [row.row_id for row in found.skipped] == ["bad"]
+    assert reason in found.skipped[0].reason
+
+
+HOSTILE = ("", "0", "-1", "1", "3", "1e9", "999999", "true", "[", "{}", "zero3 shard=0", "é\n",
+           "full:block:0", "pp_layout=Et*9999|L", "selective: x", "9" * 400, "nan")  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_cell_makes_the_reader_crash(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["runs.csv", "mixed.csv"]))
+    rows = list(csv.DictReader(io.StringIO((DATA / name).read_text())))
+    row = data.draw(st.sampled_from(rows))
+    for column in data.draw(st.lists(st.sampled_from(sorted(row)), min_size=1, max_size=4)):
+        row[column] = data.draw(st.sampled_from(HOSTILE))
+    found = parse_runs(one_row(row), "mine.csv")
+    assert len(found.runs) + len(found.skipped) == 1
+
+
+def one_row(row: dict[str, str]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(row))
+    writer.writeheader()
+    writer.writerow(row)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "pipelines",
+    ["", "[]", "{}", "[1]", "nonsense", "[" * 5000, '[{"replicas": 1}]',
+     '[{"replicas": 1, "micro_batches": 1, "segments": []}]',
+     '[{"replicas": 1, "micro_batches": 1, "segments": [{"gpu": "../x.toml", "stages": 1,'
+     ' "layers": [32], "tp": 1}]}]'],
+)  # fmt: skip
+def test_bad_pipelines_skip_their_row(pipelines: str) -> None:
+    row = {name: value for name, value in GOOD.items() if name not in ONE_TYPE}
+    found = parse_runs(table(row | {"pipelines": pipelines, "micro_batch": "1"}), "mine.csv")
+    assert not found.runs and len(found.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("\n\n", "empty"),
+        ("a,b,c\n1,2,3\n", "row_id is missing"),
+        ("row_id\nx\n", "model is missing"),
+        (",".join(HEADER).replace("gpu_id", "gpu_idd") + "\n", "Did you mean gpu_idd"),
+        (",".join((*HEADER, "model")) + "\n", "twice"),
+        ("\0\1\2", "zero bytes"),
+        (",".join(HEADER) + "\n" + "x" * 200_000 + "\n", "not CSV"),
+    ],
+)
+def test_what_is_no_table_of_runs_is_an_error(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_runs(text, "mine.csv")
+
+
+def test_ragged_rows_and_open_quotes_do_no_harm() -> None:
+    header = ",".join(HEADER)
+    found = parse_runs(f'{header}\nshort\n"open quote,1,2\n', "mine.csv")
+    assert not found.runs and len(found.skipped) == 2
+    assert not parse_runs(header + "\n", "mine.csv").runs
+
+
+def test_binary_and_missing_files_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(InputError, match="UTF-8"):
+        read_files([tmp_path / "x.csv"])
+    with pytest.raises(InputError, match="no such file"):
+        read_files([tmp_path / "y.csv"])

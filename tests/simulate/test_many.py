@@ -1,0 +1,80 @@
+"""Columns of pipelines give the times that each pipeline gives by itself."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.simulate.random_pipes import joined, one_by_one, random_pipes, shapes
+
+from astra.simulate.many import stage_end_s, step_s, unrolled
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(shapes(), min_size=1, max_size=4), st.integers(0, 10_000))
+def test_columns_and_events_agree_on_random_pipelines(
+    mixture: list[dict[str, int]], seed: int
+) -> None:
+    pipes = joined([random_pipes(seed + i, 3, **shape) for i, shape in enumerate(mixture)])
+    timelines = one_by_one(pipes)
+    expected = np.array([timeline.step_s for timeline in timelines])
+    assert np.allclose(step_s(pipes), expected, rtol=1e-12, atol=0)
+    end_s = stage_end_s(pipes)
+    for plan, timeline in enumerate(timelines):
+        stages = len(timeline.busy_s)
+        last = timeline.end_s.max(axis=1)
+        assert np.allclose(end_s[-stages:, plan], last, rtol=1e-12, atol=0)
+        assert (end_s[:-stages, plan] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "micro_batches", "group"),
+    [
+        (1, 1, 200, 1),
+        (4, 1, 300, 4),
+        (7, 1, 257, 7),
+        (16, 1, 512, 16),
+        (1, 2, 120, 3),
+        (4, 2, 256, 4),
+        (4, 3, 130, 7),
+        (8, 2, 200, 8),
+    ],
+)
+def test_a_run_that_jumps_ends_where_the_full_run_ends(
+    stages: int, chunks: int, micro_batches: int, group: int
+) -> None:
+    pipes = random_pipes(
+        stages, 60, stages=stages, chunks=chunks, micro_batches=micro_batches, group=group
+    )
+    full = stage_end_s(pipes, skip=False)
+    assert np.allclose(stage_end_s(pipes), full, rtol=1e-12, atol=0)
+    events = [timeline.step_s for timeline in one_by_one(pipes.take(np.arange(5)))]
+    assert np.allclose(full.max(axis=0)[:5], events, rtol=1e-12, atol=0)
+
+
+def test_pipelines_of_all_depths_share_a_table() -> None:
+    tables = [
+        random_pipes(depth, 5, stages=depth, chunks=1, micro_batches=20, group=depth)
+        for depth in range(1, 14)
+    ]
+    pipes = joined(tables)
+    alone = np.concatenate([step_s(table) for table in tables])
+    assert np.allclose(step_s(pipes), alone, rtol=1e-12, atol=0)
+
+
+def test_a_pipeline_takes_the_same_time_alone_as_in_a_table() -> None:
+    pipes = random_pipes(3, 50, stages=6, chunks=1, micro_batches=100, group=6)
+    alone = [step_s(pipes.take(np.array([plan])))[0] for plan in range(50)]
+    assert np.allclose(step_s(pipes), alone, rtol=1e-12, atol=0)
+
+
+def test_a_group_smaller_than_the_pipeline_is_our_mistake() -> None:
+    pipes = random_pipes(0, 1, stages=4, chunks=2, micro_batches=8, group=3)
+    with pytest.raises(AssertionError, match="fewer micro-batches than stages"):
+        step_s(pipes)
+
+
+def test_runs_of_equal_stages_unroll_to_stages_with_the_last_one_last() -> None:
+    stages = np.array([[2, 0], [0, 1], [1, 1]])
+    column = np.array([[1.0, 9.0], [9.0, 4.0], [3.0, 5.0]])
+    assert unrolled(stages, column).tolist() == [[1, 0], [1, 4], [3, 5]]
+    assert unrolled(stages, np.stack([column, 2 * column]))[1].tolist() == [[2, 0], [2, 8], [6, 10]]

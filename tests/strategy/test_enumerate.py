@@ -1,0 +1,422 @@
+"""The enumerated space against plain loops: every plan once, and nothing else."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.strategy.mixed_plans import small_model
+
+from astra.export.targets import export_files
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.topology import allowed_counts
+from astra.strategy.enumerate import CHUNK_ROWS, enumerate_plans
+from astra.strategy.plan import Plan, Runtime, check_structure
+from astra.strategy.plan_file import plan_of
+from astra.strategy.plans import COLUMNS, Plans, Task, concatenate, plan_at
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.space import Question, Space, parse_set
+
+Key = tuple[Any, ...]
+
+
+def question(
+    layers: int = 4,
+    experts: int = 0,
+    gpus: int = 8,
+    batch: int = 4,
+    seq_len: int = 2048,
+    runtime: Runtime = "megatron",
+    gpu: str = "h100",
+) -> Question:
+    cluster = Cluster(name="small", pools=(Pool(gpu=find_gpu(gpu)[0], count=gpus),))
+    task = Task(model=small_model(layers, experts), cluster=cluster, runtime=runtime)
+    return Question(task, batch, seq_len)
+
+
+@cache
+def table_of(asked: Question, *sets: str) -> Plans:
+    found = list(enumerate_plans(Space(asked, parse_set(sets))))
+    return concatenate(found)
+
+
+def rows_as_bytes(table: Plans) -> list[bytes]:
+    """Every column of a plan, in one piece; a chunking as its layers."""
+    columns = [np.reshape(getattr(table, name), (-1, len(table))) for name in COLUMNS]
+    chunks = [str(table.chunk_layers[row]) if row >= 0 else "" for row in table.chunking]
+    skip = COLUMNS.index("chunking")
+    parts = [column.T for place, column in enumerate(columns) if place != skip]
+    return [
+        b"|".join(part[row].tobytes() for part in parts) + chunks[row].encode()
+        for row in range(len(table))
+    ]
+
+
+def keys_of(table: Plans, asked: Question) -> Counter[Key]:
+    return Counter(key_of(plan_at(table, row, asked.task)) for row in range(len(table)))
+
+
+def key_of(plan: Plan) -> Key:
+    """What distinguishes plans of the space, in a person's words."""
+    pipeline = plan.pipelines[0]
+    segment = pipeline.segments[0]
+    return (
+        segment.tp,
+        plan.cp,
+        plan.pp,
+        plan.micro_batch,
+        plan.dp,
+        pipeline.layers,
+        plan.vpp,
+        plan.chunk_layers,
+        segment.recompute,
+        plan.ep,
+        plan.etp,
+        plan.sharding,
+        plan.cp_comm_type,
+        plan.overlap_ep,
+        plan.offload_optimizer_fraction,
+    )
+
+
+# ------------------------------------------------------------------ the same in plain loops
+
+
+def divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def compositions(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """All ways to give every stage at least one layer."""
+    if stages == 1:
+        yield (layers,)
+        return
+    for first in range(1, layers - stages + 2):
+        for rest in compositions(layers - first, stages - 1):
+            yield (first, *rest)
+
+
+def is_tried(split: tuple[int, ...], layers: int) -> bool:
+    """The splits of the documentation: even, uneven ends, the left-over in the middle."""
+    stages = len(split)
+    least, extra = divmod(layers, stages)
+    before = -(-(stages - extra) // 2)
+    if split == tuple(least + (before <= k < before + extra) for k in range(stages)):
+        return True
+    if stages == 1:
+        return False
+    middles = {-(-(layers + more) // stages) for more in (0, 1, 2)}
+    inner = set(split[1:-1])
+    return any(
+        inner <= {middle} and 1 <= split[0] <= middle and 1 <= split[-1] <= middle
+        for middle in middles
+    )
+
+
+def pipelines(layers: int, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
+    """(layers of each stage, vpp, uneven chunks or None)."""
+    for split in compositions(layers, pp):
+        if is_tried(split, layers):
+            most = max(split) if pp > 1 and virtual else 1
+            for vpp in range(1, most + 1):
+                if all(held % vpp == 0 for held in split):
+                    yield split, vpp, None
+    if pp == 1 or not virtual:
+        return
+    for vpp in range(2, layers + 2):
+        for size, first, last in itertools.product(range(1, layers + 2), (0, 1), (0, 1)):
+            chunks = [size] * (pp * vpp)
+            chunks[0] -= first
+            chunks[-1] -= last
+            if first + last and min(chunks) >= 1 and sum(chunks) == layers:
+                stages = tuple(sum(chunks[stage::pp]) for stage in range(pp))
+                yield stages, vpp, tuple(chunks)
+
+
+def recomputes(asked: Question, chunk: int) -> Iterator[str]:
+    yield "none"
+    runtime = asked.task.runtime
+    if runtime == "deepspeed":
+        yield "full:uniform:1"
+        return
+    if runtime == "fsdp":
+        yield from ("selective", "full:uniform:1")
+        return
+    modules = ["layernorm", "mlp"]
+    if asked.task.model.moe:
+        modules += ["moe", "moe_act"]
+    for count in range(1, len(modules) + 1):
+        for chosen in itertools.combinations(modules, count):
+            if not {"moe", "moe_act"} <= set(chosen):
+                yield f"selective:{'+'.join(chosen)}"
+    yield from (f"full:uniform:{count}" for count in range(1, chunk + 1))
+    yield from (f"full:block:{count}" for count in range(1, chunk))
+
+
+def by_plain_loops(asked: Question) -> Counter[Key]:
+    """Every combination of the declared values, less those documented as no plan of their own."""
+    task, batch = asked.task, asked.global_batch
+    pool, moe, layers = task.cluster.pools[0], task.model.moe, task.model.layers
+    shardings = {
+        "fsdp": ("gradients", "parameters"),
+        "deepspeed": ("optimizer", "gradients", "parameters"),
+    }.get(task.runtime, ("optimizer", "parameters"))
+    comms = {"deepspeed": ("a2a",), "fsdp": ("p2p", "allgather")}.get(
+        task.runtime, ("p2p", "a2a", "allgather")
+    )
+    overlaps = (False, True) if moe and task.runtime not in ("fsdp", "deepspeed") else (False,)
+    found: Counter[Key] = Counter()
+    for tp, pp, dp, micro_batch in itertools.product(
+        divisors(8), range(1, layers + 1), divisors(batch), divisors(batch)
+    ):
+        for cp in (2**n for n in range(6) if 2**n <= asked.seq_len // 1024):
+            gpus = tp * pp * dp * cp
+            if gpus not in allowed_counts(pool) or batch % (dp * micro_batch) or micro_batch > 16:
+                continue
+            for ep, etp, comm, hidden in itertools.product(
+                divisors(moe.experts) if moe else [1],
+                sorted({1, tp}) if moe else [1],
+                comms if cp > 1 else comms[:1],
+                overlaps,
+            ):
+                if tp * cp * dp % (ep * etp):
+                    continue
+                for stages, vpp, chunks in pipelines(layers, pp, task.runtime != "deepspeed"):
+                    if hidden and not (ep > 1 and (pp == 1 or vpp > 1)):
+                        continue
+                    largest = max(-(-held // vpp) for held in stages)
+                    for recompute, sharding, fraction in itertools.product(
+                        recomputes(asked, largest), shardings, (0.0, 1.0)
+                    ):
+                        key = (tp, cp, pp, micro_batch, dp, stages, vpp, chunks, recompute)
+                        found[(*key, ep, etp, sharding, comm, hidden, fraction)] += 1
+    return found
+
+
+QUESTIONS = [
+    question(layers=4, gpus=4, batch=4),
+    question(layers=5, gpus=8, batch=6),
+    question(layers=7, gpus=2, batch=2, seq_len=1024),
+    question(layers=4, gpus=16, batch=3),
+    question(layers=6, gpus=1, batch=8),
+    question(layers=4, gpus=8, batch=2, runtime="fsdp"),
+    question(layers=5, gpus=8, batch=4, runtime="deepspeed"),
+    question(layers=4, gpus=8, batch=2, runtime="flagscale"),
+    question(layers=2, experts=4, gpus=4, batch=2, seq_len=1024),
+    question(layers=3, experts=6, gpus=2, batch=2),
+    question(layers=2, experts=4, gpus=8, batch=2, runtime="fsdp"),
+]
+
+
+def name_of(asked: Question) -> str:
+    model, pool = asked.task.model, asked.task.cluster.pools[0]
+    kind = f"moe{model.moe.experts}" if model.moe else "dense"
+    return f"{asked.task.runtime}-{kind}-{model.layers}-layers-{pool.count}-gpus"
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=name_of)
+def test_the_space_is_what_plain_loops_find(asked: Question) -> None:
+    ours, loops = keys_of(table_of(asked), asked), by_plain_loops(asked)
+    assert max(loops.values()) == 1, "the loops themselves name a plan twice"
+    assert sorted(loops.keys() - ours.keys(), key=str)[:3] == []
+    assert sorted(ours.keys() - loops.keys(), key=str)[:3] == []
+    assert max(ours.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *QUESTIONS,
+        question(layers=12, gpus=16, batch=8, seq_len=1024),
+        question(layers=8, experts=8, gpus=8, batch=4, seq_len=1024),
+    ],
+    ids=name_of,
+)
+def test_no_plan_is_enumerated_twice(asked: Question) -> None:
+    rows = rows_as_bytes(table_of(asked))
+    assert len(rows) > 50
+    assert len(set(rows)) == len(rows)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "rtx-4090", "gb200"])
+@pytest.mark.parametrize("gpus", [1, 3, 6, 8, 16])
+def test_every_row_can_be_rented_holds_the_model_and_adds_up(gpu: str, gpus: int) -> None:
+    asked = question(layers=9, gpus=gpus, batch=12, gpu=gpu)
+    table = table_of(asked)
+    pool = asked.task.cluster.pools[0]
+    assert set(table.gpus.tolist()) <= set(allowed_counts(pool))
+    assert int(table.gpus.max()) == max(allowed_counts(pool))
+    assert (table.total_layers == 9).all()
+    samples = table.replicas[0] * table.micro_batches[0] * table.micro_batch
+    assert (samples == 12).all() and (table.micro_batches >= 1).all()
+    assert ((table.layers >= 1) | ~table.used).all()
+    assert (table.micro_batch <= 16).all()
+
+
+def test_what_follows_from_other_settings_follows() -> None:
+    table = table_of(question(layers=6, gpus=16, batch=8))
+    tp, copies = table.tp[0, 0], table.dp[0, 0] * table.cp
+    assert (table.sequence_parallel == (tp > 1)).all()
+    assert (table.overlap_tp == (tp > 1)).all()
+    assert (table.overlap_grad_reduce == (copies > 1)).all()
+    assert (table.overlap_param_gather == (copies > 1)).all()
+    assert (table.overlap_p2p == (table.vpp > 1)).all()
+    assert (table.shard_group == copies).all()
+    assert (table.microbatch_group == table.pp[0]).all()
+    assert ((table.schedule == 1) == (table.vpp > 1)).all()
+
+
+def test_the_same_question_gives_the_same_rows_in_the_same_order() -> None:
+    asked = question(layers=6, experts=4, gpus=8, batch=4, seq_len=1024)
+    once, again = (list(enumerate_plans(Space(asked))) for _ in range(2))
+    assert [len(table) for table in once] == [len(table) for table in again]
+    for one, other in zip(once, again, strict=True):
+        assert one.chunk_layers == other.chunk_layers
+        for name in COLUMNS:
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_tables_stay_small_enough_for_the_cache() -> None:
+    tables = list(enumerate_plans(Space(question(layers=12, experts=8, gpus=16, batch=8))))
+    assert len(tables) > 3
+    assert max(len(table) for table in tables) <= CHUNK_ROWS
+
+
+NARROWED = [
+    ("tp=2", lambda p: p.pipelines[0].segments[0].tp == 2),
+    ("tp=1,4", lambda p: p.pipelines[0].segments[0].tp in (1, 4)),
+    ("pp=2,3", lambda p: p.pp in (2, 3)),
+    ("dp=2", lambda p: p.dp == 2),
+    ("cp=1", lambda p: p.cp == 1),
+    ("vpp=2", lambda p: p.vpp == 2),
+    ("vpp=1", lambda p: p.vpp == 1),
+    ("micro_batch=1,4", lambda p: p.micro_batch in (1, 4)),
+    ("sharding=parameters", lambda p: p.sharding == "parameters"),
+    ("ep=2", lambda p: p.ep == 2),
+    ("ep=1,4", lambda p: p.ep in (1, 4)),
+    ("etp=1", lambda p: p.etp == 1),
+    ("overlap_ep=false", lambda p: not p.overlap_ep),
+    ("overlap_ep=true", lambda p: p.overlap_ep),
+    ("offload_optimizer_fraction=1", lambda p: p.offload_optimizer_fraction == 1),
+    (
+        "recompute=none,selective:moe",
+        lambda p: p.pipelines[0].segments[0].recompute in ("none", "selective:moe"),
+    ),
+    ("recompute=full", lambda p: p.pipelines[0].segments[0].recompute == "full:uniform:1"),
+]
+
+
+@cache
+def whole_space(asked: Question) -> tuple[Plan, ...]:
+    table = table_of(asked)
+    return tuple(plan_at(table, row, asked.task) for row in range(len(table)))
+
+
+@pytest.mark.parametrize(("text", "kept"), NARROWED, ids=[text for text, _ in NARROWED])
+def test_set_narrows_the_space_to_exactly_these_values(text: str, kept: Any) -> None:
+    asked = question(layers=4, experts=4, gpus=4, batch=4)
+    whole = whole_space(asked)
+    expected = Counter(key_of(plan) for plan in whole if kept(plan))
+    assert 0 < len(expected) < len(whole)
+    assert keys_of(table_of(asked, text), asked) == expected
+
+
+def test_two_sets_narrow_together() -> None:
+    asked = question(layers=3, experts=4, gpus=8, batch=4)
+    both = keys_of(table_of(asked, "tp=2", "recompute=none"), asked)
+    each = keys_of(table_of(asked, "tp=2"), asked) & keys_of(
+        table_of(asked, "recompute=none"), asked
+    )
+    assert both == each and both
+
+
+def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
+    """On smaller chunks the rules drop it; on equal ones it is the whole chunk by another name."""
+    asked = question(layers=6, gpus=8, batch=4)
+    narrowed = table_of(asked, "recompute=full:block:2")
+    allowed = judge(narrowed, asked.task, rules_for("megatron")).allowed
+    whole = table_of(asked)
+    legal = whole.take(judge(whole, asked.task, rules_for("megatron")).allowed)
+    filtered = keys_of(legal, asked)
+    filtered = Counter({key: n for key, n in filtered.items() if key[8] == "full:block:2"})
+    kept = keys_of(narrowed.take(allowed), asked)
+    assert filtered and filtered - kept == Counter()
+    for stages, vpp in {(key[5], key[6]) for key in kept - filtered}:
+        assert max(-(-held // vpp) for held in stages) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        ("sequence_parallel=true,false", "sequence_parallel", {True, False}),
+        ("overlap_tp=false", "overlap_tp", {False}),
+        ("shard_group=1,2", "shard_group", {1, 2}),
+        ("attention=unfused,flash", "attention", {0, 1}),
+        ("cuda_graph=local", "cuda_graph", {1}),
+        ("rank_order=tp-cp-ep-pp-dp", "rank_order", {1}),
+        ("capacity_factor=1.25,2", "capacity_factor", {1.25, 2.0}),
+        ("master_dtype=fp16", "master_dtype", {2}),
+        ("offload_activations=none,core_attn+attn_proj", "offload_activations", {0, 3}),
+    ],
+)
+def test_what_is_asked_for_is_tried_with_all_its_values(
+    text: str, name: str, values: set[object]
+) -> None:
+    asked = question(layers=2, experts=4, gpus=4, batch=4)
+    table = table_of(asked, text, "recompute=none", "offload_optimizer_fraction=0")
+    column = getattr(table, name)
+    assert set(column.tolist()) == values
+    plain = table_of(asked, "recompute=none", "offload_optimizer_fraction=0")
+    assert len(table) == len(plain) * len(values)
+    assert len(set(rows_as_bytes(table))) == len(table)
+
+
+def test_a_microbatch_group_is_tried_where_something_is_interleaved() -> None:
+    asked = question(layers=4, gpus=2, batch=8)
+    table = table_of(asked, "microbatch_group=2,4")
+    plain = table.vpp == 1
+    assert (table.microbatch_group[plain] == table.pp[0][plain]).all()
+    assert set(table.microbatch_group[~plain].tolist()) == {2, 4}
+    assert len(set(rows_as_bytes(table))) == len(table)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pp=5", "pp=99999999", "tp=99999999", "cp=4096", "dp=3", "micro_batch=99999999", "vpp=9"],
+)
+def test_a_value_that_no_plan_can_have_leaves_an_empty_space(text: str) -> None:
+    asked = question(layers=4, gpus=8, batch=4)
+    assert list(enumerate_plans(Space(asked, parse_set([text])))) == []
+
+
+def test_degrees_whose_product_overflows_are_no_plans() -> None:
+    """2^22 x 2^22 x 2^20 is 0 in 64 bits; there are not that many GPUs."""
+    huge = ["tp=4194304", "cp=4194304", "pp=1", "dp=1048576"]
+    asked = question(layers=4, gpus=16, batch=1048576)
+    assert list(enumerate_plans(Space(asked, parse_set(huge)))) == []
+
+
+def test_a_cap_on_all_gpus_caps_the_space() -> None:
+    asked = question(layers=4, gpus=16, batch=8)
+    capped = Cluster(name="capped", pools=asked.task.cluster.pools, max_gpus=7)
+    task = Task(model=asked.task.model, cluster=capped)
+    table = concatenate(list(enumerate_plans(Space(Question(task, 8, 2048)))))
+    assert set(table.gpus.tolist()) == {1, 2, 4}
+
+
+@pytest.mark.parametrize(
+    "asked", [question(layers=6, gpus=16, batch=8), question(4, experts=4, gpus=8)], ids=name_of
+)
+def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Question) -> None:
+    table = table_of(asked)
+    allowed = np.flatnonzero(judge(table, asked.task, rules_for("megatron")).allowed)
+    assert len(allowed) > 200
+    for row in allowed[:: max(len(allowed) // 120, 1)].tolist():
+        plan = check_structure(plan_at(table, row, asked.task))
+        files = export_files(plan, "megatron")
+        assert plan_of(json.loads(files["plan.json"]), "plan") == plan

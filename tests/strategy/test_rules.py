@@ -1,0 +1,416 @@
+"""The rules of every runtime: alike alone and in a table, each broken by some plan."""
+
+from collections import Counter
+from functools import cache
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.strategy.mixed_plans import mixed_plan, small_model
+from tests.strategy.random_plans import random_plan
+
+from astra.hardware.gpus_option import parse_gpus
+from astra.model.shape import Mla, Model, Moe
+from astra.model.zoo import find_model
+from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
+from astra.strategy.plans import FLAGS, Plans, concatenate, plans_of, task_of
+from astra.strategy.rules.book import broken_rules, judge, rules_for
+from astra.strategy.rules.rule import LAYERS, Rule
+from astra.strategy.settle import Wish, settle
+
+RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
+MODELS = ("llama-3-8b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "llama-3.2-1b")
+GPUS = ("v100-32g", "a100-80g", "h100", "b200")
+runtimes = st.sampled_from(RUNTIMES)
+seeds = st.integers(0, 10**6)
+
+
+@cache
+def plans_of_one_task(kind: str, count: int = 40) -> tuple[Plan, ...]:
+    """Plans that may stand in one table: one model, one cluster."""
+    if kind == "mixed":
+        plans = [plan for plan in map(mixed_plan, range(6 * count)) if plan.model.moe is None]
+        return tuple(plans[:count])
+    model = find_model(kind)
+    plans = [random_plan(seed, model, ("h100",)) for seed in range(count)]
+    cluster, _ = parse_gpus("h100:4096")
+    return tuple(msgspec.structs.replace(plan, cluster=cluster) for plan in plans)
+
+
+def verdicts(table: Plans, plan: Plan, rules: tuple[Rule, ...]) -> dict[str, list[bool]]:
+    return {rule.name: rule.holds(table, task_of(plan)).tolist() for rule in rules}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("kind", ["mixed", "llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
+def test_a_plan_gets_the_same_verdict_alone_as_in_a_table(runtime: Runtime, kind: str) -> None:
+    plans = plans_of_one_task(kind)
+    together = concatenate([plans_of([plan]) for plan in plans])
+    for rule in rules_for(runtime):
+        at_once = rule.holds(together, task_of(plans[0]))
+        assert at_once.shape == (len(plans),) and at_once.dtype == np.bool_, rule.name
+        alone = [bool(rule.holds(plans_of([plan]), task_of(plan))[0]) for plan in plans]
+        assert at_once.tolist() == alone, rule.name
+
+
+@given(runtimes, st.sampled_from(["mixed", "mixtral-8x7b"]), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_permuting_rows_permutes_verdicts(runtime: Runtime, kind: str, random: Any) -> None:
+    plans = plans_of_one_task(kind)
+    order = list(range(len(plans)))
+    random.shuffle(order)
+    table = plans_of(plans)
+    straight = verdicts(table, plans[0], rules_for(runtime))
+    shuffled = verdicts(table.take(order), plans[0], rules_for(runtime))
+    for name, held in straight.items():
+        assert shuffled[name] == [held[row] for row in order], name
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_unused_slots_and_pipelines_change_no_verdict(runtime: Runtime) -> None:
+    plans = plans_of_one_task("mixed")
+    wide = max(plans, key=lambda p: (len(p.pipelines), len(p.pipelines[0].segments)))
+    one_segment = [p for p in plans if len(p.pipelines) == 1]
+    table = plans_of(one_segment)
+    padded = concatenate([table, plans_of([wide])]).take(list(range(len(one_segment))))
+    assert padded.stages.shape[0] > table.stages.shape[0]
+    for rule in rules_for(runtime):
+        before, after = (rule.holds(t, task_of(plans[0])).tolist() for t in (table, padded))
+        assert before == after, rule.name
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_rule_says_who_why_and_about_what(runtime: Runtime) -> None:
+    rules = rules_for(runtime)
+    assert len({rule.name for rule in rules}) == len(rules)
+    derived = {"tp", "pp", "dp", "gpus", "gpu", "recompute", "layers", "micro_batches", "segments"}
+    for rule in rules:
+        assert rule.layer in LAYERS
+        assert rule.reason and not rule.reason.endswith("."), rule.name
+        assert rule.where, rule.name
+        assert rule.about.split(), rule.name
+        for field in rule.about.split():
+            owner: Any = Plan
+            head, *rest = field.split(".")
+            if head == "model" and rest:
+                owner, head = Model, rest[0]
+                if rest[1:]:
+                    owner, head = {"moe": Moe, "mla": Mla}[rest[0]], rest[1]
+            assert head in owner.__struct_fields__ or head in derived, (rule.name, field)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_random_plans_break_and_hold_nearly_every_rule(runtime: Runtime) -> None:
+    held: Counter[str] = Counter()
+    broken: Counter[str] = Counter()
+    for seed in range(700):
+        model = find_model(MODELS[seed % len(MODELS)])
+        plan = random_plan(seed, model, GPUS) if seed < 500 else mixed_plan(seed)
+        plan = msgspec.structs.replace(plan, runtime=runtime)
+        names = {rule.name for rule in broken_rules(plan)}
+        broken.update(names)
+        held.update(rule.name for rule in rules_for(runtime) if rule.name not in names)
+    every = {rule.name for rule in rules_for(runtime)}
+    by_hand = {case[0] for case in CASES}
+    assert set(held) == every
+    assert every - set(broken) <= by_hand
+
+
+# ------------------------------------------------------------------ one change, one rule
+# rule, change of a legal plan, and what the legal plan is: the wish (on small's 12 layers and 8
+# heads), the model's fields, the GPUs, the runtime.
+MOE = {"experts": 8}
+MIXED = {"gpus": "h100:16,a100-80g:16", "runtime": "flagscale", "tp": 4, "pp": 4}
+TWO_PIPELINES = "two pipelines"
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    # ours
+    ("gpus-within-caps", {"tp": 4}, {}),
+    ("gpus-within-caps", {"cp": 2}, {}),
+    ("whole-chunks", {"vpp": 5, "schedule": "interleaved"}, {}),
+    ("whole-chunks", {"layers": (5, 7)}, {"vpp": 2}),
+    ("schedule-matches-vpp", {"schedule": "interleaved"}, {}),
+    ("schedule-matches-vpp", {"schedule": "1f1b"}, {"vpp": 2}),
+    ("segments-feed-each-other", {"second": {"micro_batch": 2}}, MIXED),
+    ("segments-feed-each-other", {"second": {"dp": 1}}, MIXED),
+    ("sequence-parallel-needs-tp", {"sequence_parallel": True}, {"tp": 1}),
+    ("recompute-counted-once", {"recompute": "full:block:7"}, {}),
+    ("recompute-counted-once", {"recompute": "full:uniform:4"}, {"vpp": 2}),
+    ("module-exists", {"recompute": "selective:moe"}, {}),
+    ("module-exists", {"recompute": "selective:shared_experts"}, MOE),
+    ("module-exists", {"offload_activations": ("moe_act",)}, {}),
+    ("experts-only-in-moe", {"etp": 2}, {}),
+    ("experts-only-in-moe", {"dispatcher": "alltoall"}, {}),
+    ("experts-only-in-moe", {"capacity_factor": 1.0}, {}),
+    ("experts-only-in-moe", {"dispatcher": None}, MOE),
+    ("gpu-has-the-precision", {"precision": "bf16"}, {"gpus": "v100-32g:16"}),
+    ("gpu-has-the-precision", {"precision": "fp8", "fp8_recipe": "delayed"}, {"gpus": "a100:16"}),
+    ("block-scaling-needs-blackwell", {"fp8_recipe": "mxfp8"}, {"precision": "fp8"}),
+    ("recipe-needs-fp8", {"fp8_recipe": "delayed"}, {}),
+    ("recipe-needs-fp8", {"fp8_recipe": None}, {"precision": "fp8"}),
+    ("reduce-in-a-training-dtype", {"grad_reduce_dtype": "fp16"}, {}),
+    ("reduce-in-a-training-dtype", {"grad_reduce_dtype": "bf16"}, {"precision": "fp16"}),
+    ("shard-group-divides", {"shard_group": 3}, {}),
+    ("shard-group-divides", {"shard_group": 4}, {"sharding": "none"}),
+    ("one-pipeline", {"pipelines": TWO_PIPELINES}, {"runtime": "flagscale"}),
+    # Megatron-LM
+    ("batch-adds-up", {"global_batch": 65}, {}),
+    ("sequence-cut-by-cp", {"seq_len": 4098}, {"cp": 2}),
+    ("sequence-within-positions", {"seq_len": 2048}, {"learned_positions": 1024, "seq_len": 1024}),
+    ("interleaving-needs-stages", {"vpp": 2, "schedule": "interleaved"}, {"pp": 1}),
+    ("interleaving-without-p2p-overlap", {"overlap_p2p": False}, {"vpp": 2}),
+    ("param-gather-overlap-needs-sharding", {"sharding": "none", "shard_group": 1}, {}),
+    ("param-gather-overlap-needs-grad-overlap", {"overlap_grad_reduce": False}, {}),
+    ("tp-overlap-needs-sequence-parallel", {"sequence_parallel": False}, {}),
+    ("ep-needs-experts", {"ep": 2}, {}),
+    ("ep-divides-experts", {"ep": 4}, {"experts": 6, "ep": 2}),
+    ("mtp-needs-rope", {"mtp_layers": 1}, {"learned_positions": 1024, "seq_len": 1024}),
+    ("main-grads-dtype", {"main_grads_dtype": "fp16"}, {}),
+    ("master-dtype", {"master_dtype": "bf16"}, {}),
+    ("fp32-reduction-keeps-fp32-grads", {"main_grads_dtype": "bf16"}, {}),
+    ("tp-divides-heads", {"tp": 3}, {}),
+    ("tp-fits-kv-groups", {"tp": 4}, {"kv_heads": 6, "heads": 12, "ffn": 3072}),
+    ("expert-bias-needs-etp-1", {"etp": 2}, {**MOE, "mlp_bias": True, "ep": 2}),
+    ("precision-aware-needs-sharding", {"offload_optimizer_fraction": 0.5}, {"sharding": "none"}),
+    ("moe-act-needs-grouped-gemm", {"recompute": "selective:moe_act"}, {}),
+    (
+        "moe-act-needs-grouped-gemm",
+        {"recompute": "selective:moe_act"},
+        {**MOE, "gpus": "v100-32g:16"},
+    ),
+    ("mla-up-proj-needs-mla", {"recompute": "selective:mla_up_proj"}, {}),
+    (
+        "delayed-fp8-keeps-inputs",
+        {"recompute": "selective:layernorm"},
+        {"precision": "fp8", "fp8_recipe": "delayed"},
+    ),
+    ("attn-proj-offloads-with-core-attn", {"offload_activations": ("attn_proj",)}, {}),
+    (
+        "no-offload-inside-recomputed-moe",
+        {"offload_activations": ("expert_fc1",)},
+        {**MOE, "recompute": "selective:moe"},
+    ),
+    ("full-recompute-outside-graphs", {"recompute": "full"}, {"cuda_graph": "local"}),
+    ("graphs-limit-offload", {"offload_activations": ("core_attn",)}, {"cuda_graph": "local"}),
+    ("ep-overlap-needs-ep", {"overlap_ep": True}, {**MOE, "pp": 1}),
+    (
+        "ep-overlap-needs-alltoall",
+        {"dispatcher": "allgather"},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True},
+    ),
+    (
+        "ep-overlap-excludes-recompute",
+        {"recompute": "selective:moe"},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True},
+    ),
+    (
+        "ep-overlap-needs-half-precision",
+        {"precision": "fp32"},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True},
+    ),
+    ("ep-overlap-needs-vpp", {"overlap_ep": True}, {**MOE, "ep": 2}),
+    (
+        "ep-overlap-allows-one-mtp",
+        {"mtp_layers": 2},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True, "mtp_layers": 1},
+    ),
+    ("holds-every-layer", {"layers": (6, 7)}, {}),
+    ("holds-every-layer", {"layers": (6, 5)}, {}),
+    ("expert-grid-divides-world", {"etp": 3}, {**MOE, "ep": 2}),
+    ("optimizer-instances-divide-expert-copies", {"shard_group": 1}, {**MOE, "ep": 8}),
+    ("rank-order-keeps-expert-copies", {"rank_order": "tp-cp-ep-pp-dp"}, {**MOE, "ep": 8}),
+    ("microbatch-group-in-range", {"microbatch_group": 1}, {"vpp": 2}),
+    ("microbatch-group-in-range", {"microbatch_group": 17}, {"vpp": 2}),
+    ("microbatch-group-remainder", {"microbatch_group": 5}, {"vpp": 2}),
+    ("tp-divides-widths", {"tp": 8}, {"ffn": 1028}),
+    ("sequence-cut-by-tp", {"seq_len": 4097}, {}),
+    ("a2a-divides-heads", {"cp_comm_type": "a2a"}, {"cp": 4}),
+    ("cp-needs-fused-attention", {"attention": "unfused"}, {"cp": 2}),
+    ("one-tp", {"second": {"tp": 2}}, {**MIXED, "runtime": "megatron"}),
+    ("one-dp", {"second": {"dp": 1}}, {**MIXED, "runtime": "megatron"}),
+    ("one-ep", {"second": {"ep": 2}}, {**MIXED, **MOE, "runtime": "megatron"}),
+    ("one-micro-batch", {"second": {"micro_batch": 2}}, {**MIXED, "runtime": "megatron"}),
+    ("one-recompute", {"second": {"recompute": "full"}}, {**MIXED, "runtime": "megatron"}),
+    # FlagScale
+    ("meshes-exclude-vpp", {"vpp": 3, "schedule": "interleaved"}, MIXED),
+    ("first-mesh-feeds-all", {"second": {"dp": 3}}, MIXED),
+    ("tied-ends-share-tp", {"second": {"tp": 2}}, {**MIXED, "tied_embeddings": True}),
+    ("tied-ends-share-tp", {"second": {"tp": 2}}, {**MIXED, "mtp_layers": 1}),
+    ("stages-recompute-whole-layers", {"second": {"recompute": "selective"}}, MIXED),
+]
+
+
+def legal(
+    gpus: str = "h100:16", runtime: Runtime = "megatron", experts: int = 0, **more: Any
+) -> Plan:
+    """What an expert would settle for tp 2, pp 2 on 16 GPUs, with these changes."""
+    shape = {name: more.pop(name) for name in list(more) if name in MODEL_FIELDS}
+    wish = {"global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 2} | more
+    if runtime == "deepspeed":
+        wish = {"global_batch": 64, "seq_len": 4096} | more
+    cluster, _ = parse_gpus(gpus)
+    model = small_model(experts=experts, **shape)
+    plan = settle(Wish(**wish), model, cluster, runtime).plan
+    assert broken_rules(plan) == []
+    return plan
+
+
+MODEL_FIELDS = {"layers", "heads", "kv_heads", "ffn", "learned_positions", "mlp_bias"}
+MODEL_FIELDS |= {"tied_embeddings"}
+
+
+def changed(plan: Plan, change: dict[str, Any]) -> Plan:
+    """A plan with other fields; tp, layers and recompute are set in all segments."""
+    change = dict(change)
+    second = change.pop("second", {})
+    if change.get("pipelines") == TWO_PIPELINES:
+        half = msgspec.structs.replace(plan.pipelines[0], replicas=plan.dp // 2)
+        return msgspec.structs.replace(plan, pipelines=(half, half), shard_group=plan.dp // 2)
+    own = {name: change.pop(name) for name in ("tp", "layers", "recompute") if name in change}
+    pipeline = plan.pipelines[0]
+    segments = [msgspec.structs.replace(segment, **own) for segment in pipeline.segments]
+    if second:
+        segments[1] = msgspec.structs.replace(segments[1], **second)
+    pipeline = msgspec.structs.replace(pipeline, segments=tuple(segments))
+    return msgspec.structs.replace(plan, pipelines=(pipeline,), **change)
+
+
+def assert_one_change_breaks(name: str, change: dict[str, Any], base: dict[str, Any]) -> None:
+    plan = legal(**base)
+    broken = [rule.name for rule in broken_rules(changed(plan, change))]
+    assert name in broken, broken
+
+
+@pytest.mark.parametrize(("name", "change", "base"), CASES)
+def test_one_change_of_a_legal_plan_breaks_the_rule(
+    name: str, change: dict[str, Any], base: dict[str, Any]
+) -> None:
+    assert_one_change_breaks(name, change, base)
+
+
+FSDP_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("batch-adds-up", {"global_batch": 65}, {}),
+    ("fsdp-shards-gradients", {"sharding": "optimizer"}, {}),
+    ("replicas-only-without-tp", {"sharding": "none", "shard_group": 1}, {}),
+    ("shard-group-holds-cp", {"shard_group": 1}, {"cp": 2}),
+    ("expert-grid-divides-shards", {"ep": 2}, {}),
+    ("expert-grid-divides-shards", {"ep": 3}, {"experts": 6}),
+    ("etp-is-1-or-tp", {"etp": 4}, MOE),
+    ("sequence-cut-evenly", {"seq_len": 4097}, {}),
+    ("tp-divides-heads", {"tp": 8}, {}),
+    ("interleaving-needs-stages", {"vpp": 2, "schedule": "interleaved"}, {"pp": 1}),
+    ("rounds-are-equal", {"vpp": 2, "schedule": "interleaved", "pipelines": 5}, {}),
+    ("pipeline-is-filled", {"pipelines": 1, "global_batch": 4}, {}),
+    ("checkpoint-per-layer", {"recompute": "full:block:1"}, {}),
+    ("states-in-fp32", {"master_dtype": "bf16"}, {}),
+    ("no-fp16", {"precision": "fp16"}, {}),
+    ("offload-all-or-nothing", {"offload_optimizer_fraction": 0.5}, {}),
+    ("no-expert-capacity", {"capacity_factor": 1.0}, MOE),
+    ("no-mtp", {"mtp_layers": 1}, {}),
+    ("dp-fits-shard-group", {"shard_group": 3}, {}),
+    ("no-graphs", {"cuda_graph": "local"}, {}),
+    ("holds-every-layer", {"layers": (6, 7)}, {}),
+]
+DEEPSPEED_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("batch-adds-up", {"global_batch": 65}, {}),
+    ("pipeline-excludes-zero-2", {"sharding": "gradients"}, {"pp": 2}),
+    ("pipeline-excludes-tp", {"tp": 2}, {"pp": 2}),
+    ("pipeline-excludes-sequence-parallel", {"cp": 2}, {"pp": 2}),
+    ("no-virtual-stages", {"vpp": 2}, {"pp": 2}),
+    ("zero-3-excludes-tp", {"sharding": "parameters"}, {"tp": 2}),
+    ("zero-3-excludes-experts", {"ep": 2}, MOE),
+    ("expert-grid-divides-copies", {"ep": 3}, {**MOE, "sharding": "optimizer"}),
+    ("experts-are-not-cut", {"etp": 2}, MOE),
+    ("ulysses-divides-heads", {"cp": 16}, {}),
+    ("ulysses-exchanges-heads", {"cp_comm_type": "p2p"}, {"cp": 2}),
+    ("sequence-divides", {"seq_len": 4097}, {"cp": 2}),
+    ("tp-divides-heads", {"tp": 8}, {}),
+    ("no-sequence-parallel-tp", {"sequence_parallel": True}, {"tp": 2}),
+    ("mics-is-zero-3", {"shard_group": 8}, {"sharding": "optimizer"}),
+    ("offload-needs-zero", {"offload_optimizer_fraction": 0.5}, {"sharding": "optimizer"}),
+    ("half-precision", {"precision": "fp8", "fp8_recipe": "delayed"}, {}),
+    ("checkpoint-per-layer", {"recompute": "selective"}, {}),
+    ("states-in-fp32", {"moment_dtypes": ("bf16", "fp32")}, {}),
+    ("no-megatron-switches", {"cuda_graph": "local"}, {}),
+    ("no-megatron-switches", {"overlap_ep": True}, MOE),
+    ("holds-every-layer", {"layers": (11,)}, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "base"), FSDP_CASES)
+def test_one_change_of_a_legal_fsdp_plan_breaks_the_rule(
+    name: str, change: dict[str, Any], base: dict[str, Any]
+) -> None:
+    plan = legal(**{**base, "runtime": "fsdp"})
+    if isinstance(change.get("pipelines"), int):  # the micro-batches of the one pipeline
+        count = change["pipelines"]
+        pipeline = msgspec.structs.replace(plan.pipelines[0], micro_batches=count)
+        plan = msgspec.structs.replace(plan, pipelines=(pipeline,))
+        change = {key: value for key, value in change.items() if key != "pipelines"}
+    broken = [rule.name for rule in broken_rules(changed(plan, change))]
+    assert name in broken, broken
+
+
+@pytest.mark.parametrize(("name", "change", "base"), DEEPSPEED_CASES)
+def test_one_change_of_a_legal_deepspeed_plan_breaks_the_rule(
+    name: str, change: dict[str, Any], base: dict[str, Any]
+) -> None:
+    assert_one_change_breaks(name, change, {**base, "runtime": "deepspeed"})
+
+
+def test_every_rule_has_a_plan_by_hand_that_breaks_it() -> None:
+    by_hand = {name for name, *_ in CASES}
+    for runtime in ("megatron", "flagscale", "any"):
+        assert {rule.name for rule in rules_for(runtime)} <= by_hand
+    one_cut = {name for name in by_hand if name.startswith("one-")}
+    ours = {rule.name for rule in rules_for("any") if rule.layer == "ours"} | one_cut
+    for runtime, cases in (("fsdp", FSDP_CASES), ("deepspeed", DEEPSPEED_CASES)):
+        names = {rule.name for rule in rules_for(runtime)}
+        assert names - ours <= {name for name, *_ in cases}
+
+
+@given(st.lists(st.integers(0, 39), max_size=30), runtimes)
+@settings(max_examples=40, deadline=None)
+def test_judge_counts_each_removed_plan_once(rows: list[int], runtime: Runtime) -> None:
+    plans = plans_of_one_task("mixtral-8x7b")
+    table = plans_of(plans).take(rows)
+    rules = rules_for(runtime)
+    verdict = judge(table, task_of(plans[0]), rules)
+    assert verdict.allowed.shape == (len(rows),)
+    assert sum(verdict.removed_by_rule.values()) + int(verdict.allowed.sum()) == len(rows)
+    expected: Counter[str] = Counter()
+    for row, allowed in zip(rows, verdict.allowed, strict=True):
+        plan = msgspec.structs.replace(plans[row], runtime=runtime)
+        broken = broken_rules(plan)
+        assert bool(allowed) == (not broken)
+        expected.update(rule.name for rule in broken[:1])
+    assert verdict.removed_by_rule == dict(expected)
+
+
+def test_only_the_runtime_any_lets_replicas_differ() -> None:
+    plan = changed(legal(runtime="flagscale"), {"pipelines": TWO_PIPELINES})
+    for runtime in RUNTIMES:
+        names = [r.name for r in broken_rules(msgspec.structs.replace(plan, runtime=runtime))]
+        assert ("one-pipeline" in names) == (runtime != "any")
+    assert broken_rules(msgspec.structs.replace(plan, runtime="any")) == []
+
+
+def test_a_mixed_plan_is_flagscales_and_not_megatrons() -> None:
+    cluster, _ = parse_gpus("h100:16,a100-80g:16")
+    segments = (
+        Segment(gpu="A100-80GB-SXM", stages=2, layers=(2, 2), tp=2, recompute="full:uniform:1"),
+        Segment(gpu="H100-80GB-SXM", stages=1, layers=(8,), tp=4),
+    )
+    plan = settle(Wish(global_batch=64, tp=4, pp=4), small_model(), cluster, "flagscale").plan
+    pipeline = Pipeline(replicas=4, micro_batches=16, segments=segments)
+    plan = msgspec.structs.replace(plan, pipelines=(pipeline,), shard_group=4)
+    assert broken_rules(plan) == []
+    megatron = msgspec.structs.replace(plan, runtime="megatron")
+    assert [rule.name for rule in broken_rules(megatron)] == ["one-tp", "one-recompute"]
+
+
+def test_flags_of_a_table_are_booleans_so_that_not_means_not() -> None:
+    table = plans_of(plans_of_one_task("mixed"))
+    assert all(getattr(table, name).dtype == np.bool_ for name in FLAGS)

@@ -1,0 +1,234 @@
+"""Bounds never exceed the simulated step, and come close to it."""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.simulate.random_pipes import shapes
+
+from astra.simulate.many import Floats, Ints, Pipes, step_s, unrolled
+from astra.timing.bounds import (
+    interleaved_bound_s,
+    interleaved_tight_bound_s,
+    one_f_one_b_bound_s,
+    one_f_one_b_tight_bound_s,
+)
+
+Flags = NDArray[np.bool_]
+
+SLOTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Pipelines of one shape (p, v, m, g) as runs of equal stages."""
+
+    stages: Ints  # (slot, plan)
+    forward_s: Floats  # (chunk, slot, plan)
+    backward_s: Floats  # (chunk, slot, plan)
+    inner_s: Floats  # (slot, plan), of the faster way
+    outer_s: Floats  # (slot, plan)
+    wrap_s: Floats  # (plan,)
+    back: Floats  # (plan,), how much slower the way back is
+    first_extra_s: Floats  # (chunk, slot, plan)
+    last_extra_s: Floats  # (chunk, slot, plan)
+    alike: Flags  # (plan,)
+    shape: dict[str, int]
+
+    def column(self, name: str) -> Ints:
+        """(plan,) The same number for all."""
+        return np.full(self.stages.shape[1], self.shape.get(name, 0))
+
+    def pipes(self) -> Pipes:
+        """The same stages one by one, for the simulator."""
+        depth = self.shape["stages"]
+        inside = unrolled(self.stages, np.broadcast_to(self.inner_s, self.stages.shape))
+        outside = unrolled(self.stages, self.outer_s)
+        ends = np.cumsum(self.stages, axis=0)  # (slot, plan)
+        last = (np.arange(1, depth + 1)[:, None, None] == ends).any(axis=1)
+        link_s = np.where(last, outside, inside)
+        link_s[-1] = self.wrap_s
+        return Pipes(
+            stages=self.column("stages"),
+            chunks=self.column("chunks"),
+            micro_batches=self.column("micro_batches"),
+            group=self.column("group"),
+            extra_warmup=self.column("extra_warmup"),
+            forward_s=unrolled(self.stages, self.forward_s),
+            backward_s=unrolled(self.stages, self.backward_s),
+            forward_link_s=link_s,
+            backward_link_s=link_s * self.back,
+            first_extra_s=unrolled(self.stages, self.first_extra_s),
+            last_extra_s=unrolled(self.stages, self.last_extra_s),
+        )
+
+    def bounds_s(self) -> tuple[Floats, Floats]:
+        """The loose and the tight bound."""
+        mean = (1 + self.back) / 2
+        inner_s, outer_s = mean * self.inner_s, mean * self.outer_s
+        count = self.column("micro_batches")
+        if self.shape["chunks"] == 1:
+            plain = (self.stages, self.forward_s[0], self.backward_s[0], count)
+            more = (inner_s, outer_s, self.first_extra_s[0], self.last_extra_s[0])
+            return one_f_one_b_bound_s(*plain, *more), one_f_one_b_tight_bound_s(*plain, *more)
+        chunked = (self.stages, self.forward_s, self.backward_s, count)
+        extras = (self.first_extra_s, self.last_extra_s)
+        tight_s = interleaved_tight_bound_s(
+            *chunked,
+            self.inner_s,
+            self.outer_s,
+            *extras,
+            wrap_link_s=self.wrap_s,
+            chunks=self.column("chunks"),
+            group=self.column("group"),
+            extra_warmup=self.column("extra_warmup"),
+        )
+        return interleaved_bound_s(*chunked, inner_s, outer_s, *extras), tight_s
+
+
+def random_runs(seed: int, plans: int, shape: dict[str, int]) -> Runs:
+    """From alike to very uneven slots and chunks, no to slow links, with and without extras."""
+    dice = np.random.default_rng(seed)
+    spread = dice.choice([0.0, 0.1, 0.5, 1.0], plans)
+    spread_chunks = spread * dice.choice([0.0, 0.3, 1.0], plans)
+    link = dice.choice([0.0, 0.05, 0.3, 2.0], plans)
+
+    def uneven(spread: Floats, *size: int) -> Floats:
+        return np.exp(spread * dice.normal(size=(*size, plans)))
+
+    size = (shape["chunks"], SLOTS)
+    stage_s = uneven(spread, 1, SLOTS) * uneven(spread_chunks, *size)
+    extra_s = dice.choice([0.0, 0.0, 0.5], plans)
+    used = dice.random((plans, SLOTS)) ** dice.choice([0.2, 5.0], (plans, 1))
+    return Runs(
+        stages=dice.multinomial(shape["stages"], used / used.sum(axis=1, keepdims=True)).T,
+        forward_s=stage_s * uneven(spread / 3, *size),
+        backward_s=2 * stage_s * uneven(spread / 3, *size),
+        inner_s=link * uneven(spread, SLOTS),
+        outer_s=link * uneven(spread, SLOTS) * dice.choice([1.0, 5.0], plans),
+        wrap_s=link * uneven(spread),
+        back=dice.choice([1.0, 1.0, 1.5], plans),
+        first_extra_s=extra_s * uneven(spread, *size),
+        last_extra_s=extra_s * uneven(spread, *size),
+        alike=(spread <= 0.1) & (link <= 0.3),
+        shape=shape,
+    )
+
+
+def random_shape(seed: int, chunks: int) -> dict[str, int]:
+    """p 1 to 12, m 1 to 40 (interleaved: groups of at least p)."""
+    dice = np.random.default_rng(seed)
+    stages = int(dice.integers(1, 13))
+    if chunks == 1:
+        count = int(dice.integers(1, 41))
+        return {"stages": stages, "chunks": 1, "micro_batches": count, "group": stages}
+    group = stages + int(dice.choice([0, 0, 1, 4]))
+    rest = int(dice.choice([0, *range(stages, group)]))
+    whole = int(dice.integers(0 if rest else 1, max(1, (40 - rest) // group) + 1))
+    return {
+        "stages": stages,
+        "chunks": chunks,
+        "micro_batches": whole * group + rest,
+        "group": group,
+        "extra_warmup": int(dice.integers(0, 2)),
+    }
+
+
+def gaps(chunks: int, pipelines: int) -> dict[str, Floats]:
+    """How far below the simulated step the bounds lie, as fractions. Alike: stages within 10 %,
+    links up to a third of a forward, five thirds between slots.
+    """
+    each = 50
+    found: dict[str, list[Floats]] = {name: [] for name in GAPS}
+    for seed in range(pipelines // each):
+        runs = random_runs(seed, each, random_shape(seed, chunks))
+        simulated_s = step_s(runs.pipes())
+        for name, bound_s in zip(("loose", "tight"), runs.bounds_s(), strict=True):
+            gap = 1 - bound_s / simulated_s
+            found[name].append(gap)
+            found[f"{name}, alike"].append(gap[runs.alike])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+GAPS = ("loose", "tight", "loose, alike", "tight, alike")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "mean", "pipelines"),
+    [(1, 0.01, 4_000), (2, 0.02, 2_000), (3, 0.02, 2_000), (4, 0.025, 2_000)],
+)
+def test_bounds_never_exceed_the_simulated_step_on_10_000_random_pipelines(
+    chunks: int, mean: float, pipelines: int
+) -> None:
+    """TABLE"""
+    found = gaps(chunks, pipelines)
+    assert min(gap.min() for gap in found.values()) >= -1e-9
+    assert found["tight, alike"].mean() <= mean
+
+
+@settings(max_examples=200, deadline=None)
+@given(shapes(), st.integers(0, 100_000))
+def test_bounds_never_exceed_the_simulated_step(shape: dict[str, int], seed: int) -> None:
+    runs = random_runs(seed, 5, shape)
+    simulated_s = step_s(runs.pipes())
+    loose_s, tight_s = runs.bounds_s()
+    assert (loose_s <= simulated_s * (1 + 1e-9)).all()
+    assert (tight_s <= simulated_s * (1 + 1e-9)).all()
+    assert (loose_s <= tight_s * (1 + 1e-9))[runs.back == 1].all()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 8, 50])
+def test_alike_stages_without_links_are_bounded_by_their_exact_time(micro_batches: int) -> None:
+    """(m + p - 1) t and, in v chunks, (m v + p - 1) t / v: sec. 2.2 of arXiv 2104.04473."""
+    stages, count = np.array([[5], [0], [3]]), np.array([micro_batches])
+    one, none = np.ones((3, 1)), np.zeros((3, 1))
+    whole = (stages, one, 2 * one, count, none, none)
+    exact = 3.0 * (micro_batches + 8 - 1)
+    assert one_f_one_b_bound_s(*whole) == pytest.approx(exact)
+    assert one_f_one_b_tight_bound_s(*whole) == pytest.approx(exact)
+    half = np.ones((2, 3, 1)) / 2
+    assert interleaved_bound_s(stages, half, 2 * half, count, none, none) == pytest.approx(
+        3.0 * (2 * micro_batches + 8 - 1) / 2
+    )
+
+
+def test_three_stages_worked_out_by_hand_are_bounded_exactly() -> None:
+    """f 1, 1, 2 and b 2, 1, 3, m 3: above the last stage 3 + 2, on it 3 x 5, so 20 s."""
+    stages, count = np.ones((3, 1), np.int64), np.array([3])
+    forward_s, backward_s = np.array([[1.0], [1.0], [2.0]]), np.array([[2.0], [1.0], [3.0]])
+    none = np.zeros((3, 1))
+    assert one_f_one_b_bound_s(stages, forward_s, backward_s, count, none, none) == [20.0]
+
+
+def test_a_slow_link_between_slots_shows_in_both_bounds() -> None:
+    """Two stages of 3 s and a link of 10 s each way: every two micro-batches take 26 s, not 6."""
+    stages, count = np.array([[1], [1]]), np.array([101])
+    one, none = np.ones((2, 1)), np.zeros((2, 1))
+    for bound in (one_f_one_b_bound_s, one_f_one_b_tight_bound_s):
+        assert bound(stages, one, 2 * one, count, none, 10 * one)[0] >= 26 * 50
+
+
+@settings(max_examples=50, deadline=None)
+@given(shapes(), st.integers(0, 100_000), st.integers(0, SLOTS))
+def test_unused_slots_change_nothing(shape: dict[str, int], seed: int, at: int) -> None:
+    runs = random_runs(seed, 4, shape)
+    names = ("stages", "forward_s", "backward_s", "inner_s", "outer_s")
+    names += ("first_extra_s", "last_extra_s")
+    wider = {name: np.insert(getattr(runs, name), at, 0, axis=-2) for name in names}
+    wider["forward_s"][..., at, :] = 7.0
+    wider["outer_s"][at] = 7.0
+    for ours, theirs in zip(runs.bounds_s(), replace(runs, **wider).bounds_s(), strict=True):
+        assert np.allclose(ours, theirs, rtol=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(shapes(), st.integers(0, 100_000))
+def test_a_plan_has_the_same_bound_alone_as_in_a_table(shape: dict[str, int], seed: int) -> None:
+    runs = random_runs(seed, 4, shape)
+    names = [f.name for f in fields(runs) if f.name != "shape"]
+    alone = replace(runs, **{name: getattr(runs, name)[..., [2]] for name in names})
+    for ours, theirs in zip(runs.bounds_s(), alone.bounds_s(), strict=True):
+        assert np.array_equal(ours[[2]], theirs)

@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -81,6 +81,10 @@ SYSTEMS = {
     "L40S": "l40s",
     "RTX-PRO-6000-Blackwell-SE": "rtx_pro_6000_server",
 }
+SIMUMAX_SYSTEMS = (
+    ("A100-80GB-PCIe", "a100_pcie", 312e12),
+    ("B200", "b200_bf16_ceperm", 2250e12),
+)
 OWN = (
     "our own timings on one H200 (700 W; torch 2.11.0+cu130, cuDNN 9.19, driver 580.159.04), "
     "random data, steady load, CUDA events, medians"
@@ -166,13 +170,10 @@ def fit_table(seen: Products, gpu: Gpu) -> GemmTable:
     nobody measured are filled along the roofline.
     """
     axes = (SHORT[np.minimum(seen.m, seen.n).max() >= SHORT], LONG, LONG)
-    grid = np.meshgrid(*axes, indexing="ij")
+    rows, columns, depth = np.meshgrid(*axes, indexing="ij")
+    flops, moved = 2 * rows * columns * depth, moved_bytes(rows, columns, depth, 2, 2)
     peak, bandwidth = SOFT_PEAK * _peak(gpu), SOFT_PEAK * gpu.memory_bytes_per_s
-    prior = np.log(
-        roofline_s(
-            2 * grid[0] * grid[1] * grid[2], moved_bytes(*grid, 2, 2), peak, bandwidth, RAMP_S
-        )
-    )
+    prior = np.log(roofline_s(flops, moved, peak, bandwidth, RAMP_S))
     point = np.minimum(seen.m, seen.n), np.maximum(seen.m, seen.n), seen.k
     near = corners(axes, point)
     left = np.log(seen.seconds) - sum(weight * prior.ravel()[index] for index, weight in near)
@@ -328,7 +329,10 @@ def format_factor(folder: Path, row: Measured, gpu: Gpu, table: GemmTable, dtype
     return float(np.median(seen.seconds / ready.seconds(seen.m, seen.n, seen.k)))
 
 
-def replace_struct(row: Any, **changes: Any) -> Any:
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def replace_struct(row: T, **changes: Any) -> T:
     return msgspec.structs.replace(row, **changes)
 
 
@@ -461,7 +465,7 @@ def fit_with_errors(
     return fit_rate(seen, peak, start, free, stored)
 
 
-def chart_passes(folder: Path, gpu: str, software: str, causal: bool) -> Passes:
+def chart_passes(folder: Path, gpu: str, software: tuple[str, ...], causal: bool) -> Passes:
     """Forward passes read off charts: 2048 wide, 16,384 tokens in all."""
     return passes(
         (s, b * 2048 / d, d, 2 * b * 2048 * s * s * (1 if causal else 2) / rate, causal, False)
@@ -621,7 +625,7 @@ def all_attention(report: Report, folder: Path) -> dict[str, Attention]:
     h200 = h200_attention(report, peak)
     ratios = []
     for causal in (True, False):
-        seen = chart_passes(folder, "H100-80GB-SXM", "cuDNN", causal)
+        seen = chart_passes(folder, "H100-80GB-SXM", ("cuDNN", "FlashAttention 3"), causal)
         rate = h200.forward_causal if causal else h200.forward_full
         ratios.append(seen.predicted_s(rate, peak) / seen.seconds)
     speed = float(np.median(np.concatenate(ratios)))
@@ -629,7 +633,7 @@ def all_attention(report: Report, folder: Path) -> dict[str, Attention]:
         "H100-80GB-SXM",
         "fp16",
         "attention forward, both",
-        f"cuDNN in {CHARTS}; kernels of H200 with one factor",
+        f"cuDNN and FlashAttention 3 in {CHARTS}; kernels of H200 with one factor",
         np.concatenate(ratios) / speed,
     )
     kernels = ("forward_causal", "forward_full", "backward_causal", "backward_full")
@@ -829,7 +833,7 @@ def bare_kernels() -> Kernels:
         grouped_wgrad_bytes=1.4,
         grouped_rows=128,
         grouped_share=0.72,
-        expert_s=1.5e-6,
+        expert_s=1e-6,
         memory_ramp_s=2e-6,
         memory_share=0.8,
         launch_s=round(launch, 9),
@@ -841,15 +845,30 @@ def bare_kernels() -> Kernels:
     )
 
 
-def accumulate_bytes(table: GemmTable, row: Measured) -> float:
-    """Traffic per fp32 gradient that summing into it does not hide, from our own timings."""
-    seen = as_products(own_products("bf16", "wgrad", "torch fp32 accumulate"), "wgrad")
-    gpu = find_gpu("H200-SXM")[0]
-    ready = steady_table(gpu, "bf16", row, table, bare_kernels(), 1.0)
-    plain_s = ready.seconds(seen.m, seen.n, seen.k)
-    per_byte = seen.m * seen.n / gpu.memory_bytes_per_s
+def accumulate_bytes(folder: Path, tables: dict[str, GemmTable]) -> float:
+    """Traffic per fp32 gradient that summing into it does not hide.
+
+    Weight gradients over input gradients on the same GPU, H200 (own), A100 and B200 (SimuMax).
+    """
+    pairs = [
+        (
+            "H200-SXM",
+            as_products(own_products("bf16", "dgrad", "torch"), "dgrad"),
+            as_products(own_products("bf16", "wgrad", "torch fp32 accumulate"), "wgrad"),
+        )
+    ]
+    for name, system, peak in SIMUMAX_SYSTEMS:
+        plain = simumax_products(folder, system, peak, "NN", "bf16")
+        pairs.append((name, plain, simumax_products(folder, system, peak, "NT", "fp32")))
     tries = np.arange(0.0, 8.1, 0.1)
-    misses = [np.abs(np.log((plain_s + b * per_byte) / seen.seconds)).mean() for b in tries]
+    misses = np.zeros(len(tries))
+    for name, plain, summed in pairs:
+        table = tables[name.replace("PCIe", "SXM")]
+        slow = np.median(plain.seconds / table.seconds(plain.m, plain.n, plain.k))
+        least_s = slow * table.seconds(summed.m, summed.n, summed.k)
+        per_byte = summed.m * summed.n / find_gpu(name)[0].memory_bytes_per_s
+        ratio = (least_s + tries[:, None] * per_byte) / summed.seconds
+        misses += np.abs(np.log(ratio)).mean(axis=1)
     return float(round(tries[int(np.argmin(misses))], 1))
 
 
@@ -967,7 +986,7 @@ def make_kernels(report: Report, folder: Path, tables: dict[str, GemmTable]) -> 
     ]
     known = replace_struct(
         bare_kernels(),
-        accumulate_bytes=accumulate_bytes(tables["H200-SXM"], h200),
+        accumulate_bytes=accumulate_bytes(folder, tables),
         formats=formats,
         measured=tuple(measured),
         memory=tuple(memory_shares(folder)),
@@ -1076,10 +1095,7 @@ def check_directions(report: Report, folder: Path) -> None:
         ("dgrad", "NN", "bf16"),
         ("wgrad", "NT", "fp32"),
     ]
-    for name, system, peak in (
-        ("A100-80GB-PCIe", "a100_pcie", 312e12),
-        ("B200", "b200_bf16_ceperm", 2250e12),
-    ):
+    for name, system, peak in SIMUMAX_SYSTEMS:
         for direction, layout, out in layouts:
             seen = simumax_products(folder, system, peak, layout, out)
             seen = forward_shape(seen, direction)
@@ -1117,10 +1133,7 @@ def check_grouped(report: Report, folder: Path, summing: float) -> None:
         _check_group(
             report, "H200-SXM", direction, "our own timings (torch, one kernel)", own, summing
         )
-        for name, system, peak in (
-            ("A100-80GB-PCIe", "a100_pcie", 312e12),
-            ("B200", "b200_bf16_ceperm", 2250e12),
-        ):
+        for name, system, peak in SIMUMAX_SYSTEMS:
             rows = [
                 (e, t, n, k, 2 * e * t * n * k / (peak * share))
                 for shape, share in simumax(folder, system, "group_matmul")

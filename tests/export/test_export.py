@@ -167,7 +167,8 @@ def run_script(folder: Path, plan: Plan, **env: str) -> tuple[list[str], str]:
     stub = folder / "bin"
     stub.mkdir()
     (stub / "torchrun").write_text(
-        '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\necho "queues=${CUDA_DEVICE_MAX_CONNECTIONS-}" >&2\n'
+        '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'
+        'echo "queues=${CUDA_DEVICE_MAX_CONNECTIONS-}" >&2\n'
     )
     (stub / "torchrun").chmod(0o755)
     done = subprocess.run(

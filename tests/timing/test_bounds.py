@@ -20,6 +20,7 @@ from astra.timing.bounds import (
 Flags = NDArray[np.bool_]
 
 SLOTS = 5
+GAPS = ("loose", "tight", "loose, alike", "tight, alike")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +154,6 @@ def gaps(chunks: int, pipelines: int) -> dict[str, Floats]:
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-GAPS = ("loose", "tight", "loose, alike", "tight, alike")
-
-
 @pytest.mark.parametrize(
     ("chunks", "mean", "pipelines"),
     [(1, 0.01, 4_000), (2, 0.02, 2_000), (3, 0.02, 2_000), (4, 0.025, 2_000)],
@@ -215,8 +213,8 @@ def test_a_slow_link_between_slots_shows_in_both_bounds() -> None:
 @given(shapes(), st.integers(0, 100_000), st.integers(0, SLOTS))
 def test_unused_slots_change_nothing(shape: dict[str, int], seed: int, at: int) -> None:
     runs = random_runs(seed, 4, shape)
-    names = ("stages", "forward_s", "backward_s", "inner_s", "outer_s")
-    names += ("first_extra_s", "last_extra_s")
+    names = ["stages", "forward_s", "backward_s", "inner_s", "outer_s"]
+    names += ["first_extra_s", "last_extra_s"]
     wider = {name: np.insert(getattr(runs, name), at, 0, axis=-2) for name in names}
     wider["forward_s"][..., at, :] = 7.0
     wider["outer_s"][at] = 7.0

@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
-            flag = unknown.split()[0]
+            flag = (unknown.split() or [""])[0]
             flags = [text for action in self._actions for text in action.option_strings]
             hint = did_you_mean(flag.partition("=")[0], flags)
             what = "unknown option" if flag.startswith("-") else "one argument too many:"

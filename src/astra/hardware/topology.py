@@ -121,3 +121,14 @@ def allowed_counts(pool: Pool) -> tuple[int, ...]:
     node = min(pool.gpu.node.gpus, pool.count)
     inside = (2**power for power in range(node.bit_length()) if 2**power < node)
     return (*inside, *range(node, pool.count + 1, node))
+
+
+def even_share(count: IntsLike, most: int) -> Ints:
+    """GPUs of a job in each link domain (or node): the most that share it out evenly. [GPUs]
+
+    A job of 256 GPUs takes 64 of each 72-GPU domain, so that groups do not straddle two.
+    """
+    (counts,) = _columns(count)
+    distinct, back = np.unique(counts, return_inverse=True)
+    shares = [max(n for n in range(1, min(most, c) + 1) if c % n == 0) for c in distinct.tolist()]
+    return np.array(shares, dtype=np.int64)[back.reshape(counts.shape)]

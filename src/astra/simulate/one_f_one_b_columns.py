@@ -51,7 +51,7 @@ def stage_end_s(columns: Columns, micro_batches: int, skip: bool) -> Floats:
     end = np.zeros((stages + 2, plans))
     slot, block, other = min(2 * stages, slots), 2 * BLOCK, 2 * stages
     _run(columns, end, 0, slot, micro_batches)
-    while skip and len(rows) and full - slot >= 2 * block:
+    while skip and len(rows) and full - slot >= 4 * block:
         before = end.copy()
         _run(columns, end, slot, slot + block, micro_batches)
         slot += block

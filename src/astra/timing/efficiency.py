@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -19,7 +19,12 @@ from numpy.typing import ArrayLike
 from astra.errors import InputError
 from astra.files import Source, convert, read_json, read_toml
 from astra.hardware.cluster import Gpu
-from astra.timing.attention_rate import BACKWARD_FLOPS, AttentionRate, attention_s
+from astra.timing.attention_rate import (
+    BACKWARD_FLOPS,
+    HEAD_DIMS,
+    AttentionRate,
+    attention_s,
+)
 from astra.timing.gemm import (
     Bools,
     Floats,
@@ -46,11 +51,7 @@ class Efficiency:
     source: str  # begins with measured, fitted, borrowed or guessed
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class Attention(_Strict):
+class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The four kernels of fused attention."""
 
     forward_causal: AttentionRate
@@ -61,7 +62,7 @@ class Attention(_Strict):
     source: Source
 
 
-class Measured(_Strict):
+class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU with a table of its own, and how it runs under the load of training."""
 
     gpu: str
@@ -76,7 +77,7 @@ class Measured(_Strict):
     source: Source
 
 
-class Scaled(_Strict):
+class Scaled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU that borrows its tables, and how much faster than the loan it was seen to run."""
 
     gpu: str
@@ -85,7 +86,7 @@ class Scaled(_Strict):
     source: Source
 
 
-class Memory(_Strict):
+class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Share of the nominal bandwidth that large elementwise kernels reach."""
 
     gpu: str
@@ -93,7 +94,7 @@ class Memory(_Strict):
     source: Source
 
 
-class Kernels(_Strict):
+class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything in `kernels.toml`."""
 
     ramp_s: float  # start and end of a product
@@ -113,7 +114,7 @@ class Kernels(_Strict):
     memory: tuple[Memory, ...]
 
 
-class GemmFile(_Strict):
+class GemmFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU's table of bf16 products: thousandths of the logarithm of microseconds."""
 
     gpu: str
@@ -156,15 +157,16 @@ def gemm_efficiency(
     m, n, k are those of the *forward* product in every direction; each direction is 2 m n k
     FLOPs. dgrad multiplies (m, n) by (n, k), wgrad (n, m) by (m, k) and adds to fp32 gradients.
     """
-    m, n, k = _floats(m, n, k)
+    tokens, outputs, inputs = _floats(m, n, k)
     table = _gemm_table(gpu, dtype)
-    rows, columns, depth = _product(direction, m, n, k)
-    seconds = table.seconds(rows, columns, depth)
+    product = _product(direction, tokens, outputs, inputs)
+    seconds = table.seconds(*product)
     if direction == "wgrad":
-        seconds = seconds + _kernels().accumulate_bytes * n * k / gpu.memory_bytes_per_s
+        summed_bytes = _kernels().accumulate_bytes * outputs * inputs
+        seconds = seconds + summed_bytes / gpu.memory_bytes_per_s
     return Efficiency(
-        values=_share(2 * m * n * k, peak_flops_per_s(gpu, dtype), seconds),
-        outside=table.outside(rows, columns, depth),
+        values=_share(2 * tokens * outputs * inputs, peak_flops_per_s(gpu, dtype), seconds),
+        outside=table.outside(*product),
         source=_gemm_source(gpu, dtype),
     )
 
@@ -186,19 +188,19 @@ def attention_efficiency(
     again), both halved with a causal mask. Heads of unlike widths for keys and values count with
     their mean. fp8 and fp4 stand for training in those formats, where attention stays in bf16.
     """
-    seq_q, seq_kv, head_dim, heads, batch = _floats(seq_q, seq_kv, head_dim, heads, batch)
+    queries, keys, width, rows, samples = _floats(seq_q, seq_kv, head_dim, heads, batch)
     loan = _loan(gpu)
     known = loan.measured.attention
-    rate = getattr(known, f"{direction}_{'causal' if causal else 'full'}")
-    flops = 4 * batch * heads * seq_q * seq_kv * head_dim * (0.5 if causal else 1.0)
+    rate: AttentionRate = getattr(known, f"{direction}_{'causal' if causal else 'full'}")
+    flops = 4 * samples * rows * queries * keys * width * (0.5 if causal else 1.0)
     flops = flops * (BACKWARD_FLOPS if direction == "backward" else 1.0)
     inner = _attention_format(gpu, dtype)
     speed = peak_flops_per_s(gpu, inner) * (loan.scaled.attention if loan.scaled else 1.0)
-    seconds = attention_s(rate, speed, flops, seq_q, seq_kv, batch * heads, head_dim)
-    beyond = np.maximum(seq_q, seq_kv) > known.seq_to
+    seconds = attention_s(rate, speed, flops, queries, keys, samples * rows, width)
+    beyond = np.maximum(queries, keys) > known.seq_to
     return Efficiency(
         values=_share(flops, peak_flops_per_s(gpu, dtype), seconds),
-        outside=np.asarray(beyond | (head_dim < 64) | (head_dim > 256)),
+        outside=np.asarray(beyond | (width < HEAD_DIMS[0]) | (width > HEAD_DIMS[-1])),
         source=loan.told(gpu, f"attention, {known.source.kind}, {known.source.where}"),
     )
 
@@ -217,24 +219,23 @@ def grouped_gemm_efficiency(
     Against 2 E t n k FLOPs. The products of the experts run side by side as one of E t rows,
     but every expert's weights are read, and few tokens are padded to a tile.
     """
-    experts, tokens, n, k = _floats(experts_local, tokens_per_expert, n, k)
+    experts, tokens, outputs, inputs = _floats(experts_local, tokens_per_expert, n, k)
     table, known = _gemm_table(gpu, dtype), _kernels()
-    padded = np.maximum(tokens, known.grouped_rows)
     if direction == "wgrad":
-        rows, columns, depth = n, experts * k, tokens
+        product = outputs, experts * inputs, tokens
     else:
-        rows, columns, depth = _product(direction, experts * padded, n, k)
-    size, out = _format_bytes(dtype)
-    traffic = experts * moved_bytes(tokens, n, k, size, out)
+        padded = np.maximum(tokens, known.grouped_rows)
+        product = _product(direction, experts * padded, outputs, inputs)
+    traffic = experts * moved_bytes(tokens, outputs, inputs, *_format_bytes(dtype))
     bound_s = traffic / (known.grouped_share * gpu.memory_bytes_per_s)
-    seconds = (table.seconds(rows, columns, depth) ** 4 + bound_s**4) ** 0.25
+    seconds = (table.seconds(*product) ** 4 + bound_s**4) ** 0.25 + known.expert_s * experts
+    weights = experts * outputs * inputs
     if direction == "wgrad":
         summed = known.accumulate_bytes + known.grouped_wgrad_bytes
-        seconds = seconds + summed * experts * n * k / gpu.memory_bytes_per_s
-    seconds = seconds + known.expert_s * experts
+        seconds = seconds + summed * weights / gpu.memory_bytes_per_s
     return Efficiency(
-        values=_share(2 * experts * tokens * n * k, peak_flops_per_s(gpu, dtype), seconds),
-        outside=table.outside(*_product(direction, tokens, n, k)),
+        values=_share(2 * tokens * weights, peak_flops_per_s(gpu, dtype), seconds),
+        outside=table.outside(*_product(direction, tokens, outputs, inputs)),
         source=_gemm_source(gpu, dtype).replace("products", "products, grouped by a fitted model"),
     )
 
@@ -438,12 +439,10 @@ def _product(
     return (m, k, n) if direction == "dgrad" else (n, k, m)
 
 
-def _floats(*values: ArrayLike) -> tuple[Any, ...]:
+def _floats(*values: ArrayLike) -> tuple[Floats, ...]:
     """The arrays in one common shape, at least 1, so that an empty slot is harmless."""
-    return tuple(
-        np.maximum(array, 1.0)
-        for array in np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in values))
-    )
+    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in values))
+    return tuple(np.asarray(np.maximum(array, 1.0)) for array in arrays)
 
 
 def _share(work: Floats, per_s: float, seconds: Floats) -> Floats:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
+from astra.hardware.topology import even_share
 from astra.model.kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
 from astra.strategy.plans import WORDS, Floats, Ints, Plans, Task
@@ -40,6 +41,8 @@ KEY_COLUMNS = (
     "overlap_ep",
     "dispatcher",
     "cp_comm_type",
+    "domain",
+    "node",
 )
 WORDED = ("gpu", "precision", "attention", "overlap_tp", "overlap_ep", "dispatcher", "cp_comm_type")
 
@@ -80,7 +83,7 @@ def layers_of(plans: Plans, task: Task) -> Layers:
 
     Kernels and traffic alone; `in_stack` adds what the software makes of them.
     """
-    table, back = _distinct(plans)
+    table, back = _distinct(plans, task)
     used = Used()
     count = len(table["tp"])
     kinds = layer_kinds(task.model).kinds
@@ -114,13 +117,14 @@ def _store(into: dict[str, Floats], rows: Ints, priced: LayerTime) -> None:
         column[rows] = getattr(priced, name)
 
 
-def _distinct(plans: Plans) -> tuple[dict[str, NDArray[Any]], Ints]:
+def _distinct(plans: Plans, task: Task) -> tuple[dict[str, NDArray[Any]], Ints]:
     """The distinct keys of a table, and for every slot its row among them."""
     shape = plans.stages.shape
     codes = np.zeros(shape, np.int64)
     values: dict[str, NDArray[Any]] = {}
+    places = dict(zip(("domain", "node"), places_of(plans, task), strict=True))
     for name in KEY_COLUMNS:
-        column = np.broadcast_to(getattr(plans, name), shape)
+        column = places[name] if name in places else np.broadcast_to(getattr(plans, name), shape)
         known, index = _factorized(column)
         values[name] = known
         codes = codes * len(known) + index
@@ -131,6 +135,18 @@ def _distinct(plans: Plans) -> tuple[dict[str, NDArray[Any]], Ints]:
         rest, index = np.divmod(rest, len(values[name]))
         table[name] = values[name][index]
     return table, back
+
+
+def places_of(plans: Plans, task: Task) -> tuple[Ints, Ints]:
+    """GPUs of the job in each link domain and in each node, for every slot."""
+    domain, node = np.ones_like(plans.stages), np.ones_like(plans.stages)
+    counts = plans.stages * plans.tp * plans.dp
+    for row, pool in enumerate(task.cluster.pools):
+        here = plans.gpu == row
+        used = np.maximum(np.where(here, counts, 0).sum(axis=(0, 1)) * plans.cp, 1)
+        domain = np.where(here, even_share(used, pool.gpu.link.domain_gpus), domain)
+        node = np.where(here, even_share(used, pool.gpu.node.gpus), node)
+    return domain, node
 
 
 def _factorized(column: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
@@ -179,6 +195,8 @@ def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
         ep=column("segment_ep"),
         etp=column("segment_etp"),
         capacity=np.where(np.isnan(capacity), 1.0, capacity),
+        domain=column("domain"),
+        node=column("node"),
     )
 
 

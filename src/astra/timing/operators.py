@@ -4,7 +4,7 @@ Shapes follow Megatron-LM's layers: what tensor, context and expert parallelism 
 matrix on one GPU. Arrays run over keys: the distinct ways to cut a layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ class Keys:
     ep: Floats
     etp: Floats
     capacity: Floats  # tokens an expert takes for each one routed to it on average
+    domain: Floats  # GPUs of the job in each link domain
+    node: Floats  # and in each node
 
     @property
     def tokens(self) -> Floats:
@@ -114,16 +116,7 @@ def _latent_attention(
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     rank = mla.q_lora_rank or 0
     heads = model.heads / keys.tp
-    shared = Keys(
-        micro_batch=keys.micro_batch / keys.sp,
-        seq_len=keys.seq_len,
-        tp=keys.tp,
-        cp=keys.cp,
-        sp=keys.sp,
-        ep=keys.ep,
-        etp=keys.etp,
-        capacity=keys.capacity,
-    )
+    shared = replace(keys, micro_batch=keys.micro_batch / keys.sp)
     down = rank + mla.kv_lora_rank + mla.qk_rope_head_dim
     unfolded = heads * (query + mla.qk_nope_head_dim + mla.v_head_dim)
     copied = 4.0 * keys.tokens * (unfolded + heads * query)

@@ -13,7 +13,7 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stages import Stages, recomputed_fraction
 from astra.timing.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
-from astra.timing.layer import Layers, LayerTime
+from astra.timing.layer import Layers, LayerTime, places_of
 from astra.timing.links import overlap_slowdown
 
 ADAM_BYTES = (
@@ -150,11 +150,10 @@ def _links(plans: Plans, stages: Stages, task: Task, stack: Stack) -> Floats:
     payload = tokens * task.model.hidden * element / shared
     stage_gpus = tp * plans.cp * stages.of(plans.dp)
     found = np.zeros(payload.shape)
+    domain, nodes = (stages.of(place) for place in places_of(plans, task))
+    near = ranks_per_domain(2, stage_gpus, np.maximum(domain, nodes)) == 2
     for gpu, here in _by_gpu(stages, plans, task):
-        inside = plans.gpus <= max(gpu.link.domain_gpus, gpu.node.gpus)
-        wide = max(gpu.link.domain_gpus, gpu.node.gpus)
-        near = ranks_per_domain(np.full_like(stage_gpus, 2), stage_gpus, wide) == 2
-        found = np.where(here, p2p_s(payload, near | inside, gpu), found)
+        found = np.where(here, p2p_s(payload, near, gpu), found)
     if len(task.cluster.pools) > 1:
         found = np.maximum(found, _cross_type(payload, task))
     return np.where(plans.pp[:, np.newaxis] > 1, found * stack.communication_factor, 0.0)
@@ -206,13 +205,14 @@ def _data_parallel(
     """
     shape = stages.count.shape
     gather, reduce = np.zeros(shape), np.zeros(shape)
+    domain, nodes = (stages.of(place) for place in places_of(plans, task))
     sharded = ~is_word(plans, "sharding", "none")
     by_layer = is_word(plans, "sharding", "parameters")
     slow = np.zeros(shape)
     for gpu, here in _by_gpu(stages, plans, task):
         for copies in _copies(plans, stages, task):
-            near = ranks_per_domain(copies.ranks, copies.stride, gpu.link.domain_gpus)
-            node = ranks_per_domain(copies.ranks, copies.stride, gpu.node.gpus)
+            near = ranks_per_domain(copies.ranks, copies.stride, domain)
+            node = ranks_per_domain(copies.ranks, copies.stride, nodes)
             grads = copies.parameters * _reduce_bytes(plans)
             weights = copies.parameters * 2.0
             scattered = reduce_scatter_s(grads, copies.ranks, near, gpu, node)
@@ -250,12 +250,13 @@ def _fsdp(
         return zeros, zeros
     shape = stages.count.shape
     gather, scatter, slow = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    domain, nodes = (stages.of(place) for place in places_of(plans, task))
     for gpu, here in _by_gpu(stages, plans, task):
         for copies in _copies(plans, stages, task):
             shared = copies.ranks * _share(plans, stages)
             ranks = np.maximum(np.floor(shared), 1).astype(np.int64)
-            near = ranks_per_domain(ranks, copies.stride, gpu.link.domain_gpus)
-            node = ranks_per_domain(ranks, copies.stride, gpu.node.gpus)
+            near = ranks_per_domain(ranks, copies.stride, domain)
+            node = ranks_per_domain(ranks, copies.stride, nodes)
             many = here & (ranks > 1)
             gather += np.where(
                 many, all_gather_s(copies.parameters * 2.0, ranks, near, gpu, node), 0.0

@@ -41,11 +41,11 @@ class Place(NamedTuple):
     node: Ints
 
 
-def _inside(size: Floats, stride: Floats, gpu: Gpu) -> Place:
+def _inside(size: Floats, stride: Floats, keys: Keys) -> Place:
     ranks, step = _whole(size), _whole(stride)
     return Place(
-        ranks_per_domain(ranks, step, gpu.link.domain_gpus),
-        ranks_per_domain(ranks, step, gpu.node.gpus),
+        ranks_per_domain(ranks, step, _whole(keys.domain)),
+        ranks_per_domain(ranks, step, _whole(keys.node)),
     )
 
 
@@ -72,7 +72,7 @@ def tensor_traffic(
     and the reduction of its gradient behind wgrad.
     """
     payload = keys.tokens * model.hidden * element
-    ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), gpu)
+    ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), keys)
     gather = all_gather_s(payload, ranks, near.domain, gpu, near.node)
     scatter = reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
     reduce = all_reduce_s(payload, ranks, near.domain, gpu, near.node)
@@ -105,7 +105,7 @@ def context_traffic(
     else:
         cut = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
         queries = model.heads * model.head_dim / keys.tp
-    near = _inside(keys.cp, keys.tp, gpu)
+    near = _inside(keys.cp, keys.tp, keys)
     block = 2 * keys.tokens * cut * element
     if comm_type == "p2p":
         hop = p2p_s(block, np.maximum(near.domain, near.node) >= keys.cp, gpu)
@@ -135,12 +135,12 @@ def expert_traffic(
     moe = model.moe
     assert moe is not None
     arriving = keys.tokens / keys.sp
-    near = _inside(keys.ep, keys.etp, gpu)
+    near = _inside(keys.ep, keys.etp, keys)
     sent = arriving * moe.top_k * keys.capacity * model.hidden * element
     if dispatcher == "allgather":
         whole = arriving * keys.ep * keys.etp * model.hidden * element
         ranks = _whole(keys.ep * keys.etp)
-        close = _inside(keys.ep * keys.etp, np.ones_like(keys.ep), gpu)
+        close = _inside(keys.ep * keys.etp, np.ones_like(keys.ep), keys)
         once = all_gather_s(whole, ranks, close.domain, gpu, close.node) + reduce_scatter_s(
             whole, ranks, close.domain, gpu, close.node
         )
@@ -148,7 +148,7 @@ def expert_traffic(
         if dispatcher in ("deepep", "hybridep"):
             sent = sent * _sent_once(keys.ep / near.domain, moe.top_k)
         once = 2 * all_to_all_s(sent, _whole(keys.ep), near.domain, gpu, near.node)
-        close = _inside(keys.etp, np.ones_like(keys.etp), gpu)
+        close = _inside(keys.etp, np.ones_like(keys.etp), keys)
         spread = sent * keys.etp
         once = once + all_gather_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
         once = once + reduce_scatter_s(spread, _whole(keys.etp), close.domain, gpu, close.node)

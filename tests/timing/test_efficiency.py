@@ -231,7 +231,9 @@ def test_sources_say_measured_fitted_borrowed_or_guessed() -> None:
     assert told(gpu_called("H100"), "fp8").startswith("fitted on H100-80GB-SXM")
     assert told(gpu_called("H800"), "bf16").startswith("borrowed from H100-80GB-SXM")
     assert told(gpu_called("V100"), "fp16").startswith("borrowed from A100-80GB-SXM")
-    assert told(gpu_called("RTX-5090"), "bf16").startswith("borrowed from RTX-PRO-6000")
+    other = gpu_called("RTX-PRO-6000-Blackwell-WS")
+    assert told(other, "bf16").startswith("borrowed from RTX-PRO-6000-Blackwell-SE")
+    assert told(gpu_called("T4"), "fp16").startswith("guessed from A100-80GB-SXM")
     assert told(gpu_called("MI300X"), "bf16").startswith("guessed")
     assert told(own_gpu(), "bf16").startswith("guessed")
     assert "home-made" in told(own_gpu(), "bf16")
@@ -242,6 +244,19 @@ def test_an_unknown_gpu_borrows_from_its_own_generation() -> None:
     found = attention_efficiency(gpu, "bf16", 4096, 4096, 128, 32, 1, True)
     assert found.source.startswith("borrowed from H")
     assert 0.2 < float(found.values) < 0.8
+
+
+def test_memory_is_borrowed_from_the_same_relative() -> None:
+    own, lent = (memory_efficiency(gpu_called(name), 1e8).source for name in ("H100", "H800"))
+    assert own.startswith("fitted, elementwise kernels on H100-80GB-SXM")
+    assert lent.startswith("borrowed, elementwise kernels on H100-80GB-SXM")
+    assert memory_efficiency(gpu_called("L40S"), 1e8).source.startswith("guessed")
+
+
+def test_block_scaled_formats_run_like_plain_ones() -> None:
+    gpu = gpu_called("B200")
+    plain, scaled = (gemm_efficiency(gpu, f, 4096, 8192, 8192).values for f in ("fp8", "mxfp8"))
+    assert plain == scaled
 
 
 def test_h20_reaches_a_large_share_where_h100_waits_for_memory() -> None:
@@ -257,8 +272,9 @@ def test_shapes_off_the_measured_grid_are_flagged() -> None:
     gpu = gpu_called("H100")
     found = gemm_efficiency(gpu, "bf16", [16, 4096, 4096, 4096], 4096, [4096, 4096, 16, 131072])
     assert found.outside.tolist() == [True, False, True, True]
-    flags = attention_efficiency(gpu, "bf16", [4096, 131072], 4096, 128, 32, 1, True).outside
-    assert flags.tolist() == [False, True]
+    seq = np.array([128, 4096, 131072])
+    flags = attention_efficiency(gpu, "bf16", seq, 4096, 128, 32, 1, True).outside
+    assert flags.tolist() == [True, False, True]
     assert attention_efficiency(gpu, "bf16", 4096, 4096, 512, 32, 1, True).outside
     assert not memory_efficiency(gpu, 1e9).outside
 

@@ -14,7 +14,7 @@ from astra.model.shape import Mla, Model, Moe
 from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.stages import Stages
+from astra.strategy.view import View
 
 ROUTING_IMBALANCE = 1.05  # tokens of the fullest rank over the mean, guessed for trained routers
 
@@ -36,8 +36,9 @@ class Cut:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
 
 
-def cut_of(plans: Plans, stages: Stages, task: Task) -> Cut:
+def cut_of(view: View) -> Cut:
     """The divisors of every run."""
+    plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp).astype(np.float64)
     wide = is_word(plans, "precision", "fp32")
     narrow = is_word(plans, "precision", "fp8", "fp4")

@@ -13,6 +13,7 @@ from astra.model.shape import Model
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stages import Stages, is_recompute, recomputed_fraction
+from astra.strategy.view import View
 
 CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process, measured on H100
 GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator
@@ -38,10 +39,11 @@ class Memory:
         return sum(parts) - self.runtime_bytes - self.host_bytes
 
 
-def memory_of(plans: Plans, stages: Stages, task: Task, stack: Stack) -> Memory:
+def memory_of(view: View, stack: Stack) -> Memory:
     """Memory of every run of a table of plans."""
-    cut = cut_of(plans, stages, task)
-    held = states(plans, stages, task)
+    plans, stages, task = view.plans, view.stages, view.task
+    cut = cut_of(view)
+    held = states(view)
     kept, working = _activations(plans, stages, task, cut, stack)
     logits = _logits(plans, stages, task, cut, stack)
     used = stages.count > 0

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.strategy.held import held_parameters
 from astra.strategy.plans import WORDS, Floats, Plans, Task
 from astra.strategy.rules.rule import is_word
-from astra.strategy.stages import Stages
+from astra.strategy.view import View
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
@@ -26,7 +25,7 @@ class States:
     host_bytes: Floats  # optimizer states kept on the host
 
 
-def states(plans: Plans, stages: Stages, task: Task) -> States:
+def states(view: View) -> States:
     """Bytes of weights, gradients and optimizer of one GPU of each stage.
 
     With P parameters on the GPU, R copies and a shard group of G:
@@ -35,7 +34,7 @@ def states(plans: Plans, stages: Stages, task: Task) -> States:
         gradients   gradients too / G
         parameters  weights too / G (what is gathered for a layer is a buffer)
     """
-    held = held_parameters(plans, stages, task)
+    plans, stages, task, held = view.plans, view.stages, view.task, view.held
     dense_group = np.maximum(plans.shard_group, 1).astype(np.float64)
     copies = np.maximum(plans.dp[0, 0] * plans.cp, 1)
     expert_copies = stages.of(plans.tp) * plans.cp * stages.of(plans.dp)

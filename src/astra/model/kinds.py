@@ -1,6 +1,7 @@
 """Layers come in kinds: what one decoder layer consists of, and which layer is of which kind."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from astra.model.shape import Model
@@ -80,6 +81,7 @@ def layer_kind(model: Model, layer: int) -> LayerKind:
     )
 
 
+@lru_cache(maxsize=64)
 def layer_kinds(model: Model) -> LayerKinds:
     """The distinct kinds, and for every layer its kind."""
     every = [layer_kind(model, layer) for layer in range(model.layers)]

@@ -13,9 +13,9 @@ from astra.search.priced import PlanMemory, Priced, Provenance, StageMemory
 from astra.search.step import Step, simulated_step
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.stages import Stages, stages_of
+from astra.strategy.stages import Stages
+from astra.strategy.view import view_of
 from astra.timing.device import Used, dense_peak
-from astra.timing.layer import in_stack, layers_of
 from astra.timing.stage import stage_times
 
 MARGIN = 0.05  # of the usable memory, kept free
@@ -32,12 +32,11 @@ def price(
     """What one plan needs and takes. Priced whether or not a runtime would accept it."""
     chosen = stack or find_stack(plan.stack)
     table, task = plans_of([plan]), task_of(plan)
-    stages = stages_of(table, plan.model, every_stage=True)
-    layers = in_stack(layers_of(table, task), chosen)
-    times = stage_times(table, stages, task, layers, chosen)
-    step = simulated_step(table, stages, times)
-    held = memory_of(table, stages, task, chosen)
-    memory = _memory(plan, stages, held, margin, chosen)
+    view = view_of(table, task, every_stage=True)
+    times = stage_times(view, chosen)
+    step = simulated_step(table, view.stages, times)
+    held = memory_of(view, chosen)
+    memory = _memory(plan, view.stages, held, margin, chosen)
     tokens = plan.global_batch * plan.seq_len
     gpus = sum(plan.gpus.values())
     step_s = float(step.step_s[0])
@@ -58,7 +57,7 @@ def price(
         memory=memory,
         host_memory_bytes=_host_bytes(plan, held),
         checkpoint_bytes=checkpoint_bytes(plan),
-        provenance=_provenance(plan, layers.used, chosen, notes),
+        provenance=_provenance(plan, times.used, chosen, notes),
         warnings=_warnings(plan, memory),
     )
 

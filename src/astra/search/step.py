@@ -86,10 +86,14 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         return share * body + last * head + first * start
 
     forward = spread(
-        of(times.whole_forward_s), of(times.head_forward_s), of(times.embedding_forward_s)
+        of(times.whole_forward_s),
+        of(times.part("head_forward_s")),
+        of(times.part("embedding_forward_s")),
     )
     backward = spread(
-        of(times.whole_backward_s), of(times.head_backward_s), of(times.embedding_backward_s)
+        of(times.whole_backward_s),
+        of(times.part("head_backward_s")),
+        of(times.part("embedding_backward_s")),
     )
     return Pipes(
         stages=depth,
@@ -98,8 +102,8 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         group=plans.microbatch_group,
         forward_s=_to_the_end(forward, depth),
         backward_s=_to_the_end(backward, depth),
-        forward_link_s=_to_the_end(of(times.link_s), depth),
-        backward_link_s=_to_the_end(of(times.link_s), depth),
+        forward_link_s=_to_the_end(of(times.part("link_s")), depth),
+        backward_link_s=_to_the_end(of(times.part("link_s")), depth),
         first_extra_s=_to_the_end(share * of(times.first_extra_s), depth),
         last_extra_s=_to_the_end(share * of(times.last_extra_s), depth),
         extra_warmup=plans.overlap_ep.astype(np.int64),
@@ -120,13 +124,17 @@ def _to_the_end(column: Floats, depth: Ints) -> Floats:
 def _busy(plans: Plans, times: StageTime) -> dict[str, Floats]:
     """Seconds a stage works in one step, by cause. (pipeline, stage, plan)"""
     count = plans.micro_batches[:, np.newaxis]
+
+    def both(name: str) -> Floats:
+        return times.part(f"{name}_forward_s") + times.part(f"{name}_backward_s")
+
     return {
-        "forward": count * times.forward_s,
-        "backward": count * times.backward_s,
+        "forward": count * times.part("forward_s"),
+        "backward": count * times.part("backward_s"),
         "recompute": count * times.recompute_s,
-        "tensor_comm": count * (times.tensor_forward_s + times.tensor_backward_s),
-        "context_comm": count * (times.context_forward_s + times.context_backward_s),
-        "expert_comm": count * (times.expert_forward_s + times.expert_backward_s),
+        "tensor_comm": count * both("tensor"),
+        "context_comm": count * both("context"),
+        "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
         + times.first_extra_s
         + times.last_extra_s,

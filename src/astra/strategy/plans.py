@@ -129,6 +129,21 @@ class Plans:
         taken = {name: column[..., rows] for name, column in self.columns().items()}
         return Plans(**taken, chunk_layers=self.chunk_layers)
 
+    def without(self, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Neighbouring plans that differ only in these columns, counted once.
+
+        The row of the first of each, and for every plan which of them it is.
+        """
+        changed = np.zeros(len(self), np.bool_)
+        changed[:1] = True
+        for name, column in self.columns().items():
+            if name not in names:
+                differs = column[..., 1:] != column[..., :-1]
+                if column.dtype.kind == "f":
+                    differs &= ~(np.isnan(column[..., 1:]) & np.isnan(column[..., :-1]))
+                changed[1:] |= differs.any(axis=tuple(range(differs.ndim - 1)))
+        return np.flatnonzero(changed), np.cumsum(changed) - 1
+
     # What follows from the columns, by the names people use.
 
     @property

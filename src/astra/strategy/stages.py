@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import Flags, Floats, Ints, Plans, code
+from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans, code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,13 @@ class Stages:
     kind_layers: Ints  # (kind, pipeline, run, plan): layers of each kind in one stage
     embedding: Flags
     head: Flags
+    alike: bool  # every plan cuts all its stages alike; only their layers differ
+    every: bool  # one run per stage
 
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
-        """A (pipeline, slot, plan) column of the plans, gathered for the runs."""
-        if column.shape[1] == 1:
-            return np.broadcast_to(column, self.count.shape)
+        """A (pipeline, slot, plan) column of the plans for the runs, or one row for all of them."""
+        if self.alike:
+            return column[:, :1]
         return np.take_along_axis(column, self.slot, axis=1)
 
 
@@ -39,6 +41,17 @@ def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
     if len(kinds.kinds) > 1 or every_stage:
         return _each_stage(plans, model)
     return _ends_apart(plans)
+
+
+def _alike(plans: Plans) -> bool:
+    """Whether every slot that holds stages is cut as the first of its pipeline."""
+    used = plans.used
+    return all(
+        bool(((column == column[:, :1]) | ~used).all())
+        for name in SLOT_COLUMNS
+        if name not in ("stages", "layers")
+        for column in (getattr(plans, name),)
+    )
 
 
 def _ends_apart(plans: Plans) -> Stages:
@@ -67,6 +80,8 @@ def _ends_apart(plans: Plans) -> Stages:
         kind_layers=np.where(used, layers, 0)[np.newaxis],
         embedding=used & (index == 0),
         head=used & (index + count == plans.pp[:, np.newaxis]) & (count == 1),
+        alike=_alike(plans),
+        every=False,
     )
 
 
@@ -87,6 +102,8 @@ def _each_stage(plans: Plans, model: Model) -> Stages:
         kind_layers=held,
         embedding=used & (index == 0),
         head=used & (index == plans.pp[:, np.newaxis] - 1),
+        alike=_alike(plans),
+        every=True,
     )
 
 

@@ -58,7 +58,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     forward_full: AttentionRate
     backward_causal: AttentionRate
     backward_full: AttentionRate
-    seq_to: float  # the longest sequence measured
+    seq_from: float  # the shortest sequence measured
+    seq_to: float
     source: Source
 
 
@@ -197,10 +198,12 @@ def attention_efficiency(
     inner = _attention_format(gpu, dtype)
     speed = peak_flops_per_s(gpu, inner) * (loan.scaled.attention if loan.scaled else 1.0)
     seconds = attention_s(rate, speed, flops, queries, keys, samples * rows, width)
-    beyond = np.maximum(queries, keys) > known.seq_to
+    odd = (width < HEAD_DIMS[0]) | (width > HEAD_DIMS[-1])
+    odd |= np.minimum(queries, keys) < known.seq_from
+    odd |= np.maximum(queries, keys) > known.seq_to
     return Efficiency(
         values=_share(flops, peak_flops_per_s(gpu, dtype), seconds),
-        outside=np.asarray(beyond | (width < HEAD_DIMS[0]) | (width > HEAD_DIMS[-1])),
+        outside=np.asarray(odd),
         source=loan.told(gpu, f"attention, {known.source.kind}, {known.source.where}"),
     )
 
@@ -245,15 +248,15 @@ def memory_efficiency(gpu: Gpu, moved: ArrayLike) -> Efficiency:
 
     V / (V / e + B r): a kernel of r seconds of start and end, and then a steady share e.
     """
-    known = _kernels()
+    known, loan = _kernels(), _loan(gpu)
     (size,) = _floats(moved)
-    row = next((row for row in known.memory if row.gpu == gpu.name), None)
-    share = row.share if row else known.memory_share
-    source = (
-        f"{row.source.kind} on {gpu.name}: {row.source.where}"
-        if row
-        else f"guessed: the usual share of GPUs measured, not {gpu.name} itself"
-    )
+    rows = {row.gpu: row for row in known.memory}
+    row = rows.get(gpu.name) or rows.get(loan.measured.gpu)
+    if row is None:
+        share, source = known.memory_share, f"guessed: the usual share, not that of {gpu.name}"
+    else:
+        kind = row.source.kind if row.gpu == gpu.name else loan.kind
+        share, source = row.share, f"{kind}, elementwise kernels on {row.gpu}: {row.source.where}"
     values = size / (size / share + gpu.memory_bytes_per_s * known.memory_ramp_s)
     return Efficiency(values=np.asarray(values), outside=np.asarray(size > 2**33), source=source)
 
@@ -281,6 +284,7 @@ _PEAKS: Mapping[str, tuple[str, ...]] = {
     "tf32": ("tf32_flops_per_s", "fp32_flops_per_s"),
     "fp32": ("fp32_flops_per_s",),
 }
+_FACTOR_OF = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 _INPUT_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "mxfp8": 1.0, "fp4": 0.5, "nvfp4": 0.5}
 
 
@@ -349,7 +353,8 @@ def steady_table(
         known.ramp_s,
     )
     burst_s = np.exp(lent.log_s) * own_s / lender_s
-    slower = lender.formats.get(dtype, known.formats.get(dtype, 1.0)) / speed
+    plain = _FACTOR_OF.get(dtype, dtype)
+    slower = lender.formats.get(plain, known.formats.get(plain, 1.0)) / speed
     steady_s = slower * sustained_s(burst_s, lender.slowdown, known.steady_from_s)
     log_s = rising(np.log(np.maximum(steady_s, flops / peak)))
     return GemmTable(short=lent.short, long=lent.long, depth=lent.depth, log_s=log_s)
@@ -379,7 +384,8 @@ def _loan(gpu: Gpu) -> _Loan:
     related = _capability(gpu.compute_capability) is not None or (
         gpu.architecture is not None and gpu.architecture == lender.architecture
     )
-    return _Loan(measured=lender, scaled=scaled, kind="borrowed" if related else "guessed")
+    sure = related and not (scaled and scaled.source.kind == "guessed")
+    return _Loan(measured=lender, scaled=scaled, kind="borrowed" if sure else "guessed")
 
 
 def _strangeness(gpu: Gpu, row: Measured) -> tuple[float, ...]:

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
-from astra.hardware.topology import even_share
 from astra.model.kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import WORDS, Floats, Ints, Plans, Task
+from astra.strategy.plans import WORDS, Floats, Ints
 from astra.strategy.recompute import MODULES
+from astra.strategy.view import View
 from astra.timing.device import Device, Used
 from astra.timing.operators import (
     Keys,
@@ -36,7 +36,6 @@ KEY_COLUMNS = (
     "capacity_factor",
     "precision",
     "attention",
-    "recompute_modules",
     "overlap_tp",
     "overlap_ep",
     "dispatcher",
@@ -53,13 +52,14 @@ class LayerTime:
 
     forward_s: Floats
     backward_s: Floats
-    recompute_s: Floats  # of the modules recomputed selectively
     tensor_forward_s: Floats
     tensor_backward_s: Floats
     context_forward_s: Floats
     context_backward_s: Floats
     expert_forward_s: Floats
     expert_backward_s: Floats
+
+    module_s: dict[str, Floats]  # forward seconds of what selective recompute can do again
 
     @property
     def whole_forward_s(self) -> Floats:
@@ -78,12 +78,13 @@ class Layers:
     used: Used
 
 
-def layers_of(plans: Plans, task: Task) -> Layers:
+def layers_of(view: View) -> Layers:
     """Price each distinct way to cut a layer once, and hand every slot its own.
 
     Kernels and traffic alone; `in_stack` adds what the software makes of them.
     """
-    table, back = _distinct(plans, task)
+    task = view.task
+    table, back = _distinct(view)
     used = Used()
     count = len(table["tp"])
     kinds = layer_kinds(task.model).kinds
@@ -92,13 +93,15 @@ def layers_of(plans: Plans, task: Task) -> Layers:
         keys = _keys(table, rows)
         device = Device(task.cluster.pools[words["gpu"]].gpu, words["precision"], used)
         for row, kind in enumerate(kinds):
-            priced = _layer(task.model, kind, keys, device, words, table, rows)
+            priced = _layer(task.model, kind, keys, device, words)
             _store(found[str(row)], rows, priced)
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
         _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
 
     def gathered(name: str) -> LayerTime:
-        return LayerTime(**{part: column[back] for part, column in found[name].items()})
+        columns = {part: column[back] for part, column in found[name].items()}
+        modules = {module: columns.pop(module) for module in MODULES}
+        return LayerTime(**columns, module_s=modules)
 
     return Layers(
         kinds=tuple(gathered(str(row)) for row in range(len(kinds))),
@@ -108,24 +111,36 @@ def layers_of(plans: Plans, task: Task) -> Layers:
     )
 
 
+PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")
+
+
 def _empty(count: int) -> dict[str, Floats]:
-    return {field.name: np.zeros(count) for field in fields(LayerTime)}
+    return {name: np.zeros(count) for name in (*PARTS, *MODULES)}
 
 
 def _store(into: dict[str, Floats], rows: Ints, priced: LayerTime) -> None:
-    for name, column in into.items():
-        column[rows] = getattr(priced, name)
+    for name in PARTS:
+        into[name][rows] = getattr(priced, name)
+    for module, column in priced.module_s.items():
+        into[module][rows] = column
 
 
-def _distinct(plans: Plans, task: Task) -> tuple[dict[str, NDArray[Any]], Ints]:
+def _distinct(view: View) -> tuple[dict[str, NDArray[Any]], Ints]:
     """The distinct keys of a table, and for every slot its row among them."""
+    plans = view.plans
     shape = plans.stages.shape
+    if view.stages.alike:  # one cut for all slots
+        shape = (shape[0], 1, shape[2])
     codes = np.zeros(shape, np.int64)
     values: dict[str, NDArray[Any]] = {}
-    places = dict(zip(("domain", "node"), places_of(plans, task), strict=True))
+    places = {"domain": view.domain, "node": view.node}
     for name in KEY_COLUMNS:
-        column = places[name] if name in places else np.broadcast_to(getattr(plans, name), shape)
-        known, index = _factorized(column)
+        column = places[name] if name in places else getattr(plans, name)
+        column = column[:, : shape[1]] if column.ndim == 3 else column
+        if column.ndim == 1:  # of the whole plan: looked at once, not slot by slot
+            known, index = _factorized(column)
+        else:
+            known, index = _factorized(np.broadcast_to(column, shape))
         values[name] = known
         codes = codes * len(known) + index
     distinct, back = _factorized(codes)
@@ -135,18 +150,6 @@ def _distinct(plans: Plans, task: Task) -> tuple[dict[str, NDArray[Any]], Ints]:
         rest, index = np.divmod(rest, len(values[name]))
         table[name] = values[name][index]
     return table, back
-
-
-def places_of(plans: Plans, task: Task) -> tuple[Ints, Ints]:
-    """GPUs of the job in each link domain and in each node, for every slot."""
-    domain, node = np.ones_like(plans.stages), np.ones_like(plans.stages)
-    counts = plans.stages * plans.tp * plans.dp
-    for row, pool in enumerate(task.cluster.pools):
-        here = plans.gpu == row
-        used = np.maximum(np.where(here, counts, 0).sum(axis=(0, 1)) * plans.cp, 1)
-        domain = np.where(here, even_share(used, pool.gpu.link.domain_gpus), domain)
-        node = np.where(here, even_share(used, pool.gpu.node.gpus), node)
-    return domain, node
 
 
 def _factorized(column: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
@@ -206,13 +209,11 @@ def _layer(
     keys: Keys,
     device: Device,
     words: dict[str, Any],
-    table: dict[str, NDArray[Any]],
-    rows: Ints,
 ) -> LayerTime:
     operators = layer_operators(model, kind, keys, device, words["attention"] == "flash")
     gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
     core = next(op for op in operators if op.module == "core_attn")
-    nothing = Traffic(forward_s=np.zeros(len(rows)), backward_s=np.zeros(len(rows)))
+    nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
     tensor = tensor_traffic(model, keys, gpu, operators, bool(words["overlap_tp"]), element)
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element)
     expert = nothing
@@ -222,36 +223,32 @@ def _layer(
     return LayerTime(
         forward_s=np.sum([op.forward_s for op in operators], axis=0),
         backward_s=np.sum([op.backward_s for op in operators], axis=0),
-        recompute_s=_recompute(operators, table["recompute_modules"][rows]),
         tensor_forward_s=tensor.forward_s,
         tensor_backward_s=tensor.backward_s,
         context_forward_s=context.forward_s,
         context_backward_s=context.backward_s,
         expert_forward_s=expert.forward_s,
         expert_backward_s=expert.backward_s,
+        module_s={module: _module_s(operators, module, keys) for module in MODULES},
     )
 
 
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
 
 
-def _recompute(operators: list[Operator], bits: Ints) -> Floats:
-    """Forward seconds of the modules that are computed again."""
-    total = np.zeros(bits.shape)
-    for place, module in enumerate(MODULES):
-        chosen = bits >> place & 1 == 1
-        held = INSIDE.get(module, (module,))
-        seconds = sum((op.forward_s for op in operators if op.module in held), np.zeros(1))
-        total += np.where(chosen, seconds, 0.0)
-    return total
+def _module_s(operators: list[Operator], module: str, keys: Keys) -> Floats:
+    """Forward seconds of a module."""
+    held = INSIDE.get(module, (module,))
+    return sum((op.forward_s for op in operators if op.module in held), np.zeros_like(keys.tp))
 
 
 def _ends(operators: list[Operator]) -> LayerTime:
     """Embedding or head: compute only."""
     forward = np.sum([op.forward_s for op in operators], axis=0)
     backward = np.sum([op.backward_s for op in operators], axis=0)
-    parts = {field.name: np.zeros(forward.shape) for field in fields(LayerTime)}
-    return LayerTime(**{**parts, "forward_s": forward, "backward_s": backward})
+    parts = {name: np.zeros(forward.shape) for name in PARTS}
+    parts |= {"forward_s": forward, "backward_s": backward}
+    return LayerTime(**parts, module_s={})
 
 
 def in_stack(layers: Layers, stack: Stack) -> Layers:
@@ -262,16 +259,12 @@ def in_stack(layers: Layers, stack: Stack) -> Layers:
     """
 
     def scaled(time: LayerTime, host_forward_s: float, host_backward_s: float) -> LayerTime:
-        parts = {
-            field.name: getattr(time, field.name) * stack.communication_factor
-            for field in fields(LayerTime)
-        }
+        parts = {name: getattr(time, name) * stack.communication_factor for name in PARTS}
         forward = np.maximum(time.forward_s * stack.compute_factor, host_forward_s)
         backward = np.maximum(time.backward_s * stack.compute_factor, host_backward_s)
-        again = time.recompute_s * stack.compute_factor
-        return LayerTime(
-            **{**parts, "forward_s": forward, "backward_s": backward, "recompute_s": again}
-        )
+        modules = {name: column * stack.compute_factor for name, column in time.module_s.items()}
+        parts |= {"forward_s": forward, "backward_s": backward}
+        return LayerTime(**parts, module_s=modules)
 
     return Layers(
         kinds=tuple(

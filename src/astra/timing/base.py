@@ -1,0 +1,108 @@
+"""What a stage takes however much of it is recomputed or offloaded."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.hardware.topology import ranks_per_domain
+from astra.model.kinds import layer_kinds
+from astra.strategy.plans import Floats
+from astra.strategy.recompute import MODULES
+from astra.strategy.rules.rule import is_word
+from astra.strategy.view import View
+from astra.timing.collectives import p2p_s
+from astra.timing.layer import PARTS, Layers
+from astra.timing.replicas import Replicas, gpus_of, replicas_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBase:
+    """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
+
+    Traffic counts as far as it shows.
+    """
+
+    forward_s: Floats  # compute
+    backward_s: Floats
+    tensor_forward_s: Floats
+    tensor_backward_s: Floats
+    context_forward_s: Floats
+    context_backward_s: Floats
+    expert_forward_s: Floats
+    expert_backward_s: Floats
+    head_forward_s: Floats  # part of `forward_s`: lies on the last chunk
+    head_backward_s: Floats
+    embedding_forward_s: Floats  # part of `forward_s`: lies on the first chunk
+    embedding_backward_s: Floats
+    layers_forward_s: Floats  # layers and their traffic: what full recompute does again
+    module_s: dict[str, Floats]  # what selective recompute of a module does again
+    link_s: Floats  # to the next stage, one way
+    replicas: Replicas
+
+
+def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
+    """Layers of every kind and the ends, summed over each stage."""
+    shape = view.stages.count.shape
+    sums = {name: np.zeros(shape) for name in (*PARTS, *MODULES)}
+    for row, kind in enumerate(layers.kinds):
+        count = _kind_layers(row, view)
+        for name in PARTS:
+            sums[name] += count * view.stages.of(getattr(kind, name))
+        for name, column in kind.module_s.items():
+            sums[name] += count * view.stages.of(column)
+    modules = {name: sums.pop(name) for name in MODULES}
+    downward = [name for name in PARTS if name.endswith("forward_s")]
+    layers_forward = np.sum([sums[name] for name in downward], axis=0)
+    ends = _ends(view, layers)
+    sums["forward_s"] = sums["forward_s"] + ends["head_forward_s"] + ends["embedding_forward_s"]
+    sums["backward_s"] = sums["backward_s"] + ends["head_backward_s"] + ends["embedding_backward_s"]
+    return StageBase(
+        **sums,
+        **ends,
+        layers_forward_s=layers_forward,
+        module_s=modules,
+        link_s=_links(view, stack),
+        replicas=replicas_of(view),
+    )
+
+
+def _kind_layers(row: int, view: View) -> Floats:
+    """Layers of a kind in one stage; multi-token prediction adds to the last one."""
+    layers = view.stages.kind_layers[row].astype(np.float64)
+    if view.task.model.mtp_layers and row == layer_kinds(view.task.model).of_layer[-1]:
+        return layers + np.where(view.stages.head, view.plans.mtp_layers, 0)
+    return layers
+
+
+def _ends(view: View, layers: Layers) -> dict[str, Floats]:
+    """Embedding and head where they lie; multi-token prediction runs the head once more each."""
+    stages = view.stages
+    heads = np.where(stages.head, 1 + view.plans.mtp_layers, 0)
+    starts = np.where(stages.embedding, 1, 0)
+    return {
+        "head_forward_s": heads * stages.of(layers.head.forward_s),
+        "head_backward_s": heads * stages.of(layers.head.backward_s),
+        "embedding_forward_s": starts * stages.of(layers.embedding.forward_s),
+        "embedding_backward_s": starts * stages.of(layers.embedding.backward_s),
+    }
+
+
+def _links(view: View, stack: Stack) -> Floats:
+    """Activations to the next stage; in a mixed pipeline the slowest NIC rules."""
+    plans, stages, task = view.plans, view.stages, view.task
+    tp = stages.of(plans.tp)
+    shared = np.where(plans.sequence_parallel, tp, 1)
+    element = np.where(is_word(plans, "precision", "fp32"), 4.0, 2.0)
+    tokens = stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp
+    payload = tokens * task.model.hidden * element / shared
+    stage_gpus = tp * plans.cp * stages.of(plans.dp)
+    found = np.zeros(stages.count.shape)
+    together = np.maximum(stages.of(view.domain), stages.of(view.node))
+    near = ranks_per_domain(2, stage_gpus, together) == 2
+    for gpu, here in gpus_of(view):
+        found = np.where(here, p2p_s(payload, near, gpu), found)
+    if len(task.cluster.pools) > 1:
+        slowest = min(task.cluster.pools, key=lambda pool: pool.gpu.node.nic_bytes_per_s)
+        found = np.maximum(found, p2p_s(payload, False, slowest.gpu))
+    return np.where(plans.pp[:, np.newaxis] > 1, found * stack.communication_factor, 0.0)

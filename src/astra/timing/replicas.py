@@ -1,0 +1,108 @@
+"""Traffic between copies: gradients reduced, parameters gathered, the optimizer's step. [s]
+
+As if nothing else ran; how much of it shows is for the stage to say.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.hardware.cluster import Gpu
+from astra.hardware.topology import ranks_per_domain
+from astra.strategy.plans import Flags, Floats, Ints, Plans
+from astra.strategy.rules.rule import is_word
+from astra.strategy.view import View
+from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from astra.timing.links import overlap_slowdown
+
+ADAM_BYTES = 30.0  # per parameter: master, moments, gradient read; master, moments, weight written
+CLIP_BYTES = 8.0  # gradient norm and scaling: read twice
+HOST_BYTES = 6.0  # an offloaded parameter: its gradient over, its new weight back
+BANDWIDTH_REACHED = 0.8  # of memory and PCIe by long streaming kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Seconds of one stage of each run. (pipeline, run, plan)"""
+
+    gather_s: Floats  # parameters, per step; with sharded parameters per micro-batch and pass
+    reduce_s: Floats  # gradients, likewise
+    slowdown: Floats  # of the compute that such traffic runs beside
+    adam_s: Floats  # optimizer step if all states are on the GPU
+    host_s: Floats  # what it takes more if all are on the host
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Parameters of a stage that are replicated over one kind of group."""
+
+    parameters: Floats
+    ranks: Ints
+    stride: Ints
+    shards: Ints  # ranks that share one set of states
+
+
+def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
+    """Each GPU type and the runs that lie on it."""
+    rows = view.stages.of(view.plans.gpu)
+    return [
+        (pool.gpu, (rows == row) & (view.stages.count > 0))
+        for row, pool in enumerate(view.task.cluster.pools)
+    ]
+
+
+def replicas_of(view: View) -> Replicas:
+    """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same."""
+    shape = view.stages.count.shape
+    total = {name: np.zeros(shape) for name in ("gather_s", "reduce_s", "adam_s", "host_s")}
+    slowdown = np.zeros(shape)
+    for gpu, here in gpus_of(view):
+        for copies in _copies(view):
+            for name, seconds in _seconds(view, copies, gpu).items():
+                total[name] += np.where(here, seconds, 0.0)
+        slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
+    return Replicas(**total, slowdown=slowdown)
+
+
+def _copies(view: View) -> list[_Copies]:
+    plans, stages, held = view.plans, view.stages, view.held
+    tp, dp = stages.of(plans.tp), stages.of(plans.dp)
+    cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
+    dense = dp * plans.cp
+    share = plans.shard_group / np.maximum(dense, 1)
+    found = [_Copies(held.dense, dense, tp, _shards(dense, share, plans))]
+    if view.task.model.moe is not None:
+        experts = np.maximum(tp * plans.cp * dp // cut, 1)
+        found.append(_Copies(held.experts, experts, cut, _shards(experts, share, plans)))
+    return found
+
+
+def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
+    shared = np.maximum(ranks * share, 1.0).astype(np.int64)
+    return np.where(is_word(plans, "sharding", "none"), 1, shared)
+
+
+def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
+    """Sharded: reduce-scatter and all-gather; else one all-reduce and nothing to gather."""
+    plans, stages = view.plans, view.stages
+    by_layer = is_word(plans, "sharding", "parameters")
+    ranks = np.where(by_layer, copies.shards, copies.ranks)
+    near = ranks_per_domain(ranks, copies.stride, stages.of(view.domain))
+    node = ranks_per_domain(ranks, copies.stride, stages.of(view.node))
+    grads = copies.parameters * np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
+    scattered = reduce_scatter_s(grads, ranks, near, gpu, node)
+    gathered = all_gather_s(copies.parameters * 2.0, ranks, near, gpu, node)
+    plain = is_word(plans, "sharding", "none")
+    if plain.any():
+        scattered = np.where(plain, all_reduce_s(grads, ranks, near, gpu, node), scattered)
+        gathered = np.where(plain, 0.0, gathered)
+    own = copies.parameters / copies.shards
+    memory = BANDWIDTH_REACHED * gpu.memory_bytes_per_s
+    adam = own * (ADAM_BYTES + CLIP_BYTES) / memory
+    moved = own * HOST_BYTES / (BANDWIDTH_REACHED * gpu.node.pcie_bytes_per_s)
+    return {
+        "gather_s": gathered,
+        "reduce_s": scattered,
+        "adam_s": adam,
+        "host_s": moved - own * ADAM_BYTES / memory,
+    }

@@ -317,7 +317,7 @@ def mutate(raw: Any, path: tuple[Any, ...], how: str, value: Any) -> None:
         max_size=3,
     )
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_mutated_plan_is_a_plan_or_an_input_error(
     changes: list[tuple[tuple[Any, ...], str, Any]],
 ) -> None:

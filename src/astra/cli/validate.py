@@ -13,7 +13,6 @@ from astra.cli.printing import print_parts, write_json
 
 if TYPE_CHECKING:
     from astra.fit.runs import Runs
-    from astra.fit.validate import Progress
 
 EXAMPLES = """\
 examples:
@@ -37,15 +36,21 @@ def run(options: argparse.Namespace) -> int:
     from astra.fit.runs import read_files
     from astra.fit.validate import validate
     from astra.report.validation import validation_json, validation_page
-    from astra.search.price import price
+    from astra.search.price import price_many
 
     worst = whole(options.worst, "--worst", least=0, most=100_000)
     found = read_files([Path(name) for name in options.files])
     if options.family is not None:
         found = _only(found, options.family)
-    progress = _progress(sys.stderr.isatty())
+    if sys.stderr.isatty():
+        sys.stderr.write(f"astra: pricing {len(found.runs):,} runs ...\n")
+    plans = [run.plan for run in found.runs]
+    priced = dict(zip(map(id, plans), price_many(plans), strict=True))
     answer = validate(
-        found.runs, price=price, skipped=found.skipped, worst=worst, progress=progress
+        found.runs,
+        price=lambda plan: priced[id(plan)],
+        skipped=found.skipped,
+        worst=worst,
     )
     if options.json:
         write_json(validation_json(answer))
@@ -64,23 +69,3 @@ def _only(found: "Runs", family: str) -> "Runs":
         hint = did_you_mean(family, names, f"The families are {', '.join(names[:40])}.")
         raise InputError(f"--family {shorten(family)}: no run has it. {hint}")
     return Runs(tuple(run for run in found.runs if run.family == family), ())
-
-
-def _progress(shown: bool) -> "Progress | None":
-    """A counter on standard error, where a person looks and it takes over a second."""
-    if not shown:
-        return None
-    from time import monotonic
-
-    started = last = monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = monotonic()
-        if now - started > 1 and (now - last > 0.2 or done + 1 == total):
-            last = now
-            end = "\r\x1b[K" if done + 1 == total else ""
-            sys.stderr.write(f"\rastra: {done + 1:,} of {total:,} runs {end}")
-            sys.stderr.flush()
-
-    return show

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from astra.search.priced import Priced, StageMemory
 
 Price = Callable[[Plan], "Priced"]
-Progress = Callable[[int, int], None]
 
 SWEEP_ROWS = 5
 
@@ -99,15 +98,12 @@ def validate(
     skipped: Iterable[Skipped] = (),
     family_factors: Mapping[str, float] | None = None,
     worst: int = 10,
-    progress: Progress | None = None,
 ) -> Validation:
     """Prices every run's plan and compares. A factor multiplies the steps of its family."""
     rows: list[Row] = []
     kept: list[Run] = []
     left_out = [SkippedRow(row_id=row.row_id, reason=row.reason) for row in skipped]
-    for number, run in enumerate(runs):
-        if progress:
-            progress(number, len(runs))
+    for run in runs:
         try:
             priced = price(run.plan)
         except InputError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import erf, sqrt
 
+import msgspec
 import numpy as np
 
 from astra.hardware.stack import Stack, find_stack
@@ -13,7 +14,6 @@ from astra.search.priced import PlanMemory, Priced, Provenance, StageMemory
 from astra.search.step import Step, simulated_step
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.stages import Stages
 from astra.strategy.view import view_of
 from astra.timing.device import Used, dense_peak
 from astra.timing.stage import stage_times
@@ -30,53 +30,79 @@ def price(
     stack: Stack | None = None,
 ) -> Priced:
     """What one plan needs and takes. Priced whether or not a runtime would accept it."""
-    chosen = stack or find_stack(plan.stack)
-    table, task = plans_of([plan]), task_of(plan)
+    (priced,) = _price_table([plan], margin, stack or find_stack(plan.stack))
+    said = msgspec.structs.replace(priced.provenance, notes=(*notes, *priced.provenance.notes))
+    return msgspec.structs.replace(priced, assumed=(*assumed, *priced.assumed), provenance=said)
+
+
+def price_many(plans: Sequence[Plan], margin: float = MARGIN) -> list[Priced]:
+    """Many plans, those of one model on one kind of cluster as one table."""
+    tables: dict[object, list[int]] = {}
+    for row, plan in enumerate(plans):
+        gpus = tuple(pool.gpu for pool in plan.cluster.pools)
+        tables.setdefault((plan.model, gpus, plan.runtime, plan.stack), []).append(row)
+    found: dict[int, Priced] = {}
+    for rows in tables.values():
+        group = [plans[row] for row in rows]
+        priced = _price_table(group, margin, find_stack(group[0].stack))
+        found.update(zip(rows, priced, strict=True))
+    return [found[row] for row in range(len(plans))]
+
+
+def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Priced]:
+    """Plans of one task as one table."""
+    table, task = plans_of(plans), task_of(plans[0])
     view = view_of(table, task, every_stage=True)
-    times = stage_times(view, chosen)
+    times = stage_times(view, stack)
     step = simulated_step(table, view.stages, times)
-    held = memory_of(view, chosen)
-    memory = _memory(plan, view.stages, held, margin, chosen)
-    tokens = plan.global_batch * plan.seq_len
-    gpus = sum(plan.gpus.values())
-    step_s = float(step.step_s[0])
+    held = memory_of(view, stack)
+    return [
+        _priced(plan, row, step, held, times.used, margin, stack) for row, plan in enumerate(plans)
+    ]
+
+
+def _priced(
+    plan: Plan, row: int, step: Step, held: Memory, used: Used, margin: float, stack: Stack
+) -> Priced:
+    memory = _memory(plan, row, held, margin, stack)
+    step_s = float(step.step_s[row])
+    tokens_per_s = plan.global_batch * plan.seq_len / step_s
     return Priced(
         rank=1,
         summary=plan.summary(),
         plan=plan,
-        assumed=tuple(assumed) + plan.model.assumed,
+        assumed=plan.model.assumed,
         gpus=plan.gpus,
         step_s=step_s,
-        step_s_low=step_s * (1 - chosen.spread_fraction),
-        step_s_high=step_s * (1 + chosen.spread_fraction),
-        step_parts_s={name: float(part[0]) for name, part in step.parts_s.items()},
-        parts_stage=int(step.parts_stage[0]),
-        tokens_per_s=tokens / step_s,
-        tokens_per_s_per_gpu=tokens / step_s / gpus,
-        mfu_fraction=_mfu(plan, step),
+        step_s_low=step_s * (1 - stack.spread_fraction),
+        step_s_high=step_s * (1 + stack.spread_fraction),
+        step_parts_s={name: float(part[row]) for name, part in step.parts_s.items()},
+        parts_stage=int(step.parts_stage[row]),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / sum(plan.gpus.values()),
+        mfu_fraction=_mfu(plan, step_s),
         memory=memory,
-        host_memory_bytes=_host_bytes(plan, held),
+        host_memory_bytes=_host_bytes(plan, held, row),
         checkpoint_bytes=checkpoint_bytes(plan),
-        provenance=_provenance(plan, times.used, chosen, notes),
+        provenance=_provenance(plan, used, stack),
         warnings=_warnings(plan, memory),
     )
 
 
-def _mfu(plan: Plan, step: Step) -> float:
+def _mfu(plan: Plan, step_s: float) -> float:
     """Model FLOPs over what the GPUs' dense peak would do in the same time."""
     flops = step_flops(plan.model, plan.seq_len, plan.global_batch)
     gpus = {pool.gpu.name: pool.gpu for pool in plan.cluster.pools}
     peak = sum(dense_peak(gpus[name], plan.precision) * n for name, n in plan.gpus.items())
-    return float(flops / (step.step_s[0] * peak))
+    return flops / (step_s * peak)
 
 
-def _memory(plan: Plan, stages: Stages, memory: Memory, margin: float, stack: Stack) -> PlanMemory:
+def _memory(plan: Plan, row: int, memory: Memory, margin: float, stack: Stack) -> PlanMemory:
     rows = []
     for p, pipeline in enumerate(plan.pipelines):
         gpus = [segment.gpu for segment in pipeline.segments for _ in range(segment.stages)]
         for stage, layers in enumerate(pipeline.layers):
-            at = (p, stage, 0)
-            assert stages.count[at] == 1
+            at = (p, stage, row)
             rows.append(
                 StageMemory(
                     pipeline=p,
@@ -116,10 +142,10 @@ def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> 
     )
 
 
-def _host_bytes(plan: Plan, memory: Memory) -> float:
+def _host_bytes(plan: Plan, memory: Memory, row: int) -> float:
     """Offloaded optimizer states of the fullest node."""
     per_node = max(pool.gpu.node.gpus for pool in plan.cluster.pools)
-    return float(np.max(memory.host_bytes)) * min(per_node, sum(plan.gpus.values()))
+    return float(np.max(memory.host_bytes[..., row])) * min(per_node, sum(plan.gpus.values()))
 
 
 def checkpoint_bytes(plan: Plan) -> float:
@@ -129,7 +155,7 @@ def checkpoint_bytes(plan: Plan) -> float:
     return count * (2.0 + 4.0 + 8.0)
 
 
-def _provenance(plan: Plan, used: Used, stack: Stack, notes: Sequence[str]) -> Provenance:
+def _provenance(plan: Plan, used: Used, stack: Stack) -> Provenance:
     """Kernel seconds by the kind of their source."""
     total = sum(used.seconds.values()) or 1.0
     kinds = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
@@ -147,7 +173,7 @@ def _provenance(plan: Plan, used: Used, stack: Stack, notes: Sequence[str]) -> P
         measured_fraction=kinds["measured"],
         fitted_fraction=kinds["fitted"],
         guessed_fraction=kinds["guessed"],
-        notes=(*notes, *said, *guesses),
+        notes=(*said, *guesses),
     )
 
 

@@ -59,7 +59,9 @@ def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floa
     """When the last stage has updated its weights. (plan,)"""
     after = times.optimizer_s[pipeline] + times.other_s[pipeline]
     rolled = _to_the_end(after, stages.count[pipeline].sum(axis=0))
-    end = stage_end_s(pipes)
+    there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
+    end = np.zeros(rolled.shape)
+    end[:, there] = stage_end_s(pipes.take(there))
     return np.where(end > 0, end + rolled, 0.0).max(axis=0)
 
 

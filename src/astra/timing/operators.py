@@ -166,7 +166,7 @@ def _core(
         return device.attention_s(
             flops=flops,
             seq_len=lengths_seen,
-            head_dim=float(max(query_dim, value_dim)),
+            head_dim=(query_dim + value_dim) / 2,
             heads=heads,
             batch=keys.micro_batch,
             backward=backward,

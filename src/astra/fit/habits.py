@@ -41,9 +41,9 @@ XLA = replace(PYTORCH, stack="torch-compile", recompute="full:uniform:1")  # the
 
 # Words in the framework's name, and its ways; the first that is found counts.
 FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
-    ("sailor", replace(MEGATRON_DEEPSPEED, precision="fp32")),
+    ("sailor", replace(MEGATRON_DEEPSPEED, stack="sailor", precision="fp32")),
+    ("deepspeed-megatron", replace(MEGATRON_DEEPSPEED, stack="deepspeed-3d")),
     ("megatron-deepspeed", MEGATRON_DEEPSPEED),
-    ("deepspeed-megatron", MEGATRON_DEEPSPEED),
     ("automodel", replace(PYTORCH, stack="nemo-automodel")),
     ("bridge", NEMO),
     ("nemo", NEMO),

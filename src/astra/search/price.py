@@ -1,6 +1,6 @@
 """One plan or many through memory, time and the simulator: where the rooms meet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import erf, sqrt
 
 import msgspec
@@ -35,8 +35,14 @@ def price(
     return msgspec.structs.replace(priced, assumed=(*assumed, *priced.assumed), provenance=said)
 
 
-def price_many(plans: Sequence[Plan], margin: float = MARGIN) -> list[Priced]:
-    """Many plans, those of one model on one kind of cluster as one table."""
+def price_many(
+    plans: Sequence[Plan], margin: float = MARGIN, stacks: Mapping[str, Stack] | None = None
+) -> list[Priced]:
+    """Many plans, those of one model on one kind of cluster as one table.
+
+    `stacks` replaces stacks of these names, for fitting them.
+    """
+    own = stacks or {}
     tables: dict[object, list[int]] = {}
     for row, plan in enumerate(plans):
         gpus = tuple(pool.gpu for pool in plan.cluster.pools)
@@ -44,7 +50,8 @@ def price_many(plans: Sequence[Plan], margin: float = MARGIN) -> list[Priced]:
     found: dict[int, Priced] = {}
     for rows in tables.values():
         group = [plans[row] for row in rows]
-        priced = _price_table(group, margin, find_stack(group[0].stack))
+        name = group[0].stack
+        priced = _price_table(group, margin, own.get(name) or find_stack(name))
         found.update(zip(rows, priced, strict=True))
     return [found[row] for row in range(len(plans))]
 

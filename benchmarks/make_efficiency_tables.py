@@ -801,6 +801,7 @@ def guessed_gpus(half_rate: float) -> list[Scaled]:
     """Guesses: what the power limit or a halved tensor rate does to a peak on paper."""
     guesses = [
         (("T4",), 0.5, "a guess: 70 W cannot feed its tensor units"),
+        (("H100-96GB-HBM2e",), 0.8, "a guess: 500 W where the full part has 700 W"),
         (("L4",), 0.75, "a guess: 72 W cannot feed its tensor units"),
         (("A10",), 0.75, "a guess: 150 W cannot feed its tensor units"),
         (("A10G",), half_rate, "a guess: as the RTX 3090, whose rate is halved too"),

@@ -66,6 +66,9 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
 # The stack that comes nearest, where one of ours has not been fitted.
 NEAREST = {
     "megatron-deepspeed": "megatron",
+    "bigscience": "megatron-deepspeed",
+    "deepspeed-3d": "megatron-deepspeed",
+    "sailor": "megatron-deepspeed",
     "internevo": "megatron",
     "llm-foundry": "torch-eager",
     "nemo-automodel": "torch-eager",
@@ -91,6 +94,8 @@ def habits_of(cells: Cells) -> Habits:
         return replace(MEGATRON, known=False)
     if habits is PYTORCH and "torchtitan" in framework and "compile" in cells.low("notes"):
         habits = replace(habits, stack="torch-compile")
+    if "bigscience" in cells.low("framework_version"):
+        habits = replace(habits, stack="bigscience")
     year = cells.year()
     if habits is MEGATRON and year is not None and year < OLD:
         return replace(habits, sharding="none", flash=False, precision="fp16")

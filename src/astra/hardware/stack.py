@@ -19,6 +19,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     communication_factor: float = 1.0
     host_forward_s: float = 0.0  # CPU seconds of one layer; kernels wait if they are shorter
     host_backward_s: float = 0.0
+    host_experts_s: float = 0.0  # more for routing and dispatch, in either pass; not with graphs
     step_s: float = 0.0  # once per step
     optimizer_factor: float = 1.0
     activation_factor: float = 1.0  # kept activations over those counted tensor by tensor

@@ -51,13 +51,13 @@ def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
         ends.append(linked)
         still.append(_ends(without, times, pipeline, stages))
     step = np.max(ends, axis=0)
-    busy = _busy(plans, times)
+    busy = _busy(plans, stages, times)
     return _parts(step, np.max(still, axis=0), busy, stages)
 
 
 def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floats:
     """When the last stage has updated its weights. (plan,)"""
-    after = times.optimizer_s[pipeline] + times.other_s[pipeline]
+    after = times.last_extra_s[pipeline] + times.optimizer_s[pipeline] + times.other_s[pipeline]
     rolled = _to_the_end(after, stages.count[pipeline].sum(axis=0))
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(rolled.shape)
@@ -66,7 +66,12 @@ def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floa
 
 
 def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Pipes:
-    """Stages as the simulator takes them: chunks in front, short pipelines at the end."""
+    """Stages as the simulator takes them: chunks in front, short pipelines at the end.
+
+    All stages gather their parameters at once when the step begins, so only the first stage's
+    first chunk waits for it. Gradients are reduced behind a stage's last backward pass and hold
+    up no other stage.
+    """
     used = stages.count[pipeline] > 0
     depth = used.sum(axis=0)
     chunks = chunk_layers(plans, stages.slot, stages.count > 0)[:, pipeline]
@@ -79,6 +84,8 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
     last = np.zeros_like(share)
     place = np.arange(share.shape[0])[:, np.newaxis, np.newaxis]
     last[:] = place == plans.vpp - 1
+
+    opening = first * stages.embedding[pipeline] * share
 
     def of(column: Floats) -> Floats:
         return np.asarray(column[pipeline])
@@ -106,8 +113,8 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         backward_s=_to_the_end(backward, depth),
         forward_link_s=_to_the_end(of(times.part("link_s")), depth),
         backward_link_s=_to_the_end(of(times.part("link_s")), depth),
-        first_extra_s=_to_the_end(share * of(times.first_extra_s), depth),
-        last_extra_s=_to_the_end(share * of(times.last_extra_s), depth),
+        first_extra_s=_to_the_end(opening * of(times.first_extra_s), depth),
+        last_extra_s=np.zeros_like(_to_the_end(forward, depth)),
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
 
@@ -123,7 +130,7 @@ def _to_the_end(column: Floats, depth: Ints) -> Floats:
     return np.where(inside, np.take_along_axis(column, index, axis=-2), 0.0)
 
 
-def _busy(plans: Plans, times: StageTime) -> dict[str, Floats]:
+def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
     """Seconds a stage works in one step, by cause. (pipeline, stage, plan)"""
     count = plans.micro_batches[:, np.newaxis]
 
@@ -138,7 +145,7 @@ def _busy(plans: Plans, times: StageTime) -> dict[str, Floats]:
         "context_comm": count * both("context"),
         "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
-        + times.first_extra_s
+        + np.where(stages.embedding, times.first_extra_s / plans.vpp, 0.0)
         + times.last_extra_s,
         "optimizer": times.optimizer_s,
         "other": times.other_s,

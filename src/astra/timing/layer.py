@@ -1,7 +1,7 @@
 """Seconds of one layer for every distinct way to cut it, priced once and gathered."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import WORDS, Floats, Ints
+from astra.strategy.plans import WORDS, Flags, Floats, Ints
 from astra.strategy.recompute import MODULES
+from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.device import Device, Used
 from astra.timing.operators import (
@@ -43,6 +44,7 @@ KEY_COLUMNS = (
     "domain",
     "node",
 )
+Host = float | Floats
 WORDED = ("gpu", "precision", "attention", "overlap_tp", "overlap_ep", "dispatcher", "cp_comm_type")
 
 
@@ -73,6 +75,8 @@ class Layers:
     """All layer times of a table of plans. (pipeline, slot, plan) each."""
 
     kinds: tuple[LayerTime, ...]
+    moe: tuple[bool, ...]  # which kinds route tokens to experts
+    graphed: Flags  # kernels are started by a CUDA graph. (plan,)
     head: LayerTime
     embedding: LayerTime
     used: Used
@@ -105,6 +109,8 @@ def layers_of(view: View) -> Layers:
 
     return Layers(
         kinds=tuple(gathered(str(row)) for row in range(len(kinds))),
+        moe=tuple(kind.mlp == "moe" for kind in kinds),
+        graphed=~is_word(view.plans, "cuda_graph", "none"),
         head=gathered("head"),
         embedding=gathered("embedding"),
         used=used,
@@ -258,7 +264,7 @@ def in_stack(layers: Layers, stack: Stack) -> Layers:
     kernels; traffic takes `communication_factor` as long.
     """
 
-    def scaled(time: LayerTime, host_forward_s: float, host_backward_s: float) -> LayerTime:
+    def scaled(time: LayerTime, host_forward_s: Host, host_backward_s: Host) -> LayerTime:
         parts = {name: getattr(time, name) * stack.communication_factor for name in PARTS}
         forward = np.maximum(time.forward_s * stack.compute_factor, host_forward_s)
         backward = np.maximum(time.backward_s * stack.compute_factor, host_backward_s)
@@ -266,11 +272,16 @@ def in_stack(layers: Layers, stack: Stack) -> Layers:
         parts |= {"forward_s": forward, "backward_s": backward}
         return LayerTime(**parts, module_s=modules)
 
-    return Layers(
-        kinds=tuple(
-            scaled(kind, stack.host_forward_s, stack.host_backward_s) for kind in layers.kinds
-        ),
+    def of_kind(time: LayerTime, moe: bool) -> LayerTime:
+        extra = stack.host_experts_s if moe else 0.0
+        starts = [np.where(layers.graphed, 0.0, s + extra) for s in host]
+        return scaled(time, starts[0], starts[1])
+
+    host = (stack.host_forward_s, stack.host_backward_s)
+    kinds = tuple(of_kind(kind, moe) for kind, moe in zip(layers.kinds, layers.moe, strict=True))
+    return replace(
+        layers,
+        kinds=kinds,
         head=scaled(layers.head, 0.0, 0.0),
         embedding=scaled(layers.embedding, 0.0, 0.0),
-        used=layers.used,
     )

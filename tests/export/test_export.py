@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategy.random_plans import random_plan
+from tests.support.random_plans import random_plan
 
 from astra.errors import InputError
 from astra.export.megatron import arguments, environment, not_expressed

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import mixed_plan
-from tests.strategy.random_plans import random_plan
+from tests.support.random_plans import random_plan
 
 from astra.export.layout import chunks_of, is_even, layout_text
 from astra.model.zoo import find_model

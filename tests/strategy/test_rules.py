@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import mixed_plan, small_model
-from tests.strategy.random_plans import random_plan
+from tests.support.random_plans import random_plan
 
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Mla, Model, Moe

@@ -4,12 +4,12 @@ import random
 from collections import Counter
 
 import pytest
-from conftest import needs
+from tests.support.frameworks import needs
 
 needs("torch", "triton", "megatron.core", "megatron.training")
 
-from megatron_oracle import groups_verdict, schedule_verdict, verdict  # noqa: E402
-from random_plans import random_plan  # noqa: E402
+from tests.support.megatron_oracle import groups_verdict, schedule_verdict, verdict  # noqa: E402
+from tests.support.random_plans import random_plan  # noqa: E402
 
 from astra.export.megatron import architecture, arguments, environment  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
@@ -73,8 +73,11 @@ def test_megatron_and_our_rules_agree_on_random_plans() -> None:
 
 
 def test_process_groups_agree_with_our_rules() -> None:
-    names = ("expert-grid-divides-world", "optimizer-instances-divide-expert-copies")
-    names += ("rank-order-keeps-expert-copies",)
+    names = (
+        "expert-grid-divides-world",
+        "optimizer-instances-divide-expert-copies",
+        "rank-order-keeps-expert-copies",
+    )
     rules = [rule for rule in megatron.RULES if rule.name in names]
     seen: Counter[str] = Counter()
     for seed in range(2_000):

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from tests.verify.conftest import needs
+from tests.support.frameworks import needs
 
 from astra.simulate.schedule import Schedule, interleaved, one_f_one_b, virtual_order
 
 needs("torch", "triton", "megatron")
 
-from tests.verify.megatron_oracle import megatron  # noqa: E402
+from tests.support.megatron_oracle import megatron  # noqa: E402
 
 Operation = tuple[bool, int, int]  # backward, micro-batch, chunk
 

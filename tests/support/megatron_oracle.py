@@ -159,7 +159,7 @@ def schedule_verdict(*, pp: int, vpp: int, micro_batches: int, group: int) -> st
     from megatron.core.pipeline_parallel import schedules
     from torch.overrides import TorchFunctionMode
 
-    class OnCpu(TorchFunctionMode):
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -60,6 +60,7 @@ verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the framewo
 
 bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py
+	$(BIN)/python benchmarks/prices.py
 
 clean:           ## remove what the targets made
 	rm -rf $(VENV) .verify .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,9 @@
 """All memory of one GPU of every stage, by cause; and which stage is the fullest."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.memory.activations import Cut, checkpoint_bytes, cut_of, layer_bytes, routed_tokens
@@ -12,7 +13,7 @@ from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
-from astra.strategy.stages import Stages, is_recompute, recomputed_fraction
+from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.view import View
 
 CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process, measured on H100
@@ -23,43 +24,89 @@ GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator
 class Memory:
     """Bytes of one GPU of the first stage of each run. (pipeline, run, plan)"""
 
-    weights_bytes: Floats
-    gradients_bytes: Floats
-    optimizer_bytes: Floats
+    base: dict[str, Floats]  # of the distinct plans but for recompute and offload
+    rows: NDArray[np.intp]  # for every plan, its row in `base`
+    offload_fraction: Floats  # of the optimizer's states, on the host
     activations_bytes: Floats
     logits_bytes: Floats
-    buffers_bytes: Floats
-    runtime_bytes: Floats
-    host_bytes: Floats
+    working_bytes: Floats  # of the layer at work; a part of `buffers_bytes`
+
+    def part(self, name: str) -> Floats:
+        """A column of the base, for every plan."""
+        return self.base[name][..., self.rows]
+
+    @property
+    def weights_bytes(self) -> Floats:
+        return self.part("weights")
+
+    @property
+    def gradients_bytes(self) -> Floats:
+        return self.part("gradients")
+
+    @property
+    def optimizer_bytes(self) -> Floats:
+        return self.part("optimizer") * (1 - self.offload_fraction)
+
+    @property
+    def host_bytes(self) -> Floats:
+        return self.part("optimizer") * self.offload_fraction
+
+    @property
+    def buffers_bytes(self) -> Floats:
+        return self.part("buffers") + self.working_bytes
+
+    @property
+    def runtime_bytes(self) -> Floats:
+        return self.part("runtime")
 
     @property
     def allocated_bytes(self) -> Floats:
-        """What torch calls allocated, at the peak."""
-        parts = [getattr(self, field.name) for field in fields(self)]
-        return sum(parts) - self.runtime_bytes - self.host_bytes
+        """What torch calls allocated, at the peak: all but the runtime's own."""
+        base = self.base
+        steady = base["weights"] + base["gradients"] + base["optimizer"] + base["buffers"]
+        found = steady[..., self.rows] + self.activations_bytes + self.logits_bytes
+        found += self.working_bytes
+        if self.offload_fraction.any():
+            found -= self.host_bytes
+        return found
 
 
 def memory_of(view: View, stack: Stack) -> Memory:
-    """Memory of every run of a table of plans."""
-    plans, stages, task = view.plans, view.stages, view.task
+    """Memory of every run of a table of plans.
+
+    What plans share that differ only in recompute and offload is counted once.
+    """
+    shared, rows = view.shared, view.rows
+    base = _base(shared, stack)
+    kept, working = _activations(view, cut_of(view), stack)
+    working += base["inside"][..., rows]
+    logits = base["logits"][..., rows]
+    at_loss = logits > working  # the peak is at the loss or inside a layer, not both
+    return Memory(
+        base=base,
+        rows=rows,
+        offload_fraction=view.plans.offload_optimizer_fraction,
+        activations_bytes=kept * base["flying"][..., rows],
+        logits_bytes=np.where(at_loss, logits, 0.0),
+        working_bytes=np.where(at_loss | (view.stages.count == 0), 0.0, working),
+    )
+
+
+def _base(view: View, stack: Stack) -> dict[str, Floats]:
+    """What does not depend on recompute and offload; zero in unused runs."""
     cut = cut_of(view)
     held = states(view)
-    kept, working = _activations(plans, stages, task, cut, stack)
-    logits = _logits(plans, stages, task, cut, stack)
-    used = stages.count > 0
-    flying = in_flight(plans, stages)
-    at_loss = logits > working  # the peak is at the loss or inside a layer, not both
-    buffers = _buffers(plans, stages, task, cut)
-    return Memory(
-        weights_bytes=np.where(used, held.weights_bytes, 0.0),
-        gradients_bytes=np.where(used, held.gradients_bytes, 0.0),
-        optimizer_bytes=np.where(used, held.optimizer_bytes, 0.0),
-        activations_bytes=np.where(used, kept * flying, 0.0),
-        logits_bytes=np.where(used & at_loss, logits, 0.0),
-        buffers_bytes=np.where(used, buffers + np.where(at_loss, 0.0, working), 0.0),
-        runtime_bytes=np.where(used, _runtime(plans, stages), 0.0),
-        host_bytes=np.where(used, held.host_bytes, 0.0),
-    )
+    found = {
+        "weights": held.weights_bytes,
+        "gradients": held.gradients_bytes,
+        "optimizer": held.optimizer_bytes,
+        "flying": in_flight(view.plans, view.stages),
+        "logits": _logits(view.plans, view.stages, view.task, cut, stack),
+        "buffers": _buffers(view.plans, view.stages, view.task, cut),
+        "inside": _gradients_in_layer(view.task, cut),
+        "runtime": _runtime(view.plans, view.stages),
+    }
+    return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
 
 
 def in_flight(plans: Plans, stages: Stages) -> Floats:
@@ -79,36 +126,31 @@ def in_flight(plans: Plans, stages: Stages) -> Floats:
     return np.where(plans.vpp > 1, chunks, plain)
 
 
-def _activations(
-    plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack
-) -> tuple[Floats, Floats]:
-    """Kept per micro-batch of a stage, and the working set of the layer in the backward pass."""
-    model = task.model
-    fraction, checkpoints = recomputed_fraction(plans, stages)
+def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats]:
+    """Kept per micro-batch of a stage, and what recompute holds while it does a layer again."""
+    plans, stages, model = view.plans, view.stages, view.task.model
+    fraction, checkpoints = view.recomputed
     input_bytes = checkpoint_bytes(model, cut)
-    kept = np.zeros(stages.count.shape)
+    again = fraction * checkpoints
+    kept = np.where(stages.head, 2 * input_bytes, 0.0)  # around the final norm
     largest = np.zeros(stages.count.shape)
     for row, kind in enumerate(layer_kinds(model).kinds):
-        whole = layer_bytes(kind, plans, cut, task) * stack.activation_factor
+        whole = layer_bytes(kind, plans, cut, view.task) * stack.activation_factor
         if stack.dropout:
             whole = whole + 2.0 * cut.tokens * model.hidden / cut.sp
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
-        kept += layers * (whole * (1 - fraction) + input_bytes * fraction * checkpoints)
+        kept = kept + layers * (whole * (1 - fraction) + input_bytes * again)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
-    group = np.where(
-        is_recompute(stages.of(plans.recompute), "full:uniform"),
-        np.maximum(stages.of(plans.recompute_layers), 1),
-        1,
-    )
-    recomputed = np.where(fraction > 0, largest * group, 0.0)
-    final = np.where(stages.head, 2 * input_bytes, 0.0)
-    return kept + final, recomputed + _gradients_in_layer(task, cut)
+    uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
+    group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)
+    return kept, np.where(fraction > 0, largest * group, 0.0)
 
 
 def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
     """Multi-token-prediction layers are of the last kind and lie on the last stage."""
-    last = layer_kinds(model).of_layer[-1]
-    return np.where(stages.head & (kind == last), plans.mtp_layers, 0)
+    if not model.mtp_layers or kind != layer_kinds(model).of_layer[-1]:
+        return np.zeros(1, np.int64)
+    return np.where(stages.head, plans.mtp_layers, 0)
 
 
 def _gradients_in_layer(task: Task, cut: Cut) -> Floats:

@@ -21,8 +21,7 @@ class States:
 
     weights_bytes: Floats
     gradients_bytes: Floats
-    optimizer_bytes: Floats
-    host_bytes: Floats  # optimizer states kept on the host
+    optimizer_bytes: Floats  # on the GPU or on the host
 
 
 def states(view: View) -> States:
@@ -49,8 +48,6 @@ def states(view: View) -> States:
         dense = sharded(held.dense * bytes_each, dense_group, from_level)
         return dense + sharded(held.experts * bytes_each, expert_group, from_level)
 
-    optimizer = both(_optimizer_bytes(plans, task), 1)
-    host = optimizer * plans.offload_optimizer_fraction
     weights = both(_weight_bytes(plans), 3)
     if task.runtime == "fsdp":  # fp32 shards are weight and master in one; bf16 is gathered
         whole = np.where(level >= 3, 0.0, both(_weight_bytes(plans), 4))
@@ -58,8 +55,7 @@ def states(view: View) -> States:
     return States(
         weights_bytes=weights,
         gradients_bytes=both(_gradient_bytes(plans, task), 2),
-        optimizer_bytes=optimizer - host,
-        host_bytes=host,
+        optimizer_bytes=both(_optimizer_bytes(plans, task), 1),
     )
 
 

@@ -192,7 +192,9 @@ def _source_kind(source: str) -> str:
 def _warnings(plan: Plan, memory: PlanMemory) -> tuple[str, ...]:
     found = []
     if not memory.fits:
-        need = memory.reserved_bytes + memory.stages[memory.worst_stage].runtime_bytes
+        place = (memory.worst_pipeline, memory.worst_stage)
+        (worst,) = (row for row in memory.stages if (row.pipeline, row.stage) == place)
+        need = memory.reserved_bytes + worst.runtime_bytes
         found.append(
             f"does not fit: stage {memory.worst_stage} needs {need / 2**30:.1f} GiB, "
             f"{memory.usable_bytes / 2**30:.1f} GiB are usable"

@@ -57,7 +57,7 @@ def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
 
 def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floats:
     """When the last stage has updated its weights. (plan,)"""
-    after = times.last_extra_s[pipeline] + times.optimizer_s[pipeline] + times.other_s[pipeline]
+    after = times.after_s()[pipeline]
     rolled = _to_the_end(after, stages.count[pipeline].sum(axis=0))
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(rolled.shape)
@@ -74,11 +74,7 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
     """
     used = stages.count[pipeline] > 0
     depth = used.sum(axis=0)
-    chunks = chunk_layers(plans, stages.slot, stages.count > 0)[:, pipeline]
-    share = chunks / np.maximum(chunks.sum(axis=0), 1)
-    share = np.where(
-        (chunks.sum(axis=0) == 0) & (np.arange(len(chunks)) == 0)[:, None, None], 1, share
-    )
+    share = _shares(plans, stages)[:, pipeline]
     first = np.zeros_like(share)
     first[0] = 1.0
     last = np.zeros_like(share)
@@ -113,10 +109,19 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         backward_s=_to_the_end(backward, depth),
         forward_link_s=_to_the_end(of(times.part("link_s")), depth),
         backward_link_s=_to_the_end(of(times.part("link_s")), depth),
-        first_extra_s=_to_the_end(opening * of(times.first_extra_s), depth),
+        first_extra_s=_to_the_end(opening * of(times.first_extra_s()), depth),
         last_extra_s=np.zeros_like(_to_the_end(forward, depth)),
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
+
+
+def _shares(plans: Plans, stages: Stages) -> Floats:
+    """What each chunk has of its stage's layers; the first has all of none. (chunk, ..., plan)"""
+    chunks = chunk_layers(plans, stages.slot, stages.count > 0)
+    total = chunks.sum(axis=0)
+    share = chunks / np.maximum(total, 1)
+    share[0] = np.where(total == 0, 1.0, share[0])
+    return share
 
 
 def _to_the_end(column: Floats, depth: Ints) -> Floats:
@@ -145,10 +150,10 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         "context_comm": count * both("context"),
         "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
-        + np.where(stages.embedding, times.first_extra_s / plans.vpp, 0.0)
-        + times.last_extra_s,
-        "optimizer": times.optimizer_s,
-        "other": times.other_s,
+        + np.where(stages.embedding, times.first_extra_s() / plans.vpp, 0.0)
+        + times.last_extra_s(),
+        "optimizer": times.optimizer_s(),
+        "other": times.other_s(),
     }
 
 

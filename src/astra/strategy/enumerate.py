@@ -24,7 +24,7 @@ from astra.strategy.recompute import MODULES, Recompute
 from astra.strategy.settle import split_layers
 from astra.strategy.space import Question, Space, divisors
 
-CHUNK_ROWS = 1 << 14  # a table of this size stays in cache
+CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
 SLOTS = 3  # first stages, middle stages, last stages
 
 # What follows from other settings unless it was asked for.

@@ -1,6 +1,7 @@
 """A table of plans seen stage by stage: runs of stages that are alike in everything that counts."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,30 @@ class Stages:
         if self.alike:
             return column[:, :1]
         return np.take_along_axis(column, self.slot, axis=1)
+
+    def take(self, rows: NDArray[np.intp]) -> "Stages":
+        """The runs of the plans at `rows`."""
+        return self._each(lambda column: column[..., rows])
+
+    def compact(self) -> "Stages":
+        """The same with unused runs behind the used ones, as few as there are."""
+        used = self.count > 0
+        most = int(used.sum(axis=1).max(initial=1))
+        if most == used.shape[1]:
+            return self
+        order = np.argsort(~used, axis=1, kind="stable")[:, :most]
+        return self._each(lambda column: _along_runs(column, order))
+
+    def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Stages":
+        names = ("count", "index", "slot", "kind_layers", "embedding", "head")
+        columns: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
+        return replace(self, **columns)
+
+
+def _along_runs(column: NDArray[Any], order: Ints) -> NDArray[Any]:
+    """A (..., pipeline, run, plan) column with its runs in this order."""
+    index = np.broadcast_to(order, (*column.shape[:-3], *order.shape))
+    return np.take_along_axis(column, index, axis=-2)
 
 
 def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:

@@ -1,48 +1,77 @@
-"""A table of plans with what every later room needs of it, worked out once."""
+"""A table of plans with what every later room needs of it, worked out once and when asked."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.topology import even_share
 from astra.strategy.held import Held, held_parameters
-from astra.strategy.plans import Ints, Plans, Task
-from astra.strategy.stages import Stages, stages_of
+from astra.strategy.plans import Floats, Ints, Plans, Task
+from astra.strategy.stages import Stages, recomputed_fraction, stages_of
+
+# What neither kernels nor traffic nor states depend on: how much of them is done again or moved.
+AFTERTHOUGHTS = ("recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
-    """Plans of one task, stage by stage."""
+    """Plans of one task, stage by stage.
+
+    Plans that differ only in recompute and offload stand together in a search; what they share
+    is worked out once, on `distinct`.
+    """
 
     plans: Plans
     task: Task
     stages: Stages
-    held: Held
-    domain: Ints  # GPUs of the job in each link domain. (pipeline, slot, plan)
-    node: Ints  # and in each node
+    distinct: "View | None"  # the distinct plans but for afterthoughts; None: these are they
+    rows: NDArray[np.intp]  # for every plan, which of the distinct ones it is
+
+    @property
+    def shared(self) -> "View":
+        """The plans that what is shared is worked out on."""
+        return self.distinct or self
+
+    @cached_property
+    def held(self) -> Held:
+        """Parameters that one GPU of each stage holds. (pipeline, run, plan)"""
+        return held_parameters(self.plans, self.stages, self.task)
+
+    @cached_property
+    def domain(self) -> Ints:
+        """GPUs of the job in each link domain. (pipeline, slot, plan)"""
+        return self._even_share([pool.gpu.link.domain_gpus for pool in self.task.cluster.pools])
+
+    @cached_property
+    def node(self) -> Ints:
+        """GPUs of the job in each node. (pipeline, slot, plan)"""
+        return self._even_share([pool.gpu.node.gpus for pool in self.task.cluster.pools])
+
+    @cached_property
+    def recomputed(self) -> tuple[Floats, Floats]:
+        """Fraction of a stage's layers that are recomputed whole, and checkpoints for each."""
+        return recomputed_fraction(self.plans, self.stages)
+
+    def _even_share(self, most: list[int]) -> Ints:
+        found = np.ones_like(self.plans.stages)
+        counts = self.plans.stages * self.plans.tp * self.plans.dp
+        for row, limit in enumerate(most):
+            here = self.plans.gpu == row
+            used = np.where(here, counts, 0).sum(axis=(0, 1)) * self.plans.cp
+            found = np.where(here, even_share(np.maximum(used, 1), limit), found)
+        return found
 
 
 def view_of(plans: Plans, task: Task, every_stage: bool = False) -> View:
     """The view of a table; with `every_stage`, one run per stage."""
-    stages = stages_of(plans, task.model, every_stage)
-    domain, node = _places(plans, task)
-    return View(
-        plans=plans,
-        task=task,
-        stages=stages,
-        held=held_parameters(plans, stages, task),
-        domain=domain,
-        node=node,
-    )
-
-
-def _places(plans: Plans, task: Task) -> tuple[Ints, Ints]:
-    """GPUs of the job in each link domain and in each node, for every slot."""
-    domain, node = np.ones_like(plans.stages), np.ones_like(plans.stages)
-    counts = plans.stages * plans.tp * plans.dp
-    for row, pool in enumerate(task.cluster.pools):
-        here = plans.gpu == row
-        used = np.maximum(np.where(here, counts, 0).sum(axis=(0, 1)) * plans.cp, 1)
-        domain = np.where(here, even_share(used, pool.gpu.link.domain_gpus), domain)
-        node = np.where(here, even_share(used, pool.gpu.node.gpus), node)
-    return domain, node
+    first, rows = plans.without(AFTERTHOUGHTS)
+    table = plans.take(first) if len(first) < len(plans) else plans
+    stages = stages_of(table, task.model, every_stage)
+    stages = stages if every_stage else stages.compact()
+    itself = np.arange(len(table))
+    view = View(plans=table, task=task, stages=stages, distinct=None, rows=itself)
+    if table is plans:
+        return view
+    return View(plans=plans, task=task, stages=stages.take(rows), distinct=view, rows=rows)

@@ -3,39 +3,38 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
-from astra.strategy.plans import Flags, Floats, Rows
+from astra.strategy.plans import Flags, Floats
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.stages import recomputed_fraction
-from astra.strategy.view import View, view_of
+from astra.strategy.view import View
 from astra.timing.base import StageBase, base_of
 from astra.timing.device import Used
 from astra.timing.layer import in_stack, layers_of
 
 DATA_OVERLAP_SHOWS = 0.1  # of bucketed reductions: the last bucket and gaps; guessed
 
-# What a stage's base does not depend on.
-AFTERTHOUGHTS = ("recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction")
+Rows = NDArray[np.intp]
+ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
     """Seconds of one stage of each run. (pipeline, run, plan)
 
-    Per micro-batch, unless it says per step. Traffic counts as far as it shows.
+    Per micro-batch, unless it says per step. Traffic counts as far as it shows. What a caller may
+    want of some runs only is worked out when asked for them.
     """
 
+    view: View
+    stack: Stack
     base: StageBase  # of the distinct plans but for recompute and offload
     rows: Rows  # for every plan, its row in `base`
     recompute_s: Floats
     gather_forward_s: Floats  # parameters gathered for every micro-batch (FSDP)
     gather_backward_s: Floats
-    first_extra_s: Floats  # per step: parameter gather that the first micro-batch cannot hide
-    last_extra_s: Floats  # per step: gradient reduction that the last one cannot hide
-    optimizer_s: Floats  # per step
-    other_s: Floats  # per step
     used: Used
 
     def part(self, name: str) -> Floats:
@@ -58,49 +57,72 @@ class StageTime:
         plain = (base.backward_s + traffic)[..., self.rows]
         return plain + self.recompute_s + self.gather_backward_s
 
+    def _copies(self, name: str, runs: slice) -> Floats:
+        column: Floats = getattr(self.base.replicas, name)
+        return column[:, runs][..., self.rows]
+
+    def _traffic_s(self, name: str, runs: slice) -> Floats:
+        """Gather or reduction per step; sharded parameters have theirs in every micro-batch."""
+        by_layer = is_word(self.view.plans, "sharding", "parameters")
+        seconds = self._copies(name, runs) * self.stack.communication_factor
+        return np.where(by_layer, 0.0, seconds)
+
+    def first_extra_s(self, runs: slice = ALL) -> Floats:
+        """Per step: parameter gather that the first micro-batch cannot hide."""
+        forward = self.base.forward_s[:, runs][..., self.rows]
+        overlaps = self.view.plans.overlap_param_gather
+        slow = self._copies("slowdown", runs)
+        return _partly(self._traffic_s("gather_s", runs), forward, overlaps, slow)
+
+    def last_extra_s(self, runs: slice = ALL) -> Floats:
+        """Per step: gradient reduction that the last micro-batch cannot hide."""
+        backward = self.base.backward_s[:, runs][..., self.rows] + self.recompute_s[:, runs]
+        overlaps = self.view.plans.overlap_grad_reduce
+        slow = self._copies("slowdown", runs)
+        return _partly(self._traffic_s("reduce_s", runs), backward, overlaps, slow)
+
+    def optimizer_s(self, runs: slice = ALL) -> Floats:
+        """Per step: Adam on the GPU, or over PCIe for what is offloaded."""
+        hosted = self.view.plans.offload_optimizer_fraction * self._copies("host_s", runs)
+        return (self._copies("adam_s", runs) + hosted) * self.stack.optimizer_factor
+
+    def other_s(self, runs: slice = ALL) -> Floats:
+        """Per step: what no part of the model accounts for."""
+        return np.where(self.view.stages.count[:, runs] > 0, self.stack.step_s, 0.0)
+
+    def after_s(self, runs: slice = ALL) -> Floats:
+        """Per step, behind the last backward pass of a stage."""
+        return self.last_extra_s(runs) + self.optimizer_s(runs) + self.other_s(runs)
+
 
 def stage_times(view: View, stack: Stack) -> StageTime:
-    """Seconds of every run of a table of plans.
-
-    Rows that differ only in recompute and offload stand together in a search; what they share
-    is priced once.
-    """
-    plans = view.plans
-    first, rows = plans.without(AFTERTHOUGHTS)
-    shared = view
-    if len(first) < len(plans):
-        shared = view_of(plans.take(first), view.task, view.stages.every)
+    """Seconds of every run of a table of plans."""
+    shared, rows = view.shared, view.rows
     layers = in_stack(layers_of(shared), stack)
     base = base_of(shared, layers, stack)
     again = _recompute(view, base, rows)
-    forward = base.forward_s[..., rows]
-    backward = base.backward_s[..., rows] + again
-    first_s, last_s = _once(view, base, rows, forward, backward, stack)
-    gathers = _each(view, base, rows, forward, backward, stack)
-    hosted = plans.offload_optimizer_fraction * base.replicas.host_s[..., rows]
+    ahead, back = _each(view, base, rows, again, stack)
     return StageTime(
+        view=view,
+        stack=stack,
         base=base,
         rows=rows,
         recompute_s=again,
-        gather_forward_s=gathers[0],
-        gather_backward_s=gathers[1],
-        first_extra_s=first_s,
-        last_extra_s=last_s,
-        optimizer_s=(base.replicas.adam_s[..., rows] + hosted) * stack.optimizer_factor,
-        other_s=np.where(view.stages.count > 0, stack.step_s, 0.0),
+        gather_forward_s=ahead,
+        gather_backward_s=back,
         used=layers.used,
     )
 
 
 def _recompute(view: View, base: StageBase, rows: Rows) -> Floats:
     """Whole layers with their traffic, or the selected modules of every layer."""
-    fraction, _ = recomputed_fraction(view.plans, view.stages)
+    fraction, _ = view.recomputed
     total = fraction * base.layers_forward_s[..., rows]
     bits = view.stages.of(view.plans.recompute_modules)
     for place, module in enumerate(MODULES):
         chosen = bits >> place & 1
         if chosen.any():
-            total = total + chosen * base.module_s[module][..., rows]
+            total += chosen * base.module_s[module][..., rows]
     return total
 
 
@@ -110,33 +132,22 @@ def _partly(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> F
     The last bucket always shows; hidden seconds slow the compute beside them.
     """
     hidden = np.minimum(traffic * (1 - DATA_OVERLAP_SHOWS), behind)
-    return np.where(overlaps, traffic - hidden + slow * hidden, traffic)
-
-
-def _once(
-    view: View, base: StageBase, rows: Rows, forward: Floats, backward: Floats, stack: Stack
-) -> tuple[Floats, Floats]:
-    """Per step: the gather beside the first micro-batch, the reduction beside the last."""
-    plans, copies, factor = view.plans, base.replicas, stack.communication_factor
-    slow = copies.slowdown[..., rows]
-    gather, reduce = copies.gather_s[..., rows] * factor, copies.reduce_s[..., rows] * factor
-    by_layer = is_word(plans, "sharding", "parameters")
-    first = _partly(gather, forward, plans.overlap_param_gather, slow)
-    last = _partly(reduce, backward, plans.overlap_grad_reduce, slow)
-    return np.where(by_layer, 0.0, first), np.where(by_layer, 0.0, last)
+    return traffic - np.where(overlaps, (1 - slow) * hidden, 0.0)
 
 
 def _each(
-    view: View, base: StageBase, rows: Rows, forward: Floats, backward: Floats, stack: Stack
+    view: View, base: StageBase, rows: Rows, again: Floats, stack: Stack
 ) -> tuple[Floats, Floats]:
     """Per micro-batch, with sharded parameters: gathered in either pass, gradients scattered."""
-    plans, copies, factor = view.plans, base.replicas, stack.communication_factor
-    by_layer = is_word(plans, "sharding", "parameters")
-    if not by_layer.any():
-        zeros = np.zeros(forward.shape)
-        return zeros, zeros
-    slow = copies.slowdown[..., rows]
-    gather, reduce = copies.gather_s[..., rows] * factor, copies.reduce_s[..., rows] * factor
-    ahead = _partly(gather, forward, plans.overlap_param_gather, slow)
-    back = _partly(gather + reduce, backward, plans.overlap_param_gather, slow)
-    return np.where(by_layer, ahead, 0.0), np.where(by_layer, back, 0.0)
+    ahead, back = np.zeros(again.shape), np.zeros(again.shape)
+    some = np.flatnonzero(is_word(view.plans, "sharding", "parameters"))
+    if len(some):
+        at = rows[some]
+        overlaps, copies = view.plans.overlap_param_gather[some], base.replicas
+        slow = copies.slowdown[..., at]
+        gather = copies.gather_s[..., at] * stack.communication_factor
+        reduce = copies.reduce_s[..., at] * stack.communication_factor
+        backward = base.backward_s[..., at] + again[..., some]
+        ahead[..., some] = _partly(gather, base.forward_s[..., at], overlaps, slow)
+        back[..., some] = _partly(gather + reduce, backward, overlaps, slow)
+    return ahead, back

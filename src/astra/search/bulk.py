@@ -1,0 +1,91 @@
+"""A whole table of plans at once: does each fit, and how fast can it be at best?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.memory.stage import memory_of
+from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
+from astra.strategy.view import View, view_of
+from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
+from astra.timing.stage import StageTime, stage_times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulk:
+    """What a search needs of every plan before it simulates any. (plan,)"""
+
+    bound_s: Floats  # no simulated step is shorter
+    filled_fraction: Floats  # of the usable memory, on the fullest stage
+    fits: Flags
+
+
+def bulk_of(plans: Plans, task: Task, stack: Stack, margin: float = 0.05) -> Bulk:
+    """Memory and the least step of many plans of one task with one pipeline each."""
+    view = view_of(plans, task)
+    filled = filled_fraction(view, stack)
+    return Bulk(
+        bound_s=bound_s(view, stage_times(view, stack)),
+        filled_fraction=filled,
+        fits=filled <= 1 - margin,
+    )
+
+
+def filled_fraction(view: View, stack: Stack) -> Floats:
+    """Reserved and runtime memory over what is usable, on the stage that it fills most."""
+    memory = memory_of(view, stack)
+    needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
+    usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
+    filled = needed / usable[view.stages.of(view.plans.gpu)]
+    return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
+
+
+def bound_s(view: View, times: StageTime) -> Floats:
+    """Least step of every plan with one pipeline. [s]
+
+    The pipeline's bound, behind the gather that its first operation waits for and before what
+    its first stage does last: reduce, update, the rest.
+    """
+    opening = slice(0, 1)
+    first = times.first_extra_s(opening)[0, 0] / view.plans.vpp
+    return first + _pipeline_bound_s(view, times) + times.after_s(opening)[0, 0]
+
+
+def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
+    found = np.zeros(len(view.plans))
+    count, batches = view.stages.count[0], view.plans.micro_batches[0]
+    forward, backward = times.whole_forward_s[0], times.whole_backward_s[0]
+    link = np.broadcast_to(times.part("link_s")[0], count.shape)
+    plain = view.plans.vpp == 1
+    if plain.any():
+        rows = slice(None) if plain.all() else np.flatnonzero(plain)
+        found[rows] = one_f_one_b_bound_s(
+            count[:, rows],
+            forward[:, rows],
+            backward[:, rows],
+            batches[rows],
+            link[:, rows],
+            link[:, rows],
+        )
+    if not plain.all():
+        rows = np.flatnonzero(~plain)
+        found[rows] = interleaved_bound_s(
+            count[:, rows],
+            _chunks(forward[:, rows], view.plans.vpp[rows]),
+            _chunks(backward[:, rows], view.plans.vpp[rows]),
+            batches[rows],
+            link[:, rows],
+            link[:, rows],
+        )
+    return found
+
+
+def _chunks(stage_s: Floats, vpp: Ints) -> Floats:
+    """The first chunk at its least, and the rest. (chunk, slot, plan)
+
+    The bound asks for no more. The first chunk of a stage may be the lighter one by a layer, so
+    half of an even share is taken for it.
+    """
+    first = stage_s / (2 * vpp)
+    return np.stack([first, stage_s - first])

@@ -89,7 +89,8 @@ def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
         values = queries
     narrow = cut.gemm < cut.element
     output = (cut.element + np.where(narrow, cut.gemm, 0.0)) * values / cut.tp
-    sums = 4.0 * model.heads / cut.tp  # log-sum-exp of every row, fp32
+    fused = is_word(plans, "attention", "flash")
+    sums = np.where(fused, 4.0 * model.heads / cut.tp, 0.0)  # log-sum-exp of every row, fp32
     return kept + output + sums + _score_matrix(model, plans, cut)
 
 

@@ -166,9 +166,9 @@ def _gradients_in_layer(task: Task, cut: Cut) -> Floats:
 def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:
     """Logits and their fp32 copy, and the head's input gathered along the sequence."""
     model = task.model
-    vocab = model.vocab
-    if task.runtime not in ("fsdp", "deepspeed"):
-        vocab = -(-model.vocab // 128) * 128
+    vocab: Floats | int = model.vocab
+    if task.runtime not in ("fsdp", "deepspeed"):  # as the head's weights are padded
+        vocab = -(-model.vocab // (128 * cut.tp)) * 128 * cut.tp
     per_token = stack.logits_bytes * vocab / cut.tp + cut.element * model.hidden
     heads = 1 + plans.mtp_layers
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)

@@ -29,7 +29,7 @@ def price(
     margin: float = MARGIN,
     stack: Stack | None = None,
 ) -> Priced:
-    """What one plan needs and takes. Priced whether or not a runtime would accept it."""
+    """What one plan needs and takes. No rule is asked, but its schedule must be one that runs."""
     (priced,) = _price_table([plan], margin, stack or find_stack(plan.stack))
     said = msgspec.structs.replace(priced.provenance, notes=(*notes, *priced.provenance.notes))
     return msgspec.structs.replace(priced, assumed=(*assumed, *priced.assumed), provenance=said)

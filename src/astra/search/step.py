@@ -150,7 +150,7 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         "context_comm": count * both("context"),
         "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
-        + np.where(stages.embedding, times.first_extra_s() / plans.vpp, 0.0)
+        + np.where(stages.embedding, times.first_extra_s() * _shares(plans, stages)[0], 0.0)
         + times.last_extra_s(),
         "optimizer": times.optimizer_s(),
         "other": times.other_s(),

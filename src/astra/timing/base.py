@@ -7,7 +7,7 @@ import numpy as np
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
-from astra.strategy.plans import Floats
+from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
@@ -89,7 +89,10 @@ def _ends(view: View, layers: Layers) -> dict[str, Floats]:
 
 
 def _links(view: View, stack: Stack) -> Floats:
-    """Activations to the next stage; in a mixed pipeline the slowest NIC rules."""
+    """Activations to the next stage. Between two GPU types they cross the slower of two NICs.
+
+    The link of a run of several stages is the one inside it.
+    """
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp)
     shared = np.where(plans.sequence_parallel, tp, 1)
@@ -100,9 +103,23 @@ def _links(view: View, stack: Stack) -> Floats:
     found = np.zeros(stages.count.shape)
     together = np.maximum(stages.of(view.domain), stages.of(view.node))
     near = ranks_per_domain(2, stage_gpus, together) == 2
+    following = _following(view)
     for gpu, here in gpus_of(view):
         found = np.where(here, p2p_s(payload, near, gpu), found)
-    if len(task.cluster.pools) > 1:
-        slowest = min(task.cluster.pools, key=lambda pool: pool.gpu.node.nic_bytes_per_s)
-        found = np.maximum(found, p2p_s(payload, False, slowest.gpu))
+        for row, pool in enumerate(task.cluster.pools):
+            leaves = here & (stages.count == 1) & (following == row)
+            if pool.gpu != gpu and leaves.any():
+                found = np.where(leaves, p2p_s(payload, False, gpu, pool.gpu), found)
     return np.where(plans.pp[:, np.newaxis] > 1, found * stack.communication_factor, 0.0)
+
+
+def _following(view: View) -> Ints:
+    """The GPU type of the stage that comes after each run; after the last, that of the first."""
+    count = view.stages.count
+    gpu = np.broadcast_to(view.stages.of(view.plans.gpu), count.shape)
+    found = np.empty(count.shape, np.int64)
+    after = gpu[:, 0]
+    for run in reversed(range(count.shape[1])):
+        found[:, run] = after
+        after = np.where(count[:, run] > 0, gpu[:, run], after)
+    return found

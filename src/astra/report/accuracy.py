@@ -1,0 +1,127 @@
+"""The accuracy report as a Markdown page: every family, the score, memory, ranking, the worst."""
+
+from statistics import fmean
+
+from astra.fit.factors import cross_validated
+from astra.fit.validate import Row, Sweep, Validation
+
+HEAD = """\
+# Accuracy
+
+Written by `python validation/report.py` from the published runs in `validation/runs`; every run
+with its signed error is in `validation/cases.csv`. Error is predicted / measured - 1.
+
+How it is counted: |log(predicted / measured)| of each run, capped at log 2 and turned back into a
+fraction; the mean per family (families of fewer than ten runs pooled); the mean over families.
+
+"""
+
+
+def accuracy_page(one: Validation, bare: Validation, mixed: Validation) -> str:
+    """`bare` is `one` with every stack's compute factor at 1."""
+    parts = [HEAD, _scores(one, bare), _families(one), _memory(one), _ranking(one.sweeps)]
+    parts += [_worst(one.worst), _mixed(mixed), _skipped(one)]
+    return "\n".join(parts)
+
+
+def _percent(value: float | None, sign: bool = False) -> str:
+    return "-" if value is None else f"{value:+.1%}" if sign else f"{value:.1%}"
+
+
+def _scores(one: Validation, bare: Validation) -> str:
+    timed = sum(family.runs for family in one.families.values())
+    return f"""\
+## Step time
+
+| | score | dense | MoE |
+|---|---|---|---|
+| as shipped: one compute factor per stack (framework), fitted on these runs | \
+{_percent(one.score)} | {_percent(one.score_dense)} | {_percent(one.score_moe)} |
+| with all those factors at 1: kernels, links and schedules as measured alone | \
+{_percent(bare.score)} | {_percent(bare.score_dense)} | {_percent(bare.score_moe)} |
+| with one factor per family besides, each model left out in turn | \
+{_percent(cross_validated(one.runs))} | | |
+
+{timed:,} runs of {len(one.families)} families. The first line has seen these runs (ten factors for
+all of them); the second has seen none of them in its step times, only single kernels and
+collectives. A new cluster should expect to lie between the two; `host` times of two stacks were
+set by looking at vTrain's small models.
+"""
+
+
+def _families(one: Validation) -> str:
+    lines = [
+        "| family | runs | mean absolute error | median | worst | worst run |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, family in one.families.items():
+        lines.append(
+            f"| {name} | {family.runs} | {_percent(family.mean_abs_error_fraction)} "
+            f"| {_percent(family.median_error_fraction, sign=True)} "
+            f"| {family.worst.error_fraction:+.0%} | {family.worst.row_id} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _memory(one: Validation) -> str:
+    by_kind: dict[tuple[str, str], list[float]] = {}
+    for row in one.runs:
+        if row.memory_error_fraction is not None:
+            by_kind.setdefault((row.family, row.memory_kind), []).append(row.memory_error_fraction)
+    lines = ["| family | kind | runs | mean absolute error | mean |", "|---|---|---|---|---|"]
+    for (family, kind), errors in sorted(by_kind.items()):
+        lines.append(
+            f"| {family} | {kind} | {len(errors)} | {_percent(fmean(map(abs, errors)))} "
+            f"| {_percent(fmean(errors), sign=True)} |"
+        )
+    table = "\n".join(lines)
+    memory = one.memory
+    return f"""\
+## Memory
+
+{_percent(memory.mean_abs_error_fraction)} mean absolute error over {memory.runs} runs that
+measured allocated memory. {memory.called_unfit_but_ran} runs that ran are called unfit (most of
+them offload activations or do not state their recompute), {memory.called_fit_but_failed} that
+failed for memory are called fit.
+
+{table}
+"""
+
+
+def _ranking(sweeps: tuple[Sweep, ...]) -> str:
+    taus = [sweep.kendall_tau for sweep in sweeps if sweep.kendall_tau is not None]
+    regrets = [sweep.regret_fraction for sweep in sweeps]
+    lines = ["| sweep | layouts | regret | Kendall's tau |", "|---|---|---|---|"]
+    for sweep in sorted(sweeps, key=lambda sweep: -sweep.runs)[:20]:
+        tau = "-" if sweep.kendall_tau is None else f"{sweep.kendall_tau:.2f}"
+        lines.append(f"| {sweep.name} | {sweep.runs} | {sweep.regret_fraction:.1%} | {tau} |")
+    table = "\n".join(lines)
+    return f"""\
+## Ranking
+
+{len(sweeps)} sweeps of five or more layouts of one model on one cluster: our pick is on average
+{fmean(regrets):.1%} slower than the best measured; Kendall's tau is {fmean(taus):.2f} on average.
+The largest:
+
+{table}
+"""
+
+
+def _worst(rows: tuple[Row, ...]) -> str:
+    lines = ["## The farthest off", "", "| error | run | model | plan |", "|---|---|---|---|"]
+    for row in rows:
+        error = row.error_fraction or 0.0
+        lines.append(f"| {error:+.0%} | {row.row_id} | {row.model} | {row.summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def _mixed(mixed: Validation) -> str:
+    lines = ["## Mixed GPU types", "", "| run | plan | error |", "|---|---|---|"]
+    for row in mixed.runs:
+        lines.append(f"| {row.row_id} | {row.summary} | {_percent(row.error_fraction, True)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _skipped(one: Validation) -> str:
+    lines = [f"- {row.row_id}: {row.reason}" for row in one.skipped]
+    return "## Skipped\n\n" + "\n".join(lines) + "\n"

@@ -1,0 +1,135 @@
+"""The parts of a step add up, nothing takes less than it must, and bounds stay below."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.search import some_plans
+from tests.search.some_plans import changed, view
+
+from astra.hardware.stack import find_stack
+from astra.search.price import price, price_many
+from astra.search.step import PARTS, pipes_of, simulated_step
+from astra.strategy.plan import Plan
+from astra.timing.bounds import (
+    interleaved_bound_s,
+    interleaved_tight_bound_s,
+    one_f_one_b_bound_s,
+    one_f_one_b_tight_bound_s,
+)
+from astra.timing.stage import stage_times
+
+STACK = find_stack("megatron")
+
+
+def test_parts_of_every_plan_sum_to_its_step_and_none_is_negative() -> None:
+    for found in price_many(some_plans.every_plan()):
+        parts = found.step_parts_s
+        assert tuple(parts) == PARTS
+        assert sum(parts.values()) == pytest.approx(found.step_s, rel=1e-9)
+        assert min(parts.values()) >= -1e-9 * found.step_s, (found.summary, parts)
+
+
+def test_parts_of_chunks_of_unlike_size_are_not_negative_either() -> None:
+    """The first stage waits for the parameters of its first chunk alone, however small it is."""
+    plan = changed(
+        some_plans.legal_plans("llama-3-8b")[0],
+        vpp=2,
+        schedule="interleaved",
+        sharding="optimizer",
+        overlap_param_gather=False,
+    )
+    (pipeline,) = plan.pipelines
+    segment = msgspec.structs.replace(pipeline.segments[0], stages=2, layers=(24, 8), tp=1)
+    pipeline = msgspec.structs.replace(pipeline, replicas=8, micro_batches=2, segments=(segment,))
+    plan = changed(
+        plan,
+        pipelines=(pipeline,),
+        shard_group=8 * plan.cp,
+        global_batch=16 * plan.micro_batch,
+        microbatch_group=2,
+        mtp_layers=0,
+    )
+    for chunks in ((1, 4, 23, 4), (23, 4, 1, 4), (12, 4, 12, 4)):
+        found = price(changed(plan, chunk_layers=chunks))
+        parts = found.step_parts_s
+        assert parts["data_comm"] > 0 and found.parts_stage == 0
+        assert parts["bubble"] >= -1e-9 * found.step_s, chunks
+        assert sum(parts.values()) == pytest.approx(found.step_s, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_plans.any_plan())
+def test_a_step_takes_no_less_than_the_work_of_its_busiest_stage(plan: Plan) -> None:
+    seen = view(plan)
+    times = stage_times(seen, STACK)
+    step = simulated_step(seen.plans, seen.stages, times)
+    work = (times.whole_forward_s + times.whole_backward_s)[..., 0]
+    least = (seen.plans.micro_batches * work).max()
+    assert step.step_s[0] >= least * (1 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_plans.any_plan())
+def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan) -> None:
+    seen = view(plan)
+    times = stage_times(seen, STACK)
+    step = float(simulated_step(seen.plans, seen.stages, times).step_s[0])
+    for pipeline in range(len(plan.pipelines)):
+        pipes = pipes_of(seen.plans, seen.stages, times, pipeline)
+        rows = len(pipes.forward_link_s)
+        used = (np.arange(rows)[:, None] >= rows - pipes.stages).astype(np.int64)
+        links = pipes.forward_link_s
+        if plan.vpp == 1:
+            columns = (
+                used,
+                pipes.forward_s[0],
+                pipes.backward_s[0],
+                pipes.micro_batches,
+                0 * links,
+                links,
+                pipes.first_extra_s[0],
+                pipes.last_extra_s[0],
+            )
+            bounds = [one_f_one_b_bound_s(*columns), one_f_one_b_tight_bound_s(*columns)]
+        else:
+            chunked = (
+                used,
+                pipes.forward_s,
+                pipes.backward_s,
+                pipes.micro_batches,
+                0 * links,
+                links,
+                pipes.first_extra_s,
+                pipes.last_extra_s,
+            )
+            tight = interleaved_tight_bound_s(
+                *chunked,
+                wrap_link_s=links[-1],
+                chunks=pipes.chunks,
+                group=pipes.group,
+                extra_warmup=pipes.extra_warmup,
+            )
+            bounds = [interleaved_bound_s(*chunked), tight]
+        for bound in bounds:
+            assert 0 < bound[0] <= step * (1 + 1e-9), plan.summary()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(some_plans.MODELS), st.integers(0, 19))
+def test_pipelines_side_by_side_end_with_the_last(model: str, row: int) -> None:
+    """A plan of two pipelines takes as long as the slower of them."""
+    plans = [plan for plan in some_plans.mixed_plans(model) if len(plan.pipelines) == 2]
+    plan = plans[row % len(plans)]
+    seen = view(plan)
+    times = stage_times(seen, STACK)
+    both = float(simulated_step(seen.plans, seen.stages, times).step_s[0])
+    work = (times.whole_forward_s + times.whole_backward_s)[..., 0]
+    busiest = (seen.plans.micro_batches * work).max(axis=1)
+    idle = int(busiest.argmin())
+    shorter = tuple(
+        msgspec.structs.replace(each, micro_batches=1) if place == idle else each
+        for place, each in enumerate(plan.pipelines)
+    )
+    assert price(changed(plan, pipelines=shorter)).step_s <= both * (1 + 1e-9)

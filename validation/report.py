@@ -1,0 +1,74 @@
+"""Predict every published run in `validation/runs` and write what came out, case by case.
+
+    python validation/report.py
+
+Writes `docs/accuracy.md` (families, score, memory, ranking, the worst) and `validation/cases.csv`
+(every run, signed errors).
+"""
+
+import csv
+from pathlib import Path
+
+import msgspec
+
+from astra.fit.runs import Runs, read_runs
+from astra.fit.validate import Row, Validation, validate
+from astra.hardware.stack import Stack, find_stack, stack_names
+from astra.report.accuracy import accuracy_page
+from astra.search.price import price_many
+
+HERE = Path(__file__).parent
+COLUMNS = (
+    "row_id",
+    "family",
+    "model",
+    "summary",
+    "stack",
+    "measured_step_s",
+    "predicted_step_s",
+    "error_fraction",
+    "memory_kind",
+    "measured_memory_bytes",
+    "predicted_memory_bytes",
+    "memory_error_fraction",
+    "fits",
+)
+
+
+def compared(found: Runs, stacks: dict[str, Stack] | None = None) -> Validation:
+    plans = [run.plan for run in found.runs]
+    priced = dict(zip(map(id, plans), price_many(plans, stacks=stacks), strict=True))
+    return validate(
+        found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped, worst=15
+    )
+
+
+def write_cases(rows: tuple[Row, ...]) -> None:
+    with (HERE / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in rows:
+            writer.writerow([_cell(getattr(row, name)) for name in COLUMNS])
+
+
+def _cell(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _bare(stack: Stack) -> Stack:
+    return msgspec.structs.replace(stack, compute_factor=1.0)
+
+
+def main() -> None:
+    runs = read_runs(HERE / "runs" / "one-type.csv")
+    one = compared(runs)
+    bare = compared(runs, {name: _bare(find_stack(name)) for name in stack_names()})
+    mixed = compared(read_runs(HERE / "runs" / "mixed.csv"))
+    write_cases(one.runs + mixed.runs)
+    page = accuracy_page(one, bare, mixed)
+    (HERE.parent / "docs" / "accuracy.md").write_text(page, encoding="utf-8")
+    print(f"score {one.score:.1%}, memory {one.memory.mean_abs_error_fraction or 0:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Fit one compute factor per stack on measured runs, and write it into the stack's file.
+"""Fit a compute factor and a spread per stack on measured runs, into the stack's file.
 
     python benchmarks/fit_stacks.py RUNS.csv [RUNS.csv ...]
 
@@ -22,15 +22,29 @@ from astra.search.price import price_many
 ROUNDS = 6
 
 
-def bias(runs: list[Run], stack: Stack) -> float:
-    """Mean over families of the median log error of a stack's runs."""
+def log_errors(runs: list[Run], stack: Stack) -> dict[str, list[float]]:
+    """log(predicted / measured) of a stack's runs, by family."""
     plans = [run.plan for run in runs]
     families: dict[str, list[float]] = {}
     for run, priced in zip(runs, price_many(plans, stacks={stack.name: stack}), strict=True):
         assert run.measured_step_s is not None
         error = math.log(priced.step_s / run.measured_step_s)
         families.setdefault(run.family, []).append(error)
-    return fmean(median(errors) for errors in families.values())
+    return families
+
+
+def bias(runs: list[Run], stack: Stack) -> float:
+    """Mean over families of the median log error."""
+    return fmean(median(errors) for errors in log_errors(runs, stack).values())
+
+
+def spread(runs: list[Run], stack: Stack) -> float:
+    """80 % of a family's runs lie within this factor of the prediction; mean over families."""
+    ends = []
+    for errors in log_errors(runs, stack).values():
+        sizes = sorted(map(abs, errors))
+        ends.append(sizes[min(int(0.8 * len(sizes)), len(sizes) - 1)])
+    return round(math.expm1(fmean(ends)), 3)
 
 
 def fitted(runs: list[Run], stack: Stack) -> Stack:
@@ -46,24 +60,33 @@ def fitted(runs: list[Run], stack: Stack) -> Stack:
 def write(stack: Stack) -> None:
     path = FOLDER / f"{stack.name}.toml"
     text = path.read_text(encoding="utf-8")
-    line = f"compute_factor = {stack.compute_factor}"
-    path.write_text(re.sub(r"compute_factor = [0-9.]+", line, text), encoding="utf-8")
+    text = re.sub(r"compute_factor = [0-9.]+", f"compute_factor = {stack.compute_factor}", text)
+    if "spread_fraction" not in text:
+        text = text.replace("[source]", "spread_fraction = 0.15\n\n[source]").replace(
+            "\n\nspread", "\nspread"
+        )
+    text = re.sub(r"spread_fraction = [0-9.]+", f"spread_fraction = {stack.spread_fraction}", text)
+    path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     found = read_files([Path(name) for name in sys.argv[1:]])
     timed = [run for run in found.runs if run.measured_step_s and is_timed(run.family)]
     names = sorted({run.plan.stack for run in timed})
-    print(f"{'stack':<20}{'runs':>6}{'families':>10}{'before':>9}{'factor':>9}{'left':>8}")
+    print(
+        f"{'stack':<20}{'runs':>6}{'families':>10}{'before':>9}{'factor':>9}{'left':>8}{'spread':>8}"
+    )
     for name in names:
         runs = [run for run in timed if run.plan.stack == name]
         before = bias(runs, find_stack(name))
         stack = fitted(runs, find_stack(name))
+        stack = msgspec.structs.replace(stack, spread_fraction=spread(runs, stack))
         write(stack)
         families = len({run.family for run in runs})
         print(
             f"{name:<20}{len(runs):>6}{families:>10}{before:>+9.2f}"
             f"{stack.compute_factor:>9.3f}{bias(runs, stack):>+8.2f}"
+            f"{stack.spread_fraction:>8.2f}"
         )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
 
+STACKS = {"fsdp": "torch-compile", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
 
 
@@ -23,7 +24,7 @@ def predict(
     gpus: str | None = None,
     cluster: "str | Path | Cluster | None" = None,
     runtime: "Runtime | None" = None,
-    stack: str = "megatron",
+    stack: str | None = None,
     margin: float = 0.05,
     **settings: Any,
 ) -> "Priced":
@@ -34,6 +35,7 @@ def predict(
     and is listed in the answer's `assumed`. A plan that the runtime would refuse, and anything
     else a person can mend, is an `InputError`.
     """
+    from astra.hardware.stack import find_stack
     from astra.search.price import price
     from astra.strategy.advice import refuse
     from astra.strategy.rules.book import broken_rules
@@ -42,9 +44,11 @@ def predict(
     machines, notes = _cluster(gpus, cluster)
     chosen: Runtime = runtime or ("megatron" if len(machines.pools) == 1 else "flagscale")
     wish = _wish(settings)
+    software = stack or STACKS.get(chosen, "megatron")
+    find_stack(software)
 
     def settled(changed: Wish) -> Settled:
-        return settle(changed, shape, machines, chosen, stack)
+        return settle(changed, shape, machines, chosen, software)
 
     answer = settled(wish)
     broken = broken_rules(answer.plan)

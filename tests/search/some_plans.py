@@ -26,7 +26,7 @@ ONE_TYPE = ("h100", "a100-80g")
 
 
 @cache
-def legal_plans(model: str, count: int = 40) -> tuple[Plan, ...]:
+def legal_plans(model: str, count: int = 24) -> tuple[Plan, ...]:
     """Random plans of one GPU type each, as Megatron-LM accepts them."""
     found: list[Plan] = []
     seed = 0
@@ -39,7 +39,7 @@ def legal_plans(model: str, count: int = 40) -> tuple[Plan, ...]:
 
 
 @cache
-def mixed_plans(model: str, count: int = 20) -> tuple[Plan, ...]:
+def mixed_plans(model: str, count: int = 12) -> tuple[Plan, ...]:
     """Random pipelines over H100 and A100: tensor parallelism and recompute by segment."""
     found: list[Plan] = []
     seed = 0

@@ -86,13 +86,16 @@ def stage_columns(table: Plans, plan: Plan) -> dict[str, Any]:
 @given(some_plans.any_plan())
 def test_unused_slots_and_pipelines_change_nothing(plan: Plan) -> None:
     """The same row, padded by a wider one behind it."""
-    wide = max(
-        some_plans.mixed_plans(plan.model.name),
-        key=lambda each: (len(each.pipelines), len(plans_of([each]).stages[0])),
+    own_segments = plan.pipelines[0].segments
+    more = [with_segments(plan, recompute=how).pipelines[0].segments for how in RECOMPUTES]
+    long = msgspec.structs.replace(
+        plan.pipelines[0], segments=sum(more, own_segments) + own_segments
     )
+    wide = changed(plan, pipelines=(long, *plan.pipelines), chunk_layers=None)
     own = plans_of([plan])
     padded = concatenate([own, plans_of([wide])]).take([0])
-    assert padded.stages.shape > own.stages.shape
+    assert padded.stages.shape[0] > own.stages.shape[0]
+    assert padded.stages.shape[1] > own.stages.shape[1]
     pipelines, stages = len(plan.pipelines), int(own.pp.max())
     bare = stage_columns(own, plan)
     for name, column in stage_columns(padded, plan).items():
@@ -100,7 +103,7 @@ def test_unused_slots_and_pipelines_change_nothing(plan: Plan) -> None:
         assert abs(held - bare[name]).max() <= 1e-9 * abs(bare[name]).max(), name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(some_plans.any_plan())
 def test_plans_that_differ_in_recompute_only_cost_what_each_costs_alone(plan: Plan) -> None:
     """They share what recompute does not touch; sharing it changes nothing."""
@@ -148,7 +151,7 @@ def test_between_two_gpu_types_the_slower_nic_rules() -> None:
             mixed, lambda gpu, name=name: faster(gpu, 1.2, "nic") if gpu.name == name else gpu
         )
         found = stage_columns(plans_of([better]), better)["link_s"][0, border, 0]
-        assert (found < seconds[border]) is shown, name
+        assert bool(found < seconds[border]) is shown, name
 
 
 # ------------------------------------------------------------------ better hardware
@@ -171,7 +174,10 @@ def never_slower(plans: tuple[Plan, ...], *parts: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [PARTS, ("memory",), ("link",), ("nic",), ("pcie",)])
 def test_faster_hardware_never_makes_a_slower_step(parts: tuple[str, ...]) -> None:
-    never_slower(some_plans.every_plan(), *parts)
+    plans = some_plans.every_plan()
+    if parts == ("pcie",):
+        plans = tuple(changed(plan, offload_optimizer_fraction=0.5) for plan in plans)
+    never_slower(plans, *parts)
 
 
 @pytest.mark.slow

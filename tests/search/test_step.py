@@ -117,7 +117,7 @@ def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan)
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(some_plans.MODELS), st.integers(0, 19))
+@given(st.sampled_from(some_plans.MODELS), st.integers(0, 11))
 def test_pipelines_side_by_side_end_with_the_last(model: str, row: int) -> None:
     """A plan of two pipelines takes as long as the slower of them."""
     plans = [plan for plan in some_plans.mixed_plans(model) if len(plan.pipelines) == 2]

@@ -23,7 +23,7 @@ from astra.strategy.settle import Wish, settle
 
 def plain_plan() -> Plan:
     cluster, _ = parse_gpus("h100:16,a100-80g:16")
-    wish = Wish(global_batch=64, tp=4, pp=4)
+    wish = Wish(global_batch=64, tp=4, layers_per_stage=(3, 3, 3, 3))
     return settle(wish, small_model(experts=8), cluster, "flagscale").plan
 
 

@@ -14,13 +14,15 @@ from astra.model.zoo import find_model
 from astra.strategy.advice import DEGREES, TRIES, explain, refuse
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.book import broken_rules, rules_for
-from astra.strategy.settle import Settled, Wish, settle, split_layers
+from astra.strategy.settle import Settled, Wish, settle, split_by_speed, split_layers
 
 
-def settled(gpus: str = "h100:16", runtime: Runtime = "megatron", **said: Any) -> Settled:
+def settled(
+    gpus: str = "h100:16", runtime: Runtime = "megatron", model: str = "llama-3-8b", **said: Any
+) -> Settled:
     cluster, _ = parse_gpus(gpus)
     wish = Wish(**{"global_batch": 64} | said)
-    return settle(wish, find_model("llama-3-8b"), cluster, runtime)
+    return settle(wish, find_model(model), cluster, runtime)
 
 
 def test_what_is_not_said_is_assumed_and_listed() -> None:
@@ -153,7 +155,23 @@ def test_a_mixed_cluster_gets_whole_stages_of_each_type() -> None:
     segments = plan.pipelines[0].segments
     assert [(s.gpu, s.stages) for s in segments] == [("A100-80GB-SXM", 1), ("H100-80GB-SXM", 2)]
     assert plan.gpus == {"A100-80GB-SXM": 8, "H100-80GB-SXM": 16}
-    assert plan.pipelines[0].layers == split_layers(32, 3)
+    # 312 against 989 TFLOP/s: an A100 stage takes no longer than an H100 stage
+    assert plan.pipelines[0].layers == (4, 14, 14)
+
+
+def test_layers_follow_the_speed_of_their_gpu() -> None:
+    assert split_by_speed(12, [1.0, 1.0, 2.0]) == (3, 3, 6)
+    assert split_by_speed(3, [1.0, 100.0, 100.0]) == (1, 1, 1)
+    for layers in range(4, 60):
+        held = split_by_speed(layers, [1.0, 2.0, 3.5, 1.0])
+        assert sum(held) == layers and min(held) >= 1
+
+
+def test_layers_that_do_not_divide_leave_the_ends_lighter() -> None:
+    plan = settled("h100:16", tp=4, pp=4, vpp=2, model="llama-3.1-405b").plan
+    assert plan.chunk_layers is not None and sum(plan.chunk_layers) == 126
+    assert plan.chunk_layers[0] == plan.chunk_layers[-1] == 15
+    assert set(plan.chunk_layers[1:-1]) == {16}
 
 
 def test_a_stage_that_would_lie_on_two_types_is_refused() -> None:

@@ -65,20 +65,25 @@ def _is_text(name: str) -> bool:
 
 def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> None:  # type: ignore[type-arg]
     from astra.export.megatron import not_expressed
+    from astra.export.targets import expectations
+    from astra.search.price import price
 
     lacks = not_expressed(plans[0])
+    expected = expectations(price(plans[0]))
     if options.json:
-        write_json({"out": options.out, "files": sorted(files), "not_expressed": lacks})
+        answer = {"out": options.out, "files": sorted(files)}
+        write_json(answer | {"expected": expected, "not_expressed": lacks})
         return
     count = f"{len(plans)} plans" if len(plans) > 1 else plans[0].summary()
     lines = [f"Wrote {len(files)} files to {options.out}: {count}."]
     lines += [f"  {name}" for name in sorted(files)[:12]]
+    lines += expected
     if lacks:
         lines += ["Megatron-LM's command line does not say:", *(f"  {lack}" for lack in lacks)]
     script = next(name for name in sorted(files) if name.endswith("launch.sh"))
     lines += [
         "Next: set your learning rate; data and checkpoints follow on the command line:",
-        f"  MEGATRON=... NODE_RANK=0 MASTER_ADDR=... {options.out}/{script} --mock-data "
-        "--tokenizer-type NullTokenizer",
+        "  export MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=localhost",
+        f"  {options.out}/{script} --mock-data --tokenizer-type NullTokenizer",
     ]
     print_parts(*lines)

@@ -16,6 +16,7 @@ COMMANDS = {
     "models": "the models that are known, or one model's shape and counts",
     "gpus": "the GPUs that are known, or one GPU's facts and their source",
     "rules": "what makes a plan illegal, who says so, and why",
+    "stacks": "the software that is known to run plans, and its factors",
 }
 
 EXAMPLES = """\

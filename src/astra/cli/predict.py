@@ -96,7 +96,7 @@ def _from_options(options: argparse.Namespace) -> "Priced":
         gpus=options.gpus,
         cluster=options.cluster,
         runtime=runtime_of(options),
-        stack=options.stack or "megatron",
+        stack=options.stack,
         margin=_margin(options),
         **_settings(options),
     )

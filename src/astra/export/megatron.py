@@ -93,8 +93,13 @@ def not_expressed(plan: Plan) -> list[str]:
         lacks.append("the norm after the embedding")
     if model.lm_head_bias:
         lacks.append("the bias of the output layer")
+    if model.moe is not None:
+        lacks.append(
+            "load balancing and router scaling are the recipe's: Megatron-LM's auxiliary loss is 0 "
+            "unless you set --moe-aux-loss-coeff"
+        )
     if model.rope_theta is None and position_kind(model) == "rope":
-        lacks.append("the rotary base is not known here; Megatron-LM's default is used")
+        lacks.append("the rotary base is not known here: set --rotary-base, or it is 10000")
     return lacks
 
 

@@ -5,6 +5,8 @@ import msgspec
 from astra.errors import InputError
 from astra.export import megatron
 from astra.export.torchrun import launch_script
+from astra.search.price import price
+from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.rules.book import broken_rules
 from astra.strategy.rules.rule import Rule
@@ -27,12 +29,24 @@ def export_files(
     if broken:
         raise InputError(_cannot(broken))
     found = megatron.arguments(plan, train_iters=train_iters, learning_rate=learning_rate)
+    notes = [*expectations(price(plan)), *megatron.not_expressed(plan)]
     return {
         "args.txt": "".join(f"{' '.join(argument)}\n" for argument in found),
         "env.txt": "".join(f"{name}={value}\n" for name, value in environment(plan).items()),
-        "launch.sh": launch_script(plan),
+        "launch.sh": launch_script(plan, notes),
         "plan.json": plan_json(plan),
     }
+
+
+def expectations(priced: Priced) -> list[str]:
+    """What a run of this plan should show, and whether it should run at all."""
+    memory = priced.memory
+    gib = f"{memory.reserved_bytes / 2**30:.1f} of {memory.usable_bytes / 2**30:.1f} GiB"
+    fits = "" if memory.fits else "; IT WILL PROBABLY RUN OUT OF MEMORY"
+    return [
+        f"expected: {priced.step_s:.3g} s a step ({priced.step_s_low:.3g} to "
+        f"{priced.step_s_high:.3g}), {gib} reserved on the fullest GPU{fits}"
+    ]
 
 
 def environment(plan: Plan) -> dict[str, str]:

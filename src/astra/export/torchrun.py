@@ -1,5 +1,6 @@
 """A launch script for torchrun: one call on every node, nodes in rank order."""
 
+from collections.abc import Sequence
 from math import gcd
 
 from astra.hardware.cluster import Gpu
@@ -8,13 +9,15 @@ from astra.strategy.plan import Plan
 SCRIPT = """\
 #!/usr/bin/env bash
 # {title}
-# Run on every node, with NODE_RANK from 0 to {last} and MASTER_ADDR the first node's address:
+{notes}# Run on every node, with NODE_RANK from 0 to {last}, MASTER_ADDR the first node's address:
 #{order}
 # What follows on the command line is handed to Megatron-LM: data, checkpoints, logging. Example:
 #   NODE_RANK=0 MASTER_ADDR=10.0.0.1 MEGATRON=~/Megatron-LM ./launch.sh \\
 #     --data-path corpus_text_document --tokenizer-type HuggingFaceTokenizer \\
 #     --tokenizer-model {tokenizer} --save checkpoints --save-interval 500 --log-interval 1
-# A first try without data: ./launch.sh --mock-data --tokenizer-type NullTokenizer
+# A first try without data, one log line a step:
+#   ./launch.sh --mock-data --tokenizer-type NullTokenizer --log-interval 1 --log-throughput \\
+#     --eval-iters 0
 set -euo pipefail
 here="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
 
@@ -56,7 +59,7 @@ def _per_node(gpu: Gpu, count: int) -> int:
     return count if count < gpu.node.gpus else gcd(count, gpu.node.gpus)
 
 
-def launch_script(plan: Plan) -> str:
+def launch_script(plan: Plan, notes: Sequence[str] = ()) -> str:
     """The text of `launch.sh`."""
     groups = nodes_of(plan)
     nodes = sum(count for _, count, _ in groups)
@@ -71,6 +74,7 @@ def launch_script(plan: Plan) -> str:
         title=f"{_one_line(plan.model.name)}: {plan.summary()}, {gpus}",
         last=nodes - 1,
         order="\n#".join(lines),
+        notes="".join(f"# {_one_line(note)}\n" for note in notes),
         nodes=nodes,
         per_node=groups[0][2],
         tokenizer=_one_line(plan.model.hf_id or "TOKENIZER"),

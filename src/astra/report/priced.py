@@ -1,16 +1,18 @@
 """A priced plan for people: one sentence, where the time and the memory go, what was assumed."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.search.priced import PlanMemory, Priced, StageMemory
+from astra.search.priced import NO_MONEY, PlanMemory, Priced, StageMemory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 GIB = 2**30
-BAR = 24  # characters of a whole bar
+BAR = 24  # characters of a whole step
+MEMORY_BAR = 10  # and of a full GPU
 
 PART_NAMES = {
     "forward": "forward",
@@ -25,15 +27,17 @@ PART_NAMES = {
     "other": "other",
     "bubble": "waiting (bubble)",
 }
-MEMORY_COLUMNS = (
-    ("weights", "weights_bytes", "W"),
-    ("grads", "gradients_bytes", "G"),
-    ("optim", "optimizer_bytes", "O"),
-    ("acts", "activations_bytes", "A"),
-    ("logits", "logits_bytes", "L"),
-    ("buffers", "buffers_bytes", "B"),
-    ("runtime", "runtime_bytes", "R"),
+# Title, letter in the bar, and value of every cause; the rest is CUDA, NCCL and allocator slack.
+MEMORY_COLUMNS: tuple[tuple[str, str, Callable[[StageMemory], float]], ...] = (
+    ("wts", "W", lambda row: row.weights_bytes),
+    ("grad", "G", lambda row: row.gradients_bytes),
+    ("opt", "O", lambda row: row.optimizer_bytes),
+    ("act", "A", lambda row: row.activations_bytes),
+    ("logit", "L", lambda row: row.logits_bytes),
+    ("buf", "B", lambda row: row.buffers_bytes),
+    ("rest", "R", lambda row: row.runtime_bytes),
 )
+LEGEND = "weights, gradients, optimizer, activations, logits, buffers, rest: CUDA, NCCL, slack"
 
 
 def priced_json(priced: Priced) -> dict[str, Any]:
@@ -49,7 +53,8 @@ def sentence(priced: Priced) -> str:
     return (
         f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step of "
         f"{plan.global_batch:,} x {plan.seq_len:,} tokens ({priced.tokens_per_s:,.0f} tokens/s, "
-        f"MFU {priced.mfu_fraction:.1%}) with {priced.summary}; it {fits}."
+        f"MFU {priced.mfu_fraction:.1%} of the {plan.precision} peak) with {priced.summary}; "
+        f"it {fits}."
     )
 
 
@@ -71,21 +76,35 @@ def page(priced: Priced) -> list["RenderableType"]:
         "",
         f"Memory of one GPU by stage, GiB of {priced.memory.usable_bytes / GIB:.1f}",
         memory_bars(priced.memory),
+        LEGEND,
         "",
     ]
     if priced.host_memory_bytes:
-        parts.append(f"host memory  {priced.host_memory_bytes / GIB:.0f} GiB a node for offload")
-    parts.append(f"checkpoint   {priced.checkpoint_bytes / 1e9:,.0f} GB")
+        parts.append(_line("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
+    parts.append(_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
-        parts.append(f"assumed      {'; '.join(priced.assumed)}")
+        parts.append(_line("assumed", "; ".join(priced.assumed)))
     known = priced.provenance
-    parts.append(
-        f"sources      kernels {known.measured_fraction:.0%} measured, "
-        f"{known.fitted_fraction:.0%} fitted, {known.guessed_fraction:.0%} guessed"
+    share = (
+        f"kernels {known.measured_fraction:.0%} measured, {known.fitted_fraction:.0%} fitted, "
+        f"{known.guessed_fraction:.0%} guessed; step times of the stack {priced.plan.stack} "
+        "(`--json` names each source)"
     )
-    parts += [f"             {note}" for note in known.notes]
-    parts += [f"warning      {warning}" for warning in priced.warnings]
+    parts.append(_line("sources", share))
+    parts += [_line("note", note) for note in known.notes if " was read as " in note]
+    parts += [_line("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
     return parts
+
+
+def _line(title: str, text: str) -> "RenderableType":
+    """A title and its text, wrapped beside it."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=11, no_wrap=True)
+    table.add_column(ratio=1)
+    table.add_row(title, text)
+    return table
 
 
 def time_bars(priced: Priced) -> "RenderableType":
@@ -99,40 +118,45 @@ def time_bars(priced: Priced) -> "RenderableType":
     for name, value in priced.step_parts_s.items():
         share = value / priced.step_s
         if share >= 0.0005:
-            bar = "#" * max(round(share * BAR), 1)
+            bar = "#" * round(share * BAR)
             table.add_row(f"  {PART_NAMES[name]}", seconds(value), f"{share:.1%}", bar)
     return table
 
 
 def memory_bars(memory: PlanMemory) -> "RenderableType":
-    from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    slack = memory.reserved_bytes / memory.allocated_bytes
+    mixed = len({row.gpu for row in memory.stages}) > 1
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("stage", justify="right", no_wrap=True)
-    for title, field, _ in MEMORY_COLUMNS:
-        if any(getattr(row, field) >= 0.005 * GIB for row in memory.stages):
-            table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("lay", justify="right", no_wrap=True)
+    if mixed:
+        table.add_column("GPU", no_wrap=True)
+    for title, _, _ in MEMORY_COLUMNS:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("all", justify="right", no_wrap=True)
     table.add_column("full", no_wrap=True)
-    shown = [column.header for column in table.columns]
     for label, row in _folded(memory):
-        cells = [
-            f"{getattr(row, field) / GIB:.1f}"
-            for title, field, _ in MEMORY_COLUMNS
-            if title in shown
-        ]
-        total = row.allocated_bytes + row.runtime_bytes
-        filled = total / memory.usable_bytes
-        table.add_row(label, *cells, f"{_letters(row, memory)} {filled:.0%}")
+        cells = [value(row) for _, _, value in MEMORY_COLUMNS]
+        cells[-1] += row.allocated_bytes * (slack - 1)
+        filled = sum(cells) / memory.usable_bytes
+        table.add_row(
+            label,
+            str(row.layers),
+            *([row.gpu] if mixed else []),
+            *(f"{cell / GIB:.1f}" for cell in (*cells, sum(cells))),
+            f"{filled:.0%} {_letters(cells, memory)}",
+        )
     return table
 
 
-def _letters(row: StageMemory, memory: PlanMemory) -> str:
+def _letters(cells: list[float], memory: PlanMemory) -> str:
     """A bar of one letter per cause."""
-    bar = ""
-    for _, field, letter in MEMORY_COLUMNS:
-        bar += letter * round(getattr(row, field) / memory.usable_bytes * BAR)
-    return bar
+    letters = [letter for _, letter, _ in MEMORY_COLUMNS]
+    shares = [round(cell / memory.usable_bytes * MEMORY_BAR) for cell in cells]
+    bar = "".join(letter * share for letter, share in zip(letters, shares, strict=True))
+    return bar if len(bar) <= MEMORY_BAR + 1 else f"{bar[:MEMORY_BAR]}>"
 
 
 def _folded(memory: PlanMemory) -> list[tuple[str, StageMemory]]:

@@ -10,7 +10,7 @@ from astra.hardware.stack import Stack, find_stack
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
-from astra.search.priced import PlanMemory, Priced, Provenance, StageMemory
+from astra.search.priced import NO_MONEY, PlanMemory, Priced, Provenance, StageMemory
 from astra.search.step import Step, simulated_step
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
@@ -72,6 +72,8 @@ def _priced(
     plan: Plan, row: int, step: Step, held: Memory, used: Used, margin: float, stack: Stack
 ) -> Priced:
     memory = _memory(plan, row, held, margin, stack)
+    origin = _provenance(plan, used, stack)
+    spread = stack.spread_fraction * (1 + origin.guessed_fraction)
     step_s = float(step.step_s[row])
     tokens_per_s = plan.global_batch * plan.seq_len / step_s
     return Priced(
@@ -81,8 +83,8 @@ def _priced(
         assumed=plan.model.assumed,
         gpus=plan.gpus,
         step_s=step_s,
-        step_s_low=step_s * (1 - stack.spread_fraction),
-        step_s_high=step_s * (1 + stack.spread_fraction),
+        step_s_low=step_s / (1 + spread),
+        step_s_high=step_s * (1 + spread),
         step_parts_s={name: float(part[row]) for name, part in step.parts_s.items()},
         parts_stage=int(step.parts_stage[row]),
         tokens_per_s=tokens_per_s,
@@ -91,7 +93,7 @@ def _priced(
         memory=memory,
         host_memory_bytes=_host_bytes(plan, held, row),
         checkpoint_bytes=checkpoint_bytes(plan),
-        provenance=_provenance(plan, used, stack),
+        provenance=origin,
         warnings=_warnings(plan, memory),
     )
 
@@ -168,6 +170,9 @@ def _provenance(plan: Plan, used: Used, stack: Stack) -> Provenance:
     kinds = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
     for source, seconds in used.seconds.items():
         kinds[_source_kind(source)] += seconds / total
+    beyond = min(used.outside_s / total, kinds["measured"])  # the prior speaks there, no table
+    kinds["measured"] -= beyond
+    kinds["fitted"] += beyond
     said = [
         f"{source}: {seconds / total:.0%} of kernel time"
         for source, seconds in used.seconds.items()
@@ -185,8 +190,11 @@ def _provenance(plan: Plan, used: Used, stack: Stack) -> Provenance:
 
 
 def _source_kind(source: str) -> str:
+    """What a source is worth: measured, unless some of it was fitted or guessed."""
     head = source.split()[0].rstrip(":,")
-    return head if head in ("measured", "fitted") else "guessed"
+    if head not in ("measured", "fitted"):
+        return "guessed"
+    return "fitted" if "fitted" in source else head
 
 
 def _warnings(plan: Plan, memory: PlanMemory) -> tuple[str, ...]:
@@ -205,5 +213,9 @@ def _warnings(plan: Plan, memory: PlanMemory) -> tuple[str, ...]:
             f"sequence length {plan.seq_len:,} is beyond the {limit:,} positions "
             f"{plan.model.name} was made for"
         )
-    found.append("hours and dollars need --tokens and a price")
+    if plan.offload_activations:
+        found.append(
+            "offloaded activations are exported but not priced: time and memory are without it"
+        )
+    found.append(NO_MONEY)
     return tuple(found)

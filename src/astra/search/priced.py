@@ -4,6 +4,8 @@ import msgspec
 
 from astra.strategy.plan import Plan
 
+NO_MONEY = "hours and dollars need tokens and a price"
+
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of one stage, by cause."""

@@ -15,6 +15,7 @@ Settle = Callable[[Wish], Settled]
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 TRIES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES),
+    "global_batch": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     "seq_len": (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "sharding": ("none", "optimizer", "gradients", "parameters"),
     "recompute": ("none", "selective", "full"),
@@ -78,7 +79,9 @@ def refuse(plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: Wish
         sentences.append(f"and {len(broken) - 3} more rules")
     text = "; ".join(sentences)
     hint = _hint(broken[0], settle, wish) if settle and wish else ""
-    return f"the runtime {plan.runtime} refuses this plan: {text}. {hint}".rstrip()
+    ours = all(rule.layer == "ours" for rule in broken)
+    who = "Astra does not plan this" if ours else f"the runtime {plan.runtime} refuses this plan"
+    return f"{who}: {text}. {hint}".rstrip()
 
 
 def _hint(rule: Rule, settle: Settle, wish: Wish) -> str:

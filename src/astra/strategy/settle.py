@@ -1,5 +1,6 @@
 """From what a person said to a whole plan: what is left open is what an expert would set."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -132,7 +133,7 @@ def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
     stage_gpus = settings["tp"] * settings["cp"]
     replicas = _replicas(settings, cluster, stage_gpus * pp)
     micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
-    layers = given or split_layers(model.layers, pp)
+    layers = given or _layers(settings, model, cluster, stage_gpus * replicas)
     settings.fill("recompute", "none", "no recompute")
     recompute = str(Recompute.parse(settings["recompute"], "--recompute"))
     segments = _segments(cluster, layers, stage_gpus * replicas, settings["tp"], recompute)
@@ -140,6 +141,63 @@ def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
         Pipeline(replicas=replicas, micro_batches=micro_batches, segments=segments),
     )
     settings.values["dp"] = replicas
+
+
+def _layers(
+    settings: _Settings, model: Model, cluster: Cluster, stage_gpus: int
+) -> tuple[int, ...]:
+    """Layers of every stage: even, with lighter ends where chunks need it, or by GPU speed."""
+    pp, vpp = settings["pp"], settings["vpp"]
+    if len(cluster.pools) > 1 and pp > 1:
+        split = split_by_speed(model.layers, _speeds(cluster, pp, stage_gpus))
+        settings.assumed.append(f"layers by GPU speed: {'+'.join(map(str, split))}")
+        return split
+    chunks = lighter_ends(model.layers, pp * vpp) if vpp > 1 else None
+    if chunks and "chunk_layers" not in settings.values and model.layers % (pp * vpp):
+        settings.values["chunk_layers"] = chunks
+        settings.assumed.append("a layer less at the ends, where embedding and loss are")
+        return tuple(sum(chunks[stage::pp]) for stage in range(pp))
+    return split_layers(model.layers, pp)
+
+
+def lighter_ends(layers: int, chunks: int) -> tuple[int, ...] | None:
+    """Chunks of one size but for the first and last, which hold a layer less; None if that
+    does not come out even. Megatron-LM calls it accounting for embedding and loss.
+
+    >>> lighter_ends(6, 4)
+    (1, 2, 2, 1)
+    """
+    for first, last in ((0, 1), (1, 0), (1, 1)):
+        size, left = divmod(layers + first + last, chunks)
+        if not left and size > 1:
+            return (size - first, *[size] * (chunks - 2), size - last)
+    return None
+
+
+def _speeds(cluster: Cluster, stages: int, stage_gpus: int) -> list[float]:
+    """The dense rate of the GPU that each stage lies on, in the order of the pools."""
+    speeds: list[float] = []
+    for pool in cluster.pools:
+        rate = pool.gpu.bf16_flops_per_s or pool.gpu.fp16_flops_per_s or 1.0
+        speeds += [rate] * min(pool.count // stage_gpus, stages - len(speeds))
+    return speeds + [speeds[-1] if speeds else 1.0] * (stages - len(speeds))
+
+
+def split_by_speed(layers: int, speeds: Sequence[float]) -> tuple[int, ...]:
+    """Layers in proportion to speed, at least one a stage; what is left over goes to the stages
+    it slows least.
+
+    >>> split_by_speed(12, [1.0, 1.0, 2.0])
+    (3, 3, 6)
+    """
+    held = [max(int(layers * speed / sum(speeds)), 1) for speed in speeds]
+    while sum(held) < layers:
+        slowest = min(range(len(held)), key=lambda stage: (held[stage] + 1) / speeds[stage])
+        held[slowest] += 1
+    while sum(held) > layers:
+        busiest = max(range(len(held)), key=lambda stage: held[stage] / speeds[stage])
+        held[busiest] -= 1
+    return tuple(held)
 
 
 def _replicas(settings: _Settings, cluster: Cluster, replica_gpus: int) -> int:
@@ -152,6 +210,8 @@ def _replicas(settings: _Settings, cluster: Cluster, replica_gpus: int) -> int:
                 f"--dp {dp}: a replica takes {replica_gpus} GPUs (tp x cp x pp), so this needs "
                 f"{dp * replica_gpus}; there are {count}. Try --dp {max(count // replica_gpus, 1)}."
             )
+        if dp * replica_gpus < count:
+            settings.assumed.append(f"{count - dp * replica_gpus} of {count} GPUs stay idle")
         return dp
     if count % replica_gpus:
         below, above = count // replica_gpus * replica_gpus, -(-count // replica_gpus)

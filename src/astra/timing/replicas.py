@@ -19,6 +19,7 @@ ADAM_BYTES = 30.0  # per parameter: master, moments, gradient read; master, mome
 CLIP_BYTES = 8.0  # gradient norm and scaling: read twice
 HOST_BYTES = 6.0  # an offloaded parameter: its gradient over, its new weight back
 BANDWIDTH_REACHED = 0.8  # of memory and PCIe by long streaming kernels
+HOST_MEMORY_BYTES_PER_S = 150e9  # what Adam on the CPUs of a node reaches; guessed, two sockets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Replicas:
     reduce_s: Floats  # gradients, likewise
     slowdown: Floats  # of the compute that such traffic runs beside
     adam_s: Floats  # optimizer step if all states are on the GPU
-    host_s: Floats  # what it takes more if all are on the host
+    host_s: Floats  # what it takes more if all are on the host: over PCIe, and on the CPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,10 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
     memory = BANDWIDTH_REACHED * gpu.memory_bytes_per_s
     adam = own * (ADAM_BYTES + CLIP_BYTES) / memory
     moved = own * HOST_BYTES / (BANDWIDTH_REACHED * gpu.node.pcie_bytes_per_s)
+    updated = own * ADAM_BYTES * stages.of(view.node) / HOST_MEMORY_BYTES_PER_S
     return {
         "gather_s": gathered,
         "reduce_s": scattered,
         "adam_s": adam,
-        "host_s": moved - own * ADAM_BYTES / memory,
+        "host_s": moved + updated - own * ADAM_BYTES / memory,
     }

@@ -1,0 +1,63 @@
+"""Software stacks, for people and for programs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.hardware.stack import Stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MEANINGS = {
+    "compute_factor": "kernel seconds in a step over those measured alone",
+    "communication_factor": "the same for traffic",
+    "host_forward_s": "CPU seconds of a layer's forward pass",
+    "host_backward_s": "CPU seconds of a layer's backward pass",
+    "host_experts_s": "more of them for routing and dispatch",
+    "step_s": "seconds per step that nothing else accounts for",
+    "optimizer_factor": "optimizer seconds over memory traffic alone",
+    "activation_factor": "kept activations over those counted",
+    "logits_bytes": "bytes per logit at the loss",
+    "slack_fraction": "reserved over allocated memory, less one",
+    "spread_fraction": "80 % of measured steps lie within this",
+}
+
+
+def stack_json(stack: Stack) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(stack)
+    return found
+
+
+def stacks_table(stacks: Sequence[Stack]) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("stack", "compute", "host ms a layer", "80 % within", "source"):
+        right = name not in ("stack", "source")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for stack in stacks:
+        host = f"{stack.host_forward_s * 1e3:.2f} + {stack.host_backward_s * 1e3:.2f}"
+        table.add_row(
+            stack.name,
+            f"x {stack.compute_factor:.3f}",
+            host,
+            f"{stack.spread_fraction:.0%}",
+            stack.source.kind,
+        )
+    return table
+
+
+def stack_page(stack: Stack) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(ratio=1)
+    table.add_row(stack.name, "", "")
+    for name, meaning in MEANINGS.items():
+        table.add_row(f"  {name}", f"{getattr(stack, name):g}", meaning)
+    table.add_row("  source", stack.source.kind, stack.source.where)
+    return table

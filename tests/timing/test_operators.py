@@ -1,0 +1,158 @@
+"""A layer's operators do the FLOPs of the model, shared out as the parallel degrees say."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from astra.model.flops import attention_flops, head_flops, layer_forward_flops
+from astra.model.kinds import layer_kinds
+from astra.model.parameters import layer_weights
+from astra.model.zoo import find_model
+from astra.timing.device import Device
+from astra.timing.operators import Keys, Operator, head_operators, layer_operators
+
+Floats = NDArray[np.float64]
+SEQ_LEN = 4096
+MODELS = (
+    "gpt3-6.7b",
+    "llama-3-8b",
+    "gemma-2-2b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "deepseek-v2-lite",
+)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Stands in for a GPU: answers FLOPs of matrix products and attention, 0 for all else."""
+
+    precision: str = "bf16"
+    half: str = "bf16"
+
+    def gemm_s(self, m: Floats, n: Floats, k: Floats, *_: Any) -> Floats:
+        return 2.0 * m * n * k
+
+    def grouped_gemm_s(
+        self, experts: Floats, tokens: Floats, n: Floats, k: Floats, _: Any
+    ) -> Floats:
+        return 2.0 * tokens * n * k
+
+    def attention_s(self, *, flops: Floats, backward: bool, **_: Any) -> Floats:
+        return flops * (2.5 if backward else 1.0)
+
+    def memory_s(self, moved_bytes: Floats, kernels: float = 1.0) -> Floats:
+        return np.zeros(np.shape(moved_bytes))
+
+
+DEVICE = cast(Device, Counter())
+
+
+def keys(**degrees: float) -> Keys:
+    names = ("micro_batch", "tp", "cp", "sp", "ep", "etp", "capacity", "domain", "node")
+    columns = {name: np.array([float(degrees.get(name, 1))]) for name in names}
+    return Keys(seq_len=np.array([float(SEQ_LEN)]), **columns)
+
+
+def forward(operators: list[Operator]) -> float:
+    return float(sum(op.forward_s for op in operators)[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_operators_of_a_layer_do_its_models_flops(name: str) -> None:
+    model = find_model(name)
+    for kind in layer_kinds(model).kinds:
+        operators = layer_operators(model, kind, keys(micro_batch=2), DEVICE, True)
+        expected = layer_forward_flops(model, kind, SEQ_LEN).total_flops * 2 * SEQ_LEN
+        assert forward(operators) == pytest.approx(expected, rel=1e-12), kind
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_linear_layers_do_twice_the_work_backward_and_attention_two_and_a_half(name: str) -> None:
+    model = find_model(name)
+    for kind in layer_kinds(model).kinds:
+        for op in layer_operators(model, kind, keys(), DEVICE, True):
+            times = 2.5 if op.name == "core_attention" else 2.0
+            assert op.backward_s == pytest.approx(times * op.forward_s, rel=1e-12), op.name
+            if op.wgrad_s is not None:
+                assert op.wgrad_s == pytest.approx(op.forward_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tensor_parallel_ranks_share_a_layer_but_for_what_each_does_whole(
+    name: str, tp: int
+) -> None:
+    """With experts cut alike and the sequence shared, only latent-free matrices are cut by tp:
+    nothing is done twice, since the router and the latents see a share of the tokens.
+    """
+    model = find_model(name)
+    for kind in layer_kinds(model).kinds:
+        whole = forward(layer_operators(model, kind, keys(), DEVICE, True))
+        cut = keys(tp=tp, sp=tp, etp=tp)
+        part = forward(layer_operators(model, kind, cut, DEVICE, True))
+        assert tp * part == pytest.approx(whole, rel=1e-12), kind
+
+
+def test_keys_and_values_are_done_twice_where_ranks_outnumber_their_heads() -> None:
+    model = find_model("gemma-2-2b")
+    kind = layer_kinds(model).kinds[0]
+    whole = forward(layer_operators(model, kind, keys(), DEVICE, True))
+    part = forward(layer_operators(model, kind, keys(tp=8, sp=8), DEVICE, True))
+    again = 2.0 * SEQ_LEN * 2 * model.hidden * model.kv_heads * model.head_dim
+    assert 8 * part == pytest.approx(whole + again, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_context_parallel_ranks_share_everything(name: str) -> None:
+    model = find_model(name)
+    for kind in layer_kinds(model).kinds:
+        whole = forward(layer_operators(model, kind, keys(), DEVICE, True))
+        part = forward(layer_operators(model, kind, keys(cp=4), DEVICE, True))
+        assert 4 * part == pytest.approx(whole, rel=1e-12)
+
+
+def test_unfused_attention_does_the_whole_square() -> None:
+    model = find_model("gpt3-6.7b")
+    (kind,) = layer_kinds(model).kinds
+    fused, unfused = (
+        next(
+            op.forward_s.item()
+            for op in layer_operators(model, kind, keys(), DEVICE, how)
+            if op.module == "core_attn"
+        )
+        for how in (True, False)
+    )
+    assert fused == pytest.approx(attention_flops(model, kind, SEQ_LEN) * SEQ_LEN, rel=1e-12)
+    assert unfused == pytest.approx(2 * fused, rel=1e-12)
+
+
+def test_expert_parallelism_keeps_the_work_of_a_rank_and_capacity_scales_it() -> None:
+    """As many tokens arrive from other ranks as leave; a capacity of 1.25 pads by a quarter."""
+    model = find_model("mixtral-8x7b")
+    (kind,) = layer_kinds(model).kinds
+
+    def routed(**degrees: float) -> float:
+        operators = layer_operators(model, kind, keys(**degrees), DEVICE, True)
+        return forward([op for op in operators if op.name.startswith("experts_")])
+
+    assert routed(ep=8) == pytest.approx(routed(ep=1), rel=1e-12)
+    assert routed(capacity=1.25) == pytest.approx(1.25 * routed(), rel=1e-12)
+    expected = (
+        2.0
+        * SEQ_LEN
+        * 2
+        / 8
+        * sum(weight.count for weight in layer_weights(model, kind) if weight.cut == "ep_etp")
+    )
+    assert routed() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_head_does_the_padded_vocabulary() -> None:
+    model = find_model("gpt3-6.7b")
+    padded = head_flops(model) * 50_304 / 50_257
+    found = forward(head_operators(model, keys(), DEVICE))
+    assert found == pytest.approx(padded * SEQ_LEN, rel=1e-12)

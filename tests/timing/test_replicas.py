@@ -1,0 +1,97 @@
+"""Gradients, parameters and the optimizer between copies of a stage."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.search import some_plans
+from tests.search.some_plans import changed, view
+
+from astra.api import predict
+from astra.hardware.catalogue import find_gpu
+from astra.strategy.plan import Plan
+from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from astra.timing.replicas import ADAM_BYTES, BANDWIDTH_REACHED, CLIP_BYTES, Replicas, replicas_of
+
+GPU = find_gpu("h100")[0]
+
+
+def llama(gpus: int = 16, **settings: Any) -> Plan:
+    fields: dict[str, Any] = {"global_batch": 256, "seq_len": 4096, **settings}
+    return predict("llama-3-8b", gpus=f"h100:{gpus}", **fields).plan
+
+
+def copies(plan: Plan) -> Replicas:
+    return replicas_of(view(plan))
+
+
+def held(plan: Plan) -> float:
+    """Parameters of one GPU of the one stage."""
+    return float(view(plan).held.dense.item())
+
+
+def test_sharded_states_scatter_fp32_gradients_and_gather_bf16_weights() -> None:
+    """4 bytes a parameter out and 2 back, over 16 GPUs in two nodes."""
+    found, count = copies(llama()), held(llama())
+    assert found.reduce_s.item() == pytest.approx(reduce_scatter_s(4 * count, 16, 8, GPU).item())
+    assert found.gather_s.item() == pytest.approx(all_gather_s(2 * count, 16, 8, GPU).item())
+
+
+def test_whole_states_reduce_all_and_gather_nothing() -> None:
+    plan = llama(sharding="none")
+    found, count = copies(plan), held(plan)
+    assert found.reduce_s.item() == pytest.approx(all_reduce_s(4 * count, 16, 8, GPU).item())
+    assert found.gather_s.item() == 0
+
+
+def test_gradients_in_bf16_move_half_the_bytes() -> None:
+    plan = llama(grad_reduce_dtype="bf16")
+    assert copies(plan).reduce_s.item() == pytest.approx(
+        reduce_scatter_s(2 * held(plan), 16, 8, GPU).item()
+    )
+
+
+def test_one_copy_sends_nothing() -> None:
+    found = copies(llama(8, tp=8))
+    assert found.reduce_s.item() == found.gather_s.item() == 0
+
+
+def test_context_parallel_ranks_are_copies_too() -> None:
+    """tp 4 x cp 2 in every node: the gradient goes round 8 copies, two in each of four nodes."""
+    plan = llama(32, tp=4, cp=2)
+    assert copies(plan).reduce_s.item() == pytest.approx(
+        reduce_scatter_s(4 * held(plan), 8, 2, GPU).item()
+    )
+
+
+@pytest.mark.parametrize("group", [1, 2, 8, 16])
+def test_adam_runs_over_the_states_that_a_rank_holds(group: int) -> None:
+    plan = changed(llama(), shard_group=group)
+    streamed = held(plan) / group * (ADAM_BYTES + CLIP_BYTES)
+    expected = streamed / (BANDWIDTH_REACHED * GPU.memory_bytes_per_s)
+    assert copies(plan).adam_s.item() == pytest.approx(expected)
+
+
+def test_experts_are_reduced_among_the_ranks_that_hold_the_same() -> None:
+    """ep 8 of 16 GPUs: dense gradients over 16, experts over 2 in different nodes."""
+    plan = predict("mixtral-8x7b", gpus="h100:16", ep=8, global_batch=256, seq_len=4096).plan
+    seen = view(plan)
+    dense, experts = float(seen.held.dense.item()), float(seen.held.experts.item())
+    expected = reduce_scatter_s(4 * dense, 16, 8, GPU) + reduce_scatter_s(4 * experts, 2, 1, GPU)
+    assert copies(plan).reduce_s.item() == pytest.approx(expected.item())
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_plans.any_plan())
+def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
+    deep = max(some_plans.legal_plans(plan.model.name), key=lambda each: each.pp)
+    seen = view(plan, deep)
+    found = replicas_of(seen)
+    used = seen.stages.count > 0
+    for name in ("gather_s", "reduce_s", "adam_s", "slowdown"):
+        column = getattr(found, name)
+        assert np.isfinite(column).all() and (column >= 0).all()
+        assert not column[~used].any()
+    assert (found.adam_s[used] > 0).all()
+    assert (found.adam_s + found.host_s >= 0).all()

@@ -1,0 +1,142 @@
+"""Seconds of a stage: what recompute adds, what overlap hides, where the ends lie."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.search import some_plans
+from tests.search.some_plans import changed, stack, view, with_segments
+
+from astra.api import predict
+from astra.search.price import price
+from astra.strategy.plan import Plan
+from astra.timing.layer import in_stack, layers_of
+from astra.timing.stage import StageTime, stage_times
+
+STACK = stack()
+
+
+def times(plan: Plan) -> StageTime:
+    return stage_times(view(plan), STACK)
+
+
+def layers_forward(found: StageTime) -> Any:
+    """Forward seconds of a stage's layers with their traffic, without its ends."""
+    ends = found.part("head_forward_s") + found.part("embedding_forward_s")
+    return found.whole_forward_s - found.gather_forward_s - ends
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_plans.any_plan())
+def test_full_recompute_does_the_forward_pass_of_all_layers_again(plan: Plan) -> None:
+    found = times(with_segments(plan, recompute="full:uniform:1"))
+    assert np.allclose(found.recompute_s, layers_forward(found), rtol=1e-9, atol=1e-15)
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_plans.any_plan(), st.integers(1, 8))
+def test_block_recompute_does_so_many_layers_of_a_chunk_again(plan: Plan, layers: int) -> None:
+    """Clipped where a chunk has fewer. Stages whose layers are of one kind."""
+    if plan.model.name in ("gemma-2-2b", "deepseek-v3") or plan.chunk_layers:
+        return
+    seen = view(with_segments(plan, recompute=f"full:block:{layers}"))
+    found = stage_times(seen, STACK)
+    held = np.maximum(seen.stages.kind_layers.sum(axis=0), 1)
+    again = np.minimum(layers * plan.vpp, held) / held
+    assert np.allclose(found.recompute_s, again * layers_forward(found), rtol=1e-9, atol=1e-15)
+
+
+@settings(max_examples=20, deadline=None)
+@given(some_plans.any_plan())
+def test_selective_recompute_does_attention_again_and_no_more(plan: Plan) -> None:
+    seen = view(with_segments(plan, recompute="selective"))
+    found = stage_times(seen, STACK)
+    layers = in_stack(layers_of(seen), STACK)
+    cores = [seen.stages.of(kind.module_s["core_attn"]) for kind in layers.kinds]
+    expected = sum(count * core for count, core in zip(seen.stages.kind_layers, cores, strict=True))
+    extra = np.where(seen.stages.head, seen.plans.mtp_layers, 0) if plan.model.mtp_layers else 0
+    assert np.allclose(found.recompute_s, expected + extra * cores[-1], rtol=1e-9, atol=1e-15)
+    assert (found.recompute_s <= layers_forward(found) + 1e-15).all()
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "gemma-2-2b", "deepseek-v2-lite"])
+@pytest.mark.parametrize("how", ["full", "full:block:3", "selective"])
+def test_recompute_adds_its_own_seconds_to_the_step_where_nothing_overlaps(
+    model: str, how: str
+) -> None:
+    """One stage: micro-batches follow each other, so each adds what it does again."""
+    fields: dict[str, Any] = {"gpus": "h100:8", "tp": 2, "global_batch": 16, "seq_len": 2048}
+    fields |= {"overlap_grad_reduce": False, "overlap_param_gather": False, "overlap_tp": False}
+    plan = predict(model, **fields).plan
+    none, some = price(plan), price(with_segments(plan, recompute=how))
+    added = some.step_s - none.step_s
+    assert added == pytest.approx(some.step_parts_s["recompute"], rel=1e-9)
+    micro_batches = plan.pipelines[0].micro_batches
+    alone = times(with_segments(plan, recompute=how)).recompute_s.item()
+    assert added == pytest.approx(micro_batches * alone, rel=1e-9) and added > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_plans.any_plan(), st.sampled_from(("overlap_grad_reduce", "overlap_param_gather")))
+def test_overlap_with_other_replicas_never_makes_a_slower_step(plan: Plan, switch: str) -> None:
+    off, on = (price(changed(plan, **{switch: way})).step_s for way in (False, True))
+    assert on <= off * (1 + 1e-9)
+
+
+def test_overlap_is_neither_free_nor_absent() -> None:
+    """Of a reduction long enough to see, a part shows however much compute there is."""
+    fields: dict[str, Any] = {"gpus": "h100:16", "global_batch": 16, "seq_len": 8192}
+    fields |= {"overlap_param_gather": False}
+    off, on = (
+        predict("llama-3-8b", overlap_grad_reduce=way, **fields).step_parts_s["data_comm"]
+        for way in (False, True)
+    )
+    assert 0.05 * off < on < 0.95 * off
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_plans.any_plan())
+def test_the_ends_lie_on_the_first_and_the_last_stage(plan: Plan) -> None:
+    found = times(plan)
+    for pipeline, each in enumerate(plan.pipelines):
+        embedding = found.part("embedding_forward_s")[pipeline, :, 0]
+        head = found.part("head_forward_s")[pipeline, :, 0]
+        assert list(np.flatnonzero(embedding)) == [0]
+        assert list(np.flatnonzero(head)) == [each.stages - 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_plans.any_plan())
+def test_a_stage_takes_the_seconds_of_its_layers_and_no_link_leads_out_of_one_stage(
+    plan: Plan,
+) -> None:
+    """More layers take longer: stages of one segment in order of their layers."""
+    seen = view(plan)
+    found = stage_times(seen, STACK)
+    assert bool(found.part("link_s").any()) is (max(each.stages for each in plan.pipelines) > 1)
+    bare = layers_forward(found)[..., 0]
+    for pipeline, each in enumerate(plan.pipelines):
+        start = 0
+        for segment in each.segments:
+            rows = slice(start, start + segment.stages)
+            start += segment.stages
+            if len(seen.stages.kind_layers) == 1 and not plan.mtp_layers:
+                per_layer = bare[pipeline, rows] / np.maximum(segment.layers, 1)
+                full = np.array(segment.layers) > 0
+                assert np.allclose(per_layer[full], per_layer[full][:1], rtol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_plans.any_plan())
+def test_both_views_of_a_table_give_the_same_seconds(plan: Plan) -> None:
+    """Runs of alike stages, and one row a stage: the same stages, counted."""
+    totals = []
+    for every_stage in (False, True):
+        seen = view(plan, every_stage=every_stage)
+        found = stage_times(seen, STACK)
+        count = seen.stages.count
+        whole = count * (found.whole_forward_s + found.whole_backward_s)
+        totals.append(whole.sum(axis=1)[:, 0])
+    assert totals[0] == pytest.approx(totals[1], rel=1e-9)

@@ -1,0 +1,128 @@
+"""Traffic inside a layer: none where nobody is there to talk to, less where it is hidden."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.search import some_plans
+from tests.search.some_plans import changed, view
+
+from astra.hardware.catalogue import find_gpu
+from astra.model.zoo import find_model
+from astra.search.price import price_many
+from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from astra.timing.layer import layers_of
+from astra.timing.operators import Keys, Operator
+from astra.timing.traffic import _sent_once, context_traffic, expert_traffic, tensor_traffic
+
+GPU = find_gpu("h100")[0]
+LLAMA = find_model("llama-3-8b")
+MIXTRAL = find_model("mixtral-8x7b")
+
+
+def keys(**degrees: float) -> Keys:
+    given = {"micro_batch": 1, "seq_len": 4096, "domain": 8, "node": 8, **degrees}
+    names = ("micro_batch", "seq_len", "tp", "cp", "sp", "ep", "etp", "capacity", "domain", "node")
+    return Keys(**{name: np.array([float(given.get(name, 1))]) for name in names})
+
+
+def work(seconds: float) -> Operator:
+    """Attention, or a matrix product, of so many seconds a pass."""
+    column = np.array([seconds])
+    return Operator("work", "core_attn", column, column, column)
+
+
+def test_a_plan_has_the_traffic_of_exactly_the_degrees_it_has() -> None:
+    plans = some_plans.every_plan()
+    silent = {"tensor_comm": 0, "context_comm": 0, "expert_comm": 0, "data_comm": 0}
+    loud = dict(silent)
+    for plan, found in zip(plans, price_many(plans), strict=True):
+        ranks = {segment.tp for pipeline in plan.pipelines for segment in pipeline.segments}
+        if len(ranks) > 1 or plan.model.name == "deepseek-v3" and plan.pp > 1:
+            continue  # the busiest stage may be one without
+        tp, dp = max(ranks), plan.pipelines[0].replicas
+        talks = {
+            "tensor_comm": tp > 1,
+            "context_comm": plan.cp > 1,
+            "expert_comm": bool(plan.model.moe) and plan.ep * plan.etp > 1,
+            "data_comm": dp * plan.cp > 1 or bool(plan.model.moe) and tp > plan.ep * plan.etp,
+        }
+        for name, expected in talks.items():
+            assert (found.step_parts_s[name] > 0) is expected, (name, plan.summary())
+            (loud if expected else silent)[name] += 1
+    assert min(loud.values()) > 5 and min(silent.values()) > 5, (loud, silent)
+
+
+def test_one_rank_alone_sends_nothing() -> None:
+    nothing = [
+        tensor_traffic(LLAMA, keys(), GPU, [work(1e-3)], False, 2.0),
+        context_traffic(LLAMA, keys(), GPU, work(1e-3), "p2p", 2.0),
+        context_traffic(LLAMA, keys(), GPU, work(1e-3), "a2a", 2.0),
+        context_traffic(LLAMA, keys(), GPU, work(1e-3), "allgather", 2.0),
+        expert_traffic(MIXTRAL, keys(), GPU, "alltoall", False, 2.0),
+    ]
+    assert not any(each.forward_s.any() or each.backward_s.any() for each in nothing)
+
+
+def test_a_layer_all_reduces_twice_or_gathers_and_scatters_twice() -> None:
+    """Korthikanti et al. 2022, section 4.2.2: the same bytes either way."""
+    payload = 4096 * LLAMA.hidden * 2.0
+    whole = tensor_traffic(LLAMA, keys(tp=8), GPU, [work(0)], False, 2.0)
+    shared = tensor_traffic(LLAMA, keys(tp=8, sp=8), GPU, [work(0)], False, 2.0)
+    reduce = all_reduce_s(payload, 8, 8, GPU)
+    gather, scatter = all_gather_s(payload, 8, 8, GPU), reduce_scatter_s(payload, 8, 8, GPU)
+    assert whole.forward_s == pytest.approx(2 * reduce)
+    assert shared.forward_s == pytest.approx(2 * (gather + scatter))
+    # Backward, with nothing to hide behind: the same again, and a gather of the saved inputs.
+    assert whole.backward_s == pytest.approx(2 * reduce)
+    assert shared.backward_s == pytest.approx(2 * (gather + scatter) + 2 * gather)
+
+
+@given(st.floats(0, 0.1), st.floats(0, 0.1), st.booleans())
+def test_more_compute_to_hide_behind_never_shows_more(less: float, more: float, sp: bool) -> None:
+    less, more = sorted((less, more))
+    cut = keys(tp=8, sp=8 if sp else 1, cp=2)
+    for seconds in (
+        [tensor_traffic(LLAMA, cut, GPU, [work(s)], False, 2.0) for s in (less, more)],
+        [context_traffic(LLAMA, cut, GPU, work(s), "p2p", 2.0) for s in (less, more)],
+    ):
+        assert seconds[1].backward_s <= seconds[0].backward_s
+        assert seconds[1].forward_s <= seconds[0].forward_s
+        assert (seconds[1].backward_s > 0).all()  # what is hidden slows what hides it
+
+
+@pytest.mark.parametrize("switch", ["overlap_tp", "overlap_ep"])
+def test_overlap_shows_some_but_not_all_of_the_traffic(switch: str) -> None:
+    name = "tensor_forward_s" if switch == "overlap_tp" else "expert_forward_s"
+    seen = 0
+    for plan in some_plans.legal_plans("mixtral-8x7b"):
+        off, on = (
+            getattr(layers_of(view(changed(plan, **{switch: way}))).kinds[0], name)
+            for way in (False, True)
+        )
+        assert (on <= off).all()
+        if off.any():
+            assert (0 < on).all() and (on < off).all()
+            seen += 1
+    assert seen > 3
+
+
+@given(st.integers(1, 64), st.integers(1, 16))
+def test_a_token_goes_to_a_domain_once(domains: int, top_k: int) -> None:
+    """Never more often than to each of its experts, and to one domain at least."""
+    (share,) = _sent_once(np.array([float(domains)]), top_k)
+    assert share <= 1 + 1e-12
+    if domains > 1:
+        assert share * top_k >= 1 - 1e-12
+        assert share * top_k <= min(domains, top_k) + 1e-9
+
+
+def test_groups_that_cross_nodes_take_longer_than_those_inside() -> None:
+    inside = tensor_traffic(LLAMA, keys(tp=8), GPU, [work(0)], False, 2.0).forward_s
+    across = tensor_traffic(LLAMA, keys(tp=16), GPU, [work(0)], False, 2.0).forward_s
+    assert across > 2 * inside
+    experts = [
+        expert_traffic(MIXTRAL, keys(ep=ep), GPU, "alltoall", False, 2.0).forward_s
+        for ep in (8, 16)
+    ]
+    assert experts[1] > 2 * experts[0]

@@ -20,6 +20,7 @@ from astra.hardware.stack import FOLDER, Stack, find_stack
 from astra.search.price import price_many
 
 ROUNDS = 6
+FEW = 10  # runs that say too little of how far they scatter
 
 
 def log_errors(runs: list[Run], stack: Stack) -> dict[str, list[float]]:
@@ -80,7 +81,8 @@ def main() -> None:
         runs = [run for run in timed if run.plan.stack == name]
         before = bias(runs, find_stack(name))
         stack = fitted(runs, find_stack(name))
-        stack = msgspec.structs.replace(stack, spread_fraction=spread(runs, stack))
+        width = max(spread(runs, stack), 0.15 if len(runs) < FEW else 0.0)
+        stack = msgspec.structs.replace(stack, spread_fraction=width)
         write(stack)
         families = len({run.family for run in runs})
         print(

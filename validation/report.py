@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from astra.fit.runs import Runs, read_runs
+from astra.fit.steps import read_steps
 from astra.fit.validate import Row, Validation, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import accuracy_page
@@ -65,7 +66,9 @@ def main() -> None:
     bare = compared(runs, {name: _bare(find_stack(name)) for name in stack_names()})
     mixed = compared(read_runs(HERE / "runs" / "mixed.csv"))
     write_cases(one.runs + mixed.runs)
-    page = accuracy_page(one, bare, mixed)
+    steps = read_steps(HERE / "runs" / "h200-steps.jsonl")
+    priced = price_many([step.plan for step in steps])
+    page = accuracy_page(one, bare, mixed, list(zip(steps, priced, strict=True)))
     (HERE.parent / "docs" / "accuracy.md").write_text(page, encoding="utf-8")
     print(f"score {one.score:.1%}, memory {one.memory.mean_abs_error_fraction or 0:.1%}")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astra.errors import InputError, did_you_mean
+from astra.files import convert
 from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
 
-STACKS = {"fsdp": "torch-compile", "deepspeed": "deepspeed"}  # of a runtime; else megatron
+STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
+COUNTS = tuple(field.name for field in fields(Wish) if field.type == int | None)
 
 
 def predict(
@@ -54,7 +56,7 @@ def predict(
     broken = broken_rules(answer.plan)
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
-    return price(answer.plan, answer.assumed, notes, margin)
+    return price(answer.plan, answer.assumed, notes, _margin(margin))
 
 
 def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":
@@ -70,7 +72,7 @@ def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    return price(found, margin=margin)
+    return price(found, margin=_margin(margin))
 
 
 def _model(model: "str | Path | Model") -> "Model":
@@ -102,4 +104,17 @@ def _wish(settings: Mapping[str, Any]) -> Wish:
         if name not in WISHES:
             hint = did_you_mean(name, WISHES, f"The settings are {', '.join(WISHES)}.")
             raise InputError(f"there is no setting {name!r}. {hint}")
-    return Wish(**settings)
+    wish = convert(dict(settings), Wish, "settings")
+    for name in COUNTS:
+        value, least = getattr(wish, name), 0 if name == "mtp_layers" else 1
+        if value is not None and value < least:
+            raise InputError(f"settings: {name} = {value}: expected {least} or more.")
+    return wish
+
+
+def _margin(margin: float) -> float:
+    if not 0 <= margin <= 0.9:
+        raise InputError(
+            f"margin = {margin:g}: the fraction of memory to keep free lies between 0 and 0.9."
+        )
+    return margin

@@ -36,19 +36,17 @@ class Counter:
     def gemm_s(self, m: Floats, n: Floats, k: Floats, *_: Any) -> Floats:
         return 2.0 * m * n * k
 
-    def grouped_gemm_s(
-        self, experts: Floats, tokens: Floats, n: Floats, k: Floats, _: Any
-    ) -> Floats:
+    def grouped_gemm_s(self, _: Floats, tokens: Floats, n: Floats, k: Floats, __: Any) -> Floats:
         return 2.0 * tokens * n * k
 
     def attention_s(self, *, flops: Floats, backward: bool, **_: Any) -> Floats:
         return flops * (2.5 if backward else 1.0)
 
-    def memory_s(self, moved_bytes: Floats, kernels: float = 1.0) -> Floats:
+    def memory_s(self, moved_bytes: Floats, *_: float) -> Floats:
         return np.zeros(np.shape(moved_bytes))
 
 
-DEVICE = cast(Device, Counter())
+DEVICE = cast("Device", Counter())
 
 
 def keys(**degrees: float) -> Keys:
@@ -83,11 +81,9 @@ def test_linear_layers_do_twice_the_work_backward_and_attention_two_and_a_half(n
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("tp", [2, 4])
-def test_tensor_parallel_ranks_share_a_layer_but_for_what_each_does_whole(
-    name: str, tp: int
-) -> None:
-    """With experts cut alike and the sequence shared, only latent-free matrices are cut by tp:
-    nothing is done twice, since the router and the latents see a share of the tokens.
+def test_tensor_parallel_ranks_share_all_the_work_of_a_layer(name: str, tp: int) -> None:
+    """With the sequence shared and experts cut alike nothing is done twice: the router and the
+    latents, which nothing cuts, see a share of the tokens.
     """
     model = find_model(name)
     for kind in layer_kinds(model).kinds:

@@ -36,8 +36,8 @@ MEGATRON_DEEPSPEED = Habits(
     precision="fp16",
     experts_cut_by_tp=True,
 )
-PYTORCH = Habits(stack="torch-eager", runtime="fsdp", sharding="parameters", overlaps=True)
-XLA = replace(PYTORCH, stack="torch-compile", recompute="full:uniform:1")  # their own default
+PYTORCH = Habits(stack="torch-fsdp", runtime="fsdp", sharding="parameters", overlaps=True)
+XLA = replace(PYTORCH, stack="jax", recompute="full:uniform:1")  # their own default
 
 # Words in the framework's name, and its ways; the first that is found counts.
 FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
@@ -50,7 +50,7 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
     ("nvidia", NEMO),
     ("llm-foundry", replace(PYTORCH, stack="llm-foundry")),
     ("torchtitan", PYTORCH),
-    ("fms-fsdp", replace(PYTORCH, stack="torch-compile")),
+    ("fms-fsdp", PYTORCH),
     ("maxtext", XLA),
     ("paxml", XLA),
     ("internevo", Habits(stack="internevo", overlaps=True)),
@@ -70,11 +70,11 @@ NEAREST = {
     "deepspeed-3d": "megatron-deepspeed",
     "sailor": "megatron-deepspeed",
     "internevo": "megatron",
-    "llm-foundry": "torch-eager",
-    "nemo-automodel": "torch-eager",
-    "deepspeed": "torch-eager",
-    "torch-compile": "torch-eager",
-    "torch-eager": "megatron",
+    "llm-foundry": "torch-fsdp",
+    "nemo-automodel": "torch-fsdp",
+    "deepspeed": "torch-fsdp",
+    "jax": "torch-fsdp",
+    "torch-fsdp": "torch-compile",
 }
 
 
@@ -92,8 +92,6 @@ def habits_of(cells: Cells) -> Habits:
     habits = next((ways for word, ways in FRAMEWORKS if word in framework), None)
     if habits is None:
         return replace(MEGATRON, known=False)
-    if habits is PYTORCH and "torchtitan" in framework and "compile" in cells.low("notes"):
-        habits = replace(habits, stack="torch-compile")
     if "bigscience" in cells.low("framework_version"):
         habits = replace(habits, stack="bigscience")
     year = cells.year()

@@ -1,9 +1,12 @@
 """The accuracy report as a Markdown page: every family, the score, memory, ranking, the worst."""
 
+from collections.abc import Sequence
 from statistics import fmean
 
 from astra.fit.factors import cross_validated
+from astra.fit.steps import TimedStep
 from astra.fit.validate import Row, Sweep, Validation
+from astra.search.priced import Priced
 
 HEAD = """\
 # Accuracy
@@ -17,10 +20,13 @@ fraction; the mean per family (families of fewer than ten runs pooled); the mean
 """
 
 
-def accuracy_page(one: Validation, bare: Validation, mixed: Validation) -> str:
+Steps = Sequence[tuple[TimedStep, Priced]]
+
+
+def accuracy_page(one: Validation, bare: Validation, mixed: Validation, steps: Steps) -> str:
     """`bare` is `one` with every stack's compute factor at 1."""
-    parts = [HEAD, _scores(one, bare), _families(one), _memory(one), _ranking(one.sweeps)]
-    parts += [_worst(one.worst), _mixed(mixed), _skipped(one)]
+    parts = [HEAD, _scores(one, bare), _families(one), _memory(one), _steps(steps)]
+    parts += [_ranking(one.sweeps), _worst(one.worst), _mixed(mixed), _skipped(one)]
     return "\n".join(parts)
 
 
@@ -86,6 +92,28 @@ failed for memory are called fit.
 
 {table}
 """
+
+
+def _steps(steps: Steps) -> str:
+    lines = [
+        "## Steps timed on one H200",
+        "",
+        "Plain PyTorch; nothing but the factors of the stacks `torch-compile` and `torch-eager` "
+        "(three numbers each) has seen these.",
+        "",
+        "| model | recompute | step | error | allocated | error |",
+        "|---|---|---|---|---|---|",
+    ]
+    for step, priced in steps:
+        plan = step.plan
+        memory = priced.memory.allocated_bytes / step.allocated_bytes - 1
+        lines.append(
+            f"| {step.name}, {plan.micro_batch} x {plan.seq_len} "
+            f"| {plan.pipelines[0].segments[0].recompute} | {step.step_s:.3f} s "
+            f"| {priced.step_s / step.step_s - 1:+.1%} "
+            f"| {step.allocated_bytes / 2**30:.1f} GiB | {memory:+.1%} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _ranking(sweeps: tuple[Sweep, ...]) -> str:

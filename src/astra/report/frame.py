@@ -20,6 +20,8 @@ def to_rows(priced: Priced | Sequence[Priced]) -> list[dict[str, Any]]:
 def to_frame(priced: Priced | Sequence[Priced], library: str | None = None) -> Any:
     """The rows as a DataFrame of pandas or polars, whichever is installed."""
     installed = [name for name in LIBRARIES if find_spec(name) is not None]
+    if library is not None and library not in LIBRARIES:
+        raise InputError(f"no frames of {library!r} are known. Use {' or '.join(LIBRARIES)}.")
     if library is not None and library not in installed:
         raise InputError(f"{library} is not installed. Install it, or use astra.to_rows().")
     if not installed:

@@ -74,8 +74,8 @@ def page(priced: Priced) -> list["RenderableType"]:
         f"Where the time goes (stage {priced.parts_stage}; 80 % interval {low} to {high})",
         time_bars(priced),
         "",
-        f"Memory of one GPU by stage, GiB of {priced.memory.usable_bytes / GIB:.1f}",
-        memory_bars(priced.memory),
+        f"Memory of one GPU by stage, GiB of {_sizes(priced)}",
+        memory_bars(priced),
         LEGEND,
         "",
     ]
@@ -123,9 +123,22 @@ def time_bars(priced: Priced) -> "RenderableType":
     return table
 
 
-def memory_bars(memory: PlanMemory) -> "RenderableType":
+def _usable(priced: Priced) -> dict[str, float]:
+    """Memory of each GPU type that the plan runs on."""
+    pools = priced.plan.cluster.pools
+    return {pool.gpu.name: pool.gpu.usable_bytes for pool in pools if pool.gpu.name in priced.gpus}
+
+
+def _sizes(priced: Priced) -> str:
+    """`79.1`, or `79.1 and 31.7` where the types differ."""
+    shown = [f"{usable / GIB:.1f}" for usable in _usable(priced).values()]
+    return " and ".join(dict.fromkeys(shown))
+
+
+def memory_bars(priced: Priced) -> "RenderableType":
     from rich.table import Table
 
+    memory, usable = priced.memory, _usable(priced)
     slack = memory.reserved_bytes / memory.allocated_bytes
     mixed = len({row.gpu for row in memory.stages}) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -140,27 +153,28 @@ def memory_bars(memory: PlanMemory) -> "RenderableType":
     for label, row in _folded(memory):
         cells = [value(row) for _, _, value in MEMORY_COLUMNS]
         cells[-1] += row.allocated_bytes * (slack - 1)
-        filled = sum(cells) / memory.usable_bytes
+        shares = [cell / usable[row.gpu] for cell in cells]
         table.add_row(
             label,
             str(row.layers),
             *([row.gpu] if mixed else []),
             *(f"{cell / GIB:.1f}" for cell in (*cells, sum(cells))),
-            f"{filled:.0%} {_letters(cells, memory)}",
+            f"{sum(shares):.0%} {_letters(shares)}",
         )
     return table
 
 
-def _letters(cells: list[float], memory: PlanMemory) -> str:
+def _letters(shares: list[float]) -> str:
     """A bar of one letter per cause."""
     letters = [letter for _, letter, _ in MEMORY_COLUMNS]
-    shares = [round(cell / memory.usable_bytes * MEMORY_BAR) for cell in cells]
-    bar = "".join(letter * share for letter, share in zip(letters, shares, strict=True))
+    pairs = zip(letters, shares, strict=True)
+    bar = "".join(letter * round(share * MEMORY_BAR) for letter, share in pairs)
     return bar if len(bar) <= MEMORY_BAR + 1 else f"{bar[:MEMORY_BAR]}>"
 
 
 def _folded(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
-    """Stages that look alike as one line: `1-6`."""
+    """Stages that look alike as one line: `1-6`; `2.1-6` in the second of several pipelines."""
+    several = memory.stages[-1].pipeline > 0
     lines: list[list[Any]] = []
     for row in memory.stages:
         key = msgspec.structs.replace(row, stage=0)
@@ -168,6 +182,8 @@ def _folded(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
             lines[-1][1] = row.stage
         else:
             lines.append([row.stage, row.stage, key, row])
-    return [
-        (f"{first}" if first == last else f"{first}-{last}", row) for first, last, _, row in lines
-    ]
+    found = []
+    for first, last, _, row in lines:
+        label = f"{first}" if first == last else f"{first}-{last}"
+        found.append((f"{row.pipeline + 1}.{label}" if several else label, row))
+    return found

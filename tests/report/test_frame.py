@@ -1,0 +1,78 @@
+"""Priced plans as rows and as frames."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import astra
+from astra.report import frame
+from astra.search.step import PARTS
+
+
+@pytest.fixture(scope="module")
+def priced() -> list[astra.Priced]:
+    return [
+        astra.predict("llama-3-8b", gpus="h100:16", tp=tp, pp=2, global_batch=64, seq_len=4096)
+        for tp in (1, 2)
+    ]
+
+
+def test_rows_are_flat_and_alike(priced: list[astra.Priced]) -> None:
+    rows = astra.to_rows(priced)
+    assert [row["tp"] for row in rows] == [1, 2]
+    assert rows[0].keys() == rows[1].keys()
+    for row, answer in zip(rows, priced, strict=True):
+        assert all(isinstance(value, str | int | float) for value in row.values())
+        assert row["step_s"] == answer.step_s and row["fits"] is answer.memory.fits
+        assert (row["pp"], row["dp"], row["gpus"]) == (2, 8 // row["tp"], 16)
+        assert sum(row[f"{part}_s"] for part in PARTS) == pytest.approx(row["step_s"])
+        assert row["allocated_bytes"] < row["reserved_bytes"] < row["usable_bytes"]
+
+
+def test_one_answer_is_one_row(priced: list[astra.Priced]) -> None:
+    assert astra.to_rows(priced[0]) == astra.to_rows(priced)[:1]
+    assert astra.to_rows([]) == []
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Only these DataFrame libraries, each of which gives its name and its rows back."""
+    for name in names:
+        module = ModuleType(name)
+        module.DataFrame = lambda rows, name=name: (name, rows)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(frame, "find_spec", lambda name: name if name in names else None)
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "used"),
+    [
+        (("pandas", "polars"), None, "pandas"),
+        (("polars",), None, "polars"),
+        (("pandas", "polars"), "polars", "polars"),
+    ],
+)
+def test_a_frame_is_made_by_the_library_that_is_there(
+    priced: list[astra.Priced],
+    monkeypatch: pytest.MonkeyPatch,
+    installed: tuple[str, ...],
+    wanted: str | None,
+    used: str,
+) -> None:
+    install(monkeypatch, *installed)
+    found: Any = astra.to_frame(priced, wanted)
+    assert found == (used, astra.to_rows(priced))
+
+
+def test_without_a_library_the_error_names_the_way_out(
+    priced: list[astra.Priced], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    with pytest.raises(astra.InputError, match=r"neither pandas nor polars.*to_rows"):
+        astra.to_frame(priced)
+    install(monkeypatch, "pandas")
+    with pytest.raises(astra.InputError, match="polars is not installed"):
+        astra.to_frame(priced, "polars")
+    with pytest.raises(astra.InputError, match=r"'numpy'.*pandas or polars"):
+        astra.to_frame(priced, "numpy")

@@ -1,0 +1,132 @@
+"""A priced plan on paper: narrow, plain where it is piped, and true to its numbers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.search import some_plans
+
+import astra
+from astra.cli.printing import print_parts
+from astra.hardware.cluster import Gpu
+from astra.report.priced import BAR, PART_NAMES, page, priced_json, seconds, sentence
+from astra.search.price import price, price_many
+from astra.search.step import PARTS
+
+ASTRA = Path(sys.executable).parent / "astra"
+WIDE = 80
+
+
+@pytest.fixture(autouse=True)
+def narrow_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDE))
+
+
+def lines(priced: astra.Priced, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    print_parts(*page(priced))
+    return capsys.readouterr().out.splitlines()
+
+
+def gpt3(pp: int, **fields: Any) -> astra.Priced:
+    job: dict[str, Any] = {"tp": 8, "pp": pp, "global_batch": 512, "seq_len": 2048, **fields}
+    return astra.predict("gpt3-175b", gpus=f"h100:{8 * pp}", **job)
+
+
+def test_every_page_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    for found in price_many(some_plans.every_plan()[::2]):
+        for line in lines(found, capsys):
+            assert len(line) <= WIDE, line
+            assert "\x1b" not in line and line == line.rstrip()
+
+
+@pytest.mark.parametrize("pp", [1, 8, 64])
+def test_a_page_has_bars_and_every_stage(pp: int, capsys: pytest.CaptureFixture[str]) -> None:
+    found = gpt3(pp)
+    shown = lines(found, capsys)
+    time = [line for line in shown if re.search(r"% +#+$", line)]
+    assert time and any("forward" in line for line in time)
+    memory = [line.split() for line in shown if re.search(r"\d% ?[WGOALBR]*>?$", line)]
+    covered: list[int] = []
+    for first in (row[0] for row in memory if re.fullmatch(r"\d+(-\d+)?", row[0])):
+        ends = [int(number) for number in first.split("-")]
+        covered += range(ends[0], ends[-1] + 1)
+    assert covered == list(range(pp))
+    assert any(re.search(r"[WGOALBR]{1,}>?$", row[-1]) for row in memory)
+    assert len(shown) < pp + 40
+
+
+def test_bars_of_the_time_are_as_long_as_their_share(capsys: pytest.CaptureFixture[str]) -> None:
+    found = gpt3(8)
+    for line in lines(found, capsys):
+        bar = re.search(r"([\d.]+)% +(#+)$", line)
+        if bar:
+            assert len(bar[2]) == pytest.approx(float(bar[1]) / 100 * BAR, abs=0.6)
+
+
+def test_a_plan_that_does_not_fit_says_so_first_and_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = gpt3(1)
+    assert not found.memory.fits
+    shown = "\n".join(lines(found, capsys))
+    assert "DOES NOT FIT" in sentence(found) and shown.startswith("gpt3-175b on 8 H100")
+    assert re.search(r"warning +does not fit: stage 0 needs", shown)
+
+
+def test_each_gpu_type_is_as_full_as_its_own_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two pipelines over two types, one of them with a third of the memory."""
+    plan = next(each for each in some_plans.mixed_plans("llama-3-8b") if len(each.pipelines) == 2)
+
+    def smaller(gpu: Gpu) -> Gpu:
+        third = gpu.usable_bytes / (3 if gpu.name.startswith("A100") else 1)
+        return msgspec.structs.replace(gpu, usable_bytes=third)
+
+    plan = some_plans.with_gpus(plan, smaller)
+    found = price(plan)
+    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
+    slack = found.memory.reserved_bytes / found.memory.allocated_bytes
+    shown = lines(found, capsys)
+    for row in found.memory.stages:
+        needed = row.allocated_bytes * slack + row.runtime_bytes
+        label = f"{row.pipeline + 1}.{row.stage}"
+        matching = [line for line in shown if line.split()[:1] == [label]]
+        if matching:  # else folded into the line of an equal stage
+            (line,) = matching
+            assert row.gpu in line and f" {needed / usable[row.gpu]:.0%}" in line
+    assert sum(line.split()[0].startswith(("1.", "2.")) for line in shown if line) >= 4
+    assert "GiB of 79.1 and 26.4" in "\n".join(shown)
+
+
+def test_piped_output_is_plain_and_narrow() -> None:
+    words = ("predict", "llama-3-8b", "--gpus", "h100:8", "--tp", "2", "--global-batch", "64")
+    out = subprocess.run([ASTRA, *words], capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in out and "#" in out
+    assert max(map(len, out.splitlines())) <= WIDE
+
+
+def test_every_part_of_a_step_has_a_name() -> None:
+    assert tuple(PART_NAMES) == PARTS
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1234.5, "1,234 s"),
+        (71.49, "71.5 s"),
+        (1.1, "1.1 s"),
+        (0.1, "0.1 s"),
+        (0.01234, "12.3 ms"),
+        (0.0, "0 ms"),
+    ],
+)
+def test_seconds_have_three_figures_and_a_unit(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_json_is_the_answer_itself() -> None:
+    found = gpt3(8)
+    assert msgspec.convert(priced_json(found), astra.Priced) == found

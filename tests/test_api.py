@@ -1,0 +1,154 @@
+"""`import astra`: the command line's words as functions, with the command line's numbers."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import astra
+from astra.cli import main as door
+from astra.search.priced import Priced
+
+JOB: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
+
+
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: Any, *words: str) -> Any:
+    """The JSON that `astra WORDS` prints."""
+    monkeypatch.setattr(sys, "argv", ["astra", *words])
+    assert door.main() == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def as_json(found: Priced) -> Any:
+    return json.loads(msgspec.json.encode(found))
+
+
+# ------------------------------------------------------------------ the same answer
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (("--tp", "2"), {"tp": 2}),
+        (
+            ("--tp", "2", "--pp", "4", "--vpp", "2", "--recompute", "full:block:1"),
+            {"tp": 2, "pp": 4, "vpp": 2, "recompute": "full:block:1"},
+        ),
+        (
+            ("--cp", "2", "--no-overlap-grad-reduce", "--moment-dtypes", "bf16,bf16"),
+            {"cp": 2, "overlap_grad_reduce": False, "moment_dtypes": ("bf16", "bf16")},
+        ),
+        (("--runtime", "fsdp", "--memory-margin", "0.2"), {"runtime": "fsdp", "margin": 0.2}),
+        (("--layers-per-stage", "15,17"), {"layers_per_stage": (15, 17)}),
+    ],
+)
+def test_predict_returns_what_the_command_line_prints(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    settings: dict[str, Any],
+) -> None:
+    job = ("--gpus", "h100:16", "--global-batch", "64", "--seq-len", "4096", "--json")
+    shown = printed(capsys, monkeypatch, "predict", "llama-3-8b", *job, *words)
+    assert shown == as_json(astra.predict("llama-3-8b", **JOB, **settings))
+
+
+def test_predict_plan_gives_a_plan_the_same_numbers_from_a_file_and_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = astra.predict("mixtral-8x7b", ep=4, **JOB)
+    path = tmp_path / "plan.json"
+    path.write_bytes(msgspec.json.encode(found.plan))
+    again = astra.predict_plan(path)
+    assert as_json(again) == as_json(astra.predict_plan(found.plan))
+    assert as_json(again) == printed(capsys, monkeypatch, "predict", "--plan", str(path), "--json")
+    assert again.step_s == found.step_s and again.memory == found.memory
+
+
+def test_a_model_may_be_a_name_a_file_or_a_model(tmp_path: Path) -> None:
+    model = astra.find_model("llama-3-8b")
+    path = tmp_path / "own.toml"
+    fields = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+    lines = [f"{name} = {getattr(model, name)}" for name in fields]
+    path.write_text("\n".join(['name = "own"', *lines]))
+    steps = {astra.predict(each, **JOB).step_s for each in ("llama-3-8b", model, path, str(path))}
+    assert len(steps) == 1
+
+
+# ------------------------------------------------------------------ what a person can mend
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tpp": 2}, "there is no setting 'tpp'. Did you mean tp"),
+        ({"micro_batch_size": 2}, "Did you mean micro_batch"),
+        ({"wibble": 1}, "there is no setting 'wibble'"),
+        ({"tp": 0}, "tp = 0"),
+        ({"dp": 0}, "dp = 0"),
+        ({"micro_batch": -1}, "micro_batch = -1"),
+        ({"mtp_layers": -1}, "mtp_layers = -1"),
+        ({"tp": "2"}, "tp = '2': expected `int"),
+        ({"tp": 2.0}, "tp = 2.0: expected `int"),
+        ({"tp": True}, "tp = True: expected `int"),
+        ({"recompute": 3}, "recompute = 3: expected `str"),
+        ({"recompute": "half"}, "half"),
+        ({"sharding": "all"}, "sharding = 'all'"),
+        ({"sequence_parallel": "yes"}, "sequence_parallel = 'yes'"),
+        ({"moment_dtypes": ("fp32",)}, "moment_dtypes"),
+        ({"stack": "megatrn"}, "Did you mean megatron"),
+        ({"runtime": "megatorn"}, "runtime = 'megatorn'"),
+        ({"margin": 2.0}, "margin = 2"),
+        ({"margin": float("nan")}, "margin = nan"),
+        ({"cluster": "here.toml"}, "and not both"),
+        ({"tp": 3}, "Try"),
+    ],
+)
+def test_bad_settings_are_input_errors_that_say_what_is_wrong(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(astra.InputError) as refused:
+        astra.predict("llama-3-8b", **JOB | settings)
+    assert said in str(refused.value)
+
+
+def test_a_missing_batch_or_missing_gpus_are_input_errors() -> None:
+    with pytest.raises(astra.InputError, match="global-batch"):
+        astra.predict("llama-3-8b", gpus="h100:16")
+    with pytest.raises(astra.InputError, match="give the GPUs"):
+        astra.predict("llama-3-8b", global_batch=64)
+    with pytest.raises(astra.InputError, match="Did you mean llama-3-8b"):
+        astra.predict("llama-3-8bb", **JOB)
+    with pytest.raises(astra.InputError, match="no such file"):
+        astra.predict_plan("nowhere.json")
+
+
+def test_a_plan_that_its_runtime_refuses_is_an_input_error() -> None:
+    plan = astra.predict("llama-3-8b", tp=2, **JOB).plan
+    worse = msgspec.structs.replace(plan, sequence_parallel=True, vpp=3, schedule="interleaved")
+    with pytest.raises(astra.InputError, match="refuses"):
+        astra.predict_plan(worse)
+
+
+# ------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize("name", astra.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(astra, name).__name__ == name
+    assert name in dir(astra)
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'predicted'"):
+        astra.predicted  # noqa: B018
+
+
+def test_the_example_in_the_packages_own_words_is_true() -> None:
+    import doctest
+
+    failed, tried = doctest.testmod(astra)
+    assert (failed, tried > 0) == (0, True)

@@ -11,6 +11,7 @@ from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
+from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stages import Stages, is_recompute
@@ -28,6 +29,7 @@ class Memory:
     rows: NDArray[np.intp]  # for every plan, its row in `base`
     offload_fraction: Floats  # of the optimizer's states, on the host
     activations_bytes: Floats
+    offloaded_bytes: Floats  # activations on the host
     logits_bytes: Floats
     working_bytes: Floats  # of the layer at work; a part of `buffers_bytes`
 
@@ -48,8 +50,13 @@ class Memory:
         return self.part("optimizer") * (1 - self.offload_fraction)
 
     @property
-    def host_bytes(self) -> Floats:
+    def offloaded_states_bytes(self) -> Floats:
         return self.part("optimizer") * self.offload_fraction
+
+    @property
+    def host_bytes(self) -> Floats:
+        """What the host keeps for this GPU."""
+        return self.offloaded_states_bytes + self.offloaded_bytes
 
     @property
     def buffers_bytes(self) -> Floats:
@@ -67,7 +74,7 @@ class Memory:
         found = steady[..., self.rows] + self.activations_bytes + self.logits_bytes
         found += self.working_bytes
         if self.offload_fraction.any():
-            found -= self.host_bytes
+            found -= self.offloaded_states_bytes
         return found
 
 
@@ -78,7 +85,8 @@ def memory_of(view: View, stack: Stack) -> Memory:
     """
     shared, rows = view.shared, view.rows
     base = _base(shared, stack)
-    kept, working = _activations(view, cut_of(view), stack)
+    kept, gone, working = _activations(view, cut_of(view), stack)
+    flying = base["flying"][..., rows]
     working += base["inside"][..., rows]
     logits = base["logits"][..., rows]
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
@@ -86,7 +94,8 @@ def memory_of(view: View, stack: Stack) -> Memory:
         base=base,
         rows=rows,
         offload_fraction=view.plans.offload_optimizer_fraction,
-        activations_bytes=kept * base["flying"][..., rows],
+        activations_bytes=kept * flying,
+        offloaded_bytes=gone * flying,
         logits_bytes=np.where(at_loss, logits, 0.0),
         working_bytes=np.where(at_loss | (view.stages.count == 0), 0.0, working),
     )
@@ -126,24 +135,28 @@ def in_flight(plans: Plans, stages: Stages) -> Floats:
     return np.where(plans.vpp > 1, chunks, plain)
 
 
-def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats]:
-    """Kept per micro-batch of a stage, and what recompute holds while it does a layer again."""
+def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats]:
+    """Per micro-batch of a stage: kept on the GPU, gone to the host, and what recompute holds
+    while it does a layer again.
+    """
     plans, stages, model = view.plans, view.stages, view.task.model
     fraction, checkpoints = view.recomputed
     input_bytes = checkpoint_bytes(model, cut)
     again = fraction * checkpoints
     kept = np.where(stages.head, 2 * input_bytes, 0.0)  # around the final norm
-    largest = np.zeros(stages.count.shape)
+    largest, gone = np.zeros(stages.count.shape), np.zeros(stages.count.shape)
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, cut, view.task) * stack.activation_factor
+        moved = np.minimum(offloaded_values(view, kind) * cut.element, whole)
         if stack.dropout:
             whole = whole + 2.0 * cut.tokens * model.hidden / cut.sp
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
-        kept = kept + layers * (whole * (1 - fraction) + input_bytes * again)
+        gone = gone + layers * moved * (1 - fraction)
+        kept = kept + layers * ((whole - moved) * (1 - fraction) + input_bytes * again)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)
-    return kept, np.where(fraction > 0, largest * group, 0.0)
+    return kept, gone, np.where(fraction > 0, largest * group, 0.0)
 
 
 def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:

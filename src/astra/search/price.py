@@ -213,9 +213,5 @@ def _warnings(plan: Plan, memory: PlanMemory) -> tuple[str, ...]:
             f"sequence length {plan.seq_len:,} is beyond the {limit:,} positions "
             f"{plan.model.name} was made for"
         )
-    if plan.offload_activations:
-        found.append(
-            "offloaded activations are exported but not priced: time and memory are without it"
-        )
     found.append(NO_MONEY)
     return tuple(found)

@@ -153,7 +153,7 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         + np.where(stages.embedding, times.first_extra_s() * _shares(plans, stages)[0], 0.0)
         + times.last_extra_s(),
         "optimizer": times.optimizer_s(),
-        "other": times.other_s(),
+        "other": times.other_s() + count * both("offload"),
     }
 
 

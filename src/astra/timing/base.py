@@ -7,13 +7,14 @@ import numpy as np
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
+from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import p2p_s
 from astra.timing.layer import PARTS, Layers
-from astra.timing.replicas import Replicas, gpus_of, replicas_of
+from astra.timing.replicas import BANDWIDTH_REACHED, Replicas, gpus_of, replicas_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class StageBase:
     layers_forward_s: Floats  # layers and their traffic: what full recompute does again
     module_s: dict[str, Floats]  # what selective recompute of a module does again
     link_s: Floats  # to the next stage, one way
+    offload_forward_s: Floats  # activations to the host, as far as compute does not hide them
+    offload_backward_s: Floats  # and back
     replicas: Replicas
 
 
@@ -57,12 +60,15 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
     ends = _ends(view, layers)
     sums["forward_s"] = sums["forward_s"] + ends["head_forward_s"] + ends["embedding_forward_s"]
     sums["backward_s"] = sums["backward_s"] + ends["head_backward_s"] + ends["embedding_backward_s"]
+    moved = _offload_s(view)
     return StageBase(
         **sums,
         **ends,
         layers_forward_s=layers_forward,
         module_s=modules,
         link_s=_links(view, stack),
+        offload_forward_s=np.maximum(moved - sums["forward_s"], 0.0),
+        offload_backward_s=np.maximum(moved - sums["backward_s"], 0.0),
         replicas=replicas_of(view),
     )
 
@@ -86,6 +92,20 @@ def _ends(view: View, layers: Layers) -> dict[str, Floats]:
         "embedding_forward_s": starts * stages.of(layers.embedding.forward_s),
         "embedding_backward_s": starts * stages.of(layers.embedding.backward_s),
     }
+
+
+def _offload_s(view: View) -> Floats:
+    """Offloaded activations of one micro-batch over PCIe, one way. [s]"""
+    total = np.zeros(view.stages.count.shape)
+    if not view.plans.offload_activations.any():
+        return total
+    element = np.where(is_word(view.plans, "precision", "fp32"), 4.0, 2.0)
+    for row, kind in enumerate(layer_kinds(view.task.model).kinds):
+        total += _kind_layers(row, view) * offloaded_values(view, kind) * element
+    for gpu, here in gpus_of(view):
+        rate = BANDWIDTH_REACHED * gpu.node.pcie_bytes_per_s
+        total = np.where(here, total / rate, total)
+    return total
 
 
 def _links(view: View, stack: Stack) -> Floats:

@@ -47,14 +47,15 @@ class StageTime:
         """All that a micro-batch takes on its way down."""
         base = self.base
         traffic = base.tensor_forward_s + base.context_forward_s + base.expert_forward_s
-        return (base.forward_s + traffic)[..., self.rows] + self.gather_forward_s
+        plain = (base.forward_s + traffic + base.offload_forward_s)[..., self.rows]
+        return plain + self.gather_forward_s
 
     @property
     def whole_backward_s(self) -> Floats:
         """All that it takes on its way back."""
         base = self.base
         traffic = base.tensor_backward_s + base.context_backward_s + base.expert_backward_s
-        plain = (base.backward_s + traffic)[..., self.rows]
+        plain = (base.backward_s + traffic + base.offload_backward_s)[..., self.rows]
         return plain + self.recompute_s + self.gather_backward_s
 
     def _copies(self, name: str, runs: slice) -> Floats:

@@ -1,0 +1,53 @@
+"""Activations that leave the GPU: how many values of a layer each offloaded module keeps."""
+
+import numpy as np
+
+from astra.model.kinds import LayerKind
+from astra.model.shape import Model
+from astra.strategy.plans import OFFLOAD_MODULES, Floats
+from astra.strategy.view import View
+
+
+def offloaded_values(view: View, kind: LayerKind) -> Floats:
+    """Values of one layer and micro-batch that go to the host. (pipeline, run, plan)
+
+    The inputs of the modules as Megatron-LM names them (`--offload-modules`): what tensor,
+    sequence and expert parallelism leave of each on one GPU.
+    """
+    plans, stages = view.plans, view.stages
+    tokens = stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp
+    total = np.zeros(np.broadcast_shapes(tokens.shape, plans.offload_activations.shape))
+    if not plans.offload_activations.any():
+        return total
+    tp = stages.of(plans.tp)
+    cuts = {
+        "tp": tp,
+        "kv": np.minimum(tp, view.task.model.kv_heads),
+        "sp": np.where(plans.sequence_parallel, tp, 1),
+    }
+    for place, module in enumerate(OFFLOAD_MODULES):
+        chosen = plans.offload_activations >> place & 1
+        for width, cut in _inputs(view.task.model, kind, module):
+            total = total + chosen * tokens * width / cuts[cut]
+    return total
+
+
+def _inputs(model: Model, kind: LayerKind, module: str) -> list[tuple[float, str]]:
+    """Width of a module's inputs per token, and what cuts them."""
+    hidden = float(model.hidden)
+    if module in ("attn_norm", "mlp_norm", "qkv_linear"):
+        return [(hidden, "sp")]
+    if module == "core_attn":
+        if model.mla is not None:
+            query = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+            return [(float(model.heads * (2 * query + model.mla.v_head_dim)), "tp")]
+        keys = 2.0 * model.kv_heads * model.head_dim
+        return [(float(model.heads * model.head_dim), "tp"), (keys, "kv")]
+    if module == "attn_proj":
+        head = model.mla.v_head_dim if model.mla is not None else model.head_dim
+        return [(float(model.heads * head), "tp")]
+    if model.moe is None or kind.mlp != "moe":
+        return []
+    ups = 1 + model.gated_mlp
+    width = hidden if module == "expert_fc1" else float(ups * model.moe.moe_ffn)
+    return [(model.moe.top_k * width, "sp")]

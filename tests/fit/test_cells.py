@@ -206,7 +206,7 @@ def test_frameworks_are_known_by_words_in_their_names() -> None:
     assert old.sharding == "none" and not old.flash
     assert not habits_of(Cells({"framework": "abacus"})).known
     titan = Cells({"framework": "torchtitan", "notes": "FSDP + torch.compile"})
-    assert habits_of(titan).stack == "torch-compile"
+    assert habits_of(titan).stack == "torch-fsdp"
 
 
 def test_every_stack_leads_to_one_that_is_known() -> None:

@@ -101,7 +101,7 @@ def test_runtimes_and_stacks_by_framework(excerpt: dict[str, Run]) -> None:
     assert found["llm-foundry"] == ("fsdp", "llm-foundry")
     assert found["vtrain-multi"] == ("megatron", "megatron-deepspeed")
     assert found["mlperf"] == ("megatron", "megatron")
-    assert found["fms-fsdp"] == ("fsdp", "torch-compile")
+    assert found["fms-fsdp"] == ("fsdp", "torch-fsdp")
 
 
 def test_mixed_runs_keep_their_pipelines_and_links() -> None:

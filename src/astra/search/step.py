@@ -152,6 +152,7 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
         + np.where(stages.embedding, times.first_extra_s() * _shares(plans, stages)[0], 0.0)
         + times.last_extra_s(),
+        "pipeline_comm": times.tied_s(),
         "optimizer": times.optimizer_s(),
         "other": times.other_s() + count * both("offload"),
     }
@@ -165,7 +166,7 @@ def _parts(step: Floats, without_links: Floats, busy: dict[str, Floats], stages:
     place = flat.argmax(axis=0)
     rows = np.arange(flat.shape[1])
     parts = {name: column.reshape(flat.shape)[place, rows] for name, column in busy.items()}
-    parts["pipeline_comm"] = np.maximum(step - without_links, 0.0)
+    parts["pipeline_comm"] = parts["pipeline_comm"] + np.maximum(step - without_links, 0.0)
     parts["bubble"] = step - sum(parts.values())
     pipeline, stage = np.divmod(place, total.shape[1])
     return Step(

@@ -41,6 +41,7 @@ class StageBase:
     link_s: Floats  # to the next stage, one way
     offload_forward_s: Floats  # activations to the host, as far as compute does not hide them
     offload_backward_s: Floats  # and back
+    tied_s: Floats  # per step: gradients of tied embeddings between the ends of the pipeline
     replicas: Replicas
 
 
@@ -69,6 +70,7 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
         link_s=_links(view, stack),
         offload_forward_s=np.maximum(moved - sums["forward_s"], 0.0),
         offload_backward_s=np.maximum(moved - sums["backward_s"], 0.0),
+        tied_s=_tied_s(view, stack),
         replicas=replicas_of(view),
     )
 
@@ -92,6 +94,21 @@ def _ends(view: View, layers: Layers) -> dict[str, Floats]:
         "embedding_forward_s": starts * stages.of(layers.embedding.forward_s),
         "embedding_backward_s": starts * stages.of(layers.embedding.backward_s),
     }
+
+
+def _tied_s(view: View, stack: Stack) -> Floats:
+    """First and last stage exchange the gradients of an embedding they both hold. [s]"""
+    plans, stages, model = view.plans, view.stages, view.task.model
+    ends = (stages.embedding | stages.head) & (plans.pp[:, np.newaxis] > 1)
+    found = np.zeros(stages.count.shape)
+    if not model.tied_embeddings or not ends.any():
+        return found
+    wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
+    payload = model.vocab * model.hidden / stages.of(plans.tp) * wide
+    near = plans.gpus <= np.maximum(stages.of(view.domain), stages.of(view.node))
+    for gpu, here in gpus_of(view):
+        found = np.where(here & ends, p2p_s(payload, near, gpu), found)
+    return found * stack.communication_factor
 
 
 def _offload_s(view: View) -> Floats:

@@ -82,6 +82,10 @@ class StageTime:
         slow = self._copies("slowdown", runs)
         return _partly(self._traffic_s("reduce_s", runs), backward, overlaps, slow)
 
+    def tied_s(self, runs: slice = ALL) -> Floats:
+        """Per step: gradients of tied embeddings, between the ends of the pipeline."""
+        return self.base.tied_s[:, runs][..., self.rows]
+
     def optimizer_s(self, runs: slice = ALL) -> Floats:
         """Per step: Adam on the GPU, or over PCIe for what is offloaded."""
         hosted = self.view.plans.offload_optimizer_fraction * self._copies("host_s", runs)
@@ -93,7 +97,8 @@ class StageTime:
 
     def after_s(self, runs: slice = ALL) -> Floats:
         """Per step, behind the last backward pass of a stage."""
-        return self.last_extra_s(runs) + self.optimizer_s(runs) + self.other_s(runs)
+        traffic = self.last_extra_s(runs) + self.tied_s(runs)
+        return traffic + self.optimizer_s(runs) + self.other_s(runs)
 
 
 def stage_times(view: View, stack: Stack) -> StageTime:

@@ -236,25 +236,18 @@ def test_more_micro_batches_make_a_longer_step(plan: Plan, times: int) -> None:
 
 
 def test_what_does_not_fit_is_said_of_the_stage_that_is_fullest() -> None:
-    """The worst stage of the second pipeline, with that stage's own runtime memory."""
-    plan = next(
-        each
-        for name in some_plans.MODELS
-        for each in some_plans.mixed_plans(name)
-        if len(each.pipelines) == 2 and price(each).memory.worst_pipeline == 1
+    """A pipeline cut by 8, and one not cut at all: it lacks a communicator, but not memory."""
+    plan = plan_of(1)
+    pipelines = tuple(
+        msgspec.structs.replace(with_segments(plan, tp=tp).pipelines[0], replicas=1)
+        for tp in (8, 1)
     )
-    tiny = with_gpus(plan, lambda gpu: msgspec.structs.replace(gpu, usable_bytes=1e9))
-    found = price(tiny)
-    memory = found.memory
-    (worst,) = (
-        row
-        for row in memory.stages
-        if (row.pipeline, row.stage) == (memory.worst_pipeline, memory.worst_stage)
-    )
-    assert not memory.fits
-    needed = (memory.reserved_bytes + worst.runtime_bytes) / 2**30
-    said = f"does not fit: stage {memory.worst_stage} needs {needed:.1f} GiB"
-    assert found.warnings[0].startswith(said)
+    found = price(changed(plan, pipelines=pipelines, shard_group=1))
+    cut, whole = found.memory.stages
+    assert (found.memory.worst_pipeline, found.memory.worst_stage) == (1, 0)
+    assert whole.runtime_bytes < cut.runtime_bytes
+    needed = (found.memory.reserved_bytes + whole.runtime_bytes) / 2**30
+    assert found.warnings[0].startswith(f"does not fit: stage 0 needs {needed:.1f} GiB")
 
 
 def test_a_sequence_beyond_the_models_positions_is_warned_of() -> None:

@@ -31,8 +31,8 @@ def test_parts_of_every_plan_sum_to_its_step_and_none_is_negative() -> None:
         assert min(parts.values()) >= -1e-9 * found.step_s, (found.summary, parts)
 
 
-def test_parts_of_chunks_of_unlike_size_are_not_negative_either() -> None:
-    """The first stage waits for the parameters of its first chunk alone, however small it is."""
+def test_the_first_stage_waits_for_its_first_chunk_alone() -> None:
+    """For the parameters of so many layers as that chunk has, and the bubble is what is left."""
     plan = changed(
         some_plans.legal_plans("llama-3-8b")[0],
         vpp=2,
@@ -51,12 +51,16 @@ def test_parts_of_chunks_of_unlike_size_are_not_negative_either() -> None:
         microbatch_group=2,
         mtp_layers=0,
     )
-    for chunks in ((1, 4, 23, 4), (23, 4, 1, 4), (12, 4, 12, 4)):
-        found = price(changed(plan, chunk_layers=chunks))
+    waits = []
+    for first in (1, 12, 23):
+        found = price(changed(plan, chunk_layers=(first, 4, 24 - first, 4)))
         parts = found.step_parts_s
-        assert parts["data_comm"] > 0 and found.parts_stage == 0
-        assert parts["bubble"] >= -1e-9 * found.step_s, chunks
+        assert found.parts_stage == 0
+        assert parts["bubble"] >= -1e-9 * found.step_s, first
         assert sum(parts.values()) == pytest.approx(found.step_s, rel=1e-9)
+        waits.append(parts["data_comm"])
+    assert 0 < waits[0] < waits[1] < waits[2]
+    assert waits[1] - waits[0] == pytest.approx((waits[2] - waits[0]) / 2, rel=1e-9)
 
 
 @settings(max_examples=40, deadline=None)

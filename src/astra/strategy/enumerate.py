@@ -1,6 +1,7 @@
 """All plans of a space for one GPU type, as tables of some ten thousand rows each."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -43,15 +44,78 @@ Columns = dict[str, NDArray[Any]]
 
 def enumerate_plans(space: Space) -> Iterator[Plans]:
     """Every plan of the space once. The order is fixed: the same question, the same rows."""
+    for layouts in enumerate_layouts(space):
+        counts = variant_counts(layouts, space)
+        edges = np.cumsum(counts)
+        start = 0
+        while start < len(layouts):
+            done = int(edges[start - 1]) if start else 0
+            stop = int(np.searchsorted(edges, done + CHUNK_ROWS, side="right"))
+            stop = max(stop, start + 1)
+            yield variants_of(layouts.take(slice(start, stop)), space)
+            start = stop
+
+
+def enumerate_layouts(space: Space) -> Iterator[Plans]:
+    """All plans but for how much is recomputed and offloaded: nothing is, in these.
+
+    A search bounds a layout before it looks at its variants, which only take longer.
+    """
     base = _degrees(space)
     pipelines = _Pipelines(space)
     options = _options(space)
     per_row = pipelines.counts[base["pp"]] * len(options["ep"])
     for rows in _blocks(per_row):
         table = pipelines.join({name: column[rows] for name, column in base.items()})
-        table = _join_recompute(_cross(table, options), space)
-        if len(table["tp"]):
-            yield from _finished(table, space, pipelines.chunk_layers)
+        table = _cross(table, options)
+        count = len(table["tp"])
+        if count:
+            table["recompute"] = np.zeros(count, np.int8)
+            table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
+            table["offload_optimizer_fraction"] = np.zeros(count)
+            yield _plans(table, space, pipelines.chunk_layers)
+
+
+def variant_counts(layouts: Plans, space: Space) -> Ints:
+    """How many plans of the space share each layout."""
+    settings, lengths = _settings_by_chunk(layouts, space)
+    del settings
+    return lengths[_largest_chunk(layouts)] * len(_offloads(space))
+
+
+def variants_of(layouts: Plans, space: Space) -> Plans:
+    """Each layout with every recompute setting its largest chunk allows, and every offload."""
+    settings, lengths = _settings_by_chunk(layouts, space)
+    offloads = np.array(_offloads(space), np.float64)
+    largest = _largest_chunk(layouts)
+    counts = lengths[largest] * len(offloads)
+    rows = np.repeat(np.arange(len(layouts)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.cumsum(lengths) - lengths
+    chosen = settings[starts[largest[rows]] + within // len(offloads)]
+    table = layouts.take(rows)
+    used = table.used
+    columns: dict[str, Any] = {"offload_optimizer_fraction": offloads[within % len(offloads)]}
+    for place, name in enumerate(("recompute", "recompute_layers", "recompute_modules")):
+        values = chosen[:, place].astype(column_dtype(name))
+        columns[name] = np.where(used, values, np.zeros_like(values))
+    return replace(table, **columns)
+
+
+def _offloads(space: Space) -> tuple[float, ...]:
+    return tuple(space.values("offload_optimizer_fraction") or (0.0,))
+
+
+def _largest_chunk(layouts: Plans) -> Ints:
+    return (-(-layouts.layers // layouts.vpp)).max(axis=(0, 1))
+
+
+def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
+    """Recompute settings for every size of the largest chunk, one after the other."""
+    largest = int(_largest_chunk(layouts).max(initial=0))
+    chosen = space.chosen.get("recompute")
+    found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]
+    return np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
 
 
 def _blocks(per_row: Ints) -> Iterator[slice]:
@@ -205,7 +269,7 @@ def _options(space: Space) -> Columns:
         ("fp8_recipe", (None,)),
     ]
     dims = {name: space.chosen.get(name, default) for name, default in asked}
-    for name in ("ep", "sharding", "cp_comm_type", "overlap_ep", "offload_optimizer_fraction"):
+    for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
         dims[name] = space.values(name) or ()
     dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
     dims |= {name: space.chosen[name] for name in FOLLOWERS if name in space.chosen}
@@ -247,25 +311,6 @@ def _cross(table: Columns, options: Columns) -> Columns:
     possible &= ~crossed["overlap_ep"] | ((ep > 1) & piped)
     kept = once & possible
     return {name: column[kept] for name, column in crossed.items()}
-
-
-def _join_recompute(table: Columns, space: Space) -> Columns:
-    """Each row with every recompute setting that its largest chunk allows."""
-    largest = np.max([-(-table[f"layers{slot}"] // table["vpp"]) for slot in range(SLOTS)], axis=0)
-    settings = [
-        recompute_settings(space.question, size, space.chosen.get("recompute"))
-        for size in range(int(largest.max(initial=0)) + 1)
-    ]
-    lengths = np.array([len(rows) for rows in settings], np.int64)
-    starts = np.cumsum(lengths) - lengths
-    flat = np.concatenate(settings) if settings else np.zeros((0, 3), np.int64)
-    counts = lengths[largest]
-    joined = {name: np.repeat(column, counts) for name, column in table.items()}
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    chosen = flat[np.repeat(starts[largest], counts) + within]
-    joined["recompute"], joined["recompute_layers"] = chosen[:, 0].astype(np.int8), chosen[:, 1]
-    joined["recompute_modules"] = chosen[:, 2]
-    return joined
 
 
 def recompute_settings(
@@ -315,15 +360,6 @@ def _module_sets(question: Question) -> list[tuple[str, ...]]:
         if not ("moe" in modules and inside):
             sets.append(modules)
     return sets
-
-
-def _finished(
-    table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ...]
-) -> Iterator[Plans]:
-    """The table with what follows from other settings, in chunks."""
-    for start in range(0, len(table["tp"]), CHUNK_ROWS):
-        rows = {name: column[start : start + CHUNK_ROWS] for name, column in table.items()}
-        yield _plans(rows, space, chunk_layers)
 
 
 def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:

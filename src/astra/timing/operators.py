@@ -262,7 +262,8 @@ def _stream(model: Model, keys: Keys, device: Device) -> list[Operator]:
 
 def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
     """Final norm, logits and the loss over the vocabulary."""
-    vocab = -(-model.vocab // 128) * 128 / keys.tp
+    step = 128 * keys.tp  # as the weights are padded
+    vocab = np.ceil(model.vocab / step) * step / keys.tp
     hidden = np.full(vocab.shape, float(model.hidden))
     logits = keys.tokens * vocab
     wgrad = device.gemm_s(keys.tokens, vocab, hidden, "wgrad", device.half)

@@ -1,0 +1,160 @@
+"""A question answered: the best plans, the funnel, or why nothing fits."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from astra.hardware.stack import Stack
+from astra.search.find import Best, Finder, Progress
+from astra.search.price import MARGIN, price_many
+from astra.search.priced import Priced
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Task, plan_at
+from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Question, Space
+
+GROWTH = (2, 4, 8)  # times as many GPUs that are tried when nothing fits
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The funnel: how many candidates there were and what became of them."""
+
+    candidates: int
+    removed_by_rule: dict[str, int]
+    bounded: int  # their layout alone takes longer than the best plans
+    out_of_memory: int
+    priced: int
+    simulated: int
+    seconds: float
+
+
+class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
+    """Why there is no plan, the closest one, and what would help."""
+
+    closest: Priced | None
+    binding: str
+    tries: tuple[str, ...] = msgspec.field(name="try")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search says, in the words of the JSON."""
+
+    request: dict[str, object]
+    search: Search
+    plans: tuple[Priced, ...]
+    nothing_fits: NothingFits | None = None
+
+    @property
+    def best(self) -> Priced | None:
+        return self.plans[0] if self.plans else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A question with all that the search obeys."""
+
+    space: Space
+    stack: Stack
+    own_rules: Sequence[Rule] = ()
+    top: int = 10
+    margin: float = MARGIN
+
+
+def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None = None) -> Answer:
+    """The best plans of a space, proven: no plan of it has a shorter simulated step."""
+    start = time.perf_counter()
+    best = _best(wanted, wanted.space, progress)
+    task = wanted.space.question.task
+    priced = price_many(_plans(best, task), wanted.margin)
+    ranked = [msgspec.structs.replace(p, rank=place) for place, p in enumerate(priced, 1)]
+    funnel = best.funnel
+    return Answer(
+        request=request,
+        search=Search(
+            candidates=funnel.candidates,
+            removed_by_rule=funnel.removed_by_rule,
+            bounded=funnel.bounded,
+            out_of_memory=funnel.out_of_memory,
+            priced=funnel.priced,
+            simulated=funnel.simulated,
+            seconds=round(time.perf_counter() - start, 3),
+        ),
+        plans=tuple(ranked),
+        nothing_fits=None if ranked else _nothing(wanted, best),
+    )
+
+
+def _best(wanted: Wanted, space: Space, progress: Progress | None = None) -> Best:
+    rules = (*rules_for(space.question.task.runtime), *wanted.own_rules)
+    return Finder(space, rules, wanted.stack, wanted.top, wanted.margin).run(progress)
+
+
+def _plans(best: Best, task: Task) -> list[Plan]:
+    if best.plans is None:
+        return []
+    return [plan_at(best.plans, row, task) for row in range(len(best.plans))]
+
+
+def _nothing(wanted: Wanted, best: Best) -> NothingFits:
+    """The binding constraint: the space is empty, rules empty it, or memory does."""
+    task = wanted.space.question.task
+    if best.closest is None:
+        removed = sorted(best.funnel.removed_by_rule.items(), key=lambda item: -item[1])
+        if not best.funnel.candidates:
+            return NothingFits(closest=None, binding="the space holds no plan", tries=_widen())
+        names = ", ".join(f"{name} ({count:,})" for name, count in removed[:3])
+        return NothingFits(
+            closest=None, binding=f"rules remove every plan: {names}", tries=_widen()
+        )
+    (closest,) = price_many([plan_at(best.closest, 0, task)], wanted.margin)
+    memory = closest.memory
+    needed = best.closest_filled * memory.usable_bytes / 2**30
+    usable = memory.usable_bytes * (1 - wanted.margin) / 2**30
+    stage = memory.stages[memory.worst_stage]
+    binding = (
+        f"memory of stage {memory.worst_stage} on {stage.gpu}: {needed:.1f} GiB needed, "
+        f"{usable:.1f} GiB usable"
+    )
+    return NothingFits(closest=closest, binding=binding, tries=_more(wanted))
+
+
+def _widen() -> tuple[str, ...]:
+    return ("a batch or sequence length that more degrees divide", "fewer --set or --rules")
+
+
+def _more(wanted: Wanted) -> tuple[str, ...]:
+    """The smallest changes that help, found by searching for them."""
+    found = []
+    for times in GROWTH:
+        count = wanted.space.question.task.cluster.pools[0].count * times
+        if _best(wanted, _with_gpus(wanted.space, count)).plans is not None:
+            found.append(f"{count} GPUs")
+            break
+    length = wanted.space.question.seq_len
+    while length > 1024:
+        length //= 2
+        if _best(wanted, _with_length(wanted.space, length)).plans is not None:
+            found.append(f"--seq-len {length}")
+            break
+    return tuple(found) or ("a GPU with more memory, or a smaller model",)
+
+
+def _with_gpus(space: Space, count: int) -> Space:
+    question = space.question
+    pool = msgspec.structs.replace(question.task.cluster.pools[0], count=count)
+    cluster = msgspec.structs.replace(question.task.cluster, pools=(pool,), max_gpus=None)
+    task = msgspec.structs.replace(question.task, cluster=cluster)
+    return Space(_changed(question, task=task), space.chosen)
+
+
+def _with_length(space: Space, seq_len: int) -> Space:
+    return Space(_changed(space.question, seq_len=seq_len), space.chosen)
+
+
+def _changed(question: Question, **changes: object) -> Question:
+    from dataclasses import replace
+
+    return replace(question, **changes)  # type: ignore[arg-type]

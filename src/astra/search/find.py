@@ -1,0 +1,177 @@
+"""The best plans of a space, exactly: bound every layout, simulate what can still win."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.search.bulk import bound_s, bulk_of
+from astra.search.step import simulated_step
+from astra.strategy.enumerate import enumerate_layouts, variant_counts, variants_of
+from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Space
+from astra.strategy.view import view_of
+from astra.timing.stage import stage_times
+
+FIRST_TRIES = 4  # layouts of a table that are tried at once for a better best
+GROUP = 64  # layouts whose variants are looked at together
+BATCH = 48  # plans that are simulated together
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Funnel:
+    """Where the candidates went."""
+
+    candidates: int = 0
+    removed_by_rule: dict[str, int] = field(default_factory=dict)
+    bounded: int = 0  # cannot beat the best: their layout alone takes longer
+    out_of_memory: int = 0
+    priced: int = 0
+    simulated: int = 0
+
+    def remove(self, rule: str, count: int) -> None:
+        self.removed_by_rule[rule] = self.removed_by_rule.get(rule, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best plans found, and what came closest to fitting."""
+
+    plans: Plans | None  # best first
+    step_s: Floats
+    funnel: Funnel
+    closest: Plans | None  # the plan that overflows its GPUs least, where none fits
+    closest_filled: float
+
+
+class Finder:
+    """One search: the K best so far, and the time that a plan must beat."""
+
+    def __init__(
+        self,
+        space: Space,
+        rules: Sequence[Rule],
+        stack: Stack,
+        top: int,
+        margin: float,
+    ) -> None:
+        self.space, self.rules, self.stack = space, rules, stack
+        self.task = space.question.task
+        self.top, self.margin = top, margin
+        self.funnel = Funnel()
+        self.found: list[tuple[float, int, Plans]] = []  # step, order of finding, one plan
+        self.closest: tuple[float, Plans | None] = (np.inf, None)
+
+    @property
+    def limit_s(self) -> float:
+        """The K-th best step: what takes longer is of no use."""
+        return self.found[self.top - 1][0] if len(self.found) >= self.top else np.inf
+
+    def run(self, progress: Progress | None = None) -> Best:
+        """Bound all layouts, trying the most promising of each table; then the rest by bound."""
+        waiting: list[tuple[Plans, Floats]] = []
+        for layouts in enumerate_layouts(self.space):
+            counts = variant_counts(layouts, self.space)
+            self.funnel.candidates += int(counts.sum())
+            allowed = self._judge(layouts, counts)
+            layouts, counts = layouts.take(allowed), counts[allowed]
+            if len(layouts):
+                waiting.append(self._open(layouts, counts))
+            if progress:
+                progress(self.funnel.candidates)
+        self._finish(waiting)
+        return self._best()
+
+    def _judge(self, layouts: Plans, counts: Ints) -> Flags:
+        """Which layouts may stay; a layout counts with all its variants."""
+        allowed = np.ones(len(layouts), np.bool_)
+        for rule in self.rules:
+            held = rule.holds(layouts, self.task)
+            lost = int(counts[allowed & ~held].sum())
+            if lost:
+                self.funnel.remove(rule.name, lost)
+                allowed &= held
+        return allowed
+
+    def _open(self, layouts: Plans, counts: Ints) -> tuple[Plans, Floats]:
+        """Bound layouts, try the best few, and keep those that can still win."""
+        view = view_of(layouts, self.task)
+        bounds = bound_s(view, stage_times(view, self.stack))
+        order = np.argsort(bounds, kind="stable")
+        first = order[:FIRST_TRIES]
+        first = first[bounds[first] < self.limit_s]
+        if len(first):
+            self._variants(layouts.take(first))
+        later = np.setdiff1d(np.flatnonzero(bounds < self.limit_s), first)
+        self.funnel.bounded += int(counts.sum() - counts[later].sum() - counts[first].sum())
+        return layouts.take(later), bounds[later]
+
+    def _finish(self, waiting: list[tuple[Plans, Floats]]) -> None:
+        """What is left, the most promising first, until no bound beats the K-th best."""
+        kept = [self._still(plans, bounds) for plans, bounds in waiting]
+        kept = [(plans, bounds) for plans, bounds in kept if len(plans)]
+        if not kept:
+            return
+        layouts = concatenate([plans for plans, _ in kept])
+        bounds = np.concatenate([part for _, part in kept])
+        order = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), GROUP):
+            rows = order[start : start + GROUP]
+            rows = rows[bounds[rows] < self.limit_s]
+            if not len(rows):
+                rest = layouts.take(order[start:])
+                self.funnel.bounded += int(variant_counts(rest, self.space).sum())
+                break
+            self._variants(layouts.take(rows))
+
+    def _still(self, plans: Plans, bounds: Floats) -> tuple[Plans, Floats]:
+        """The layouts that can beat the K-th best as it is now."""
+        useful = bounds < self.limit_s
+        if not useful.all():
+            gone = plans.take(np.flatnonzero(~useful))
+            self.funnel.bounded += int(variant_counts(gone, self.space).sum())
+        rows = np.flatnonzero(useful)
+        return plans.take(rows), bounds[rows]
+
+    def _variants(self, layouts: Plans) -> None:
+        """All variants of these layouts: rules, memory, bound, and simulation by bound."""
+        plans = variants_of(layouts, self.space)
+        ones = np.ones(len(plans), np.int64)
+        plans = plans.take(self._judge(plans, ones))
+        if not len(plans):
+            return
+        bulk = bulk_of(plans, self.task, self.stack, self.margin)
+        self.funnel.priced += len(plans)
+        self.funnel.out_of_memory += int((~bulk.fits).sum())
+        self._remember_closest(plans, bulk.filled_fraction, bulk.fits)
+        rows = np.flatnonzero(bulk.fits)
+        rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            batch = batch[bulk.bound_s[batch] < self.limit_s]
+            if not len(batch):
+                break
+            self._simulate(plans.take(batch))
+
+    def _simulate(self, plans: Plans) -> None:
+        view = view_of(plans, self.task, every_stage=True)
+        steps = simulated_step(plans, view.stages, stage_times(view, self.stack)).step_s
+        self.funnel.simulated += len(plans)
+        count = self.funnel.simulated
+        new = [(float(step), count + row, plans.take([row])) for row, step in enumerate(steps)]
+        self.found = nsmallest(self.top, self.found + new, key=lambda entry: entry[:2])
+
+    def _remember_closest(self, plans: Plans, filled: Floats, fits: Flags) -> None:
+        if not fits.any() and float(filled.min()) < self.closest[0]:
+            row = int(filled.argmin())
+            self.closest = (float(filled[row]), plans.take([row]))
+
+    def _best(self) -> Best:
+        plans = concatenate([plan for _, _, plan in self.found]) if self.found else None
+        steps = np.array([step for step, _, _ in self.found])
+        return Best(plans, steps, self.funnel, self.closest[1], self.closest[0])

@@ -24,7 +24,7 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@touch $@ $(CORE)
 
 plan: $(CORE)    ## the main job on an embedded default
-	$(BIN)/astra predict llama-3-8b --gpus h100:64 --tp 2 --pp 2 --global-batch 256 --seq-len 8192
+	$(BIN)/astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
 
 check: $(DEV)    ## format, lint, strict types, quick tests: under a minute
 	$(BIN)/ruff format --check .

@@ -9,21 +9,24 @@ True
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.api import predict, predict_plan
+    from astra.api import plan, predict, predict_plan
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
     from astra.report.frame import to_frame, to_rows
+    from astra.search.answer import Answer
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
 
 __all__ = [
+    "Answer",
     "InputError",
     "Plan",
     "Priced",
     "find_gpu",
     "find_model",
+    "plan",
     "predict",
     "predict_plan",
     "read_plan",
@@ -32,11 +35,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Answer": "astra.search.answer",
     "InputError": "astra.errors",
     "Plan": "astra.strategy.plan",
     "Priced": "astra.search.priced",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",
+    "plan": "astra.api",
     "predict": "astra.api",
     "predict_plan": "astra.api",
     "read_plan": "astra.strategy.plan_file",

@@ -1,9 +1,11 @@
 """The Python API: the command line's words as functions. `import astra; astra.predict(...)`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from astra.errors import InputError, did_you_mean
 from astra.files import convert
@@ -12,6 +14,7 @@ from astra.strategy.settle import Settled, Wish, settle
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
+    from astra.search.answer import Answer
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
 
@@ -57,6 +60,71 @@ def predict(
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
     return price(answer.plan, answer.assumed, notes, _margin(margin))
+
+
+def plan(
+    model: "str | Path | Model",
+    *,
+    global_batch: int,
+    seq_len: int,
+    gpus: str | None = None,
+    cluster: "str | Path | Cluster | None" = None,
+    runtime: "Runtime" = "megatron",
+    stack: str | None = None,
+    precision: str = "bf16",
+    settings: Sequence[str] = (),
+    rules: "str | Path | None" = None,
+    top: int = 10,
+    margin: float = 0.05,
+    max_gpus: int | None = None,
+    use_all: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> "Answer":
+    """The best plans on one GPU type, proven: no plan of the space has a shorter simulated step.
+
+    `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
+    your own. "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
+    """
+    from astra.hardware.stack import find_stack
+    from astra.search.answer import Wanted, answer
+    from astra.strategy.own_rules import read_own_rules
+    from astra.strategy.plans import Task
+    from astra.strategy.space import Question, Space, parse_set
+
+    shape = _model(model)
+    machines, notes = _cluster(gpus, cluster)
+    if len(machines.pools) > 1:
+        raise InputError(
+            "the search takes one GPU type so far; give one, or price a mixed plan with predict."
+        )
+    if max_gpus is not None:
+        machines = msgspec.structs.replace(machines, max_gpus=max_gpus)
+    software = find_stack(stack or STACKS.get(runtime, "megatron"))
+    task = Task(model=shape, cluster=machines, runtime=runtime, stack=software.name)
+    trained = shape.mtp_layers if runtime == "megatron" else 0
+    question = Question(task, global_batch, seq_len, trained, precision, use_all)
+    wanted = Wanted(
+        space=Space(question, parse_set(settings)),
+        stack=software,
+        own_rules=read_own_rules(Path(rules), task) if rules is not None else (),
+        top=top,
+        margin=_margin(margin),
+    )
+    request: dict[str, object] = {
+        "model": shape.name,
+        "gpus": {pool.gpu.name: pool.count for pool in machines.pools},
+        "global_batch": global_batch,
+        "seq_len": seq_len,
+        "runtime": runtime,
+        "stack": software.name,
+        "precision": precision,
+        "set": list(settings),
+        "rules": None if rules is None else str(rules),
+        "top": top,
+        "memory_margin": margin,
+        "notes": list(notes),
+    }
+    return answer(wanted, request, progress)
 
 
 def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":

@@ -15,6 +15,7 @@ from astra.export.targets import export_files
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.topology import allowed_counts
+from astra.model.kinds import has_experts
 from astra.strategy.enumerate import CHUNK_ROWS, enumerate_plans
 from astra.strategy.plan import Plan, Runtime, check_structure
 from astra.strategy.plan_file import plan_of
@@ -147,7 +148,9 @@ def recomputes(asked: Question, chunk: int) -> Iterator[str]:
     if runtime == "fsdp":
         yield from ("selective", "full:uniform:1")
         return
-    modules = ["layernorm", "mlp"]
+    modules = ["layernorm"]
+    if any(not has_experts(asked.task.model, n) for n in range(asked.task.model.layers)):
+        modules.append("mlp")
     if asked.task.model.moe:
         modules += ["moe", "moe_act"]
     for count in range(1, len(modules) + 1):
@@ -191,7 +194,9 @@ def by_plain_loops(asked: Question) -> Counter[Key]:
                         continue
                     largest = max(-(-held // vpp) for held in stages)
                     for recompute, sharding, fraction in itertools.product(
-                        recomputes(asked, largest), shardings, (0.0, 1.0)
+                        recomputes(asked, largest),
+                        shardings if dp * cp > 1 else shardings[:1],
+                        (0.0, 1.0),
                     ):
                         key = (tp, cp, pp, micro_batch, dp, stages, vpp, chunks, recompute)
                         found[(*key, ep, etp, sharding, comm, hidden, fraction)] += 1
@@ -296,7 +301,6 @@ NARROWED = [
     ("vpp=2", lambda p: p.vpp == 2),
     ("vpp=1", lambda p: p.vpp == 1),
     ("micro_batch=1,4", lambda p: p.micro_batch in (1, 4)),
-    ("sharding=parameters", lambda p: p.sharding == "parameters"),
     ("ep=2", lambda p: p.ep == 2),
     ("ep=1,4", lambda p: p.ep in (1, 4)),
     ("etp=1", lambda p: p.etp == 1),
@@ -324,6 +328,20 @@ def test_set_narrows_the_space_to_exactly_these_values(text: str, kept: Any) -> 
     expected = Counter(key_of(plan) for plan in whole if kept(plan))
     assert 0 < len(expected) < len(whole)
     assert keys_of(table_of(asked, text), asked) == expected
+
+
+def test_a_narrowed_sharding_is_kept_even_where_there_is_nothing_to_share() -> None:
+    asked = question(layers=4, experts=4, gpus=4, batch=4)
+    narrowed = table_of(asked, "sharding=parameters")
+    rows = [plan_at(narrowed, row, asked.task) for row in range(len(narrowed))]
+    assert {plan.sharding for plan in rows} == {"parameters"}
+    whole = whole_space(asked)
+    several = Counter(key_of(p) for p in rows if p.dp * p.cp > 1)
+    assert several == Counter(
+        key_of(p) for p in whole if p.sharding == "parameters" and p.dp * p.cp > 1
+    )
+    alone = sum(p.dp * p.cp == 1 for p in rows)
+    assert alone == sum(p.dp * p.cp == 1 for p in whole) > 0
 
 
 def test_two_sets_narrow_together() -> None:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from astra.errors import InputError, did_you_mean, shorten
 
 COMMANDS = {
+    "plan": "the best plans for a model on the GPUs you have",
     "predict": "one plan, checked and priced",
     "export": "launch files for a plan",
     "validate": "predictions against measured runs",
@@ -21,6 +22,7 @@ COMMANDS = {
 
 EXAMPLES = """\
 examples:
+  astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
   astra predict llama-3-8b --gpus h100:64 --tp 2 --pp 2 --global-batch 256 --seq-len 8192
   astra predict ./config.json --gpus a100-80g:16 --tp 4 --global-batch 64 --seq-len 4096 --json
   astra models qwen3-30b-a3b

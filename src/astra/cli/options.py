@@ -93,7 +93,7 @@ def wish_of(options: argparse.Namespace) -> "Wish":
         text = getattr(options, _field(name))
         least, most = (0, 10**6) if name == "mtp-layers" else (1, 10**7)
         if text is not None:
-            text = _thousands(text) if name == "seq-len" else text
+            text = thousands(text) if name == "seq-len" else text
             said[_field(name)] = whole(text, f"--{name}", least=least, most=most)
     for name, words in WORDS.items():
         text = getattr(options, _field(name))
@@ -112,7 +112,7 @@ def wish_of(options: argparse.Namespace) -> "Wish":
     return Wish(**said, **_savers(options))
 
 
-def _thousands(text: str) -> str:
+def thousands(text: str) -> str:
     """`8k` tokens are 8,192."""
     number, unit = text[:-1], text[-1:].lower()
     short = number.isdecimal() and len(number) < 7

@@ -122,12 +122,9 @@ class Finder:
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), GROUP):
             rows = order[start : start + GROUP]
-            rows = rows[bounds[rows] < self.limit_s]
-            if not len(rows):
-                rest = layouts.take(order[start:])
-                self.funnel.bounded += int(variant_counts(rest, self.space).sum())
-                break
-            self._variants(layouts.take(rows))
+            some, _ = self._still(layouts.take(rows), bounds[rows])
+            if len(some):
+                self._variants(some)
 
     def _still(self, plans: Plans, bounds: Floats) -> tuple[Plans, Floats]:
         """The layouts that can beat the K-th best as it is now."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.topology import allowed_counts
+from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.plans import (
     COLUMNS,
@@ -22,7 +23,7 @@ from astra.strategy.plans import (
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import split_layers
+from astra.strategy.settle import fp8_recipe, split_layers
 from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
@@ -148,7 +149,8 @@ def _degrees(space: Space) -> Columns:
     columns = {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
     gpus = 1.0 * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]  # never overflows
     rentable = np.zeros(cap + 2, np.bool_)
-    rentable[[count for count in allowed_counts(pool) if count <= cap]] = True
+    counts = [cap] if question.use_all else [n for n in allowed_counts(pool) if n <= cap]
+    rentable[counts] = True
     samples = columns["micro_batch"] * columns["dp"]
     fits = rentable[np.minimum(gpus, cap + 1).astype(np.int64)] & (batch % samples == 0)
     return {name: column[fits] for name, column in columns.items()}
@@ -266,7 +268,7 @@ def _options(space: Space) -> Columns:
         ("master_dtype", ("fp32",)),
         ("first_moment_dtype", ("fp32",)),
         ("second_moment_dtype", ("fp32",)),
-        ("fp8_recipe", (None,)),
+        ("fp8_recipe", (_fp8_recipe(space.question),)),
     ]
     dims = {name: space.chosen.get(name, default) for name, default in asked}
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
@@ -279,6 +281,13 @@ def _options(space: Space) -> Columns:
         values = [_coded(name, row[place]) for row in rows]
         columns[name] = np.array(values, column_dtype(name))
     return columns
+
+
+def _fp8_recipe(question: Question) -> str | None:
+    """What an expert would set: block scaling where the GPU has it."""
+    if question.precision != "fp8":
+        return None
+    return fp8_recipe(question.task.cluster)
 
 
 def _coded(name: str, value: Any) -> Any:
@@ -302,6 +311,8 @@ def _cross(table: Columns, options: Columns) -> Columns:
     crossed["etp"] = np.where(is_tp, tp, etp)
     once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
     once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
+    copies = crossed["dp"] * crossed["cp"]
+    once &= (copies > 1) | (crossed["sharding"] == options["sharding"][0])
     if "microbatch_group" in options:  # means nothing where nothing is interleaved
         group = crossed["microbatch_group"]
         once &= (crossed["vpp"] > 1) | (group == options["microbatch_group"][0])
@@ -335,7 +346,7 @@ def recompute_settings(
 def _useful_modules(model: Model) -> tuple[str, ...]:
     """What holds activations worth dropping when attention is fused."""
     useful = ["layernorm"]
-    if model.moe is None or model.ffn:
+    if any(kind.mlp == "dense" for kind in layer_kinds(model).kinds):
         useful.append("mlp")
     if model.moe is not None:
         useful += ["moe", "moe_act"]

@@ -292,11 +292,16 @@ def _fill_numbers(settings: _Settings, cluster: Cluster) -> None:
     has_bf16 = all(pool.gpu.bf16_flops_per_s for pool in cluster.pools)
     settings.fill("precision", "bf16" if has_bf16 else "fp16", "precision {}")
     if settings["precision"] == "fp8":
-        new = all(_generation(pool.gpu) >= 10 for pool in cluster.pools)
-        settings.fill("fp8_recipe", "mxfp8" if new else "tensorwise", "fp8 recipe {}")
+        settings.fill("fp8_recipe", fp8_recipe(cluster), "fp8 recipe {}")
     for name in ("main_grads_dtype", "grad_reduce_dtype", "master_dtype"):
         settings.fill(name, "fp32")
     settings.fill("moment_dtypes", ("fp32", "fp32"))
+
+
+def fp8_recipe(cluster: Cluster) -> str:
+    """Block scaling where all GPUs have it, else one scale per tensor."""
+    new = all(_generation(pool.gpu) >= 10 for pool in cluster.pools)
+    return "mxfp8" if new else "tensorwise"
 
 
 def _generation(gpu: Gpu) -> int:

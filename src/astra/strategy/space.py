@@ -21,6 +21,7 @@ class Question:
     seq_len: int
     mtp_layers: int = 0
     precision: str = "bf16"
+    use_all: bool = False  # no fewer GPUs than there are
 
 
 @dataclass(frozen=True, slots=True)

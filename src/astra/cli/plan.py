@@ -1,0 +1,127 @@
+"""The best plans for a model on GPUs of one type: searched over the whole space, and proven.
+
+Fewer GPUs than given are used when that is faster (1, 2, 4 inside a node, then whole nodes)."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astra.cli.options import RUNTIMES, add_cluster_options, number, thousands, whole, word
+from astra.cli.printing import print_parts, write_json
+from astra.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLES = """\
+examples:
+  astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
+  astra plan ./config.json --gpus a100-80g:64 --global-batch 512 --seq-len 8k --out result.json
+  astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
+  astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODEL", help="a known name, a config.json or a small TOML"
+    )
+    add_cluster_options(parser)
+    job = parser.add_argument_group("the job")
+    job.add_argument(
+        "--global-batch", metavar="N", required=True, help="samples per step, or 4M-tokens"
+    )
+    job.add_argument("--seq-len", metavar="N", required=True, help="tokens per sample; 8k is 8192")
+    job.add_argument("--precision", metavar="WORD", default="bf16", help="bf16, fp16 or fp8")
+    job.add_argument("--runtime", metavar="NAME", default="megatron", help=", ".join(RUNTIMES))
+    job.add_argument("--stack", metavar="NAME", help="software that runs it; `astra stacks`")
+    space = parser.add_argument_group("the space")
+    space.add_argument(
+        "--set",
+        metavar="KEY=V[,V...]",
+        action="append",
+        default=[],
+        help="narrow one dimension; may be given often",
+    )
+    space.add_argument("--rules", metavar="FILE", help="rules of your own; `astra rules --help`")
+    space.add_argument("--max-gpus", metavar="N", help="use no more than this")
+    space.add_argument("--use-all", action="store_true", help="use no fewer GPUs than given")
+    parser.add_argument("--top", metavar="K", default="10", help="plans to show; default: 10")
+    parser.add_argument(
+        "--memory-margin", metavar="X", default="0.05", help="memory to keep free; default: 0.05"
+    )
+    parser.add_argument("--out", metavar="FILE", help="keep the whole answer as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.api import plan
+    from astra.report.answer import answer_json, answer_page
+
+    seq_len = whole(thousands(options.seq_len), "--seq-len")
+    answer = plan(
+        options.model,
+        gpus=options.gpus,
+        cluster=options.cluster,
+        global_batch=_batch(options.global_batch, seq_len),
+        seq_len=seq_len,
+        precision=word(options.precision, "--precision", ("bf16", "fp16", "fp8")),
+        runtime=word(options.runtime, "--runtime", RUNTIMES),  # type: ignore[arg-type]
+        stack=options.stack,
+        settings=options.set,
+        rules=options.rules,
+        top=whole(options.top, "--top", most=1000),
+        margin=number(options.memory_margin, "--memory-margin", least=0.0, most=0.9),
+        max_gpus=None if options.max_gpus is None else whole(options.max_gpus, "--max-gpus"),
+        use_all=options.use_all,
+        progress=_progress() if sys.stderr.isatty() and not options.json else None,
+    )
+    if options.out is not None:
+        _keep(Path(options.out), answer_json(answer))
+    if options.json:
+        write_json(answer_json(answer))
+    else:
+        print_parts(*answer_page(answer, options.out))
+    return 0
+
+
+def _batch(text: str, seq_len: int) -> int:
+    """Samples, or `4M-tokens` of this sequence length."""
+    amount, dash, unit = text.partition("-")
+    if not dash:
+        return whole(text, "--global-batch")
+    factors = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+    scale = factors.get(amount[-1:].lower(), 1.0)
+    digits = amount[:-1] if amount[-1:].lower() in factors else amount
+    if unit != "tokens" or not digits.replace(".", "", 1).isdecimal():
+        raise InputError(f"--global-batch {text}: use a number of samples, or 4M-tokens.")
+    tokens = float(digits) * scale
+    samples = round(tokens / seq_len)
+    if not 1 <= samples <= 10**7:
+        raise InputError(f"--global-batch {text}: that is {samples} samples of {seq_len} tokens.")
+    return samples
+
+
+def _keep(path: Path, answer: object) -> None:
+    import msgspec
+
+    from astra.export.folder import write_folder
+
+    text = msgspec.json.format(msgspec.json.encode(answer), indent=1).decode()
+    write_folder(path.parent, {path.name: text})
+
+
+def _progress() -> "Callable[[int], None]":
+    """A counter on standard error once it takes over a second."""
+    from time import monotonic
+
+    started = last = monotonic()
+
+    def show(candidates: int) -> None:
+        nonlocal last
+        now = monotonic()
+        if now - started > 1 and now - last > 0.2:
+            last = now
+            sys.stderr.write(f"\r\x1b[Kastra: {candidates:,} candidates ...\r")
+            sys.stderr.flush()
+
+    return show

@@ -1,0 +1,90 @@
+"""The answer of a search for people: a sentence, the best plans, the funnel, where time goes."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.report.priced import GIB, memory_bars, seconds, sentence, time_bars
+from astra.search.answer import Answer, NothingFits
+from astra.search.priced import Priced
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    return found
+
+
+def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
+    """The whole answer, part by part."""
+    best = answer.best
+    if best is None:
+        assert answer.nothing_fits is not None
+        return _nothing(answer, answer.nothing_fits)
+    next_file = saved or "result.json"
+    return [
+        sentence(best),
+        "",
+        _table(answer.plans),
+        "",
+        funnel(answer),
+        "",
+        f"Where the time of the best goes (stage {best.parts_stage})",
+        time_bars(best),
+        "",
+        f"Memory of one GPU by stage, GiB of {best.memory.usable_bytes / GIB:.1f}",
+        memory_bars(best),
+        "",
+        *(f"note: {note}" for note in _notes(answer)),
+        f"Next: add --out {next_file} to keep the answer, then"
+        if saved is None
+        else f"Kept in {saved}. Next:",
+        f"  astra export {next_file} --to megatron --out job",
+    ]
+
+
+def _notes(answer: Answer) -> list[str]:
+    notes = answer.request.get("notes")
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def funnel(answer: Answer) -> str:
+    """Where the candidates went, in one line."""
+    search = answer.search
+    removed = sum(search.removed_by_rule.values())
+    return (
+        f"{search.candidates:,} candidates: {removed:,} against rules, {search.bounded:,} cannot "
+        f"be faster, {search.out_of_memory:,} of {search.priced:,} priced do not fit, "
+        f"{search.simulated:,} simulated; {search.seconds:.1f} s."
+    )
+
+
+def _table(plans: tuple[Priced, ...]) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("", "step", "tokens/s", "MFU", "GPUs", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("plan")
+    for plan in plans:
+        memory = plan.memory
+        table.add_row(
+            str(plan.rank),
+            seconds(plan.step_s),
+            f"{plan.tokens_per_s:,.0f}",
+            f"{plan.mfu_fraction:.1%}",
+            str(sum(plan.gpus.values())),
+            f"{memory.reserved_bytes / memory.usable_bytes:.0%}",
+            plan.summary,
+        )
+    return table
+
+
+def _nothing(answer: Answer, why: NothingFits) -> list["RenderableType"]:
+    lines: list[RenderableType] = ["No plan fits.", funnel(answer), f"Binding: {why.binding}."]
+    if why.closest is not None:
+        lines.append(f"Closest: {why.closest.summary}.")
+    lines.append(f"Try {' or '.join(why.tries)}.")
+    return lines

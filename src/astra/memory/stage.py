@@ -78,13 +78,14 @@ class Memory:
         return found
 
 
-def memory_of(view: View, stack: Stack) -> Memory:
+def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Memory:
     """Memory of every run of a table of plans.
 
-    What plans share that differ only in recompute and offload is counted once.
+    What plans share that differ only in recompute and offload is counted once; `shared` where
+    it is already.
     """
-    shared, rows = view.shared, view.rows
-    base = _base(shared, stack)
+    rows = view.rows
+    base = shared or memory_base(view, stack)
     kept, gone, working = _activations(view, cut_of(view), stack)
     flying = base["flying"][..., rows]
     working += base["inside"][..., rows]
@@ -101,8 +102,9 @@ def memory_of(view: View, stack: Stack) -> Memory:
     )
 
 
-def _base(view: View, stack: Stack) -> dict[str, Floats]:
+def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
+    view = whole.shared
     cut = cut_of(view)
     held = states(view)
     found = {

@@ -137,11 +137,13 @@ class Plans:
         changed = np.zeros(len(self), np.bool_)
         changed[:1] = True
         for name, column in self.columns().items():
-            if name not in names:
-                differs = column[..., 1:] != column[..., :-1]
+            if name in names or len(self) < 2:
+                continue
+            for values in column.reshape(-1, len(self)):
+                differs = values[1:] != values[:-1]
                 if column.dtype.kind == "f":
-                    differs &= ~(np.isnan(column[..., 1:]) & np.isnan(column[..., :-1]))
-                changed[1:] |= differs.any(axis=tuple(range(differs.ndim - 1)))
+                    differs &= ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
+                changed[1:] |= differs
         return np.flatnonzero(changed), np.cumsum(changed) - 1
 
     # What follows from the columns, by the names people use.

@@ -1,5 +1,6 @@
 """A table of plans with what every later room needs of it, worked out once and when asked."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,6 +63,24 @@ class View:
             used = np.where(here, counts, 0).sum(axis=(0, 1)) * self.plans.cp
             found = np.where(here, even_share(np.maximum(used, 1), limit), found)
         return found
+
+
+def views_of(plans: Plans, task: Task, block: int) -> Iterator[View]:
+    """Views of so many plans each that have their distinct plans in common.
+
+    Small enough that a block's columns stay in cache.
+    """
+    first, rows = plans.without(AFTERTHOUGHTS)
+    distinct = view_of(plans.take(first), task)
+    for start in range(0, len(plans), block):
+        some = slice(start, start + block)
+        yield View(
+            plans=plans.take(some),
+            task=task,
+            stages=distinct.stages.take(rows[some]),
+            distinct=distinct,
+            rows=rows[some],
+        )
 
 
 def view_of(plans: Plans, task: Task, every_stage: bool = False) -> View:

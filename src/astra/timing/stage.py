@@ -101,11 +101,18 @@ class StageTime:
         return traffic + self.optimizer_s(runs) + self.other_s(runs)
 
 
-def stage_times(view: View, stack: Stack) -> StageTime:
-    """Seconds of every run of a table of plans."""
-    shared, rows = view.shared, view.rows
-    layers = in_stack(layers_of(shared), stack)
-    base = base_of(shared, layers, stack)
+def stage_base(view: View, stack: Stack) -> tuple[StageBase, Used]:
+    """What the plans of a view share, and where its numbers come from."""
+    layers = in_stack(layers_of(view.shared), stack)
+    return base_of(view.shared, layers, stack), layers.used
+
+
+def stage_times(
+    view: View, stack: Stack, shared: tuple[StageBase, Used] | None = None
+) -> StageTime:
+    """Seconds of every run of a table of plans; `shared` where it is worked out already."""
+    base, used = shared or stage_base(view, stack)
+    rows = view.rows
     again = _recompute(view, base, rows)
     ahead, back = _each(view, base, rows, again, stack)
     return StageTime(
@@ -116,7 +123,7 @@ def stage_times(view: View, stack: Stack) -> StageTime:
         recompute_s=again,
         gather_forward_s=ahead,
         gather_backward_s=back,
-        used=layers.used,
+        used=used,
     )
 
 

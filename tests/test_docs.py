@@ -1,0 +1,38 @@
+"""The documentation says what the code says."""
+
+from pathlib import Path
+
+import astra
+from astra.cli.main import COMMANDS
+from astra.strategy.space import DIMENSIONS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_public_name_is_documented() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    missing = [name for name in astra.__all__ if f"`{name}" not in page]
+    assert not missing
+
+
+def test_every_public_name_is_importable() -> None:
+    assert all(getattr(astra, name) is not None for name in astra.__all__)
+
+
+def test_the_page_of_the_space_lists_every_dimension_as_it_is() -> None:
+    page = (ROOT / "docs" / "space.md").read_text(encoding="utf-8")
+    for dimension in DIMENSIONS:
+        assert f"| `{dimension.name}` | {dimension.how} | {dimension.why} |" in page
+
+
+def test_the_readme_shows_every_command() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(command in page for command in COMMANDS)
+
+
+def test_every_file_the_readme_links_to_is_there() -> None:
+    import re
+
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", page)
+    assert links and all((ROOT / link).exists() for link in links)

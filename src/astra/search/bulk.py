@@ -9,6 +9,7 @@ from astra.memory.stage import Memory, memory_base, memory_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.view import View, views_of
 from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
+from astra.timing.layer import LayerBook
 from astra.timing.stage import StageTime, stage_base, stage_times
 
 BLOCK_ROWS = 1 << 13  # plans whose columns stay in cache together
@@ -23,13 +24,15 @@ class Bulk:
     fits: Flags
 
 
-def bulk_of(plans: Plans, task: Task, stack: Stack, margin: float = 0.05) -> Bulk:
+def bulk_of(
+    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerBook | None = None
+) -> Bulk:
     """Memory and the least step of many plans of one task with one pipeline each."""
     bounds, filled = np.zeros(len(plans)), np.zeros(len(plans))
     shared = None
     for block, view in enumerate(views_of(plans, task, BLOCK_ROWS)):
         if shared is None:
-            shared = stage_base(view, stack), memory_base(view, stack)
+            shared = stage_base(view, stack, book), memory_base(view, stack)
         some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
         bounds[some] = bound_s(view, stage_times(view, stack, shared[0]))
         filled[some] = filled_fraction(view, memory_of(view, stack, shared[1]), stack)

@@ -8,13 +8,14 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.search.bulk import bound_s, bulk_of
-from astra.search.step import simulated_step
+from astra.search.step import step_s
 from astra.strategy.enumerate import enumerate_layouts, variant_counts, variants_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
-from astra.timing.stage import stage_times
+from astra.timing.layer import LayerBook
+from astra.timing.stage import stage_base, stage_times
 
 FIRST_TRIES = 4  # layouts of a table that are tried at once for a better best
 GROUP = 64  # layouts whose variants are looked at together
@@ -64,6 +65,7 @@ class Finder:
         self.task = space.question.task
         self.top, self.margin = top, margin
         self.funnel = Funnel()
+        self.book = LayerBook()
         self.found: list[tuple[float, int, Plans]] = []  # step, order of finding, one plan
         self.closest: tuple[float, Plans | None] = (np.inf, None)
 
@@ -101,7 +103,8 @@ class Finder:
     def _open(self, layouts: Plans, counts: Ints) -> tuple[Plans, Floats]:
         """Bound layouts, try the best few, and keep those that can still win."""
         view = view_of(layouts, self.task)
-        bounds = bound_s(view, stage_times(view, self.stack))
+        shared = stage_base(view, self.stack, self.book)
+        bounds = bound_s(view, stage_times(view, self.stack, shared))
         order = np.argsort(bounds, kind="stable")
         first = order[:FIRST_TRIES]
         first = first[bounds[first] < self.limit_s]
@@ -142,7 +145,7 @@ class Finder:
         plans = plans.take(self._judge(plans, ones))
         if not len(plans):
             return
-        bulk = bulk_of(plans, self.task, self.stack, self.margin)
+        bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
         self.funnel.priced += len(plans)
         self.funnel.out_of_memory += int((~bulk.fits).sum())
         self._remember_closest(plans, bulk.filled_fraction, bulk.fits)
@@ -157,7 +160,8 @@ class Finder:
 
     def _simulate(self, plans: Plans) -> None:
         view = view_of(plans, self.task, every_stage=True)
-        steps = simulated_step(plans, view.stages, stage_times(view, self.stack)).step_s
+        shared = stage_base(view, self.stack, self.book)
+        steps = step_s(plans, view.stages, stage_times(view, self.stack, shared))
         self.funnel.simulated += len(plans)
         count = self.funnel.simulated
         new = [(float(step), count + row, plans.take([row])) for row, step in enumerate(steps)]

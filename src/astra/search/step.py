@@ -55,6 +55,13 @@ def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
     return _parts(step, np.max(still, axis=0), busy, stages)
 
 
+def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
+    """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
+    pipelines = range(plans.replicas.shape[0])
+    ends = [_ends(pipes_of(plans, stages, times, p), times, p, stages) for p in pipelines]
+    return np.max(ends, axis=0)
+
+
 def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floats:
     """When the last stage has updated its weights. (plan,)"""
     after = times.after_s()[pipeline]

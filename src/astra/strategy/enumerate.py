@@ -115,8 +115,12 @@ def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
     """Recompute settings for every size of the largest chunk, one after the other."""
     largest = int(_largest_chunk(layouts).max(initial=0))
     chosen = space.chosen.get("recompute")
-    found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]
-    return np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
+    known = space.memo.get(largest)
+    if known is None:
+        found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]
+        known = np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
+        space.memo[largest] = known
+    return known
 
 
 def _blocks(per_row: Ints) -> Iterator[slice]:
@@ -329,16 +333,20 @@ def recompute_settings(
 ) -> Ints:
     """Codes (mode, layers, modules) of the settings worth trying for chunks of this size."""
     if chosen is not None:
-        parsed = [Recompute.parse(text) for text in chosen]
-    else:
-        parsed = [Recompute()]
-        parsed += [Recompute("selective", 0, modules) for modules in _module_sets(question)]
-        uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
-        if question.task.runtime in ("fsdp", "deepspeed"):
-            uniform, block = 1, 0
-        parsed += [Recompute("full:uniform", count) for count in range(1, uniform + 1)]
-        parsed += [Recompute("full:block", count) for count in range(1, block + 1)]
-    rows = [(code("recompute", r.mode), r.layers, r.module_bits) for r in parsed]
+        return _codes(tuple(Recompute.parse(text) for text in chosen))
+    uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
+    if question.task.runtime in ("fsdp", "deepspeed"):
+        uniform, block = 1, 0
+    some = [Recompute("selective", 0, modules) for modules in _module_sets(question)]
+    whole = _codes((Recompute(), *some))
+    codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
+    codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
+    return np.concatenate([whole, np.array(codes, np.int64).reshape(-1, 3)])
+
+
+@lru_cache
+def _codes(settings: tuple[Recompute, ...]) -> Ints:
+    rows = [(code("recompute", r.mode), r.layers, r.module_bits) for r in settings]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 

@@ -138,6 +138,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts.append(f"mb {self.micro_batch}")
         if self.sharding in ("gradients", "parameters"):
             parts.append(f"sharded {self.sharding}")
+        if self.overlap_ep:
+            parts.append("ep-overlap")
         if self.offload_optimizer_fraction:
             share = self.offload_optimizer_fraction
             parts.append("offload optimizer" if share == 1 else f"offload {share:g} optimizer")

@@ -153,6 +153,8 @@ class Space:
 
     question: Question
     chosen: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    memo: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Recompute settings by the size of the largest chunk, worked out once."""
 
     def values(self, name: str) -> tuple[Any, ...] | None:
         """What was asked for, else the default; None where a dimension depends on the row."""

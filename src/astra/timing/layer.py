@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import WORDS, Flags, Floats, Ints
+from astra.strategy.plans import WORDS, Flags, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
@@ -82,28 +82,54 @@ class Layers:
     used: Used
 
 
-def layers_of(view: View) -> Layers:
+class LayerBook:
+    """Layer times priced so far, for the many tables of one search.
+
+    Keys come back table after table; each is priced once. `used` tells of all of them together.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[Any, ...], int] = {}
+        self.columns: dict[str, dict[str, Floats]] = {}
+        self.used = Used()
+
+    def rows_of(self, table: dict[str, NDArray[Any]], task: Task) -> Ints:
+        """The rows of these keys, priced now where they are new."""
+        keys = list(zip(*(table[name].tolist() for name in KEY_COLUMNS), strict=True))
+        keys = [tuple(None if value != value else value for value in key) for key in keys]
+        new = [place for place, key in enumerate(keys) if key not in self.rows]
+        if new:
+            added = _price({name: table[name][new] for name in KEY_COLUMNS}, task, self.used)
+            self._append(added)
+            for place in new:
+                self.rows[keys[place]] = len(self.rows)
+        return np.array([self.rows[key] for key in keys], np.int64)
+
+    def _append(self, added: dict[str, dict[str, Floats]]) -> None:
+        for part, columns in added.items():
+            known = self.columns.get(part)
+            self.columns[part] = (
+                columns
+                if known is None
+                else {
+                    name: np.concatenate([known[name], column]) for name, column in columns.items()
+                }
+            )
+
+
+def layers_of(view: View, book: LayerBook | None = None) -> Layers:
     """Price each distinct way to cut a layer once, and hand every slot its own.
 
-    Kernels and traffic alone; `in_stack` adds what the software makes of them.
+    Kernels and traffic alone; `in_stack` adds what the software makes of them. A `book` keeps
+    what was priced for the next table of the same task.
     """
-    task = view.task
+    own = book or LayerBook()
     table, back = _distinct(view)
-    used = Used()
-    count = len(table["tp"])
-    kinds = layer_kinds(task.model).kinds
-    found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
-    for rows, words in _groups(table):
-        keys = _keys(table, rows)
-        device = Device(task.cluster.pools[words["gpu"]].gpu, words["precision"], used)
-        for row, kind in enumerate(kinds):
-            priced = _layer(task.model, kind, keys, device, words)
-            _store(found[str(row)], rows, priced)
-        _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
-        _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
+    rows = own.rows_of(table, view.task)[back]
+    kinds = layer_kinds(view.task.model).kinds
 
     def gathered(name: str) -> LayerTime:
-        columns = {part: column[back] for part, column in found[name].items()}
+        columns = {part: column[rows] for part, column in own.columns[name].items()}
         modules = {module: columns.pop(module) for module in MODULES}
         return LayerTime(**columns, module_s=modules)
 
@@ -113,8 +139,23 @@ def layers_of(view: View) -> Layers:
         graphed=~is_word(view.plans, "cuda_graph", "none"),
         head=gathered("head"),
         embedding=gathered("embedding"),
-        used=used,
+        used=own.used,
     )
+
+
+def _price(table: dict[str, NDArray[Any]], task: Task, used: Used) -> dict[str, dict[str, Floats]]:
+    """Layer times of these keys: of every kind of layer, of the head and of the embedding."""
+    count = len(table["tp"])
+    kinds = layer_kinds(task.model).kinds
+    found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
+    for rows, words in _groups(table):
+        keys = _keys(table, rows)
+        device = Device(task.cluster.pools[words["gpu"]].gpu, words["precision"], used)
+        for row, kind in enumerate(kinds):
+            _store(found[str(row)], rows, _layer(task.model, kind, keys, device, words))
+        _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
+        _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
+    return found
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")

@@ -12,7 +12,7 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.base import StageBase, base_of
 from astra.timing.device import Used
-from astra.timing.layer import in_stack, layers_of
+from astra.timing.layer import LayerBook, in_stack, layers_of
 
 DATA_OVERLAP_SHOWS = 0.1  # of bucketed reductions: the last bucket and gaps; guessed
 
@@ -101,9 +101,9 @@ class StageTime:
         return traffic + self.optimizer_s(runs) + self.other_s(runs)
 
 
-def stage_base(view: View, stack: Stack) -> tuple[StageBase, Used]:
+def stage_base(view: View, stack: Stack, book: LayerBook | None = None) -> tuple[StageBase, Used]:
     """What the plans of a view share, and where its numbers come from."""
-    layers = in_stack(layers_of(view.shared), stack)
+    layers = in_stack(layers_of(view.shared, book), stack)
     return base_of(view.shared, layers, stack), layers.used
 
 

@@ -8,27 +8,37 @@ import pytest
 from tests.strategy.mixed_plans import small_model
 
 from astra.hardware.gpus_option import parse_gpus
-from astra.hardware.stack import find_stack
+from astra.hardware.stack import Stack, find_stack
 from astra.search.bulk import bulk_of
-from astra.search.find import Finder
+from astra.search.find import Best, Finder
 from astra.search.step import simulated_step
 from astra.strategy.enumerate import enumerate_plans
+from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Plans, Task
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 
-STACK = find_stack("megatron")
 TOP = 10
+QUICK, ALL = 24, 224  # spaces of the quick tests, and of all tests
+STACKS: dict[Runtime, str] = {
+    "megatron": "megatron",
+    "fsdp": "torch-fsdp",
+    "deepspeed": "deepspeed",
+}
 
 
-def steps_of(plans: Plans, task: Task) -> Floats:
-    view = view_of(plans, task, every_stage=True)
-    return simulated_step(plans, view.stages, stage_times(view, STACK)).step_s
+def stack_of(space: Space) -> Stack:
+    return find_stack(space.question.task.stack)
 
 
-def space_of(seed: int, **changes: Any) -> Space:
+def steps_of(plans: Plans, space: Space) -> Floats:
+    view = view_of(plans, space.question.task, every_stage=True)
+    return simulated_step(plans, view.stages, stage_times(view, stack_of(space))).step_s
+
+
+def space_of(seed: int) -> Space:
     """A small question: dense or with experts, loose or tight in memory."""
     dice = random.Random(seed)
     wide = dice.choice([1, 2, 6])
@@ -40,11 +50,36 @@ def space_of(seed: int, **changes: Any) -> Space:
         vocab=dice.choice([1000, 150_000]),
     )
     gpu = dice.choice(["h100", "a100-40g", "t4", "b200"])
-    cluster, _ = parse_gpus(f"{gpu}:{dice.choice([1, 2, 4, 8, 16])}")
-    task = Task(model=model, cluster=cluster, **changes)
+    many = [1, 2, 4, 8, 16] if seed < QUICK else [1, 2, 4, 8]
+    cluster, _ = parse_gpus(f"{gpu}:{dice.choice(many)}")
     precision = "fp16" if gpu == "t4" else "bf16"
     batch, length = dice.choice([2, 4, 6, 8]), dice.choice([1024, 2048, 8192])
-    return Space(Question(task, batch, length, precision=precision))
+    runtime: Runtime = "megatron"
+    if seed >= QUICK:  # other runtimes and more precisions than the quick tests have
+        runtime = dice.choice(["megatron", "megatron", "megatron", "fsdp", "deepspeed"])
+        if gpu in ("h100", "b200") and runtime == "megatron":
+            precision = dice.choice(["bf16", "fp8"])
+    task = Task(model=model, cluster=cluster, runtime=runtime, stack=STACKS[runtime])
+    return Space(Question(task, batch, length, precision=precision), _narrowed(dice, seed))
+
+
+def _narrowed(dice: random.Random, seed: int) -> dict[str, tuple[Any, ...]]:
+    """Now and then a dimension as a person sets it."""
+    if seed < QUICK or dice.random() < 0.6:
+        return {}
+    return dice.choice(
+        [
+            {"tp": (1, 2)},
+            {"micro_batch": (1, 2), "recompute": ("none", "full:uniform:1", "selective:layernorm")},
+            {"overlap_grad_reduce": (False, True)},
+            {"offload_optimizer_fraction": (0.0, 0.5)},
+        ]
+    )
+
+
+def found_in(space: Space) -> Best:
+    rules = rules_for(space.question.task.runtime)
+    return Finder(space, rules, stack_of(space), TOP, 0.05).run()
 
 
 def by_brute_force(space: Space) -> tuple[Floats, int]:
@@ -55,17 +90,16 @@ def by_brute_force(space: Space) -> tuple[Floats, int]:
         count += len(table)
         legal = table.take(judge(table, task, rules_for(task.runtime)).allowed)
         if len(legal):
-            fits = np.flatnonzero(bulk_of(legal, task, STACK).fits)
+            fits = np.flatnonzero(bulk_of(legal, task, stack_of(space)).fits)
             if len(fits):
-                found.append(steps_of(legal.take(fits), task))
+                found.append(steps_of(legal.take(fits), space))
     return np.sort(np.concatenate(found))[:TOP], count
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
+def compare_with_brute_force(seed: int) -> None:
     space = space_of(seed)
     best, count = by_brute_force(space)
-    found = Finder(space, rules_for("megatron"), STACK, TOP, 0.05).run()
+    found = found_in(space)
     np.testing.assert_allclose(found.step_s, best, rtol=1e-9)
     funnel = found.funnel
     assert funnel.candidates == count
@@ -74,17 +108,34 @@ def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
     assert (found.plans is None) == (len(best) == 0)
 
 
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
+    compare_with_brute_force(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(QUICK, ALL))
+def test_the_best_ten_of_many_more_spaces_are_those_of_brute_force(seed: int) -> None:
+    compare_with_brute_force(seed)
+
+
+def test_the_spaces_are_of_all_kinds() -> None:
+    tasks = [space_of(seed).question.task for seed in range(ALL)]
+    for runtime in STACKS:
+        for experts in (True, False):
+            kind = [t for t in tasks if t.runtime == runtime and (t.model.moe is None) != experts]
+            assert len(kind) >= 5
+
+
 def test_the_same_question_has_the_same_answer() -> None:
-    one, other = (
-        Finder(space_of(3), rules_for("megatron"), STACK, TOP, 0.05).run() for _ in range(2)
-    )
+    one, other = (found_in(space_of(3)) for _ in range(2))
     assert one.plans is not None and other.plans is not None
     np.testing.assert_array_equal(one.step_s, other.step_s)
     for name, column in one.plans.columns().items():
         np.testing.assert_array_equal(column, other.plans.columns()[name])
 
 
-@pytest.mark.parametrize("seed", range(0, 24, 3))
+@pytest.mark.parametrize("seed", range(0, QUICK, 3))
 def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
     space = space_of(seed)
     task = space.question.task
@@ -92,5 +143,5 @@ def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
         legal = table.take(judge(table, task, rules_for("megatron")).allowed)
         if len(legal):
             some = legal.take(np.arange(0, len(legal), max(len(legal) // 200, 1)))
-            bounds = bulk_of(some, task, STACK).bound_s
-            assert (bounds <= steps_of(some, task) * (1 + 1e-9)).all()
+            bounds = bulk_of(some, task, stack_of(space)).bound_s
+            assert (bounds <= steps_of(some, space) * (1 + 1e-9)).all()

@@ -6,10 +6,11 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import Memory, memory_base, memory_of
+from astra.model.kinds import layer_kinds
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
-from astra.strategy.view import View, views_of
+from astra.strategy.view import View, cuts_of, views_of
 from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
-from astra.timing.layer import LayerBook
+from astra.timing.layer import PARTS, LayerBook, LayerTime, in_stack, layers_of
 from astra.timing.stage import StageTime, stage_base, stage_times
 
 BLOCK_ROWS = 1 << 13  # plans whose columns stay in cache together
@@ -37,6 +38,24 @@ def bulk_of(
         bounds[some] = bound_s(view, stage_times(view, stack, shared[0]))
         filled[some] = filled_fraction(view, memory_of(view, stack, shared[1]), stack)
     return Bulk(bound_s=bounds, filled_fraction=filled, fits=filled <= 1 - margin)
+
+
+def work_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+    """A first bound that asks for no stages: the busiest one does no less than the mean. [s]
+
+    T >= m (all layers and ends, forward and backward) / p
+    """
+    layers = in_stack(layers_of(cuts_of(plans, task), book), stack)
+    total = np.zeros(len(plans))
+    for kind, count in zip(layers.kinds, layer_kinds(task.model).counts, strict=True):
+        total += count * _both_ways_s(kind)
+    total += _both_ways_s(layers.head) + _both_ways_s(layers.embedding)
+    return plans.micro_batches[0] * total / plans.pp[0]
+
+
+def _both_ways_s(time: LayerTime) -> Floats:
+    seconds: Floats = sum((getattr(time, name) for name in PARTS), np.zeros(1))
+    return seconds[0, 0]
 
 
 def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:

@@ -7,7 +7,7 @@ from heapq import nsmallest
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.search.bulk import bound_s, bulk_of
+from astra.search.bulk import bound_s, bulk_of, work_bound_s
 from astra.search.step import step_s
 from astra.strategy.enumerate import enumerate_layouts, variant_counts, variants_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
@@ -102,6 +102,12 @@ class Finder:
 
     def _open(self, layouts: Plans, counts: Ints) -> tuple[Plans, Floats]:
         """Bound layouts, try the best few, and keep those that can still win."""
+        quick = work_bound_s(layouts, self.task, self.stack, self.book)
+        useful = np.flatnonzero(quick < self.limit_s)
+        self.funnel.bounded += int(counts.sum() - counts[useful].sum())
+        layouts, counts = layouts.take(useful), counts[useful]
+        if not len(layouts):
+            return layouts, quick[useful]
         view = view_of(layouts, self.task)
         shared = stage_base(view, self.stack, self.book)
         bounds = bound_s(view, stage_times(view, self.stack, shared))

@@ -65,7 +65,7 @@ def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
     kinds = layer_kinds(model)
     if len(kinds.kinds) > 1 or every_stage:
         return _each_stage(plans, model)
-    return _ends_apart(plans)
+    return ends_apart(plans)
 
 
 def _alike(plans: Plans) -> bool:
@@ -79,7 +79,7 @@ def _alike(plans: Plans) -> bool:
     )
 
 
-def _ends_apart(plans: Plans) -> Stages:
+def ends_apart(plans: Plans) -> Stages:
     """One kind of layer: first stage, the slots' other stages, last stage."""
     stages = plans.stages
     slots = stages.shape[1]

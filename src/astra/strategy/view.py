@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from astra.hardware.topology import even_share
 from astra.strategy.held import Held, held_parameters
 from astra.strategy.plans import Floats, Ints, Plans, Task
-from astra.strategy.stages import Stages, recomputed_fraction, stages_of
+from astra.strategy.stages import Stages, ends_apart, recomputed_fraction, stages_of
 
 # What neither kernels nor traffic nor states depend on: how much of them is done again or moved.
 AFTERTHOUGHTS = ("recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction")
@@ -63,6 +63,12 @@ class View:
             used = np.where(here, counts, 0).sum(axis=(0, 1)) * self.plans.cp
             found = np.where(here, even_share(np.maximum(used, 1), limit), found)
         return found
+
+
+def cuts_of(plans: Plans, task: Task) -> View:
+    """A view that knows how plans are cut but not which kinds of layers their stages hold."""
+    itself = np.arange(len(plans))
+    return View(plans=plans, task=task, stages=ends_apart(plans), distinct=None, rows=itself)
 
 
 def views_of(plans: Plans, task: Task, block: int) -> Iterator[View]:

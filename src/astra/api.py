@@ -78,15 +78,21 @@ def plan(
     margin: float = 0.05,
     max_gpus: int | None = None,
     use_all: bool = False,
+    objective: str = "time",
+    min_tokens_per_s: float = 0.0,
+    fold: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> "Answer":
     """The best plans on one GPU type, proven: no plan of the space has a shorter simulated step.
 
     `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
-    your own. "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
+    your own. Plans that differ only in chunks, splits and recompute are folded into the best of
+    them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
+    reach `min_tokens_per_s`. "Nothing fits" is an answer: `plans` is empty and `nothing_fits`
+    says why.
     """
     from astra.hardware.stack import find_stack
-    from astra.search.answer import Wanted, answer
+    from astra.search.answer import Wanted, answer, fewest_gpus
     from astra.strategy.own_rules import read_own_rules
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
@@ -109,6 +115,7 @@ def plan(
         own_rules=read_own_rules(Path(rules), task) if rules is not None else (),
         top=top,
         margin=_margin(margin),
+        fold=fold,
     )
     request: dict[str, object] = {
         "model": shape.name,
@@ -122,8 +129,13 @@ def plan(
         "rules": None if rules is None else str(rules),
         "top": top,
         "memory_margin": margin,
+        "objective": objective,
         "notes": list(notes),
     }
+    if objective == "gpus":
+        return fewest_gpus(wanted, request, min_tokens_per_s, progress)
+    if objective != "time":
+        raise InputError(f"objective {objective!r}: use time or gpus.")
     return answer(wanted, request, progress)
 
 

@@ -14,6 +14,8 @@ from astra.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from astra.search.answer import Answer
+
 EXAMPLES = """\
 examples:
   astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
@@ -29,7 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_options(parser)
     job = parser.add_argument_group("the job")
     job.add_argument(
-        "--global-batch", metavar="N", required=True, help="samples per step, or 4M-tokens"
+        "--global-batch",
+        metavar="N[,N...]",
+        required=True,
+        help="samples per step, or 4M-tokens; several are compared",
     )
     job.add_argument("--seq-len", metavar="N", required=True, help="tokens per sample; 8k is 8192")
     job.add_argument("--precision", metavar="WORD", default="bf16", help="bf16, fp16 or fp8")
@@ -46,6 +51,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     space.add_argument("--rules", metavar="FILE", help="rules of your own; `astra rules --help`")
     space.add_argument("--max-gpus", metavar="N", help="use no more than this")
     space.add_argument("--use-all", action="store_true", help="use no fewer GPUs than given")
+    parser.add_argument(
+        "--objective",
+        metavar="WORD",
+        default="time",
+        help="time, or gpus: the fewest that fit or reach --min-tokens-per-s",
+    )
+    parser.add_argument("--min-tokens-per-s", metavar="X", default="0", help="with gpus")
+    parser.add_argument("--all", action="store_true", help="show near-identical plans too")
     parser.add_argument("--top", metavar="K", default="10", help="plans to show; default: 10")
     parser.add_argument(
         "--memory-margin", metavar="X", default="0.05", help="memory to keep free; default: 0.05"
@@ -54,15 +67,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.api import plan
-    from astra.report.answer import answer_json, answer_page
+    from astra.report.answer import answer_json, answer_page, batches_table
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
-    answer = plan(
+    batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
+    answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
+    chosen = max(answers, key=lambda each: each.best.tokens_per_s if each.best else 0.0)
+    if options.out is not None:
+        _keep(Path(options.out), answer_json(chosen, answers))
+    if options.json:
+        write_json(answer_json(chosen, answers))
+    else:
+        several = [batches_table(answers), ""] if len(answers) > 1 else []
+        print_parts(*several, *answer_page(chosen, options.out))
+    return 0
+
+
+def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
+    from astra.api import plan
+
+    return plan(
         options.model,
         gpus=options.gpus,
         cluster=options.cluster,
-        global_batch=_batch(options.global_batch, seq_len),
+        global_batch=batch,
         seq_len=seq_len,
         precision=word(options.precision, "--precision", ("bf16", "fp16", "fp8")),
         runtime=word(options.runtime, "--runtime", RUNTIMES),  # type: ignore[arg-type]
@@ -73,15 +101,13 @@ def run(options: argparse.Namespace) -> int:
         margin=number(options.memory_margin, "--memory-margin", least=0.0, most=0.9),
         max_gpus=None if options.max_gpus is None else whole(options.max_gpus, "--max-gpus"),
         use_all=options.use_all,
+        objective=word(options.objective, "--objective", ("time", "gpus")),
+        min_tokens_per_s=number(
+            options.min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15
+        ),
+        fold=not options.all,
         progress=_progress() if sys.stderr.isatty() and not options.json else None,
     )
-    if options.out is not None:
-        _keep(Path(options.out), answer_json(answer))
-    if options.json:
-        write_json(answer_json(answer))
-    else:
-        print_parts(*answer_page(answer, options.out))
-    return 0
 
 
 def _batch(text: str, seq_len: int) -> int:

@@ -1,5 +1,6 @@
 """The answer of a search for people: a sentence, the best plans, the funnel, where time goes."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,9 +13,37 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def answer_json(answer: Answer) -> dict[str, Any]:
+def answer_json(answer: Answer, batches: Sequence[Answer] = ()) -> dict[str, Any]:
+    """The answer; where several batches were compared, the best of each besides."""
     found: dict[str, Any] = msgspec.to_builtins(answer)
+    if len(batches) > 1:
+        found["batches"] = [_batch(each) for each in batches]
     return found
+
+
+def _batch(answer: Answer) -> dict[str, Any]:
+    best = answer.best
+    return {
+        "global_batch": answer.request["global_batch"],
+        "summary": best.summary if best else None,
+        "step_s": best.step_s if best else None,
+        "tokens_per_s": best.tokens_per_s if best else None,
+    }
+
+
+def batches_table(answers: Sequence[Answer]) -> "RenderableType":
+    """The best plan of each batch that was asked for."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("batch", "step", "tokens/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("best plan")
+    for row in map(_batch, answers):
+        step = "-" if row["step_s"] is None else seconds(row["step_s"])
+        rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
+        table.add_row(str(row["global_batch"]), step, rate, row["summary"] or "nothing fits")
+    return table
 
 
 def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from astra.hardware.stack import Stack
+from astra.hardware.topology import allowed_counts
 from astra.search.find import Best, Finder, Progress
 from astra.search.price import MARGIN, price_many
 from astra.search.priced import Priced
@@ -61,6 +62,7 @@ class Wanted:
     own_rules: Sequence[Rule] = ()
     top: int = 10
     margin: float = MARGIN
+    fold: bool = True  # near-identical plans as one
 
 
 def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None = None) -> Answer:
@@ -89,7 +91,29 @@ def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None
 
 def _best(wanted: Wanted, space: Space, progress: Progress | None = None) -> Best:
     rules = (*rules_for(space.question.task.runtime), *wanted.own_rules)
-    return Finder(space, rules, wanted.stack, wanted.top, wanted.margin).run(progress)
+    finder = Finder(space, rules, wanted.stack, wanted.top, wanted.margin, wanted.fold)
+    return finder.run(progress)
+
+
+def fewest_gpus(
+    wanted: Wanted, request: dict[str, object], tokens_per_s: float, progress: Progress | None
+) -> Answer:
+    """The best plans on the fewest GPUs that fit the model, or that reach a throughput.
+
+    More GPUs never take longer, so the least count is found by halving.
+    """
+    question = wanted.space.question
+    pool = question.task.cluster.pools[0]
+    cap = min(pool.count, question.task.cluster.max_gpus or pool.count)
+    counts = [count for count in allowed_counts(pool) if count <= cap]
+    tokens = question.global_batch * question.seq_len
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        best = _best(replace(wanted, top=1), _with_gpus(wanted.space, counts[middle]), progress)
+        reached = best.plans is not None and tokens / best.step_s[0] >= tokens_per_s
+        low, high = (low, middle) if reached else (middle + 1, high)
+    return answer(replace(wanted, space=_with_gpus(wanted.space, counts[low])), request, progress)
 
 
 def _plans(best: Best, task: Task) -> list[Plan]:
@@ -155,6 +179,4 @@ def _with_length(space: Space, seq_len: int) -> Space:
 
 
 def _changed(question: Question, **changes: object) -> Question:
-    from dataclasses import replace
-
     return replace(question, **changes)  # type: ignore[arg-type]

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import nsmallest
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.search.bulk import bound_s, bulk_of, work_bound_s
@@ -22,6 +22,7 @@ GROUP = 64  # layouts whose variants are looked at together
 BATCH = 48  # plans that are simulated together
 
 Progress = Callable[[int], None]
+Rows = NDArray[np.intp]
 
 
 @dataclass(slots=True)
@@ -50,6 +51,13 @@ class Best:
     closest_filled: float
 
 
+def family_of(plans: Plans, row: int) -> tuple[int, ...]:
+    """What makes two plans different in kind: degrees, micro-batch, sharding, traffic."""
+    columns = (plans.tp[0, 0], plans.pp[0], plans.dp[0, 0], plans.cp, plans.ep, plans.etp)
+    more = (plans.micro_batch, plans.sharding)
+    return tuple(int(column[row]) for column in (*columns, *more))
+
+
 class Finder:
     """One search: the K best so far, and the time that a plan must beat."""
 
@@ -60,8 +68,10 @@ class Finder:
         stack: Stack,
         top: int,
         margin: float,
+        fold: bool = False,
     ) -> None:
         self.space, self.rules, self.stack = space, rules, stack
+        self.fold = fold  # of plans that differ only in chunks, splits, recompute: the best one
         self.task = space.question.task
         self.top, self.margin = top, margin
         self.funnel = Funnel()
@@ -162,16 +172,29 @@ class Finder:
             batch = batch[bulk.bound_s[batch] < self.limit_s]
             if not len(batch):
                 break
-            self._simulate(plans.take(batch))
+            if self.fold:
+                batch = self._unmatched(plans, batch, bulk.bound_s)
+            if len(batch):
+                self._simulate(plans.take(batch))
+
+    def _unmatched(self, plans: Plans, rows: Rows, bounds: Floats) -> Rows:
+        """Without the plans that cannot beat the one of their kind that is known."""
+        best = {family_of(plan, 0): step for step, _, plan in self.found}
+        kept = [r for r in rows if bounds[r] < best.get(family_of(plans, int(r)), np.inf)]
+        return np.array(kept, np.intp)
 
     def _simulate(self, plans: Plans) -> None:
         view = view_of(plans, self.task, every_stage=True)
         shared = stage_base(view, self.stack, self.book)
         steps = step_s(plans, view.stages, stage_times(view, self.stack, shared))
-        self.funnel.simulated += len(plans)
         count = self.funnel.simulated
+        self.funnel.simulated += len(plans)
         new = [(float(step), count + row, plans.take([row])) for row, step in enumerate(steps)]
-        self.found = nsmallest(self.top, self.found + new, key=lambda entry: entry[:2])
+        ranked = sorted(self.found + new, key=lambda entry: entry[:2])
+        if self.fold:
+            first = {family_of(plan, 0): (step, at, plan) for step, at, plan in reversed(ranked)}
+            ranked = sorted(first.values(), key=lambda entry: entry[:2])
+        self.found = ranked[: self.top]
 
     def _remember_closest(self, plans: Plans, filled: Floats, fits: Flags) -> None:
         if not fits.any() and float(filled.min()) < self.closest[0]:

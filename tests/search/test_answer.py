@@ -1,0 +1,120 @@
+"""What `astra plan` answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import astra
+from astra.cli.main import run
+from astra.errors import InputError
+from astra.search.find import family_of
+from astra.strategy.plan_file import read_plans
+from astra.strategy.plans import plans_of
+
+SMALL: dict[str, Any] = {"gpus": "h100:16", "global_batch": 32, "seq_len": 4096}
+
+
+def test_the_plans_are_ranked_legal_and_fit() -> None:
+    answer = astra.plan("llama-3-8b", **SMALL)
+    assert [plan.rank for plan in answer.plans] == list(range(1, 11))
+    steps = [plan.step_s for plan in answer.plans]
+    assert steps == sorted(steps) and answer.best is answer.plans[0]
+    assert all(plan.memory.fits for plan in answer.plans)
+    for plan in answer.plans:
+        again = astra.predict_plan(plan.plan)
+        assert again.step_s == pytest.approx(plan.step_s, rel=1e-9)
+
+
+def test_near_identical_plans_are_folded_unless_asked_for() -> None:
+    folded = astra.plan("llama-3-8b", **SMALL)
+    whole = astra.plan("llama-3-8b", **SMALL, fold=False)
+    kinds = [family_of(plans_of([plan.plan]), 0) for plan in folded.plans]
+    assert len(set(kinds)) == len(kinds)
+    assert folded.plans[0].step_s == whole.plans[0].step_s
+    assert whole.plans[-1].step_s <= folded.plans[-1].step_s
+
+
+def test_the_funnel_accounts_for_every_candidate() -> None:
+    search = astra.plan("llama-3-8b", **SMALL).search
+    removed = sum(search.removed_by_rule.values())
+    assert removed + search.bounded + search.priced == search.candidates
+    assert search.out_of_memory <= search.priced
+
+
+def test_the_fewest_gpus_are_the_fewest_that_fit() -> None:
+    few = astra.plan("llama-3-8b", **SMALL, objective="gpus", settings=["recompute=none"])
+    assert few.best is not None
+    used = sum(few.best.gpus.values())
+    narrow = {**SMALL, "gpus": f"h100:{used // 2}"} if used > 1 else None
+    if narrow:
+        assert not astra.plan("llama-3-8b", **narrow, settings=["recompute=none"]).plans
+
+
+def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:
+    wanted = 60_000.0
+    few = astra.plan("llama-3-8b", **SMALL, objective="gpus", min_tokens_per_s=wanted)
+    assert few.best is not None and few.best.tokens_per_s >= wanted
+    used = sum(few.best.gpus.values())
+    less = astra.plan("llama-3-8b", **{**SMALL, "gpus": f"h100:{used - 1}"})
+    assert less.best is None or less.best.tokens_per_s < wanted
+
+
+def test_nothing_fits_is_an_answer_with_the_closest_plan_and_what_helps() -> None:
+    answer = astra.plan("llama-3-70b", gpus="a10:8", global_batch=16, seq_len=4096)
+    why = answer.nothing_fits
+    assert not answer.plans and why is not None and why.closest is not None
+    assert "GiB needed" in why.binding and not why.closest.memory.fits
+    assert any("GPUs" in change or "--seq-len" in change for change in why.tries)
+
+
+def test_a_space_emptied_by_rules_says_by_which(tmp_path: Path) -> None:
+    rules = tmp_path / "own.rules"
+    rules.write_text("all-gone: $tp >= 1\n")
+    answer = astra.plan("llama-3-8b", **SMALL, rules=rules)
+    assert answer.nothing_fits is not None and "all-gone" in answer.nothing_fits.binding
+
+
+def test_own_rules_are_obeyed(tmp_path: Path) -> None:
+    rules = tmp_path / "own.rules"
+    rules.write_text("$tensor_model_parallel_size > 1\n")
+    answer = astra.plan("llama-3-8b", **SMALL, rules=rules)
+    assert {plan.plan.pipelines[0].segments[0].tp for plan in answer.plans} == {1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"settings": ["tp=3x"]}, "not a whole number"),
+        ({"settings": ["tpp=2"]}, "Did you mean tp"),
+        ({"settings": ["tp=2", "tp=4"]}, "given twice"),
+        ({"gpus": "h100:8,a100:8"}, "one GPU type"),
+        ({"objective": "speed"}, "use time or gpus"),
+        ({"stack": "megatronn"}, "Did you mean megatron"),
+    ],
+)
+def test_bad_questions_are_errors_that_help(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        astra.plan("llama-3-8b", **{**SMALL, **changes})
+
+
+def test_the_kept_answer_is_read_back_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "result.json"
+    command = "plan llama-3-8b --gpus h100:8 --global-batch 16,32 --seq-len 4k --top 3 --json"
+    assert run([*command.split(), "--out", str(kept)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(kept.read_text())
+    assert [row["global_batch"] for row in printed["batches"]] == [16, 32]
+    assert len(read_plans(kept)) == 3
+    job = tmp_path / "job"
+    assert run(["export", str(kept), "--to", "megatron", "--rank", "all", "--out", str(job)]) == 0
+    assert (job / "rank-003" / "args.txt").exists()
+
+
+def test_a_batch_may_be_given_in_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "plan llama-3-8b --gpus h100:8 --global-batch 0.131072M-tokens --seq-len 4096 --json"
+    assert run([*command.split(), "--top", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["request"]["global_batch"] == 32

@@ -17,9 +17,10 @@ from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
-FIRST_TRIES = 4  # layouts of a table that are tried at once for a better best
+SCOUTED = 4  # layouts of a table that are tried at once, for a time to beat
+TRIED = 2  # plans of those that are simulated
 GROUP = 64  # layouts whose variants are looked at together
-BATCH = 48  # plans that are simulated together
+BATCH = 24  # plans that are simulated together
 
 Progress = Callable[[int], None]
 Rows = NDArray[np.intp]
@@ -56,6 +57,11 @@ def family_of(plans: Plans, row: int) -> tuple[int, ...]:
     columns = (plans.tp[0, 0], plans.pp[0], plans.dp[0, 0], plans.cp, plans.ep, plans.etp)
     more = (plans.micro_batch, plans.sharding)
     return tuple(int(column[row]) for column in (*columns, *more))
+
+
+def identity_of(plans: Plans, row: int) -> tuple[int, ...]:
+    """All columns of one plan: equal for no two plans of a space."""
+    return tuple(hash(column[..., row].tobytes()) for column in plans.columns().values())
 
 
 class Finder:
@@ -121,14 +127,25 @@ class Finder:
         view = view_of(layouts, self.task)
         shared = stage_base(view, self.stack, self.book)
         bounds = bound_s(view, stage_times(view, self.stack, shared))
-        order = np.argsort(bounds, kind="stable")
-        first = order[:FIRST_TRIES]
-        first = first[bounds[first] < self.limit_s]
-        if len(first):
-            self._variants(layouts.take(first))
-        later = np.setdiff1d(np.flatnonzero(bounds < self.limit_s), first)
-        self.funnel.bounded += int(counts.sum() - counts[later].sum() - counts[first].sum())
+        promising = np.argsort(bounds, kind="stable")[:SCOUTED]
+        promising = promising[bounds[promising] < self.limit_s]
+        if len(promising):
+            self._scout(layouts.take(promising))
+        later = np.flatnonzero(bounds < self.limit_s)
+        self.funnel.bounded += int(counts.sum() - counts[later].sum())
         return layouts.take(later), bounds[later]
+
+    def _scout(self, layouts: Plans) -> None:
+        """Simulate the best few variants of these layouts, only to know a time to beat."""
+        plans = variants_of(layouts, self.space)
+        allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
+        plans = plans.take(np.flatnonzero(allowed))
+        if len(plans):
+            bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
+            rows = np.flatnonzero(bulk.fits)
+            rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")][:TRIED]
+            if len(rows):
+                self._simulate(plans.take(rows))
 
     def _finish(self, waiting: list[tuple[Plans, Floats]]) -> None:
         """What is left, the most promising first, until no bound beats the K-th best."""
@@ -172,15 +189,18 @@ class Finder:
             batch = batch[bulk.bound_s[batch] < self.limit_s]
             if not len(batch):
                 break
-            if self.fold:
-                batch = self._unmatched(plans, batch, bulk.bound_s)
+            batch = self._unmatched(plans, batch, bulk.bound_s)
             if len(batch):
                 self._simulate(plans.take(batch))
 
+    def _key(self, plans: Plans, row: int) -> tuple[int, ...]:
+        """What counts as one plan: its kind where near-identical ones are folded."""
+        return family_of(plans, row) if self.fold else identity_of(plans, row)
+
     def _unmatched(self, plans: Plans, rows: Rows, bounds: Floats) -> Rows:
-        """Without the plans that cannot beat the one of their kind that is known."""
-        best = {family_of(plan, 0): step for step, _, plan in self.found}
-        kept = [r for r in rows if bounds[r] < best.get(family_of(plans, int(r)), np.inf)]
+        """Without the plans that cannot beat the same plan, or one of their kind, as known."""
+        best = {self._key(plan, 0): step for step, _, plan in self.found}
+        kept = [r for r in rows if bounds[r] < best.get(self._key(plans, int(r)), np.inf)]
         return np.array(kept, np.intp)
 
     def _simulate(self, plans: Plans) -> None:
@@ -191,10 +211,8 @@ class Finder:
         self.funnel.simulated += len(plans)
         new = [(float(step), count + row, plans.take([row])) for row, step in enumerate(steps)]
         ranked = sorted(self.found + new, key=lambda entry: entry[:2])
-        if self.fold:
-            first = {family_of(plan, 0): (step, at, plan) for step, at, plan in reversed(ranked)}
-            ranked = sorted(first.values(), key=lambda entry: entry[:2])
-        self.found = ranked[: self.top]
+        first = {self._key(plan, 0): (step, at, plan) for step, at, plan in reversed(ranked)}
+        self.found = sorted(first.values(), key=lambda entry: entry[:2])[: self.top]
 
     def _remember_closest(self, plans: Plans, filled: Floats, fits: Flags) -> None:
         if not fits.any() and float(filled.min()) < self.closest[0]:

@@ -9,6 +9,8 @@ that no large family rules. Nothing else is fitted here: no factor per family, m
 import math
 import re
 import sys
+from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, median
 
@@ -21,6 +23,7 @@ from astra.search.price import price_many
 
 ROUNDS = 6
 FEW = 10  # runs that say too little of how far they scatter
+UNKNOWN = 0.25  # spread where there are so few
 
 
 def log_errors(runs: list[Run], stack: Stack) -> dict[str, list[float]]:
@@ -40,12 +43,30 @@ def bias(runs: list[Run], stack: Stack) -> float:
 
 
 def spread(runs: list[Run], stack: Stack) -> float:
-    """80 % of a family's runs lie within this factor of the prediction; mean over families."""
-    ends = []
-    for errors in log_errors(runs, stack).values():
-        sizes = sorted(map(abs, errors))
-        ends.append(sizes[min(int(0.8 * len(sizes)), len(sizes) - 1)])
-    return round(math.expm1(fmean(ends)), 3)
+    """80 % of the runs lie within this fraction of the prediction, each family counted alike.
+
+    An answer widens it by the share of its time that is guessed; that is taken off here.
+    """
+    if len(runs) < FEW:
+        return UNKNOWN
+    families = Counter(run.family for run in runs)
+    plans = [run.plan for run in runs]
+    sizes = []
+    for run, priced in zip(runs, price_many(plans, stacks={stack.name: stack}), strict=True):
+        assert run.measured_step_s is not None
+        off = math.expm1(abs(math.log(priced.step_s / run.measured_step_s)))
+        sizes.append((off / (1 + priced.provenance.guessed_fraction), 1 / families[run.family]))
+    sizes.sort()
+    reached = accumulate(weight / len(families) for _, weight in sizes)
+    place = next((at for at, share in enumerate(reached) if share >= 0.8), len(sizes) - 1)
+    return round(sizes[place][0], 3)
+
+
+def spreads(runs: list[Run], stack: Stack) -> tuple[float, float]:
+    """Of dense models, and of those with experts; few runs of either say little."""
+    dense = [run for run in runs if run.plan.model.moe is None]
+    experts = [run for run in runs if run.plan.model.moe is not None]
+    return spread(dense or runs, stack), max(spread(experts, stack), spread(dense or runs, stack))
 
 
 def fitted(runs: list[Run], stack: Stack) -> Stack:
@@ -66,7 +87,10 @@ def write(stack: Stack) -> None:
         text = text.replace("[source]", "spread_fraction = 0.15\n\n[source]").replace(
             "\n\nspread", "\nspread"
         )
-    text = re.sub(r"spread_fraction = [0-9.]+", f"spread_fraction = {stack.spread_fraction}", text)
+    if "moe_spread_fraction" not in text:
+        text = text.replace("spread_fraction", "moe_spread_fraction = 0.3\nspread_fraction")
+    for name in ("spread_fraction", "moe_spread_fraction"):
+        text = re.sub(rf"(?m)^{name} = [0-9.]+", f"{name} = {getattr(stack, name)}", text)
     path.write_text(text, encoding="utf-8")
 
 
@@ -75,20 +99,20 @@ def main() -> None:
     timed = [run for run in found.runs if run.measured_step_s and is_timed(run.family)]
     names = sorted({run.plan.stack for run in timed})
     print(
-        f"{'stack':<20}{'runs':>6}{'families':>10}{'before':>9}{'factor':>9}{'left':>8}{'spread':>8}"
+        f"{'stack':<20}{'runs':>6}{'families':>10}{'before':>9}{'factor':>9}{'left':>8}{'spread':>8}{'MoE':>8}"
     )
     for name in names:
         runs = [run for run in timed if run.plan.stack == name]
         before = bias(runs, find_stack(name))
         stack = fitted(runs, find_stack(name))
-        width = max(spread(runs, stack), 0.15 if len(runs) < FEW else 0.0)
-        stack = msgspec.structs.replace(stack, spread_fraction=width)
+        dense, experts = spreads(runs, stack)
+        stack = msgspec.structs.replace(stack, spread_fraction=dense, moe_spread_fraction=experts)
         write(stack)
         families = len({run.family for run in runs})
         print(
             f"{name:<20}{len(runs):>6}{families:>10}{before:>+9.2f}"
             f"{stack.compute_factor:>9.3f}{bias(runs, stack):>+8.2f}"
-            f"{stack.spread_fraction:>8.2f}"
+            f"{stack.spread_fraction:>8.2f}{stack.moe_spread_fraction:>8.2f}"
         )
 
 

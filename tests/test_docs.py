@@ -36,3 +36,12 @@ def test_every_file_the_readme_links_to_is_there() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)\)", page)
     assert links and all((ROOT / link).exists() for link in links)
+
+
+def test_the_readme_gives_the_accuracy_that_was_measured() -> None:
+    import re
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    scores = re.findall(r"^\| (?:as shipped|with all those factors).*?\| ([\d.]+%)", page, re.M)
+    assert len(scores) == 2 and all(score in readme for score in scores)

@@ -8,15 +8,18 @@ Writes `docs/accuracy.md` (families, score, memory, ranking, the worst) and `val
 
 import csv
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
 from astra.fit.runs import Runs, read_runs
+from astra.fit.score import is_timed
 from astra.fit.steps import read_steps
 from astra.fit.validate import Row, Validation, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import accuracy_page
 from astra.search.price import price_many
+from astra.search.priced import Priced
 
 HERE = Path(__file__).parent
 COLUMNS = (
@@ -36,9 +39,23 @@ COLUMNS = (
 )
 
 
-def compared(found: Runs, stacks: dict[str, Stack] | None = None) -> Validation:
+def priced_by_plan(found: Runs, stacks: dict[str, Stack] | None = None) -> dict[int, Priced]:
     plans = [run.plan for run in found.runs]
-    priced = dict(zip(map(id, plans), price_many(plans, stacks=stacks), strict=True))
+    return dict(zip(map(id, plans), price_many(plans, stacks=stacks), strict=True))
+
+
+def covered(found: Runs, priced: dict[int, Priced]) -> float:
+    """Share of measured steps inside their 80 % interval; each family counts alike."""
+    families: dict[str, list[bool]] = {}
+    for run in found.runs:
+        if run.measured_step_s and is_timed(run.family):
+            answer = priced[id(run.plan)]
+            inside = answer.step_s_low <= run.measured_step_s <= answer.step_s_high
+            families.setdefault(run.family, []).append(inside)
+    return fmean(fmean(inside) for inside in families.values())
+
+
+def compared(found: Runs, priced: dict[int, Priced]) -> Validation:
     return validate(
         found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped, worst=15
     )
@@ -62,13 +79,17 @@ def _bare(stack: Stack) -> Stack:
 
 def main() -> None:
     runs = read_runs(HERE / "runs" / "one-type.csv")
-    one = compared(runs)
-    bare = compared(runs, {name: _bare(find_stack(name)) for name in stack_names()})
-    mixed = compared(read_runs(HERE / "runs" / "mixed.csv"))
+    ours = priced_by_plan(runs)
+    one = compared(runs, ours)
+    plain = {name: _bare(find_stack(name)) for name in stack_names()}
+    bare = compared(runs, priced_by_plan(runs, plain))
+    several = read_runs(HERE / "runs" / "mixed.csv")
+    mixed = compared(several, priced_by_plan(several))
     write_cases(one.runs + mixed.runs)
     steps = read_steps(HERE / "runs" / "h200-steps.jsonl")
     priced = price_many([step.plan for step in steps])
-    page = accuracy_page(one, bare, mixed, list(zip(steps, priced, strict=True)))
+    timed = list(zip(steps, priced, strict=True))
+    page = accuracy_page(one, bare, mixed, timed, covered(runs, ours))
     (HERE.parent / "docs" / "accuracy.md").write_text(page, encoding="utf-8")
     print(f"score {one.score:.1%}, memory {one.memory.mean_abs_error_fraction or 0:.1%}")
 

@@ -9,21 +9,24 @@ True
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.api import plan, predict, predict_plan
+    from astra.api import explain, plan, predict, predict_plan
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
     from astra.report.frame import to_frame, to_rows
     from astra.search.answer import Answer
+    from astra.search.explain import Explanation
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
 
 __all__ = [
     "Answer",
+    "Explanation",
     "InputError",
     "Plan",
     "Priced",
+    "explain",
     "find_gpu",
     "find_model",
     "plan",
@@ -36,9 +39,11 @@ __all__ = [
 
 _HOMES = {
     "Answer": "astra.search.answer",
+    "Explanation": "astra.search.explain",
     "InputError": "astra.errors",
     "Plan": "astra.strategy.plan",
     "Priced": "astra.search.priced",
+    "explain": "astra.api",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",
     "plan": "astra.api",

@@ -14,7 +14,8 @@ from astra.strategy.settle import Settled, Wish, settle
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
-    from astra.search.answer import Answer
+    from astra.search.answer import Answer, Wanted
+    from astra.search.explain import Explanation
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
 
@@ -117,26 +118,31 @@ def plan(
         margin=_margin(margin),
         fold=fold,
     )
-    request: dict[str, object] = {
-        "model": shape.name,
-        "gpus": {pool.gpu.name: pool.count for pool in machines.pools},
-        "global_batch": global_batch,
-        "seq_len": seq_len,
-        "runtime": runtime,
-        "stack": software.name,
-        "precision": precision,
-        "set": list(settings),
-        "rules": None if rules is None else str(rules),
-        "top": top,
-        "memory_margin": margin,
-        "objective": objective,
-        "notes": list(notes),
-    }
+    said = {"set": list(settings), "rules": None if rules is None else str(rules)}
+    request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
     if objective == "gpus":
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
     if objective != "time":
         raise InputError(f"objective {objective!r}: use time or gpus.")
     return answer(wanted, request, progress)
+
+
+def _request(wanted: "Wanted") -> dict[str, object]:
+    """What a result says of the question it answers."""
+    question = wanted.space.question
+    return {
+        "model": question.task.model.name,
+        "gpus": {pool.gpu.name: pool.count for pool in question.task.cluster.pools},
+        "max_gpus": question.task.cluster.max_gpus,
+        "use_all": question.use_all,
+        "global_batch": question.global_batch,
+        "seq_len": question.seq_len,
+        "runtime": question.task.runtime,
+        "stack": wanted.stack.name,
+        "precision": question.precision,
+        "top": wanted.top,
+        "memory_margin": wanted.margin,
+    }
 
 
 def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":
@@ -153,6 +159,27 @@ def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
     return price(found, margin=_margin(margin))
+
+
+def explain(
+    plan: "str | Path | Plan | Priced | Answer",
+    against: str | None = None,
+    rank: int = 1,
+    *,
+    quick: bool = False,
+    margin: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> "Explanation":
+    """Why a plan is as fast as it is, what binds, what the next plans lose, what would change.
+
+    `plan` is an answer of `plan`, a priced or a bare plan, or a file with any of them. `against`
+    asks why not the best plan with these settings, `"tp=4 pp=8"`. `quick` leaves out the searches
+    for what would change.
+    """
+    from astra.search.explain import explain_source
+
+    kept = None if margin is None else _margin(margin)
+    return explain_source(plan, against, rank, quick=quick, margin=kept, say=say)
 
 
 def _model(model: "str | Path | Model") -> "Model":

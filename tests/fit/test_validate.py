@@ -30,11 +30,11 @@ def stage(number: int) -> SimpleNamespace:
 
 
 def priced(plan: Plan, step_s: float | None, fits: bool | None = True) -> Priced:
-    """A prediction of 10 GiB allocated, 11 reserved, 1 outside of the allocator."""
+    """A prediction of 10 GiB allocated, 12 reserved, 1 of them outside of the allocator."""
     memory = SimpleNamespace(
         fits=fits,
         allocated_bytes=10 * GIB,
-        reserved_bytes=11 * GIB,
+        reserved_bytes=12 * GIB,
         worst_pipeline=0,
         worst_stage=0,
         stages=(stage(0), stage(1)),

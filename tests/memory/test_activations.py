@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tests.search import some_plans
 from tests.search.some_plans import changed, stack, view, with_segments
 
+from astra.api import predict
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.memory.stage import memory_of
@@ -190,3 +191,21 @@ def test_a_larger_micro_batch_never_needs_less(plan: Plan, same_batch: bool) -> 
     small, large = (memory_of(view(each), DRY) for each in (plan, larger))
     assert (large.allocated_bytes >= small.allocated_bytes * (1 - 1e-12)).all()
     assert np.array_equal(large.weights_bytes, small.weights_bytes)
+
+
+def test_torchtitans_selective_keeps_every_second_product() -> None:
+    """Llama 3 8B, tensor by tensor: input, wq, wv, attention, w1, w2 (wk, wo, w3 done again)."""
+
+    def kept(recompute: str) -> float:
+        plan = predict(
+            "llama-3-8b", gpus="h100:8", runtime="fsdp", recompute=recompute, global_batch=8
+        ).plan
+        plan = changed(plan, seq_len=4096)
+        return float(memory_of(view(plan), DRY).activations_bytes.item())
+
+    hidden, keys, ffn = 4096, 1024, 14336
+    counted = 4096 * (2 * (hidden * 4 + keys + ffn) + 4 * 32)
+    none, some, full = kept("none"), kept("selective"), kept("full")
+    working = full - 32 * 4096 * 2 * hidden  # of the layer that is done again
+    assert (some - working) / 32 == pytest.approx(counted, rel=0.1)
+    assert full < some < none

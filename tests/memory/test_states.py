@@ -173,4 +173,7 @@ def test_what_leaves_the_gpu_by_offload_arrives_on_the_host(plan: Plan, fraction
 
 def test_a_checkpoint_holds_every_parameter_once_however_it_is_cut() -> None:
     sizes = {price(plan).checkpoint_bytes for plan in some_plans.legal_plans("llama-3-8b", 5)}
-    assert sizes == {14.0 * parameters(find_model("llama-3-8b")).total}
+    total = parameters(find_model("llama-3-8b")).total
+    assert sizes == {14.0 * total}
+    (plan,) = some_plans.legal_plans("llama-3-8b", 1)
+    assert price(changed(plan, moment_dtypes=("fp8", "bf16"))).checkpoint_bytes == 9.0 * total

@@ -88,7 +88,7 @@ def test_each_gpu_type_is_as_full_as_its_own_memory(capsys: pytest.CaptureFixtur
     plan = some_plans.with_gpus(plan, smaller)
     found = price(plan)
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    slack = found.memory.reserved_bytes / found.memory.allocated_bytes
+    slack = found.memory.slack
     shown = lines(found, capsys)
     for row in found.memory.stages:
         needed = row.allocated_bytes * slack + row.runtime_bytes

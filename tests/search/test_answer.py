@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import astra
 from astra.cli.main import run
 from astra.errors import InputError
+from astra.report.answer import safer
 from astra.search.find import family_of
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plans import plans_of
@@ -118,3 +120,21 @@ def test_a_batch_may_be_given_in_tokens(capsys: pytest.CaptureFixture[str]) -> N
     command = "plan llama-3-8b --gpus h100:8 --global-batch 0.131072M-tokens --seq-len 4096 --json"
     assert run([*command.split(), "--top", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["request"]["global_batch"] == 32
+
+
+def test_a_plan_that_may_not_fit_comes_with_a_safer_one() -> None:
+    answer = astra.plan("llama-3-8b", **SMALL)
+    first = answer.plans[0]
+
+    def with_chance(chance: float) -> Any:
+        memory = msgspec.structs.replace(first.memory, fit_probability=chance)
+        return msgspec.structs.replace(first, memory=memory)
+
+    def later(chance: float) -> Any:
+        return msgspec.structs.replace(with_chance(chance), rank=2, step_s=first.step_s * 1.1)
+
+    assert safer((with_chance(0.99), later(1.0))) == []
+    (said,) = safer((with_chance(0.6), later(0.97)))
+    assert "plan 2 is 10.0% slower" in said and "97%" in said
+    (said,) = safer((with_chance(0.6), later(0.7)))
+    assert "--memory-margin" in said

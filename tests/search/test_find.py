@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.strategy.mixed_plans import small_model
@@ -12,9 +13,10 @@ from astra.hardware.stack import Stack, find_stack
 from astra.search.bulk import bulk_of
 from astra.search.find import Best, Finder
 from astra.search.step import simulated_step
+from astra.strategy import enumerate as enumerate_module
 from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plan import Runtime
-from astra.strategy.plans import Floats, Plans, Task
+from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
 from astra.strategy.view import view_of
@@ -145,3 +147,46 @@ def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
             some = legal.take(np.arange(0, len(legal), max(len(legal) // 200, 1)))
             bounds = bulk_of(some, task, stack_of(space)).bound_s
             assert (bounds <= steps_of(some, space) * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("seed", (1, 5, 8, 12, 19))
+def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = found_in(space_of(seed))
+    monkeypatch.setattr(enumerate_module, "CHUNK_ROWS", 256)
+    cut = found_in(space_of(seed))
+    assert whole.funnel.candidates == cut.funnel.candidates
+    np.testing.assert_allclose(whole.step_s, cut.step_s, rtol=1e-12)
+    if cut.plans is not None:
+        task = space_of(seed).question.task
+        written = {
+            msgspec.json.encode(plan_at(cut.plans, row, task)) for row in range(len(cut.plans))
+        }
+        assert len(written) == len(cut.plans), "no plan is listed twice"
+
+
+def kinds_of(plans: Plans) -> Ints:
+    """Degrees, micro-batch and sharding of every plan. (plan, setting)"""
+    degrees = [plans.tp[0, 0], plans.pp[0], plans.dp[0, 0], plans.cp, plans.ep, plans.etp]
+    return np.stack([*degrees, plans.micro_batch, plans.sharding], axis=1).astype(np.int64)
+
+
+@pytest.mark.parametrize("seed", (1, 5, 8, 12, 19))
+def test_folded_plans_are_the_best_of_each_kind(seed: int) -> None:
+    space = space_of(seed)
+    task = space.question.task
+    kinds: dict[tuple[int, ...], float] = {}
+    for table in enumerate_plans(space):
+        legal = table.take(judge(table, task, rules_for("megatron")).allowed)
+        fits = legal.take(np.flatnonzero(bulk_of(legal, task, stack_of(space)).fits))
+        if len(fits):
+            order = np.argsort(steps := steps_of(fits, space), kind="stable")
+            kind = kinds_of(fits)[order]
+            _, first = np.unique(kind, axis=0, return_index=True)
+            for place in first:
+                step = float(steps[order[place]])
+                key = tuple(kind[place])
+                kinds[key] = min(step, kinds.get(key, np.inf))
+    found = Finder(space, rules_for("megatron"), stack_of(space), TOP, 0.05, fold=True).run()
+    np.testing.assert_allclose(found.step_s, sorted(kinds.values())[:TOP], rtol=1e-9)

@@ -15,6 +15,7 @@ from tests.support.random_plans import random_plan
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Mla, Model, Moe
 from astra.model.zoo import find_model
+from astra.strategy.advice import explain
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import FLAGS, Plans, concatenate, plans_of, task_of
 from astra.strategy.rules.book import broken_rules, judge, rules_for
@@ -414,3 +415,16 @@ def test_a_mixed_plan_is_flagscales_and_not_megatrons() -> None:
 def test_flags_of_a_table_are_booleans_so_that_not_means_not() -> None:
     table = plans_of(plans_of_one_task("mixed"))
     assert all(getattr(table, name).dtype == np.bool_ for name in FLAGS)
+
+
+def test_a_broken_rule_names_the_segments_that_differ() -> None:
+    plan = next(each for each in map(mixed_plan, range(400)) if len(each.pipelines[0].segments) > 1)
+    first, *rest = plan.pipelines[0].segments
+    segments = (
+        msgspec.structs.replace(first, tp=8),
+        *(msgspec.structs.replace(each, tp=6) for each in rest),
+    )
+    pipelines = (msgspec.structs.replace(plan.pipelines[0], segments=segments),)
+    plan = msgspec.structs.replace(plan, pipelines=pipelines)
+    rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.about.split())
+    assert "segments[0].tp 8, segments[1].tp 6" in explain(plan, rule)

@@ -12,6 +12,7 @@ from astra.errors import InputError, did_you_mean, shorten
 COMMANDS = {
     "plan": "the best plans for a model on the GPUs you have",
     "predict": "one plan, checked and priced",
+    "explain": "why this plan, and why not that one",
     "export": "launch files for a plan",
     "validate": "predictions against measured runs",
     "models": "the models that are known, or one model's shape and counts",

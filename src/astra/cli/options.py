@@ -113,10 +113,11 @@ def wish_of(options: argparse.Namespace) -> "Wish":
 
 
 def thousands(text: str) -> str:
-    """`8k` tokens are 8,192."""
+    """`8k` tokens are 8,192, and `1M` are 1,048,576."""
     number, unit = text[:-1], text[-1:].lower()
+    units = {"k": 1024, "m": 1024**2}
     short = number.isdecimal() and len(number) < 7
-    return str(int(number) * 1024) if unit == "k" and short else text
+    return str(int(number) * units[unit]) if unit in units and short else text
 
 
 def _savers(options: argparse.Namespace) -> dict[str, Any]:

@@ -177,14 +177,12 @@ def predicted_memory_bytes(run: Run, priced: "Priced") -> float | None:
         if not run.memory_at_last_stage:
             return memory.allocated_bytes
         return allocated_bytes(stages[max(stages)])
-    if run.memory_kind == "reserved":
+    if run.memory_kind == "device":
         return memory.reserved_bytes
-    if run.memory_kind != "device" or memory.reserved_bytes is None:
+    if run.memory_kind != "reserved":
         return None
-    worst = stages.get((memory.worst_pipeline, memory.worst_stage))
-    if worst is None or worst.runtime_bytes is None:
-        return None
-    return memory.reserved_bytes + worst.runtime_bytes
+    worst = stages[memory.worst_pipeline, memory.worst_stage]
+    return memory.reserved_bytes - worst.runtime_bytes  # by the allocator alone
 
 
 def allocated_bytes(stage: "StageMemory") -> float | None:

@@ -27,6 +27,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer
     slack_fraction: float = 0.04  # reserved over allocated memory
     spread_fraction: float = 0.15  # 80 % of measured steps lie within this of the prediction
+    moe_spread_fraction: float = 0.3  # the same for models with experts
     source: Source
 
 

@@ -63,6 +63,31 @@ def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
     return cut.tokens * per_token
 
 
+def by_operator_bytes(kind: LayerKind, cut: Cut, task: Task) -> Floats:
+    """Kept of one layer where operators are chosen: torchtitan's `selective`.
+
+    It keeps the layer's input, attention's output and every second matrix product's, and does
+    the rest again. Half of the products' widths stands for every second one.
+    """
+    model = task.model
+    hidden, queries = model.hidden, model.heads * model.head_dim
+    latent = model.mla.kv_lora_rank + (model.mla.q_lora_rank or 0) if model.mla else 0
+    values = model.heads * model.mla.v_head_dim if model.mla else queries
+    keys = values if model.mla else model.kv_heads * model.head_dim
+    ups = 1 + model.gated_mlp
+    if kind.mlp == "moe" and model.moe:
+        routed = model.moe.top_k * ROUTING_IMBALANCE
+        mlp = (
+            routed * (ups * model.moe.moe_ffn + hidden) / cut.sp
+            + ups * model.moe.shared_ffn / cut.tp
+        )
+    else:
+        mlp = ups * model.ffn / cut.tp + hidden / cut.sp
+    attention = (queries / cut.tp + 2 * keys / cut.kv) + (latent + hidden) / cut.sp
+    kept = hidden / cut.sp + values / cut.tp + (attention + mlp) / 2
+    return cut.tokens * (cut.element * kept + 4.0 * model.heads / cut.tp)
+
+
 def checkpoint_bytes(model: Model, cut: Cut) -> Floats:
     """The input of a layer, all that full recompute keeps of it."""
     return cut.tokens * cut.element * model.hidden / cut.sp

@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
-from astra.memory.activations import Cut, checkpoint_bytes, cut_of, layer_bytes, routed_tokens
+from astra.memory.activations import (
+    Cut,
+    by_operator_bytes,
+    checkpoint_bytes,
+    cut_of,
+    layer_bytes,
+    routed_tokens,
+)
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
@@ -146,19 +153,24 @@ def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Fl
     input_bytes = checkpoint_bytes(model, cut)
     again = fraction * checkpoints
     kept = np.where(stages.head, 2 * input_bytes, 0.0)  # around the final norm
+    selective = is_recompute(stages.of(plans.recompute), "selective")
+    by_operator = selective & (view.task.runtime == "fsdp")
     largest, gone = np.zeros(stages.count.shape), np.zeros(stages.count.shape)
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, cut, view.task) * stack.activation_factor
         moved = np.minimum(offloaded_values(view, kind) * cut.element, whole)
         if stack.dropout:
             whole = whole + 2.0 * cut.tokens * model.hidden / cut.sp
+        held = whole
+        if by_operator.any():
+            held = np.where(by_operator, by_operator_bytes(kind, cut, view.task), whole)
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
         gone = gone + layers * moved * (1 - fraction)
-        kept = kept + layers * ((whole - moved) * (1 - fraction) + input_bytes * again)
+        kept = kept + layers * ((held - moved) * (1 - fraction) + input_bytes * again)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)
-    return kept, gone, np.where(fraction > 0, largest * group, 0.0)
+    return kept, gone, np.where((fraction > 0) | by_operator, largest * group, 0.0)
 
 
 def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:

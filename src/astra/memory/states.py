@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.strategy.plans import WORDS, Floats, Plans, Task
+from astra.strategy.plans import Floats, Plans, Task, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-
-DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +57,6 @@ def states(view: View) -> States:
     )
 
 
-def _dtype_bytes(plans: Plans, column: str) -> Floats:
-    sizes = np.array([DTYPE_BYTES[word] for word in WORDS[column]])
-    return sizes[getattr(plans, column)]
-
-
 def _weight_bytes(plans: Plans) -> Floats:
     """bf16 or fp16 weights. fp8 keeps an fp8 copy and its transpose, and where the optimizer can
     write fp8 weights itself (`--fp8-param-gather`), nothing else.
@@ -81,13 +74,13 @@ def _gradient_bytes(plans: Plans, task: Task) -> Floats:
     """The buffer that micro-batches add into has the dtype that is reduced; FSDP2's is fp32."""
     if task.runtime == "fsdp":
         return np.full(len(plans), 4.0)
-    return _dtype_bytes(plans, "grad_reduce_dtype")
+    return dtype_bytes(plans, "grad_reduce_dtype")
 
 
 def _optimizer_bytes(plans: Plans, task: Task) -> Floats:
     """Master weights and Adam's two moments; where the weights are fp32 they are the master."""
-    master = _dtype_bytes(plans, "master_dtype")
+    master = dtype_bytes(plans, "master_dtype")
     wide = is_word(plans, "precision", "fp32") | (task.runtime == "fsdp")
     master = np.where(wide, 0.0, master)
-    moments = _dtype_bytes(plans, "first_moment_dtype") + _dtype_bytes(plans, "second_moment_dtype")
+    moments = dtype_bytes(plans, "first_moment_dtype") + dtype_bytes(plans, "second_moment_dtype")
     return master + moments

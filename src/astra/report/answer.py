@@ -12,6 +12,8 @@ from astra.search.priced import Priced
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+SURE = 0.95  # of fitting
+
 
 def answer_json(answer: Answer, batches: Sequence[Answer] = ()) -> dict[str, Any]:
     """The answer; where several batches were compared, the best of each besides."""
@@ -57,6 +59,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         sentence(best),
         "",
         _table(answer.plans),
+        *safer(answer.plans),
         "",
         funnel(answer),
         "",
@@ -70,8 +73,22 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None
         else f"Kept in {saved}. Next:",
+        f"  astra explain {next_file}",
         f"  astra export {next_file} --to megatron --out job",
     ]
+
+
+def safer(plans: tuple[Priced, ...]) -> list[str]:
+    """Where the best fills its GPUs to the brim: the fastest one that surely fits."""
+    best = plans[0]
+    if best.memory.fit_probability >= SURE:
+        return []
+    sure = [plan for plan in plans if plan.memory.fit_probability >= SURE]
+    if not sure:
+        return ["None of these is sure to fit; a larger --memory-margin finds some that are."]
+    slower = sure[0].step_s / best.step_s - 1
+    said = f"{sure[0].memory.fit_probability:.0%}"
+    return [f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability {said}."]
 
 
 def _notes(answer: Answer) -> list[str]:

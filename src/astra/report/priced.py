@@ -54,7 +54,7 @@ def sentence(priced: Priced) -> str:
         f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step of "
         f"{plan.global_batch:,} x {plan.seq_len:,} tokens ({priced.tokens_per_s:,.0f} tokens/s, "
         f"MFU {priced.mfu_fraction:.1%} of the {plan.precision} peak) with {priced.summary}; "
-        f"it {fits}."
+        f"it {fits} (probability {priced.memory.fit_probability:.0%})."
     )
 
 
@@ -86,8 +86,9 @@ def page(priced: Priced) -> list["RenderableType"]:
         parts.append(_line("assumed", "; ".join(priced.assumed)))
     known = priced.provenance
     share = (
-        f"kernels {known.measured_fraction:.0%} measured, {known.fitted_fraction:.0%} fitted, "
-        f"{known.guessed_fraction:.0%} guessed; step times of the stack {priced.plan.stack} "
+        f"{known.measured_fraction:.0%} of the busy time measured, "
+        f"{known.fitted_fraction:.0%} fitted, {known.guessed_fraction:.0%} guessed; "
+        f"step times of the stack {priced.plan.stack} "
         "(`--json` names each source)"
     )
     parts.append(_line("sources", share))
@@ -139,7 +140,7 @@ def memory_bars(priced: Priced) -> "RenderableType":
     from rich.table import Table
 
     memory, usable = priced.memory, _usable(priced)
-    slack = memory.reserved_bytes / memory.allocated_bytes
+    slack = memory.slack
     mixed = len({row.gpu for row in memory.stages}) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("stage", justify="right", no_wrap=True)

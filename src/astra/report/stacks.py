@@ -21,7 +21,8 @@ MEANINGS = {
     "activation_factor": "kept activations over those counted",
     "logits_bytes": "bytes per logit at the loss",
     "slack_fraction": "reserved over allocated memory, less one",
-    "spread_fraction": "80 % of measured steps lie within this",
+    "spread_fraction": "80 % of measured steps of dense models lie within this",
+    "moe_spread_fraction": "and of models with experts",
 }
 
 

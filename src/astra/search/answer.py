@@ -3,12 +3,14 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.errors import either
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
-from astra.search.find import Best, Finder, Progress
+from astra.search.find import Best, Finder, Funnel, Progress
 from astra.search.price import MARGIN, price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
@@ -17,7 +19,16 @@ from astra.strategy.rules.book import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Question, Space
 
+if TYPE_CHECKING:
+    from astra.search.explain import Explanation
+
 GROWTH = (2, 4, 8)  # times as many GPUs that are tried when nothing fits
+FRUGAL: dict[str, tuple[Any, ...]] = {  # what needs the least memory
+    "micro_batch": (1,),
+    "recompute": ("full:uniform:1",),
+    "offload_optimizer_fraction": (1.0,),
+    "overlap_ep": (False,),
+}
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +63,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def best(self) -> Priced | None:
         return self.plans[0] if self.plans else None
 
+    def explain(
+        self, rank: int = 1, against: str | None = None, quick: bool = False
+    ) -> "Explanation":
+        """Why the plan of this rank, and why not those of these settings (`"tp=4 pp=8"`)."""
+        from astra.search.explain import explain_source
+
+        return explain_source(self, against, rank, quick=quick)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -73,6 +92,7 @@ def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None
     priced = price_many(_plans(best, task), wanted.margin)
     ranked = [msgspec.structs.replace(p, rank=place) for place, p in enumerate(priced, 1)]
     funnel = best.funnel
+    nothing = None if ranked else _nothing(wanted, best)
     return Answer(
         request=request,
         search=Search(
@@ -85,14 +105,20 @@ def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None
             seconds=round(time.perf_counter() - start, 3),
         ),
         plans=tuple(ranked),
-        nothing_fits=None if ranked else _nothing(wanted, best),
+        nothing_fits=nothing,
     )
 
 
 def _best(wanted: Wanted, space: Space, progress: Progress | None = None) -> Best:
-    rules = (*rules_for(space.question.task.runtime), *wanted.own_rules)
-    finder = Finder(space, rules, wanted.stack, wanted.top, wanted.margin, wanted.fold)
-    return finder.run(progress)
+    return _finder(wanted, space).run(progress)
+
+
+def _finder(wanted: Wanted, space: Space) -> Finder:
+    return Finder(space, _rules(wanted), wanted.stack, wanted.top, wanted.margin, wanted.fold)
+
+
+def _rules(wanted: Wanted) -> tuple[Rule, ...]:
+    return (*rules_for(wanted.space.question.task.runtime), *wanted.own_rules)
 
 
 def fewest_gpus(
@@ -124,46 +150,61 @@ def _plans(best: Best, task: Task) -> list[Plan]:
 
 def _nothing(wanted: Wanted, best: Best) -> NothingFits:
     """The binding constraint: the space is empty, rules empty it, or memory does."""
-    task = wanted.space.question.task
     if best.closest is None:
-        removed = sorted(best.funnel.removed_by_rule.items(), key=lambda item: -item[1])
-        if not best.funnel.candidates:
-            return NothingFits(closest=None, binding="the space holds no plan", tries=_widen())
-        names = ", ".join(f"{name} ({count:,})" for name, count in removed[:3])
-        return NothingFits(
-            closest=None, binding=f"rules remove every plan: {names}", tries=_widen()
-        )
+        return _emptied(wanted, best.funnel)
+    task = wanted.space.question.task
     (closest,) = price_many([plan_at(best.closest, 0, task)], wanted.margin)
     memory = closest.memory
-    needed = best.closest_filled * memory.usable_bytes / 2**30
     usable = memory.usable_bytes * (1 - wanted.margin) / 2**30
-    stage = memory.stages[memory.worst_stage]
     binding = (
-        f"memory of stage {memory.worst_stage} on {stage.gpu}: {needed:.1f} GiB needed, "
-        f"{usable:.1f} GiB usable"
+        f"memory of stage {memory.worst_stage} on {memory.worst.gpu}: "
+        f"{memory.reserved_bytes / 2**30:.1f} GiB needed, {usable:.1f} GiB usable"
     )
     return NothingFits(closest=closest, binding=binding, tries=_more(wanted))
 
 
-def _widen() -> tuple[str, ...]:
-    return ("a batch or sequence length that more degrees divide", "fewer --set or --rules")
+def _emptied(wanted: Wanted, funnel: Funnel) -> NothingFits:
+    """No plan was left to price: what the rule that removes most of them speaks of may change."""
+    if not funnel.candidates:
+        tries = ("a batch or sequence length that more degrees divide", "fewer --set")
+        return NothingFits(closest=None, binding="the space holds no plan", tries=tries)
+    removed = sorted(funnel.removed_by_rule.items(), key=lambda item: -item[1])
+    names = ", ".join(f"{name} ({count:,})" for name, count in removed[:3])
+    rules = {rule.name: rule for rule in _rules(wanted)}
+    first = rules[removed[0][0]]
+    return NothingFits(
+        closest=None,
+        binding=f"{first.reason}; rules remove every plan: {names}",
+        tries=(f"another {either(first.about.split())}", "fewer --set or --rules"),
+    )
 
 
 def _more(wanted: Wanted) -> tuple[str, ...]:
-    """The smallest changes that help, found by searching for them."""
+    """The smallest changes that help, found by looking for a plan that fits."""
     found = []
     for times in GROWTH:
         count = wanted.space.question.task.cluster.pools[0].count * times
-        if _best(wanted, _with_gpus(wanted.space, count)).plans is not None:
+        if _fits(wanted, _with_gpus(wanted.space, count)):
             found.append(f"{count} GPUs")
             break
     length = wanted.space.question.seq_len
     while length > 1024:
         length //= 2
-        if _best(wanted, _with_length(wanted.space, length)).plans is not None:
+        if _fits(wanted, _with_length(wanted.space, length)):
             found.append(f"--seq-len {length}")
             break
     return tuple(found) or ("a GPU with more memory, or a smaller model",)
+
+
+def _fits(wanted: Wanted, space: Space) -> bool:
+    """Whether a plan fits, with all that saves memory turned on unless asked otherwise."""
+    saving = {
+        name: value
+        for name, value in FRUGAL.items()
+        if set(value) <= set(space.values(name) or value)
+    }
+    frugal = Space(space.question, {**saving, **space.chosen})
+    return _finder(replace(wanted, top=1), frugal).any_fits()
 
 
 def _with_gpus(space: Space, count: int) -> Space:

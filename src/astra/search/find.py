@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
-from astra.search.bulk import bound_s, bulk_of, work_bound_s
+from astra.memory.stage import memory_of
+from astra.search.bulk import bound_s, bulk_of, filled_fraction, work_bound_s
 from astra.search.step import step_s
 from astra.strategy.enumerate import enumerate_layouts, variant_counts, variants_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
@@ -61,7 +62,9 @@ def family_of(plans: Plans, row: int) -> tuple[int, ...]:
 
 def identity_of(plans: Plans, row: int) -> tuple[int, ...]:
     """All columns of one plan: equal for no two plans of a space."""
-    return tuple(hash(column[..., row].tobytes()) for column in plans.columns().values())
+    used = plans.used[..., row]  # tables differ in how many slots they leave unused
+    values = [column[..., row] for column in plans.columns().values()]
+    return tuple(hash((v[used] if v.ndim == 2 else v).tobytes()) for v in values)
 
 
 class Finder:
@@ -104,6 +107,20 @@ class Finder:
                 progress(self.funnel.candidates)
         self._finish(waiting)
         return self._best()
+
+    def any_fits(self) -> bool:
+        """Whether a plan of the space fits, whatever it takes: memory alone is asked."""
+        for layouts in enumerate_layouts(self.space):
+            layouts = layouts.take(self._judge(layouts, variant_counts(layouts, self.space)))
+            if not len(layouts):
+                continue
+            plans = variants_of(layouts, self.space)
+            plans = plans.take(self._judge(plans, np.ones(len(plans), np.int64)))
+            view = view_of(plans, self.task)
+            filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+            if (filled <= 1 - self.margin).any():
+                return True
+        return False
 
     def _judge(self, layouts: Plans, counts: Ints) -> Flags:
         """Which layouts may stay; a layout counts with all its variants."""

@@ -35,11 +35,21 @@ class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     fit_probability: float
     allocated_bytes: float
-    reserved_bytes: float
+    reserved_bytes: float  # with allocator slack, CUDA context and NCCL: what must fit
     usable_bytes: float
     worst_pipeline: int
     worst_stage: int
     stages: tuple[StageMemory, ...]
+
+    @property
+    def worst(self) -> StageMemory:
+        place = (self.worst_pipeline, self.worst_stage)
+        return next(row for row in self.stages if (row.pipeline, row.stage) == place)
+
+    @property
+    def slack(self) -> float:
+        """What the allocator holds over what is allocated."""
+        return (self.reserved_bytes - self.worst.runtime_bytes) / self.allocated_bytes
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):

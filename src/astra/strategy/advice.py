@@ -40,15 +40,24 @@ TRIES: dict[str, tuple[Any, ...]] = {
 }
 
 
+IN_SEGMENTS = ("tp", "ep", "etp", "recompute", "micro_batch", "gpu")  # may differ inside a plan
+
+
 def explain(plan: Plan, rule: Rule) -> str:
     """One broken rule in a sentence, with the values it speaks of."""
-    values = ", ".join(
-        f"{name.removeprefix('model.')} {value}"
-        for name in rule.about.split()
-        if (value := _value(plan, name)) is not None
-    )
+    values = ", ".join(said for name in rule.about.split() if (said := _said(plan, name)))
     shown = f" ({values})" if values else ""
     return f"{rule.reason}{shown} [rule {rule.name}]"
+
+
+def _said(plan: Plan, name: str) -> str:
+    """`tp 8`; where segments differ, each by its place: `segments[0].tp 8, segments[1].tp 6`."""
+    segments = [segment for pipeline in plan.pipelines for segment in pipeline.segments]
+    own = [getattr(segment, name, None) for segment in segments] if name in IN_SEGMENTS else []
+    if len(set(own)) > 1:
+        return ", ".join(f"segments[{place}].{name} {value}" for place, value in enumerate(own))
+    value = _value(plan, name)
+    return "" if value is None else f"{name.removeprefix('model.')} {value}"
 
 
 def _value(plan: Plan, name: str) -> object:

@@ -417,11 +417,23 @@ def _followers(table: Columns, space: Space) -> Columns:
         "overlap_param_gather": reduces & sharded,
         "overlap_p2p": table["vpp"] > 1,
         "overlap_tp": tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
-        "microbatch_group": table["pp"],
+        "microbatch_group": _groups(table, space.question),
         "shard_group": np.where(sharded, copies, 1),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
     }
     return {name: column for name, column in follows.items() if name not in space.chosen}
+
+
+def _groups(table: Columns, question: Question) -> Ints:
+    """Micro-batches that a chunk takes in turn: as few as can be, one per stage.
+
+    PyTorch's interleaved schedule shares them out over its rounds by itself.
+    """
+    if question.task.runtime != "fsdp":
+        return table["pp"]
+    count = question.global_batch // (table["micro_batch"] * table["dp"])
+    rounds = np.maximum(count // table["pp"], 1)
+    return np.where(table["vpp"] > 1, count // rounds, table["pp"])
 
 
 def _slot_columns(table: Columns) -> Columns:

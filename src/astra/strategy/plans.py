@@ -49,6 +49,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "cuda_graph": get_args(schema.CudaGraph),
     "recompute": MODES,
 }
+DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 OFFLOAD_MODULES: tuple[str, ...] = get_args(schema.OffloadModule)
 
 
@@ -432,3 +433,9 @@ def _pad(name: str, column: NDArray[Any], pipelines: int, slots: int) -> NDArray
     if not any(after for _, after in missing):
         return column
     return np.pad(column, missing, constant_values=UNUSED.get(name, 1))
+
+
+def dtype_bytes(plans: Plans, column: str) -> Floats:
+    """Bytes of one element in the type that a column names."""
+    sizes = np.array([DTYPE_BYTES[word] for word in WORDS[column]])
+    return sizes[getattr(plans, column)]

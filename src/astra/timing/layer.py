@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
-from astra.model.shape import Model
 from astra.strategy.plans import WORDS, Flags, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
@@ -152,7 +151,7 @@ def _price(table: dict[str, NDArray[Any]], task: Task, used: Used) -> dict[str, 
         keys = _keys(table, rows)
         device = Device(task.cluster.pools[words["gpu"]].gpu, words["precision"], used)
         for row, kind in enumerate(kinds):
-            _store(found[str(row)], rows, _layer(task.model, kind, keys, device, words))
+            _store(found[str(row)], rows, _layer(task, kind, keys, device, words))
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
         _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
     return found
@@ -251,12 +250,13 @@ def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
 
 
 def _layer(
-    model: Model,
+    task: Task,
     kind: LayerKind,
     keys: Keys,
     device: Device,
     words: dict[str, Any],
 ) -> LayerTime:
+    model = task.model
     operators = layer_operators(model, kind, keys, device, words["attention"] == "flash")
     gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
     core = next(op for op in operators if op.module == "core_attn")
@@ -276,11 +276,25 @@ def _layer(
         context_backward_s=context.backward_s,
         expert_forward_s=expert.forward_s,
         expert_backward_s=expert.backward_s,
-        module_s={module: _module_s(operators, module, keys) for module in MODULES},
+        module_s=_modules_s(operators, keys, by_operator=task.runtime == "fsdp"),
     )
 
 
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
+
+
+def _modules_s(operators: list[Operator], keys: Keys, by_operator: bool) -> dict[str, Floats]:
+    """Forward seconds of every module.
+
+    torchtitan's `selective` (core_attn by our name) chooses by operator: attention is kept, every
+    second matrix product and all else is done again.
+    """
+    found = {module: _module_s(operators, module, keys) for module in MODULES}
+    if by_operator:
+        again = [op for op in operators if op.module != "core_attn"]
+        shares = [op.forward_s * (0.5 if op.wgrad_s is not None else 1.0) for op in again]
+        found["core_attn"] = np.sum(shares, axis=0)
+    return found
 
 
 def _module_s(operators: list[Operator], module: str, keys: Keys) -> Floats:

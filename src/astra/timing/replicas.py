@@ -9,13 +9,13 @@ import numpy as np
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.topology import ranks_per_domain
-from astra.strategy.plans import Flags, Floats, Ints, Plans
+from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.links import overlap_slowdown
 
-ADAM_BYTES = 30.0  # per parameter: master, moments, gradient read; master, moments, weight written
+WEIGHT_BYTES = 2.0  # the bf16 weight that the optimizer writes
 CLIP_BYTES = 8.0  # gradient norm and scaling: read twice
 HOST_BYTES = 6.0  # an offloaded parameter: its gradient over, its new weight back
 BANDWIDTH_REACHED = 0.8  # of memory and PCIe by long streaming kernels
@@ -99,12 +99,20 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
         gathered = np.where(plain, 0.0, gathered)
     own = copies.parameters / copies.shards
     memory = BANDWIDTH_REACHED * gpu.memory_bytes_per_s
-    adam = own * (ADAM_BYTES + CLIP_BYTES) / memory
+    streamed = adam_bytes(plans)
+    adam = own * (streamed + CLIP_BYTES) / memory
     moved = own * HOST_BYTES / (BANDWIDTH_REACHED * gpu.node.pcie_bytes_per_s)
-    updated = own * ADAM_BYTES * stages.of(view.node) / HOST_MEMORY_BYTES_PER_S
+    updated = own * streamed * stages.of(view.node) / HOST_MEMORY_BYTES_PER_S
     return {
         "gather_s": gathered,
         "reduce_s": scattered,
         "adam_s": adam,
-        "host_s": moved + updated - own * ADAM_BYTES / memory,
+        "host_s": moved + updated - own * streamed / memory,
     }
+
+
+def adam_bytes(plans: Plans) -> Floats:
+    """Per parameter of a step: gradient, master and moments read, those and the weight written."""
+    kept = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
+    states: Floats = sum((dtype_bytes(plans, column) for column in kept), np.zeros(1))
+    return 2.0 * states + dtype_bytes(plans, "main_grads_dtype") + WEIGHT_BYTES

@@ -1,0 +1,67 @@
+"""Why a plan is as fast as it is, what the next plans lose, and what would change it.
+
+FILE is a search result, a priced plan or a bare plan. Searches the same question again for
+--against and for what would change; --quick leaves the latter out."""
+
+import argparse
+import sys
+
+from astra.cli.options import number, whole
+from astra.cli.printing import print_parts, write_json
+
+CLEAR = "\r\x1b[K"  # this line of a terminal
+EXAMPLES = """\
+examples:
+  astra explain result.json
+  astra explain result.json --rank 3
+  astra explain result.json --against "tp=4 pp=8"
+  astra explain plan.json --quick --json"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a search result, a priced or a bare plan")
+    parser.add_argument(
+        "--rank", metavar="N", default="1", help="which plan of a search result; default: 1"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="SETTINGS",
+        help='why not these: "tp=4 pp=8", in the words of `astra plan --set`',
+    )
+    parser.add_argument("--quick", action="store_true", help="do not search for what would change")
+    parser.add_argument(
+        "--memory-margin",
+        metavar="X",
+        help="memory to keep free; default: as in the search result, else 0.05",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.api import explain
+    from astra.report.explain import explanation_json, explanation_page
+
+    margin = options.memory_margin
+    watched = sys.stderr.isatty() and not options.json
+    try:
+        found = explain(
+            options.file,
+            against=options.against,
+            rank=whole(options.rank, "--rank"),
+            quick=options.quick,
+            margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
+            say=_say if watched else None,
+        )
+    finally:
+        if watched:
+            sys.stderr.write(CLEAR)
+    if options.json:
+        write_json(explanation_json(found))
+    else:
+        print_parts(*explanation_page(found))
+    return 0
+
+
+def _say(what: str) -> None:
+    """What is being searched for, in a line that the answer replaces."""
+    sys.stderr.write(f"{CLEAR}astra: searching {what} ...\r")
+    sys.stderr.flush()

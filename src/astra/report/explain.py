@@ -1,0 +1,173 @@
+"""Why a plan, for people: where its time goes, what binds, what others lose, what would change."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.report.priced import BAR, PART_NAMES, seconds
+from astra.search.breakdown import Exchange
+from astra.search.explain import Against, Change, Explanation, Loss
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+NAMES = {
+    "matrix_products": "matrix products",
+    "attention": "attention",
+    "elementwise": "elementwise",
+    "experts": "experts",
+    "head": "head and loss",
+    "launch": "waiting for the CPU",
+    **{name: words for name, words in PART_NAMES.items() if name not in ("forward", "backward")},
+}
+SHORT = {
+    **NAMES,
+    "tensor_comm": "tensor traffic",
+    "context_comm": "context traffic",
+    "expert_comm": "expert traffic",
+    "pipeline_comm": "links",
+    "data_comm": "data traffic",
+    "bubble": "bubble",
+}
+SHOWN = 0.05  # of the largest part: what differs by less is left out of a line
+MOST = 4  # parts in a line
+LATER = 9  # plans behind the explained one
+
+
+def explanation_json(found: Explanation) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(found)
+    return built
+
+
+def explanation_page(found: Explanation) -> list["RenderableType"]:
+    """The whole answer, part by part."""
+    gpus = " + ".join(f"{count} {name}" for name, count in found.gpus.items())
+    parts: list[RenderableType] = [
+        f"{found.model} on {gpus}, rank {found.rank}: {found.summary}, "
+        f"{seconds(found.step_s)} a step.",
+        found.binding.sentence,
+        "",
+        f"Where the time goes (stage {_stage(found)})",
+        _bars(found),
+    ]
+    if found.against is not None:
+        parts += ["", *_against(found.against)]
+    if found.best is not None:
+        parts += ["", "What the best plan takes more or less", _losses((found.best,))]
+    if found.next_plans:
+        parts += ["", "What the next plans lose", _losses(found.next_plans[:LATER])]
+    parts += ["", "What would change", _changes(found.changes)]
+    parts += ["", f"Bytes of one GPU of stage {_stage(found)} in a step", *_traffic(found)]
+    parts += [f"note: {note}" for note in found.notes]
+    return parts
+
+
+def _stage(found: Explanation) -> str:
+    pipeline = f" of pipeline {found.parts_pipeline}" if found.parts_pipeline else ""
+    return f"{found.parts_stage}{pipeline}"
+
+
+def _grid(justify: str, headers: tuple[str, ...] = ()) -> "Table":
+    """A table without lines. One letter a column: r for numbers, w for words that may wrap,
+    b for bars, which are cut where there is no room, l for the rest.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, show_header=bool(headers), padding=(0, 2, 0, 0), pad_edge=False)
+    for place, letter in enumerate(justify):
+        table.add_column(
+            headers[place] if headers else "",
+            justify="right" if letter == "r" else "left",
+            no_wrap=letter in "lr",
+            overflow="crop" if letter == "b" else "fold",
+        )
+    return table
+
+
+def _bars(found: Explanation) -> "RenderableType":
+    table = _grid("wrrb")
+    for name, value in found.parts_s.items():
+        share = value / found.step_s
+        if share >= 0.0005:
+            bar = "#" * round(share * BAR)
+            table.add_row(f"  {NAMES[name]}", seconds(value), f"{share:.1%}", bar)
+    return table
+
+
+def signed(value: float) -> str:
+    """`+0.03 s`, `-1.2 ms`."""
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
+
+
+def difference(loss: Loss) -> str:
+    """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first."""
+    ordered = sorted(loss.parts_s.items(), key=lambda item: -abs(item[1]))
+    least = max(SHOWN * abs(ordered[0][1]), 1e-6)
+    shown = [(name, value) for name, value in ordered if abs(value) >= least][:MOST]
+    if not shown:
+        return "no difference"
+    said = [f"{SHORT[name]} {signed(value)}" for name, value in shown]
+    rest = loss.slower_s - sum(value for _, value in shown)
+    if abs(rest) >= least:
+        said.append(f"the rest {signed(rest)}")
+    return f"{signed(loss.slower_s)}: {', '.join(said)}"
+
+
+def _losses(plans: tuple[Loss, ...]) -> "RenderableType":
+    table = _grid("rww")
+    for plan in plans:
+        table.add_row(str(plan.rank), plan.summary, difference(plan))
+    return table
+
+
+def _against(found: Against) -> list["RenderableType"]:
+    asked = " ".join(found.settings)
+    lines: list[RenderableType] = [f"Against {asked}: {found.sentence}"]
+    if found.outcome == "time" and found.plan is not None:
+        lines += [f"  {found.plan.summary}", f"  {difference(found.plan)}"]
+    return lines
+
+
+def _changes(changes: tuple[Change, ...]) -> "RenderableType":
+    table = _grid("wrw")
+    for change in changes:
+        if change.plan is None:
+            table.add_row(f"  {change.what}", "", "no plan fits")
+            continue
+        searched = change.how == "searched"
+        same = "the same plan" if change.same_plan else change.plan.summary
+        text = f"{same}; {difference(change.plan)}" if searched else difference(change.plan)
+        table.add_row(f"  {change.what}", seconds(change.plan.step_s), text)
+    return table
+
+
+def _traffic(found: Explanation) -> list["RenderableType"]:
+    if not found.exchanges:
+        return ["  none: there is one GPU"]
+    table = _grid("lwrrrl", ("  group", "", "payload", "times", "sent", ""))
+    for exchange in found.exchanges:
+        table.add_row(
+            f"  {exchange.group} {exchange.ranks}",
+            f"{exchange.operation}, {exchange.what}",
+            size(exchange.payload_bytes),
+            f"{exchange.count:,.0f}",
+            size(exchange.sent_bytes),
+            _over(exchange),
+        )
+    return [table]
+
+
+def _over(exchange: Exchange) -> str:
+    if not exchange.crosses_nodes:
+        return "in a node"
+    return "across nodes" if exchange.over == "network" else "one link domain"
+
+
+def size(count: float) -> str:
+    """Three figures and a unit of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB" if count < 999.5 else f"{count:,.0f} TB"

@@ -1,0 +1,368 @@
+"""Why a plan: its parts add up, its bytes are those of its shapes, and others are told apart."""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.search.some_plans import MODELS, legal_plans, mixed_plans
+
+import astra
+from astra.errors import InputError
+from astra.hardware.topology import ranks_per_domain
+from astra.search.breakdown import CLASSES, Detail, Exchange, detail_of, exchanges, parts_s
+from astra.search.explain import MORE_MEMORY, Change, Explanation
+from astra.search.price import price
+from astra.strategy.plan import Plan
+from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
+from astra.timing.stage import stage_times
+
+JOB: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
+
+
+@cache
+def found() -> astra.Answer:
+    return astra.plan("llama-3-8b", top=5, **JOB)
+
+
+@cache
+def explained() -> Explanation:
+    return found().explain()
+
+
+def plan_of(model: str = "llama-3-8b", **settings: Any) -> Plan:
+    return astra.predict(model, **{**JOB, **settings}).plan
+
+
+def moved(plan: Plan) -> dict[tuple[str, str], Exchange]:
+    """Exchanges by group and what is done."""
+    return {(e.group, f"{e.operation} {e.what}"): e for e in exchanges(detail_of(plan))}
+
+
+def change(explanation: Explanation, what: str) -> Change:
+    (one,) = (change for change in explanation.changes if change.what == what)
+    return one
+
+
+# ------------------------------------------------------------------ seconds
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
+    for plan in (*legal_plans(model)[:8], *mixed_plans(model)[:4]):
+        parts, priced = parts_s(detail_of(plan)), price(plan)
+        assert sum(parts.values()) == pytest.approx(priced.step_s, rel=1e-9)
+        kernels = priced.step_parts_s["forward"] + priced.step_parts_s["backward"]
+        assert sum(parts[name] for name in CLASSES) == pytest.approx(kernels, rel=1e-9)
+        others = {name: value for name, value in parts.items() if name not in CLASSES}
+        assert others == pytest.approx(
+            {name: priced.step_parts_s[name] for name in others}, rel=1e-9, abs=1e-12
+        )
+
+
+def test_only_a_model_with_experts_spends_time_on_them() -> None:
+    dense, routed = plan_of(tp=2), plan_of("mixtral-8x7b", tp=2, ep=8, gpus="h100:64")
+    assert parts_s(detail_of(dense))["experts"] == 0
+    assert parts_s(detail_of(routed))["experts"] > 0
+
+
+def test_the_head_lies_on_the_last_stage() -> None:
+    detail = detail_of(plan_of(pp=4, tp=2))
+    assert (parts_s(detail)["head"] > 0) == detail.last
+
+
+# ------------------------------------------------------------------ bytes
+
+
+def test_tensor_parallel_bytes_are_those_of_the_activations() -> None:
+    """32 layers, 64 / 8 micro-batches; forward 2 gathers and 2 scatters, backward 4 and 2."""
+    by_name = moved(plan_of(tp=2, dp=8))
+    gather = by_name["tp", "all-gather activations of a layer"]
+    scatter = by_name["tp", "reduce-scatter activations of a layer"]
+    payload = 4096 * 4096 * 2  # tokens x hidden x bytes
+    assert gather.payload_bytes == scatter.payload_bytes == payload
+    assert (gather.count, scatter.count) == (32 * 8 * 6, 32 * 8 * 4)
+    assert gather.total_bytes == payload * 32 * 8 * 6
+    assert gather.sent_bytes == gather.total_bytes / 2  # the other half is its own
+    assert (gather.ranks, gather.crosses_nodes, gather.over) == (2, False, "link")
+
+
+def test_full_recompute_sends_the_forward_traffic_again() -> None:
+    plain, again = (
+        moved(plan_of(tp=2, recompute=how))["tp", "reduce-scatter activations of a layer"]
+        for how in ("none", "full:uniform:1")
+    )
+    assert again.count == 1.5 * plain.count
+
+
+def test_without_sequence_parallelism_activations_are_all_reduced() -> None:
+    by_name = moved(plan_of(tp=2, sequence_parallel=False, overlap_tp=False))
+    assert by_name["tp", "all-reduce activations of a layer"].count == 32 * 8 * 4
+
+
+def test_data_parallel_bytes_are_those_of_the_weights() -> None:
+    """Gradients in four bytes, parameters in two, of what one GPU holds."""
+    by_name = moved(plan_of(tp=1, dp=16))
+    parameters = 8_030_261_248
+    gradients, weights = (
+        by_name["dp", "reduce-scatter gradients"],
+        by_name["dp", "all-gather parameters"],
+    )
+    assert gradients.payload_bytes == pytest.approx(4 * parameters, rel=1e-3)
+    assert weights.payload_bytes == pytest.approx(2 * parameters, rel=1e-3)
+    assert (gradients.count, gradients.ranks, gradients.crosses_nodes) == (1, 16, True)
+    assert gradients.over == "network"
+
+
+def test_sharded_parameters_are_gathered_for_every_micro_batch() -> None:
+    by_name = moved(plan_of(runtime="fsdp", dp=16, sharding="parameters"))
+    assert by_name["dp", "all-gather parameters"].count == 2 * 4
+    assert by_name["dp", "reduce-scatter gradients"].count == 4
+
+
+def test_unsharded_gradients_are_all_reduced() -> None:
+    by_name = moved(plan_of(tp=1, dp=16, sharding="none"))
+    assert by_name["dp", "all-reduce gradients"].count == 1
+
+
+def test_stages_send_every_micro_batch_on() -> None:
+    detail = detail_of(plan_of(tp=2, pp=2, dp=4, sequence_parallel=True))
+    sends = [e for e in exchanges(detail) if e.group == "pp"]
+    (send,) = sends  # an end of the pipeline has one neighbour
+    assert send.count == 16
+    assert send.payload_bytes == 4096 * 4096 * 2 / 2
+    assert send.ranks == 2
+
+
+def test_experts_get_their_tokens_twice_a_pass() -> None:
+    plan = plan_of("mixtral-8x7b", tp=1, ep=8, gpus="h100:64", dp=64)
+    sent = moved(plan)["ep", "all-to-all tokens"]
+    assert sent.payload_bytes == 4096 * 2 * 4096 * 2  # tokens x top-k x hidden x bytes
+    assert sent.count == 32 * 1 * 2 * 2
+
+
+def test_one_gpu_exchanges_nothing() -> None:
+    assert not exchanges(detail_of(plan_of("gpt3-125m", gpus="h100:1", seq_len=2048)))
+
+
+def alone_s(exchange: Exchange, stride: int, detail: Detail) -> float:
+    """One exchange by the collective that the step is priced with."""
+    collective = {
+        "all-gather": all_gather_s,
+        "reduce-scatter": reduce_scatter_s,
+        "all-reduce": all_reduce_s,
+        "all-to-all": all_to_all_s,
+    }[exchange.operation]
+    ranks = np.array([exchange.ranks])
+    near, node = (ranks_per_domain(ranks, stride, share) for share in detail.shares)
+    payload = np.array([exchange.payload_bytes])
+    return float(collective(payload, ranks, near, detail.gpu, node)[0])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
+    for plan in legal_plans(model)[:12]:
+        detail = detail_of(plan)
+        tp, cut = detail.own("tp"), detail.own("segment_ep") * detail.own("segment_etp")
+        priced = stage_times(detail.view, detail.stack).base.replicas
+        at = (detail.pipeline, detail.stage, 0)
+        found = {"gradients": 0.0, "parameters": 0.0}
+        for exchange in exchanges(detail):
+            if exchange.group in ("dp", "edp"):
+                stride = tp if exchange.group == "dp" else cut
+                found[exchange.what] += alone_s(exchange, stride, detail)
+        assert found["gradients"] == pytest.approx(float(priced.reduce_s[at]), rel=1e-9)
+        assert found["parameters"] == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
+def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
+    checked = 0
+    for plan in legal_plans(model):
+        detail = detail_of(plan)
+        sent = [e for e in exchanges(detail) if e.group in ("ep", "etp")]
+        if plan.overlap_ep or not sent:
+            continue
+        base = stage_times(detail.view, detail.stack).base
+        at = (detail.pipeline, detail.stage, 0)
+        both = float(base.expert_forward_s[at] + base.expert_backward_s[at])
+        fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)[at]
+        again = float(fraction) * float(base.expert_forward_s[at])
+        etp = detail.own("segment_etp")
+        seconds = 0.0
+        for exchange in sent:
+            stride = etp if exchange.operation == "all-to-all" else 1
+            seconds += exchange.count * alone_s(exchange, stride, detail)
+        expected = detail.micro_batches * (both + again)
+        assert seconds * detail.stack.communication_factor == pytest.approx(expected, rel=1e-9)
+        checked += 1
+    assert checked
+
+
+# ------------------------------------------------------------------ what binds
+
+
+def test_the_binding_sentence_has_a_number_and_the_fullest_stage() -> None:
+    binding = explained().binding
+    assert "%" in binding.sentence and "GiB" in binding.sentence
+    assert 0 < binding.filled_fraction <= 1
+
+
+def test_few_micro_batches_bind_a_deep_pipeline() -> None:
+    plan = plan_of(pp=8, tp=1, dp=2, global_batch=16)
+    binding = astra.explain(plan, quick=True).binding
+    assert binding.constraint == "batch"
+    assert "8 micro-batches per replica" in binding.sentence
+
+
+def test_a_plan_that_does_not_fit_is_bound_by_memory() -> None:
+    plan = plan_of("llama-3-70b", tp=1)
+    binding = astra.explain(plan, quick=True).binding
+    assert binding.constraint == "memory"
+    assert binding.filled_fraction > 1 and "does not fit" in binding.sentence
+
+
+def test_recompute_is_what_memory_costs() -> None:
+    plan = plan_of(tp=1, recompute="full:uniform:1")
+    binding = astra.explain(plan, quick=True).binding
+    assert binding.constraint == "memory" and "computed again" in binding.sentence
+
+
+# ------------------------------------------------------------------ the next plans
+
+
+def test_what_the_next_plans_lose_sums_to_the_difference() -> None:
+    answer, explanation = found(), explained()
+    assert [loss.rank for loss in explanation.next_plans] == [2, 3, 4, 5]
+    for loss, priced in zip(explanation.next_plans, answer.plans[1:], strict=True):
+        assert loss.step_s == pytest.approx(priced.step_s)
+        assert loss.slower_s == pytest.approx(priced.step_s - answer.plans[0].step_s)
+        assert sum(loss.parts_s.values()) == pytest.approx(loss.slower_s, abs=1e-9)
+
+
+def test_another_rank_is_compared_with_the_best_too() -> None:
+    explanation = found().explain(rank=3, quick=True)
+    assert explanation.best is not None and explanation.best.rank == 1
+    assert explanation.best.slower_s <= 0
+    assert [loss.rank for loss in explanation.next_plans] == [4, 5]
+
+
+# ------------------------------------------------------------------ against
+
+
+def test_against_tells_the_seconds_and_where_they_go() -> None:
+    against = found().explain(against="tp=4 pp=2", quick=True).against
+    assert against is not None and against.outcome == "time" and against.plan is not None
+    narrowed = astra.plan("llama-3-8b", settings=["tp=4", "pp=2"], **JOB).best
+    assert narrowed is not None
+    assert against.plan.step_s == pytest.approx(narrowed.step_s)
+    assert against.plan.slower_s > 0 and "slower" in against.sentence
+    assert sum(against.plan.parts_s.values()) == pytest.approx(against.plan.slower_s)
+
+
+def test_against_the_best_plans_own_settings_is_as_fast() -> None:
+    best = found().plans[0].plan
+    tp = best.pipelines[0].segments[0].tp
+    against = found().explain(against=f"tp={tp} pp={best.pp}", quick=True).against
+    assert against is not None and "as fast" in against.sentence
+
+
+def test_against_tells_the_rule_that_forbids_all() -> None:
+    explanation = astra.plan("llama-3-8b", gpus="h100:24", global_batch=48, seq_len=4096)
+    wanted = "tp=2 sequence_parallel=false overlap_tp=true"
+    against = explanation.explain(against=wanted, quick=True).against
+    assert against is not None and against.outcome == "rules"
+    assert "tp-overlap-needs-sequence-parallel" in against.rules
+    assert "sequence parallelism" in against.sentence
+
+
+def test_against_tells_the_gib_that_do_not_fit() -> None:
+    answer = astra.plan("llama-3-70b", gpus="h100:64", global_batch=64, seq_len=4096, top=1)
+    wanted = "tp=1 pp=1 sharding=optimizer offload_optimizer_fraction=0"
+    against = answer.explain(against=wanted, quick=True).against
+    assert against is not None and against.outcome == "memory"
+    assert against.needed_bytes is not None and against.usable_bytes is not None
+    assert against.needed_bytes > against.usable_bytes and against.stage == 0
+    assert "GiB" in against.sentence and against.plan is not None
+
+
+def test_against_what_is_no_plan_says_why() -> None:
+    against = found().explain(against="pp=200", quick=True).against
+    assert against is not None and against.outcome == "none"
+    assert "32 layers" in against.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tpp=4", "--against 'tpp=4': no dimension 'tpp'. Did you mean"),
+        ("tp", "KEY=VALUE"),
+        ("tp=x", "not a whole number"),
+        ("tp=2 tp=4", "given twice"),
+        ("  ", "give settings"),
+    ],
+)
+def test_bad_settings_are_refused_as_those_of_a_search(text: str, says: str) -> None:
+    with pytest.raises(InputError, match="--against") as caught:
+        found().explain(against=text, quick=True)
+    assert says in str(caught.value)
+
+
+# ------------------------------------------------------------------ what would change
+
+
+def test_faster_hardware_never_slows_the_same_plan_much() -> None:
+    repriced = [change for change in explained().changes if change.how == "repriced"]
+    assert len(repriced) == 4
+    for change in repriced:
+        assert change.same_plan and change.plan is not None
+        assert change.plan.slower_s <= 1e-9
+
+
+def test_more_memory_never_makes_the_best_plan_slower() -> None:
+    more = change(explained(), MORE_MEMORY)
+    assert more.how == "searched" and more.plan is not None
+    assert more.plan.slower_s <= 1e-9
+
+
+def test_other_micro_batches_and_fewer_gpus_are_searched_for() -> None:
+    explanation, best = explained(), found().plans[0].plan
+    sizes = {f"micro-batch {n}" for n in (best.micro_batch // 2, best.micro_batch * 2) if n}
+    said = {change.what for change in explanation.changes}
+    assert sizes <= said and "8 GPUs" in said
+    fewer = change(explanation, "8 GPUs")
+    assert fewer.plan is not None and sum(fewer.plan.gpus.values()) <= 8
+    assert fewer.plan.slower_s > 0
+
+
+def test_a_bare_plan_is_compared_with_the_best_there_is() -> None:
+    explanation = astra.explain(plan_of(tp=8))
+    best = change(explanation, "the best plan as things are")
+    assert best.plan is not None
+    assert best.plan.step_s == pytest.approx(found().plans[0].step_s)
+
+
+def test_quick_searches_for_nothing() -> None:
+    explanation = found().explain(quick=True)
+    assert {change.how for change in explanation.changes} == {"repriced"}
+
+
+# ------------------------------------------------------------------ mixed plans
+
+
+def test_a_mixed_plan_is_explained_without_a_search() -> None:
+    plan = mixed_plans("llama-3-8b")[0]
+    explanation = astra.explain(plan)
+    assert {change.how for change in explanation.changes} == {"repriced"}
+    assert any("one GPU type" in note for note in explanation.notes)
+    with pytest.raises(InputError, match="one GPU type"):
+        astra.explain(plan, against="tp=2")
+
+
+def test_every_kind_of_source_gives_the_same() -> None:
+    priced = found().plans[0]
+    plain = astra.explain(priced.plan, quick=True)
+    assert astra.explain(priced, quick=True) == plain
+    whole = found().explain(quick=True)
+    assert msgspec.structs.replace(whole, next_plans=()) == plain

@@ -61,6 +61,7 @@ verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the framewo
 bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py
 	$(BIN)/python benchmarks/prices.py
+	$(BIN)/python benchmarks/search.py
 
 clean:           ## remove what the targets made
 	rm -rf $(VENV) .verify .mypy_cache .ruff_cache .hypothesis

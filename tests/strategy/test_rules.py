@@ -303,6 +303,11 @@ FSDP_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("tp-divides-heads", {"tp": 8}, {}),
     ("interleaving-needs-stages", {"vpp": 2, "schedule": "interleaved"}, {"pp": 1}),
     ("rounds-are-equal", {"vpp": 2, "schedule": "interleaved", "pipelines": 5}, {}),
+    (
+        "group-is-a-round",
+        {"vpp": 2, "schedule": "interleaved", "pipelines": 4, "microbatch_group": 4},
+        {},
+    ),
     ("pipeline-is-filled", {"pipelines": 1, "global_batch": 4}, {}),
     ("checkpoint-per-layer", {"recompute": "full:block:1"}, {}),
     ("states-in-fp32", {"master_dtype": "bf16"}, {}),

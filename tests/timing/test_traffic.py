@@ -59,7 +59,7 @@ def test_one_rank_alone_sends_nothing() -> None:
         context_traffic(LLAMA, keys(), GPU, work(1e-3), "p2p", 2.0),
         context_traffic(LLAMA, keys(), GPU, work(1e-3), "a2a", 2.0),
         context_traffic(LLAMA, keys(), GPU, work(1e-3), "allgather", 2.0),
-        expert_traffic(MIXTRAL, keys(), GPU, "alltoall", False, 2.0),
+        expert_traffic(MIXTRAL, keys(), GPU, [], "alltoall", False, 2.0),
     ]
     assert not any(each.forward_s.any() or each.backward_s.any() for each in nothing)
 
@@ -122,7 +122,26 @@ def test_groups_that_cross_nodes_take_longer_than_those_inside() -> None:
     across = tensor_traffic(LLAMA, keys(tp=16), GPU, [work(0)], False, 2.0).forward_s
     assert across > inside
     experts = [
-        expert_traffic(MIXTRAL, keys(ep=ep), GPU, "alltoall", False, 2.0).forward_s
+        expert_traffic(MIXTRAL, keys(ep=ep), GPU, [], "alltoall", False, 2.0).forward_s
         for ep in (8, 16)
     ]
     assert experts[1] > experts[0]
+
+
+@pytest.mark.parametrize("tp, ep", [(2, 1), (8, 1), (1, 8), (1, 64)])
+def test_no_more_traffic_is_hidden_than_there_is_compute_to_hide_it(tp: int, ep: int) -> None:
+    """With compute a thousand times shorter, overlap hides nothing worth the name."""
+    short = np.full(1, 1e-9)
+    quick = [Operator("product", "mlp", short, 2 * short, short)]
+    slow = [Operator("product", "mlp", 1e9 * short, 2e9 * short, 1e9 * short)]
+
+    def shown(operators: list[Operator], overlap: bool) -> float:
+        cut = keys(tp=tp, ep=ep)
+        if ep > 1:
+            found = expert_traffic(MIXTRAL, cut, GPU, operators, "alltoall", overlap, 2.0)
+        else:
+            found = tensor_traffic(MIXTRAL, cut, GPU, operators, overlap, 2.0)
+        return float(found.forward_s.item())
+
+    assert shown(quick, True) == pytest.approx(shown(quick, False), rel=1e-3)
+    assert shown(slow, True) < 0.6 * shown(slow, False)

@@ -267,7 +267,11 @@ def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
     settings.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
     if vpp > 1:
-        settings.fill("microbatch_group", pp, "micro-batch group {} (pp)")
+        group, why = pp, "micro-batch group {} (pp)"
+        if runtime == "fsdp":  # PyTorch shares the micro-batches out over equal rounds
+            count = settings["global_batch"] // (settings["micro_batch"] * settings["dp"])
+            group, why = count // max(count // pp, 1), "micro-batch group {} (PyTorch's rounds)"
+        settings.fill("microbatch_group", group, why)
     mtp = model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0
     settings.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else "")
     sharing = tp > 1 and runtime != "deepspeed"

@@ -266,7 +266,8 @@ def _layer(
     expert = nothing
     if kind.mlp == "moe":
         dispatcher = str(words["dispatcher"])
-        expert = expert_traffic(model, keys, gpu, dispatcher, bool(words["overlap_ep"]), element)
+        hides = bool(words["overlap_ep"])
+        expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
     return LayerTime(
         forward_s=np.sum([op.forward_s for op in operators], axis=0),
         backward_s=np.sum([op.backward_s for op in operators], axis=0),

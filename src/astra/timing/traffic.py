@@ -53,12 +53,12 @@ def _whole(degree: Floats) -> Ints:
     return degree.astype(np.int64)
 
 
-def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu) -> Floats:
+def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) -> Floats:
     """What is left of traffic that runs beside compute, and what it costs that compute.
 
-    Hidden seconds slow the kernels beside them; the rest is exposed.
+    Hidden seconds slow the kernels beside them; the rest is exposed, a share `shows` at least.
     """
-    hidden = np.minimum(traffic_s, behind_s)
+    hidden = np.minimum(traffic_s * (1 - shows), behind_s)
     return traffic_s - hidden + overlap_slowdown(gpu) * hidden
 
 
@@ -82,9 +82,11 @@ def tensor_traffic(
     in_sync = np.where(shared, 2 * gather, 0.0)
     beside = np.where(shared, 2 * (gather + scatter), 2 * reduce)
     if overlap:
-        hidden = overlap_slowdown(gpu)
-        forward = forward * (TP_OVERLAP_SHOWS + hidden * (1 - TP_OVERLAP_SHOWS))
-        in_sync = in_sync * (TP_OVERLAP_SHOWS + hidden * (1 - TP_OVERLAP_SHOWS))
+        products = [op for op in operators if op.wgrad_s is not None]
+        ahead = sum((op.forward_s for op in products), np.zeros(1))
+        back = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
+        forward = _shown(forward, ahead, gpu, TP_OVERLAP_SHOWS)
+        in_sync = _shown(in_sync, back, gpu, TP_OVERLAP_SHOWS)
     backward = in_sync + _shown(beside, 2 * wgrad, gpu)
     alone = keys.tp <= 1
     return Traffic(
@@ -129,9 +131,18 @@ def context_traffic(
 
 
 def expert_traffic(
-    model: Model, keys: Keys, gpu: Gpu, dispatcher: str, overlap: bool, element: float
+    model: Model,
+    keys: Keys,
+    gpu: Gpu,
+    operators: list[Operator],
+    dispatcher: str,
+    overlap: bool,
+    element: float,
 ) -> Traffic:
-    """Dispatch and combine: tokens to their experts and back, in either pass."""
+    """Dispatch and combine: tokens to their experts and back, in either pass.
+
+    Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another.
+    """
     moe = model.moe
     assert moe is not None
     arriving = keys.tokens / keys.sp
@@ -153,7 +164,8 @@ def expert_traffic(
         once = once + all_gather_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
         once = once + reduce_scatter_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
     if overlap:
-        once = once * (EP_OVERLAP_SHOWS + overlap_slowdown(gpu) * (1 - EP_OVERLAP_SHOWS))
+        both = sum((op.forward_s + op.backward_s for op in operators), np.zeros(1))
+        once = _shown(once, both / 2, gpu, EP_OVERLAP_SHOWS)
     alone = keys.ep * keys.etp <= 1
     shown = np.where(alone, 0.0, once)
     return Traffic(forward_s=shown, backward_s=shown)

@@ -35,6 +35,13 @@ def _rounds(plans: Plans, _: Task) -> Flags:
     return (plans.vpp == 1) | (count % rounds == 0)
 
 
+def _whole_rounds(plans: Plans, _: Task) -> Flags:
+    """The group that PyTorch takes: its micro-batches over its rounds."""
+    count = plans.micro_batches[0]
+    rounds = np.maximum(count // np.maximum(first_pp(plans), 1), 1)
+    return (plans.vpp == 1) | (plans.microbatch_group == count // rounds)
+
+
 def _checkpointing(plans: Plans, _: Task) -> Flags:
     whole = is_word(plans, "recompute", "full:uniform") & (plans.recompute_layers == 1)
     return every(~plans.used | is_word(plans, "recompute", "none", "selective") | whole)
@@ -130,6 +137,15 @@ OWN = (
         where=SCHEDULES,
         reason="interleaved 1F1B needs the micro-batches to divide into equal rounds",
         holds=_rounds,
+    ),
+    Rule(
+        name="group-is-a-round",
+        layer="runtime",
+        about="microbatch_group vpp pp micro_batches",
+        where=SCHEDULES,
+        reason="interleaved 1F1B runs a round's micro-batches through a chunk before the next; no "
+        "other group can be asked for",
+        holds=_whole_rounds,
     ),
     Rule(
         name="pipeline-is-filled",

@@ -127,6 +127,17 @@ def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
 
 
+def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
+    """What no recompute and no offload of this share of the optimizer can save.
+
+    No activation is counted but what a layer or the loss needs while it is worked on.
+    """
+    base = memory_base(view, stack)
+    states = base["weights"] + base["gradients"] + base["optimizer"] * (1 - offloaded)
+    least = states + base["buffers"] + np.maximum(base["logits"], base["inside"])
+    return least * (1 + stack.slack_fraction) + base["runtime"]
+
+
 def in_flight(plans: Plans, stages: Stages) -> Floats:
     """Activations held at once, in units of one micro-batch of the whole stage.
 

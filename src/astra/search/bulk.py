@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.stage import Memory, memory_base, memory_of
+from astra.memory.stage import Memory, least_bytes, memory_base, memory_of
 from astra.model.kinds import layer_kinds
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.view import View, cuts_of, views_of
@@ -61,6 +61,15 @@ def _both_ways_s(time: LayerTime) -> Floats:
 def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
     needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
+    return _fullest(view, needed)
+
+
+def least_filled_fraction(view: View, stack: Stack, offloaded: float) -> Floats:
+    """The same for what every variant of a layout needs at least."""
+    return _fullest(view, least_bytes(view, stack, offloaded))
+
+
+def _fullest(view: View, needed: Floats) -> Floats:
     usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
     filled = needed / usable[view.stages.of(view.plans.gpu)]
     return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.search.bulk import bound_s, bulk_of, filled_fraction, work_bound_s
+from astra.search.bulk import (
+    bound_s,
+    bulk_of,
+    filled_fraction,
+    least_filled_fraction,
+    work_bound_s,
+)
 from astra.search.step import step_s
 from astra.strategy.enumerate import enumerate_layouts, variant_counts, variants_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
@@ -86,6 +92,7 @@ class Finder:
         self.funnel = Funnel()
         self.book = LayerBook()
         self.found: list[tuple[float, int, Plans]] = []  # step, order of finding, one plan
+        self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
 
     @property
@@ -106,6 +113,8 @@ class Finder:
             if progress:
                 progress(self.funnel.candidates)
         self._finish(waiting)
+        if not self.found:
+            self._look_closer()
         return self._best()
 
     def any_fits(self) -> bool:
@@ -141,6 +150,9 @@ class Finder:
         layouts, counts = layouts.take(useful), counts[useful]
         if not len(layouts):
             return layouts, quick[useful]
+        layouts, counts = self._roomy(layouts, counts)
+        if not len(layouts):
+            return layouts, np.zeros(0)
         view = view_of(layouts, self.task)
         shared = stage_base(view, self.stack, self.book)
         bounds = bound_s(view, stage_times(view, self.stack, shared))
@@ -151,6 +163,19 @@ class Finder:
         later = np.flatnonzero(bounds < self.limit_s)
         self.funnel.bounded += int(counts.sum() - counts[later].sum())
         return layouts.take(later), bounds[later]
+
+    def _roomy(self, layouts: Plans, counts: Ints) -> tuple[Plans, Ints]:
+        """Without the layouts of which no variant can fit."""
+        offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
+        least = least_filled_fraction(view_of(layouts, self.task), self.stack, offloaded)
+        roomy = least <= 1 - self.margin
+        if not roomy.all():
+            full = np.flatnonzero(~roomy)
+            self.funnel.out_of_memory += int(counts[full].sum())
+            self.funnel.priced += int(counts[full].sum())
+            self.overfull.append((layouts.take(full), least[full]))
+        rows = np.flatnonzero(roomy)
+        return layouts.take(rows), counts[rows]
 
     def _scout(self, layouts: Plans) -> None:
         """Simulate the best few variants of these layouts, only to know a time to beat."""
@@ -230,6 +255,26 @@ class Finder:
         ranked = sorted(self.found + new, key=lambda entry: entry[:2])
         first = {self._key(plan, 0): (step, at, plan) for step, at, plan in reversed(ranked)}
         self.found = sorted(first.values(), key=lambda entry: entry[:2])[: self.top]
+
+    def _look_closer(self) -> None:
+        """Nothing fits: of the layouts that were left out, some variant may come closest."""
+        if not self.overfull:
+            return
+        layouts = concatenate([plans for plans, _ in self.overfull])
+        least = np.concatenate([part for _, part in self.overfull])
+        order = np.argsort(least, kind="stable")
+        for start in range(0, len(order), GROUP):
+            rows = order[start : start + GROUP]
+            rows = rows[least[rows] < self.closest[0]]
+            if not len(rows):
+                return
+            plans = variants_of(layouts.take(rows), self.space)
+            allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
+            plans = plans.take(np.flatnonzero(allowed))
+            if len(plans):
+                view = view_of(plans, self.task)
+                filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+                self._remember_closest(plans, filled, filled <= 1 - self.margin)
 
     def _remember_closest(self, plans: Plans, filled: Floats, fits: Flags) -> None:
         if not fits.any() and float(filled.min()) < self.closest[0]:

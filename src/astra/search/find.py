@@ -227,13 +227,19 @@ class Finder:
         rows = np.flatnonzero(bulk.fits)
         rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
         for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
-            batch = batch[bulk.bound_s[batch] < self.limit_s]
-            if not len(batch):
+            if bulk.bound_s[rows[start]] >= self.limit_s:
                 break
-            batch = self._unmatched(plans, batch, bulk.bound_s)
-            if len(batch):
-                self._simulate(plans.take(batch))
+            self._simulate_useful(plans, rows[start : start + BATCH], bulk.bound_s)
+
+    def _simulate_useful(self, plans: Plans, rows: Rows, bounds: Floats) -> None:
+        """One plan of each kind at a time, the most promising: it may spare the others."""
+        while len(rows):
+            rows = self._unmatched(plans, rows[bounds[rows] < self.limit_s], bounds)
+            kinds = [self._key(plans, int(row)) for row in rows]
+            first = np.array([kinds.index(kind) == at for at, kind in enumerate(kinds)], np.bool_)
+            if len(rows):
+                self._simulate(plans.take(rows[first]))
+            rows = rows[~first]
 
     def _key(self, plans: Plans, row: int) -> tuple[int, ...]:
         """What counts as one plan: its kind where near-identical ones are folded."""

@@ -158,6 +158,10 @@ def _price(table: dict[str, NDArray[Any]], task: Task, used: Used) -> dict[str, 
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")
+TRAFFIC = tuple(
+    tuple(f"{kind}_{way}_s" for kind in ("tensor", "context", "expert"))
+    for way in ("forward", "backward")
+)
 
 
 def _empty(count: int) -> dict[str, Floats]:
@@ -316,14 +320,15 @@ def _ends(operators: list[Operator]) -> LayerTime:
 def in_stack(layers: Layers, stack: Stack) -> Layers:
     """The same layers as a stack runs them.
 
-    Kernels take `compute_factor` as long; a layer takes no less than the CPU needs to start its
-    kernels; traffic takes `communication_factor` as long.
+    Kernels take `compute_factor` as long, traffic `communication_factor`; with both, a layer takes
+    no less than the CPU needs to start its kernels. What it waits for the CPU counts as compute.
     """
 
     def scaled(time: LayerTime, host_forward_s: Host, host_backward_s: Host) -> LayerTime:
         parts = {name: getattr(time, name) * stack.communication_factor for name in PARTS}
-        forward = np.maximum(time.forward_s * stack.compute_factor, host_forward_s)
-        backward = np.maximum(time.backward_s * stack.compute_factor, host_backward_s)
+        sent, returned = (sum(parts[name] for name in names) for names in TRAFFIC)
+        forward = np.maximum(time.forward_s * stack.compute_factor, host_forward_s - sent)
+        backward = np.maximum(time.backward_s * stack.compute_factor, host_backward_s - returned)
         modules = {name: column * stack.compute_factor for name, column in time.module_s.items()}
         parts |= {"forward_s": forward, "backward_s": backward}
         return LayerTime(**parts, module_s=modules)

@@ -24,8 +24,8 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.view import View
 
-CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process, measured on H100
-GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator
+CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process; guessed
+GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator; guessed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,3 +138,20 @@ def test_a_plan_that_may_not_fit_comes_with_a_safer_one() -> None:
     assert "plan 2 is 10.0% slower" in said and "97%" in said
     (said,) = safer((with_chance(0.6), later(0.7)))
     assert "--memory-margin" in said
+
+
+@pytest.mark.parametrize(
+    "settings, batch, said",
+    [
+        (["tp=3"], 64, "without --set tp=3 (tp 1, 2, 4 or 8 are searched)"),
+        (["dp=8"], 7, "without --set dp=8"),
+        (["tp=3", "dp=7"], 64, "another --global-batch"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(
+    settings: list[str], batch: int, said: str
+) -> None:
+    asked: dict[str, Any] = {"gpus": "h100:8", "global_batch": batch, "seq_len": 4096}
+    why = astra.plan("llama-3-8b", **asked, settings=settings).nothing_fits
+    assert why is not None and all(f"--set {each}" in why.binding for each in settings)
+    assert any(said in each for each in why.tries), why.tries

@@ -13,6 +13,7 @@ from astra.hardware.topology import allowed_counts
 from astra.search.find import Best, Finder, Funnel, Progress
 from astra.search.price import MARGIN, price_many
 from astra.search.priced import Priced
+from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at
 from astra.strategy.rules.book import rules_for
@@ -22,7 +23,7 @@ from astra.strategy.space import Question, Space
 if TYPE_CHECKING:
     from astra.search.explain import Explanation
 
-GROWTH = (2, 4, 8)  # times as many GPUs that are tried when nothing fits
+GROWTH = (2, 4, 8, 16, 32, 64)  # times as many GPUs that are tried when nothing fits
 FRUGAL: dict[str, tuple[Any, ...]] = {  # what needs the least memory
     "micro_batch": (1,),
     "recompute": ("full:uniform:1",),
@@ -166,8 +167,7 @@ def _nothing(wanted: Wanted, best: Best) -> NothingFits:
 def _emptied(wanted: Wanted, funnel: Funnel) -> NothingFits:
     """No plan was left to price: what the rule that removes most of them speaks of may change."""
     if not funnel.candidates:
-        tries = ("a batch or sequence length that more degrees divide", "fewer --set")
-        return NothingFits(closest=None, binding="the space holds no plan", tries=tries)
+        return _contradiction(wanted.space)
     removed = sorted(funnel.removed_by_rule.items(), key=lambda item: -item[1])
     names = ", ".join(f"{name} ({count:,})" for name, count in removed[:3])
     rules = {rule.name: rule for rule in _rules(wanted)}
@@ -176,6 +176,26 @@ def _emptied(wanted: Wanted, funnel: Funnel) -> NothingFits:
         closest=None,
         binding=f"{first.reason}; rules remove every plan: {names}",
         tries=(f"another {either(first.about.split())}", "fewer --set or --rules"),
+    )
+
+
+def _contradiction(space: Space) -> NothingFits:
+    """No combination of degrees exists: the settings that leave none, each tried without."""
+    question = space.question
+    asked = [f"{name}={','.join(map(str, values))}" for name, values in space.chosen.items()]
+    held = " ".join(f"--set {text}" for text in asked) or "the degrees there are"
+    tries = []
+    for name, text in zip(space.chosen, asked, strict=True):
+        rest = {key: values for key, values in space.chosen.items() if key != name}
+        if any(len(layouts) for layouts in enumerate_layouts(Space(question, rest))):
+            values = Space(question).values(name)
+            known = f" ({name} {either(values)} are searched)" if values else ""
+            tries.append(f"without --set {text}{known}")
+    gpus = sum(pool.count for pool in question.task.cluster.pools)
+    return NothingFits(
+        closest=None,
+        binding=f"{held} leaves no plan for batch {question.global_batch} on up to {gpus} GPUs",
+        tries=tuple(tries) or ("another --global-batch or GPU count", "fewer --set"),
     )
 
 

@@ -96,8 +96,7 @@ def _memory(one: Validation) -> str:
 {_percent(memory.mean_abs_error_fraction)} mean absolute error over {memory.runs} runs that
 measured allocated memory. {memory.called_unfit_but_ran} runs that ran are called unfit,
 {memory.called_fit_but_failed} that failed for memory are called fit. Unfit by family: {unfit}.
-Those of llm-foundry fill 95 to 103 % by our count, inside the margin of 5 % that is kept free;
-most others need recompute or offloading by our count, of which their rows say nothing.
+`validation/cases.csv` has each of them.
 
 {table}
 """

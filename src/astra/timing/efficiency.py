@@ -36,7 +36,7 @@ from astra.timing.gemm import (
 )
 
 FOLDER = Path(__file__).parent.parent / "data" / "efficiency"
-SOFT_PEAK = 0.8  # of peak and bandwidth: what the roofline between two GPUs is drawn with
+SOFT_PEAK = 0.8  # of peak and bandwidth: what the roofline between two GPUs is drawn with; guessed
 
 Direction = Literal["forward", "dgrad", "wgrad"]
 Pass = Literal["forward", "backward"]

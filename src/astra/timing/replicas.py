@@ -18,7 +18,7 @@ from astra.timing.links import overlap_slowdown
 WEIGHT_BYTES = 2.0  # the bf16 weight that the optimizer writes
 CLIP_BYTES = 8.0  # gradient norm and scaling: read twice
 HOST_BYTES = 6.0  # an offloaded parameter: its gradient over, its new weight back
-BANDWIDTH_REACHED = 0.8  # of memory and PCIe by long streaming kernels
+BANDWIDTH_REACHED = 0.8  # of memory and PCIe by long streaming kernels; guessed
 HOST_MEMORY_BYTES_PER_S = 150e9  # what Adam on the CPUs of a node reaches; guessed, two sockets
 
 

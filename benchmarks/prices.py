@@ -14,6 +14,7 @@ from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Plans, Task, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
+from astra.timing.layer import LayerBook
 
 PLANS = 1_000_000
 ALONE = 40
@@ -23,12 +24,13 @@ def timed(task: Task, stack: Stack) -> tuple[int, int, float, Plans]:
     """Plans, how many fit, CPU seconds of pricing, and the first table."""
     rows, fit, seconds = 0, 0, 0.0
     first = None
+    book = LayerBook()  # as in a search: a layer cut alike is priced once per question
     for table in enumerate_plans(Space(Question(task, 1024, 2048))):
         if first is None:
             first = table
             bulk_of(table, task, stack)  # tables of efficiencies are read once
         start = time.process_time()
-        fit += int(bulk_of(table, task, stack).fits.sum())
+        fit += int(bulk_of(table, task, stack, book=book).fits.sum())
         seconds += time.process_time() - start
         rows += len(table)
         if rows >= PLANS:

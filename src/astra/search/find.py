@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
@@ -13,10 +12,11 @@ from astra.search.bulk import (
     bulk_of,
     filled_fraction,
     least_filled_fraction,
+    tight_bound_s,
     work_bound_s,
 )
 from astra.search.step import step_s
-from astra.strategy.enumerate import enumerate_layouts, variant_counts, variants_of
+from astra.strategy.enumerate import Layouts, enumerate_layouts, variant_counts, variants_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
@@ -24,13 +24,14 @@ from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
-SCOUTED = 4  # layouts of a table that are tried at once, for a time to beat
-TRIED = 2  # plans of those that are simulated
+SCOUTED = 16  # layouts of a table that are tried at once, for a time to beat
 GROUP = 64  # layouts whose variants are looked at together
-BATCH = 24  # plans that are simulated together
+BATCH = 256  # plans that are bounded tightly together
+FEW = 12  # plans that are simulated together
+SAME = 1e-12  # relative; steps that differ by rounding alone
 
 Progress = Callable[[int], None]
-Rows = NDArray[np.intp]
+Key = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -59,14 +60,14 @@ class Best:
     closest_filled: float
 
 
-def family_of(plans: Plans, row: int) -> tuple[int, ...]:
+def families_of(plans: Plans) -> list[Key]:
     """What makes two plans different in kind: degrees, micro-batch, sharding, traffic."""
     columns = (plans.tp[0, 0], plans.pp[0], plans.dp[0, 0], plans.cp, plans.ep, plans.etp)
     more = (plans.micro_batch, plans.sharding)
-    return tuple(int(column[row]) for column in (*columns, *more))
+    return list(zip(*(column.tolist() for column in (*columns, *more)), strict=True))
 
 
-def identity_of(plans: Plans, row: int) -> tuple[int, ...]:
+def identity_of(plans: Plans, row: int) -> Key:
     """All columns of one plan: equal for no two plans of a space."""
     used = plans.used[..., row]  # tables differ in how many slots they leave unused
     values = [column[..., row] for column in plans.columns().values()]
@@ -91,7 +92,7 @@ class Finder:
         self.top, self.margin = top, margin
         self.funnel = Funnel()
         self.book = LayerBook()
-        self.found: list[tuple[float, int, Plans]] = []  # step, order of finding, one plan
+        self.found: list[tuple[float, int, Key, Plans]] = []  # step, order of finding, one plan
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
 
@@ -101,21 +102,32 @@ class Finder:
         return self.found[self.top - 1][0] if len(self.found) >= self.top else np.inf
 
     def run(self, progress: Progress | None = None) -> Best:
-        """Bound all layouts, trying the most promising of each table; then the rest by bound."""
+        """Bound all cuts, then their layouts, the most promising cuts first; then the rest."""
+        layouts = Layouts(self.space)
         waiting: list[tuple[Plans, Floats]] = []
-        for layouts in enumerate_layouts(self.space):
-            counts = variant_counts(layouts, self.space)
+        least = self._least_s(layouts)
+        order = np.argsort(least.min(axis=1), kind="stable")
+        for cuts, table in layouts.tables(order):
+            counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
-            allowed = self._judge(layouts, counts)
-            layouts, counts = layouts.take(allowed), counts[allowed]
-            if len(layouts):
-                waiting.append(self._open(layouts, counts))
+            allowed = self._judge(table, counts)
+            useful = np.flatnonzero(allowed & (least.ravel()[cuts] < self.limit_s))
+            self.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
+            if len(useful):
+                waiting.append(self._open(table.take(useful), counts[useful]))
             if progress:
                 progress(self.funnel.candidates)
         self._finish(waiting)
         if not self.found:
             self._look_closer()
         return self._best()
+
+    def _least_s(self, layouts: Layouts) -> Floats:
+        """(degrees, way) How much work every cut is at least."""
+        least = np.full(len(layouts) * layouts.ways, np.inf)
+        for cuts, plans in layouts.cuts():
+            least[cuts] = work_bound_s(plans, self.task, self.stack, self.book)
+        return least.reshape(len(layouts), layouts.ways)
 
     def any_fits(self) -> bool:
         """Whether a plan of the space fits, whatever it takes: memory alone is asked."""
@@ -144,22 +156,14 @@ class Finder:
 
     def _open(self, layouts: Plans, counts: Ints) -> tuple[Plans, Floats]:
         """Bound layouts, try the best few, and keep those that can still win."""
-        quick = work_bound_s(layouts, self.task, self.stack, self.book)
-        useful = np.flatnonzero(quick < self.limit_s)
-        self.funnel.bounded += int(counts.sum() - counts[useful].sum())
-        layouts, counts = layouts.take(useful), counts[useful]
-        if not len(layouts):
-            return layouts, quick[useful]
         layouts, counts = self._roomy(layouts, counts)
         if not len(layouts):
             return layouts, np.zeros(0)
         view = view_of(layouts, self.task)
         shared = stage_base(view, self.stack, self.book)
         bounds = bound_s(view, stage_times(view, self.stack, shared))
-        promising = np.argsort(bounds, kind="stable")[:SCOUTED]
-        promising = promising[bounds[promising] < self.limit_s]
-        if len(promising):
-            self._scout(layouts.take(promising))
+        order = np.argsort(bounds, kind="stable")
+        self._scout(layouts.take(self._scouted(layouts, order[bounds[order] < self.limit_s])))
         later = np.flatnonzero(bounds < self.limit_s)
         self.funnel.bounded += int(counts.sum() - counts[later].sum())
         return layouts.take(later), bounds[later]
@@ -177,17 +181,28 @@ class Finder:
         rows = np.flatnonzero(roomy)
         return layouts.take(rows), counts[rows]
 
+    def _scouted(self, layouts: Plans, order: Ints) -> Ints:
+        """The first few layouts, each of another kind."""
+        ahead = order[: SCOUTED * SCOUTED]
+        keys = self._keys(layouts.take(ahead))
+        first = {key: int(row) for key, row in zip(reversed(keys), ahead[::-1], strict=True)}
+        return np.array(sorted(first.values(), key=list(ahead).index)[:SCOUTED], np.int64)
+
     def _scout(self, layouts: Plans) -> None:
-        """Simulate the best few variants of these layouts, only to know a time to beat."""
+        """Simulate the best variant of each of these layouts, only to know a time to beat."""
+        if not len(layouts):
+            return
         plans = variants_of(layouts, self.space)
         allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
         plans = plans.take(np.flatnonzero(allowed))
         if len(plans):
             bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
-            rows = np.flatnonzero(bulk.fits)
-            rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")][:TRIED]
-            if len(rows):
-                self._simulate(plans.take(rows))
+            rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limit_s))
+            rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
+            keys = self._keys(plans.take(rows))
+            first = dict(zip(reversed(keys), rows[::-1], strict=True))
+            if first:
+                self._simulate(plans.take(np.sort(np.array(list(first.values())))))
 
     def _finish(self, waiting: list[tuple[Plans, Floats]]) -> None:
         """What is left, the most promising first, until no bound beats the K-th best."""
@@ -227,29 +242,36 @@ class Finder:
         rows = np.flatnonzero(bulk.fits)
         rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
         for start in range(0, len(rows), BATCH):
-            if bulk.bound_s[rows[start]] >= self.limit_s:
+            some = rows[start : start + BATCH]
+            some = some[bulk.bound_s[some] < self.limit_s]
+            if not len(some):
                 break
-            self._simulate_useful(plans, rows[start : start + BATCH], bulk.bound_s)
+            self._simulate_useful(plans.take(some), bulk.bound_s[some])
 
-    def _simulate_useful(self, plans: Plans, rows: Rows, bounds: Floats) -> None:
-        """One plan of each kind at a time, the most promising: it may spare the others."""
-        while len(rows):
-            rows = self._unmatched(plans, rows[bounds[rows] < self.limit_s], bounds)
-            kinds = [self._key(plans, int(row)) for row in rows]
-            first = np.array([kinds.index(kind) == at for at, kind in enumerate(kinds)], np.bool_)
-            if len(rows):
-                self._simulate(plans.take(rows[first]))
-            rows = rows[~first]
+    def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
+        """Of each kind of plan the most promising first: it may spare the others."""
+        bounds = np.maximum(bounds, tight_bound_s(plans, self.task, self.stack, self.book))
+        keys = self._keys(plans)
+        rows = [int(row) for row in np.argsort(bounds, kind="stable")]
+        while rows := self._unmatched(keys, rows, bounds):
+            first = list({keys[row]: row for row in reversed(rows)}.values())[-FEW:]
+            self._simulate(plans.take(first[::-1]))
+            rows = [row for row in rows if row not in first]
 
-    def _key(self, plans: Plans, row: int) -> tuple[int, ...]:
+    def _keys(self, plans: Plans) -> list[Key]:
         """What counts as one plan: its kind where near-identical ones are folded."""
-        return family_of(plans, row) if self.fold else identity_of(plans, row)
+        if self.fold:
+            return families_of(plans)
+        return [identity_of(plans, row) for row in range(len(plans))]
 
-    def _unmatched(self, plans: Plans, rows: Rows, bounds: Floats) -> Rows:
-        """Without the plans that cannot beat the same plan, or one of their kind, as known."""
-        best = {self._key(plan, 0): step for step, _, plan in self.found}
-        kept = [r for r in rows if bounds[r] < best.get(self._key(plans, int(r)), np.inf)]
-        return np.array(kept, np.intp)
+    def _unmatched(self, keys: list[Key], rows: list[int], bounds: Floats) -> list[int]:
+        """Without the plans that cannot beat the K-th best, nor one of their kind, as known."""
+        best = {key: step for step, _, key, _ in self.found}
+        limit = self.limit_s
+        known = [min(limit, best.get(keys[row], np.inf)) for row in rows]
+        return [
+            row for row, step in zip(rows, known, strict=True) if bounds[row] < step * (1 - SAME)
+        ]
 
     def _simulate(self, plans: Plans) -> None:
         view = view_of(plans, self.task, every_stage=True)
@@ -257,9 +279,13 @@ class Finder:
         steps = step_s(plans, view.stages, stage_times(view, self.stack, shared))
         count = self.funnel.simulated
         self.funnel.simulated += len(plans)
-        new = [(float(step), count + row, plans.take([row])) for row, step in enumerate(steps)]
+        keys = self._keys(plans)
+        new = [
+            (float(step), count + row, keys[row], plans.take([row]))
+            for row, step in enumerate(steps)
+        ]
         ranked = sorted(self.found + new, key=lambda entry: entry[:2])
-        first = {self._key(plan, 0): (step, at, plan) for step, at, plan in reversed(ranked)}
+        first = {entry[2]: entry for entry in reversed(ranked)}
         self.found = sorted(first.values(), key=lambda entry: entry[:2])[: self.top]
 
     def _look_closer(self) -> None:
@@ -288,6 +314,6 @@ class Finder:
             self.closest = (float(filled[row]), plans.take([row]))
 
     def _best(self) -> Best:
-        plans = concatenate([plan for _, _, plan in self.found]) if self.found else None
-        steps = np.array([step for step, _, _ in self.found])
+        plans = concatenate([plan for *_, plan in self.found]) if self.found else None
+        steps = np.array([step for step, *_ in self.found])
         return Best(plans, steps, self.funnel, self.closest[1], self.closest[0])

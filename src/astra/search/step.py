@@ -72,52 +72,62 @@ def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floa
     return np.where(end > 0, end + rolled, 0.0).max(axis=0)
 
 
-def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Pipes:
-    """Stages as the simulator takes them: chunks in front, short pipelines at the end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """Seconds of each chunk of the stages of one pipeline. (chunk, run, plan)"""
+
+    forward_s: Floats
+    backward_s: Floats
+    first_extra_s: Floats  # on top of the first micro-batch's forward
+
+
+def chunks_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Chunks:
+    """A stage's seconds shared out among its chunks by their layers; the ends lie at the ends.
 
     All stages gather their parameters at once when the step begins, so only the first stage's
-    first chunk waits for it. Gradients are reduced behind a stage's last backward pass and hold
-    up no other stage.
+    first chunk waits for it.
     """
-    used = stages.count[pipeline] > 0
-    depth = used.sum(axis=0)
     share = _shares(plans, stages)[:, pipeline]
     first = np.zeros_like(share)
     first[0] = 1.0
-    last = np.zeros_like(share)
     place = np.arange(share.shape[0])[:, np.newaxis, np.newaxis]
-    last[:] = place == plans.vpp - 1
-
-    opening = first * stages.embedding[pipeline] * share
+    last = np.broadcast_to((place == plans.vpp - 1).astype(np.float64), share.shape)
 
     def of(column: Floats) -> Floats:
         return np.asarray(column[pipeline])
 
-    def spread(whole: Floats, head: Floats, start: Floats) -> Floats:
-        body = whole - head - start
-        return share * body + last * head + first * start
+    def spread(whole: Floats, way: str) -> Floats:
+        head, start = of(times.part(f"head_{way}_s")), of(times.part(f"embedding_{way}_s"))
+        return share * (of(whole) - head - start) + last * head + first * start
 
-    forward = spread(
-        of(times.whole_forward_s),
-        of(times.part("head_forward_s")),
-        of(times.part("embedding_forward_s")),
+    opening = first * stages.embedding[pipeline] * share
+    return Chunks(
+        forward_s=spread(times.whole_forward_s, "forward"),
+        backward_s=spread(times.whole_backward_s, "backward"),
+        first_extra_s=opening * of(times.first_extra_s()),
     )
-    backward = spread(
-        of(times.whole_backward_s),
-        of(times.part("head_backward_s")),
-        of(times.part("embedding_backward_s")),
-    )
+
+
+def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Pipes:
+    """Stages as the simulator takes them: chunks in front, short pipelines at the end.
+
+    Gradients are reduced behind a stage's last backward pass and hold up no other stage.
+    """
+    depth = (stages.count[pipeline] > 0).sum(axis=0)
+    chunks = chunks_of(plans, stages, times, pipeline)
+    link = _to_the_end(np.asarray(times.part("link_s")[pipeline]), depth)
+    forward = _to_the_end(chunks.forward_s, depth)
     return Pipes(
         stages=depth,
         chunks=plans.vpp,
         micro_batches=plans.micro_batches[pipeline],
         group=plans.microbatch_group,
-        forward_s=_to_the_end(forward, depth),
-        backward_s=_to_the_end(backward, depth),
-        forward_link_s=_to_the_end(of(times.part("link_s")), depth),
-        backward_link_s=_to_the_end(of(times.part("link_s")), depth),
-        first_extra_s=_to_the_end(opening * of(times.first_extra_s()), depth),
-        last_extra_s=np.zeros_like(_to_the_end(forward, depth)),
+        forward_s=forward,
+        backward_s=_to_the_end(chunks.backward_s, depth),
+        forward_link_s=link,
+        backward_link_s=link,
+        first_extra_s=_to_the_end(chunks.first_extra_s, depth),
+        last_extra_s=np.zeros_like(forward),
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
 

@@ -27,6 +27,7 @@ from astra.strategy.settle import fp8_recipe, split_layers
 from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
+FIRST_ROWS = 1 << 10  # layouts of the first table
 SLOTS = 3  # first stages, middle stages, last stages
 
 # What follows from other settings unless it was asked for.
@@ -39,6 +40,9 @@ FOLLOWERS = (
     "microbatch_group",
     "shard_group",
 )
+
+# Options that decide whether a row is a plan at all.
+CROSSED = ("ep", "etp", "sharding", "cp_comm_type", "overlap_ep")
 
 Columns = dict[str, NDArray[Any]]
 
@@ -58,23 +62,65 @@ def enumerate_plans(space: Space) -> Iterator[Plans]:
 
 
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
-    """All plans but for how much is recomputed and offloaded: nothing is, in these.
+    """All plans but for how much is recomputed and offloaded: nothing is, in these."""
+    layouts = Layouts(space)
+    for _, table in layouts.tables(np.arange(len(layouts))):
+        yield table
 
-    A search bounds a layout before it looks at its variants, which only take longer.
+
+class Layouts:
+    """The layouts of a space: degrees, each with every option and every pipeline of its depth.
+
+    A search bounds a cut (degrees and options) before it looks at its pipelines, and a layout
+    before it looks at its variants: these only take longer. Cuts are numbered.
     """
-    base = _degrees(space)
-    pipelines = _Pipelines(space)
-    options = _options(space)
-    per_row = pipelines.counts[base["pp"]] * len(options["ep"])
-    for rows in _blocks(per_row):
-        table = pipelines.join({name: column[rows] for name, column in base.items()})
-        table = _cross(table, options)
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._pipelines = _Pipelines(space)
+        self._options = _options(space)
+        self.ways = len(self._options["ep"])
+        degrees = _degrees(space)
+        some = np.flatnonzero(self._pipelines.counts[degrees["pp"]] > 0)
+        self._degrees = {name: column[some] for name, column in degrees.items()}
+
+    def __len__(self) -> int:
+        """How many degrees."""
+        return len(self._degrees["pp"])
+
+    def cuts(self) -> Iterator[tuple[Ints, Plans]]:
+        """Each cut once, with the first of its pipelines."""
+        block = max(CHUNK_ROWS // self.ways, 1)
+        for start in range(0, len(self), block):
+            cuts = self._cuts(np.arange(start, min(start + block, len(self))))
+            if len(cuts["tp"]):
+                joined = self._pipelines.join(cuts, np.ones(len(cuts["pp"]), np.int64))
+                yield cuts["cut"], self._plans(joined)
+
+    def tables(self, order: Ints) -> Iterator[tuple[Ints, Plans]]:
+        """Every layout and its cut, degrees in this order, in tables that grow to a chunk."""
+        counts = self._pipelines.counts[self._degrees["pp"][order]]
+        for rows in _blocks(counts * self.ways):
+            cuts = self._cuts(order[rows])
+            joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
+            table = _sensible(joined, self.space)
+            if len(table["tp"]):
+                yield table["cut"], self._plans(table)
+
+    def _cuts(self, rows: Ints) -> Columns:
+        """These degrees with every option."""
+        base = _taken(self._degrees, rows)
+        base["cut"] = rows * self.ways
+        crossed = _cross(base, self._options | {"way": np.arange(self.ways)})
+        crossed["cut"] += crossed.pop("way")
+        return crossed
+
+    def _plans(self, table: Columns) -> Plans:
         count = len(table["tp"])
-        if count:
-            table["recompute"] = np.zeros(count, np.int8)
-            table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
-            table["offload_optimizer_fraction"] = np.zeros(count)
-            yield _plans(table, space, pipelines.chunk_layers)
+        table["recompute"] = np.zeros(count, np.int8)
+        table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
+        table["offload_optimizer_fraction"] = np.zeros(count)
+        return _plans(table, self.space, self._pipelines.chunk_layers)
 
 
 def variant_counts(layouts: Plans, space: Space) -> Ints:
@@ -124,15 +170,15 @@ def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
 
 
 def _blocks(per_row: Ints) -> Iterator[slice]:
-    """Runs of base rows that grow to about a chunk each, before recompute."""
+    """Runs of cuts: few layouts at first, from which a search learns what to beat."""
     edges = np.cumsum(per_row)
-    start = 0
+    start, size = 0, FIRST_ROWS
     while start < len(per_row):
         done = int(edges[start - 1]) if start else 0
-        stop = int(np.searchsorted(edges, done + CHUNK_ROWS // 4, side="right"))
+        stop = int(np.searchsorted(edges, done + size, side="right"))
         stop = max(stop, start + 1)
         yield slice(start, stop)
-        start = stop
+        start, size = stop, min(4 * size, CHUNK_ROWS // 4)
 
 
 def _degrees(space: Space) -> Columns:
@@ -185,10 +231,10 @@ class _Pipelines:
         self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
         self.chunk_layers = tuple(chunkings)
 
-    def join(self, base: Columns) -> Columns:
-        """Each base row with every pipeline of its number of stages."""
-        counts = self.counts[base["pp"]]
-        table = {name: np.repeat(column, counts) for name, column in base.items()}
+    def join(self, base: Columns, counts: Ints) -> Columns:
+        """Each row with the first so many pipelines of its number of stages."""
+        rows = np.repeat(np.arange(len(counts)), counts)
+        table = _taken(base, rows)
         within = np.arange(len(table["pp"])) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen = self.table[:, self.starts[table["pp"]] + within]
         for slot in range(SLOTS):
@@ -279,9 +325,13 @@ def _options(space: Space) -> Columns:
         dims[name] = space.values(name) or ()
     dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
     dims |= {name: space.chosen[name] for name in FOLLOWERS if name in space.chosen}
-    rows = list(product(*dims.values()))
-    columns: Columns = {}
-    for place, name in enumerate(dims):
+    alone = {name: values[0] for name, values in dims.items() if len(values) == 1}
+    columns: Columns = {  # one number for all rows, unless it is worked with
+        name: np.array(_coded(name, value), column_dtype(name)) for name, value in alone.items()
+    }
+    several = {name: dims[name] for name in dims if name not in alone or name in CROSSED}
+    rows = list(product(*several.values()))
+    for place, name in enumerate(several):
         values = [_coded(name, row[place]) for row in rows]
         columns[name] = np.array(values, column_dtype(name))
     return columns
@@ -302,6 +352,11 @@ def _coded(name: str, value: Any) -> Any:
     return value
 
 
+def _taken(table: Columns, rows: Any) -> Columns:
+    """These rows of every column; a number that stands for all rows stays one."""
+    return {name: column[rows] if column.ndim else column for name, column in table.items()}
+
+
 def _cross(table: Columns, options: Columns) -> Columns:
     """Every row with every option, but for those that are no plan or one under two names.
 
@@ -309,7 +364,9 @@ def _cross(table: Columns, options: Columns) -> Columns:
     """
     rows, ways = len(table["tp"]), len(options["ep"])
     crossed = {name: np.repeat(column, ways) for name, column in table.items()}
-    crossed |= {name: np.tile(column, rows) for name, column in options.items()}
+    crossed |= {
+        name: np.tile(column, rows) if column.ndim else column for name, column in options.items()
+    }
     tp, ep, etp = crossed["tp"], crossed["ep"], crossed["etp"]
     is_tp = etp == 0
     crossed["etp"] = np.where(is_tp, tp, etp)
@@ -317,15 +374,20 @@ def _cross(table: Columns, options: Columns) -> Columns:
     once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
     copies = crossed["dp"] * crossed["cp"]
     once &= (copies > 1) | (crossed["sharding"] == options["sharding"][0])
-    if "microbatch_group" in options:  # means nothing where nothing is interleaved
-        group = crossed["microbatch_group"]
-        once &= (crossed["vpp"] > 1) | (group == options["microbatch_group"][0])
-        crossed["microbatch_group"] = np.where(crossed["vpp"] > 1, group, crossed["pp"])
     possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
-    piped = (crossed["pp"] == 1) | (crossed["vpp"] > 1)
-    possible &= ~crossed["overlap_ep"] | ((ep > 1) & piped)
-    kept = once & possible
-    return {name: column[kept] for name, column in crossed.items()}
+    possible &= ~crossed["overlap_ep"] | (ep > 1)
+    return _taken(crossed, once & possible)
+
+
+def _sensible(table: Columns, space: Space) -> Columns:
+    """The same for what depends on the pipeline: whether it is interleaved."""
+    turns = table["vpp"] > 1
+    kept = ~table["overlap_ep"] | turns | (table["pp"] == 1)
+    if groups := space.chosen.get("microbatch_group"):  # means nothing with one chunk
+        group = table["microbatch_group"]
+        kept &= turns | (group == groups[0])
+        table["microbatch_group"] = np.where(turns, group, table["pp"])
+    return _taken(table, kept)
 
 
 def recompute_settings(

@@ -27,7 +27,6 @@ from astra.timing.stage import stage_base, stage_times
 SCOUTED = 16  # layouts of a table that are tried at once, for a time to beat
 GROUP = 64  # layouts whose variants are looked at together
 BATCH = 256  # plans that are bounded tightly together
-FEW = 12  # plans that are simulated together
 SAME = 1e-12  # relative; steps that differ by rounding alone
 
 Progress = Callable[[int], None]
@@ -201,8 +200,8 @@ class Finder:
             rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
             keys = self._keys(plans.take(rows))
             first = dict(zip(reversed(keys), rows[::-1], strict=True))
-            if first:
-                self._simulate(plans.take(np.sort(np.array(list(first.values())))))
+            some = np.array(sorted(first.values()), np.int64)
+            self._simulate_useful(plans.take(some), bulk.bound_s[some])
 
     def _finish(self, waiting: list[tuple[Plans, Floats]]) -> None:
         """What is left, the most promising first, until no bound beats the K-th best."""
@@ -254,9 +253,18 @@ class Finder:
         keys = self._keys(plans)
         rows = [int(row) for row in np.argsort(bounds, kind="stable")]
         while rows := self._unmatched(keys, rows, bounds):
-            first = list({keys[row]: row for row in reversed(rows)}.values())[-FEW:]
-            self._simulate(plans.take(first[::-1]))
-            rows = [row for row in rows if row not in first]
+            first = {keys[row]: row for row in reversed(rows)}
+            limit = self._expected_s({key: float(bounds[row]) for key, row in first.items()})
+            chosen = sorted(row for row in first.values() if bounds[row] <= limit)
+            self._simulate(plans.take(chosen))
+            rows = [row for row in rows if row not in chosen]
+
+    def _expected_s(self, bounds: dict[Key, float]) -> float:
+        """The K-th best step if these plans were as fast as their bounds."""
+        known = {key: step for step, _, key, _ in self.found}
+        for key, bound in bounds.items():
+            known[key] = min(bound, known.get(key, np.inf))
+        return sorted(known.values())[: self.top][-1]
 
     def _keys(self, plans: Plans) -> list[Key]:
         """What counts as one plan: its kind where near-identical ones are folded."""

@@ -17,6 +17,7 @@ from astra.simulate.schedule import virtual_order
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 
 WORTH = 0.25  # share of the plans that must have settled for the jump to pay
 SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
@@ -48,7 +49,11 @@ class Order:
     group: int
     extra_warmup: int
     chunk: Ints  # (virtual,), of the k-th forward; the k-th backward counts from the other end
-    micro_batch: Ints  # (virtual,)
+    down: Ints  # (virtual,), row of the k-th forward in a flat (chunk, stage) table, less its stage
+    up: Ints  # (virtual,), the same of the k-th backward
+    index: Ints  # (stage,)
+    opens: Flags  # (virtual,), of the first micro-batch: with extra seconds
+    ends: Flags  # (virtual,), of the last
 
     @property
     def lag(self) -> int:
@@ -143,7 +148,11 @@ def _order(columns: Columns, micro_batches: int, group: int, extra_warmup: int) 
         group=group,
         extra_warmup=extra_warmup,
         chunk=chunk,
-        micro_batch=micro_batch,
+        down=chunk * stages,
+        up=(chunks - 1 - chunk) * stages,
+        index=np.arange(stages),
+        opens=micro_batch == 0,
+        ends=micro_batch == micro_batches - 1,
     )
 
 
@@ -159,64 +168,73 @@ def _start(order: Order, plans: int) -> State:
 
 def _run(columns: Columns, order: Order, state: State, start: int, stop: int) -> None:
     """Move the state from one round to another, in place."""
+    chunks, stages, plans = columns.forward_s.shape
+    flat = [
+        seconds.reshape(chunks * stages, plans)
+        for seconds in (
+            columns.forward_s,
+            columns.first_extra_s,
+            columns.backward_s,
+            columns.last_extra_s,
+        )
+    ]
     for now in range(start, stop):
-        _forwards(columns, order, state, now)
-        _backwards(columns, order, state, now)
+        _forwards(columns, order, state, now, *flat[:2])
+        _backwards(columns, order, state, now, *flat[2:])
 
 
-def _forwards(columns: Columns, order: Order, state: State, now: int) -> None:
-    """Stage i does forward now - i."""
-    count = len(order.chunk)
-    low, high = max(0, now - count + 1), min(order.stages, now + 1)
+def _forwards(
+    columns: Columns, order: Order, state: State, now: int, seconds: Floats, extra_s: Floats
+) -> None:
+    """Stage i does forward now - i; `seconds` and `extra_s` are (chunk and stage, plan)."""
+    low, high = max(0, now - len(order.chunk) + 1), min(order.stages, now + 1)
     if low >= high:
         return
-    stage = np.arange(low, high)
-    virtual = now - stage
-    chunk = order.chunk[virtual]
+    virtual = slice(now - high + 1, now - low + 1)  # of the last stage first
     start = state.free[low:high]
-    if low == 0:
-        if chunk[0] > 0:
-            came = (now - _apart(order, now)) % order.group
-            arrival = state.wrap_down[came] + columns.forward_link_s[-1]
-            np.maximum(start[0], arrival, out=start[0])
-        low, start = 1, start[1:]
-    arrival = state.down[low - 1 : high - 1] + columns.forward_link_s[low - 1 : high - 1]
-    np.maximum(start, arrival, out=start)
-    state.free[stage] += columns.forward_s[chunk, stage]
-    first = order.micro_batch[virtual] == 0
+    if low == 0 and order.chunk[now] > 0:
+        came = (now - _apart(order, now)) % order.group
+        np.maximum(start[0], state.wrap_down[came] + columns.forward_link_s[-1], out=start[0])
+    top = max(low, 1)  # of the stages that wait for the one above
+    arrival = state.down[top - 1 : high - 1] + columns.forward_link_s[top - 1 : high - 1]
+    below = start[top - low :]
+    np.maximum(below, arrival, out=below)
+    rows = order.down[virtual][::-1] + order.index[low:high]
+    start += seconds.take(rows, axis=0)
+    first = order.opens[virtual]
     if first.any():
-        state.free[stage[first]] += columns.first_extra_s[chunk[first], stage[first]]
-    state.down[stage] = state.free[stage]
+        start[first[::-1]] += extra_s[rows[first[::-1]]]
+    state.down[low:high] = start
     if high == order.stages:
-        state.wrap_down[virtual[-1] % order.group] = state.down[-1]
+        state.wrap_down[virtual.start % order.group] = start[-1]
 
 
-def _backwards(columns: Columns, order: Order, state: State, now: int) -> None:
+def _backwards(
+    columns: Columns, order: Order, state: State, now: int, seconds: Floats, extra_s: Floats
+) -> None:
     """Stage i does backward now - lag + i."""
-    count = len(order.chunk)
-    low = max(0, order.lag - now)
-    high = min(order.stages, order.lag - now + count)
+    ahead = order.lag - now
+    low, high = max(0, ahead), min(order.stages, ahead + len(order.chunk))
     if low >= high:
         return
-    stage = np.arange(low, high)
-    virtual = now - order.lag + stage
-    chunk = order.chunks - 1 - order.chunk[virtual]
+    virtual = slice(low - ahead, high - ahead)
+    last = virtual.stop - 1
     start = state.free[low:high]
-    if high == order.stages:
-        if chunk[-1] < order.chunks - 1:
-            came = (virtual[-1] - _apart(order, int(virtual[-1]))) % order.group
-            arrival = state.wrap_up[came] + columns.backward_link_s[-1]
-            np.maximum(start[-1], arrival, out=start[-1])
-        high, start = high - 1, start[:-1]
-    arrival = state.up[low + 1 : high + 1] + columns.backward_link_s[low:high]
-    np.maximum(start, arrival, out=start)
-    state.free[stage] += columns.backward_s[chunk, stage]
-    last = order.micro_batch[virtual] == order.micro_batches - 1
-    if last.any():
-        state.free[stage[last]] += columns.last_extra_s[chunk[last], stage[last]]
-    state.up[stage] = state.free[stage]
+    if high == order.stages and order.chunk[last] > 0:
+        came = (last - _apart(order, last)) % order.group
+        np.maximum(start[-1], state.wrap_up[came] + columns.backward_link_s[-1], out=start[-1])
+    end = min(high, order.stages - 1)  # of the stages that wait for the one below
+    arrival = state.up[low + 1 : end + 1] + columns.backward_link_s[low:end]
+    above = start[: end - low]
+    np.maximum(above, arrival, out=above)
+    rows = order.up[virtual] + order.index[low:high]
+    start += seconds.take(rows, axis=0)
+    final = order.ends[virtual]
+    if final.any():
+        start[final] += extra_s[rows[final]]
+    state.up[low:high] = start
     if low == 0:
-        state.wrap_up[virtual[0] % order.group] = state.up[0]
+        state.wrap_up[virtual.start % order.group] = start[0]
 
 
 def _apart(order: Order, virtual: int) -> int:

@@ -25,6 +25,7 @@ from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
 SCOUTED = 16  # layouts of a table that are tried at once, for a time to beat
+ENOUGH = 1 << 13  # layouts worth bounding together
 GROUP = 64  # layouts whose variants are looked at together
 BATCH = 256  # plans that are bounded tightly together
 SAME = 1e-12  # relative; steps that differ by rounding alone
@@ -103,19 +104,22 @@ class Finder:
     def run(self, progress: Progress | None = None) -> Best:
         """Bound all cuts, then their layouts, the most promising cuts first; then the rest."""
         layouts = Layouts(self.space)
-        waiting: list[tuple[Plans, Floats]] = []
         least = self._least_s(layouts)
-        order = np.argsort(least.min(axis=1), kind="stable")
-        for cuts, table in layouts.tables(order):
+        order = np.argsort(least.min(axis=1, initial=np.inf), kind="stable")
+        ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
+        waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
+        for cuts, table in layouts.tables(order, np.isfinite(least).sum(axis=1)):
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
-            allowed = self._judge(table, counts)
-            useful = np.flatnonzero(allowed & (least.ravel()[cuts] < self.limit_s))
-            self.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
-            if len(useful):
-                waiting.append(self._open(table.take(useful), counts[useful]))
+            allowed = np.flatnonzero(self._judge(table, counts))
+            ahead.append(self._still(table.take(allowed), least.ravel()[cuts[allowed]]))
+            if np.isinf(self.limit_s) or sum(len(plans) for plans, _ in ahead) > ENOUGH:
+                waiting.append(self._open(ahead))
+                ahead = []
             if progress:
                 progress(self.funnel.candidates)
+        if ahead:
+            waiting.append(self._open(ahead))
         self._finish(waiting)
         if not self.found:
             self._look_closer()
@@ -153,9 +157,10 @@ class Finder:
                 allowed &= held
         return allowed
 
-    def _open(self, layouts: Plans, counts: Ints) -> tuple[Plans, Floats]:
+    def _open(self, ahead: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
         """Bound layouts, try the best few, and keep those that can still win."""
-        layouts, counts = self._roomy(layouts, counts)
+        layouts, _ = self._together(ahead)
+        layouts = self._roomy(layouts) if len(layouts) else layouts
         if not len(layouts):
             return layouts, np.zeros(0)
         view = view_of(layouts, self.task)
@@ -163,22 +168,27 @@ class Finder:
         bounds = bound_s(view, stage_times(view, self.stack, shared))
         order = np.argsort(bounds, kind="stable")
         self._scout(layouts.take(self._scouted(layouts, order[bounds[order] < self.limit_s])))
-        later = np.flatnonzero(bounds < self.limit_s)
-        self.funnel.bounded += int(counts.sum() - counts[later].sum())
-        return layouts.take(later), bounds[later]
+        return self._still(layouts, bounds)
 
-    def _roomy(self, layouts: Plans, counts: Ints) -> tuple[Plans, Ints]:
+    def _together(self, tables: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
+        """Those of several tables that can still win."""
+        kept = [self._still(plans, bounds) for plans, bounds in tables]
+        kept = [(plans, bounds) for plans, bounds in kept if len(plans)] or kept[:1]
+        return concatenate([plans for plans, _ in kept]), np.concatenate([b for _, b in kept])
+
+    def _roomy(self, layouts: Plans) -> Plans:
         """Without the layouts of which no variant can fit."""
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
         least = least_filled_fraction(view_of(layouts, self.task), self.stack, offloaded)
         roomy = least <= 1 - self.margin
         if not roomy.all():
             full = np.flatnonzero(~roomy)
-            self.funnel.out_of_memory += int(counts[full].sum())
-            self.funnel.priced += int(counts[full].sum())
-            self.overfull.append((layouts.take(full), least[full]))
-        rows = np.flatnonzero(roomy)
-        return layouts.take(rows), counts[rows]
+            gone = layouts.take(full)
+            lost = int(variant_counts(gone, self.space).sum())
+            self.funnel.out_of_memory += lost
+            self.funnel.priced += lost
+            self.overfull.append((gone, least[full]))
+        return layouts.take(np.flatnonzero(roomy))
 
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
         """The first few layouts, each of another kind."""
@@ -205,12 +215,9 @@ class Finder:
 
     def _finish(self, waiting: list[tuple[Plans, Floats]]) -> None:
         """What is left, the most promising first, until no bound beats the K-th best."""
-        kept = [self._still(plans, bounds) for plans, bounds in waiting]
-        kept = [(plans, bounds) for plans, bounds in kept if len(plans)]
-        if not kept:
+        if not waiting:
             return
-        layouts = concatenate([plans for plans, _ in kept])
-        bounds = np.concatenate([part for _, part in kept])
+        layouts, bounds = self._together(waiting)
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), GROUP):
             rows = order[start : start + GROUP]

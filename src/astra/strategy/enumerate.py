@@ -64,7 +64,8 @@ def enumerate_plans(space: Space) -> Iterator[Plans]:
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
     """All plans but for how much is recomputed and offloaded: nothing is, in these."""
     layouts = Layouts(space)
-    for _, table in layouts.tables(np.arange(len(layouts))):
+    every = np.arange(len(layouts))
+    for _, table in layouts.tables(every, np.full(len(layouts), layouts.ways)):
         yield table
 
 
@@ -81,7 +82,7 @@ class Layouts:
         self._options = _options(space)
         self.ways = len(self._options["ep"])
         degrees = _degrees(space)
-        some = np.flatnonzero(self._pipelines.counts[degrees["pp"]] > 0)
+        some = np.flatnonzero((self._pipelines.counts[degrees["pp"]] > 0) & (self.ways > 0))
         self._degrees = {name: column[some] for name, column in degrees.items()}
 
     def __len__(self) -> int:
@@ -90,17 +91,20 @@ class Layouts:
 
     def cuts(self) -> Iterator[tuple[Ints, Plans]]:
         """Each cut once, with the first of its pipelines."""
-        block = max(CHUNK_ROWS // self.ways, 1)
+        block = 4 * CHUNK_ROWS // max(self.ways, 1) + 1  # most of which are no plan
         for start in range(0, len(self), block):
             cuts = self._cuts(np.arange(start, min(start + block, len(self))))
             if len(cuts["tp"]):
                 joined = self._pipelines.join(cuts, np.ones(len(cuts["pp"]), np.int64))
                 yield cuts["cut"], self._plans(joined)
 
-    def tables(self, order: Ints) -> Iterator[tuple[Ints, Plans]]:
-        """Every layout and its cut, degrees in this order, in tables that grow to a chunk."""
+    def tables(self, order: Ints, cuts_of: Ints) -> Iterator[tuple[Ints, Plans]]:
+        """Every layout and its cut, degrees in this order, in tables that grow to a chunk.
+
+        `cuts_of` (degrees,): about how many cuts there are of each.
+        """
         counts = self._pipelines.counts[self._degrees["pp"][order]]
-        for rows in _blocks(counts * self.ways):
+        for rows in _blocks(counts * cuts_of[order]):
             cuts = self._cuts(order[rows])
             joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
             table = _sensible(joined, self.space)
@@ -111,6 +115,7 @@ class Layouts:
         """These degrees with every option."""
         base = _taken(self._degrees, rows)
         base["cut"] = rows * self.ways
+        base["turns"] = self._pipelines.turns[base["pp"]]
         crossed = _cross(base, self._options | {"way": np.arange(self.ways)})
         crossed["cut"] += crossed.pop("way")
         return crossed
@@ -216,6 +221,7 @@ class _Pipelines:
         rows: list[tuple[int, ...]] = []
         self.counts = np.zeros(model.layers + 1, np.int64)
         self.starts = np.zeros(model.layers + 1, np.int64)
+        self.turns = np.zeros(model.layers + 1, np.bool_)  # some are interleaved, or one stage
         interleaves = question.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
@@ -228,6 +234,7 @@ class _Pipelines:
                     at = chunkings.setdefault(chunks, len(chunkings))
                     rows.append((*_stage_slots(chunks, pp), vpp, at))
             self.counts[pp] = len(rows) - self.starts[pp]
+            self.turns[pp] = pp == 1 or any(row[-2] > 1 for row in rows[self.starts[pp] :])
         self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
         self.chunk_layers = tuple(chunkings)
 
@@ -375,7 +382,7 @@ def _cross(table: Columns, options: Columns) -> Columns:
     copies = crossed["dp"] * crossed["cp"]
     once &= (copies > 1) | (crossed["sharding"] == options["sharding"][0])
     possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
-    possible &= ~crossed["overlap_ep"] | (ep > 1)
+    possible &= ~crossed["overlap_ep"] | ((ep > 1) & crossed.pop("turns"))
     return _taken(crossed, once & possible)
 
 

@@ -16,8 +16,7 @@ from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans, code
 class Stages:
     """Runs of alike stages. (pipeline, run, plan); an unused run has `count` 0.
 
-    The first stage (embedding) and the last (head, loss) are runs of their own. A model whose
-    layers come in kinds has one run per stage, since stages then differ in what they hold.
+    The first stage (embedding) and the last (head, loss) are runs of their own.
     """
 
     count: Ints  # stages of the run
@@ -27,7 +26,6 @@ class Stages:
     embedding: Flags
     head: Flags
     alike: bool  # every plan cuts all its stages alike; only their layers differ
-    every: bool  # one run per stage
 
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
         """A (pipeline, slot, plan) column of the plans for the runs, or one row for all of them."""
@@ -38,6 +36,27 @@ class Stages:
     def take(self, rows: NDArray[np.intp]) -> "Stages":
         """The runs of the plans at `rows`."""
         return self._each(lambda column: column[..., rows])
+
+    def merged(self) -> "Stages":
+        """Stages in a row that hold the same as one run; the ends stay apart."""
+        used = self.count > 0
+        new = self.embedding | self.head
+        new[:, 1:] |= self.embedding[:, :-1] | (self.slot[:, 1:] != self.slot[:, :-1])
+        held = self.kind_layers
+        new[:, 1:] |= (held[:, :, 1:] != held[:, :, :-1]).any(axis=0)
+        run = np.where(used, np.cumsum(new, axis=1) - 1, np.iinfo(np.int64).max)
+        most = int(np.where(used, run, 0).max(initial=0)) + 1
+        before = np.stack([(run < row).sum(axis=1) for row in range(most + 1)], axis=1)
+        first = np.minimum(before[:, :-1], used.shape[1] - 1)
+        found = self._each(lambda column: _along_runs(column, first))
+        count = np.diff(before, axis=1)
+        return replace(
+            found,
+            count=count,
+            kind_layers=np.where(count > 0, found.kind_layers, 0),
+            embedding=found.embedding & (count > 0),
+            head=found.head & (count > 0),
+        )
 
     def compact(self) -> "Stages":
         """The same with unused runs behind the used ones, as few as there are."""
@@ -62,9 +81,10 @@ def _along_runs(column: NDArray[Any], order: Ints) -> NDArray[Any]:
 
 def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
     """The runs of a table of plans; with `every_stage`, one run per stage."""
-    kinds = layer_kinds(model)
-    if len(kinds.kinds) > 1 or every_stage:
+    if every_stage:
         return _each_stage(plans, model)
+    if len(layer_kinds(model).kinds) > 1:
+        return _each_stage(plans, model).merged()
     return ends_apart(plans)
 
 
@@ -106,7 +126,6 @@ def ends_apart(plans: Plans) -> Stages:
         embedding=used & (index == 0),
         head=used & (index + count == plans.pp[:, np.newaxis]) & (count == 1),
         alike=_alike(plans),
-        every=False,
     )
 
 
@@ -128,7 +147,6 @@ def _each_stage(plans: Plans, model: Model) -> Stages:
         embedding=used & (index == 0),
         head=used & (index == plans.pp[:, np.newaxis] - 1),
         alike=_alike(plans),
-        every=True,
     )
 
 

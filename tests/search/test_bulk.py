@@ -1,0 +1,68 @@
+"""Many plans at once: bounds never above the simulated step, memory however stages are gathered."""
+
+import numpy as np
+import pytest
+
+from astra.hardware.gpus_option import parse_gpus
+from astra.hardware.stack import find_stack
+from astra.memory.stage import memory_of
+from astra.model.zoo import find_model
+from astra.search.bulk import bulk_of, filled_fraction, tight_bound_s, work_bound_s
+from astra.search.step import step_s
+from astra.strategy.enumerate import enumerate_plans
+from astra.strategy.plans import Plans, Task, concatenate
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.space import Question, Space
+from astra.strategy.view import view_of
+from astra.timing.stage import stage_times
+
+STACK = find_stack("megatron")
+ASKED = (
+    ("llama-3-8b", "h100:64", 64),
+    ("gpt3-175b", "a100:128", 128),
+    ("deepseek-moe-16b", "h100:32", 64),
+    ("llama-4-scout-17b-16e", "h200:64", 64),
+)
+
+
+def some(model: str, gpus: str, batch: int, count: int = 300) -> tuple[Plans, Task]:
+    """Legal plans from all over a space."""
+    cluster, _ = parse_gpus(gpus)
+    task = Task(model=find_model(model), cluster=cluster)
+    dice = np.random.default_rng(7)
+    found: list[Plans] = []
+    for table in enumerate_plans(Space(Question(task, batch, 2048))):
+        allowed = judge(table, task, rules_for(task.runtime)).allowed
+        legal = np.flatnonzero(allowed & (table.pp[0] > 3) & (table.vpp < 9))
+        if len(legal):
+            found.append(
+                table.take(np.sort(dice.choice(legal, min(30, len(legal)), replace=False)))
+            )
+        if sum(len(table) for table in found) >= count:
+            break
+    return concatenate(found), task
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
+def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int]) -> None:
+    plans, task = some(*asked)
+    view = view_of(plans, task, every_stage=True)
+    step = step_s(plans, view.stages, stage_times(view, STACK))
+    tight = tight_bound_s(plans, task, STACK)
+    loose = bulk_of(plans, task, STACK).bound_s
+    for bound in (work_bound_s(plans, task, STACK), loose, tight):
+        assert (bound <= step * (1 + 1e-12)).all()
+    turns = plans.vpp > 1
+    assert turns.any()
+    assert (tight[turns] >= loose[turns] * (1 - 1e-12)).all()
+    assert np.median(tight[turns] / step[turns]) > 0.9  # why few need to be simulated
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
+def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) -> None:
+    plans, task = some(*asked)
+    apart, runs = (view_of(plans, task, every_stage) for every_stage in (True, False))
+    assert runs.stages.count.shape[1] < apart.stages.count.shape[1]
+    assert (runs.stages.count.sum(axis=1) == plans.pp).all()
+    full, few = (filled_fraction(v, memory_of(v, STACK), STACK) for v in (apart, runs))
+    assert full == pytest.approx(few, rel=1e-12)

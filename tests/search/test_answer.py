@@ -71,6 +71,28 @@ def test_nothing_fits_is_an_answer_with_the_closest_plan_and_what_helps() -> Non
     assert any("GPUs" in change or "--seq-len" in change for change in why.tries)
 
 
+def test_when_nothing_fits_each_change_that_is_proposed_helps() -> None:
+    asked: dict[str, Any] = {"global_batch": 64, "seq_len": 8192}
+    settings = ["recompute=none", "micro_batch=4", "tp=1", "pp=1"]
+    why = astra.plan("llama-3-70b", gpus="h100:64", **asked, settings=settings).nothing_fits
+    assert why is not None
+    named = [change.split()[2] for change in why.tries if change.startswith("without --set")]
+    assert named == ["recompute", "micro_batch", "tp"]  # another pp alone does not help
+    for place, setting in enumerate(settings):
+        rest = settings[:place] + settings[place + 1 :]
+        fits = astra.plan("llama-3-70b", gpus="h100:64", **asked, settings=rest).best is not None
+        assert fits == (setting.split("=")[0] in named)
+
+
+def test_the_gpus_that_are_proposed_are_the_fewest_that_fit() -> None:
+    asked: dict[str, Any] = {"global_batch": 64, "seq_len": 4096}
+    why = astra.plan("llama-3.1-405b", gpus="a100-40g:16", **asked).nothing_fits
+    assert why is not None
+    (count,) = [int(change.split()[0]) for change in why.tries if change.endswith("GPUs")]
+    assert astra.plan("llama-3.1-405b", gpus=f"a100-40g:{count}", **asked).best is not None
+    assert astra.plan("llama-3.1-405b", gpus=f"a100-40g:{count - 8}", **asked).best is None
+
+
 def test_a_space_emptied_by_rules_says_by_which(tmp_path: Path) -> None:
     rules = tmp_path / "own.rules"
     rules.write_text("all-gone: $tp >= 1\n")

@@ -132,5 +132,7 @@ def _nothing(answer: Answer, why: NothingFits) -> list["RenderableType"]:
     lines: list[RenderableType] = ["No plan fits.", funnel(answer), f"Binding: {why.binding}."]
     if why.closest is not None:
         lines.append(f"Closest: {why.closest.summary}.")
-    lines.append(f"Try {' or '.join(why.tries)}.")
+    lines += [
+        f"{'Try' if place == 0 else ' or'} {change}" for place, change in enumerate(why.tries)
+    ]
     return lines

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 GROWTH = (2, 4, 8, 16, 32, 64)  # times as many GPUs that are tried when nothing fits
 FRUGAL: dict[str, tuple[Any, ...]] = {  # what needs the least memory
     "micro_batch": (1,),
-    "recompute": ("full:uniform:1",),
+    # groups of N layers: checkpoints of L / N and N layers at work, least at N near sqrt(L)
+    "recompute": tuple(f"full:uniform:{layers}" for layers in range(1, 13)),
     "offload_optimizer_fraction": (1.0,),
     "overlap_ep": (False,),
 }
@@ -201,12 +202,7 @@ def _contradiction(space: Space) -> NothingFits:
 
 def _more(wanted: Wanted) -> tuple[str, ...]:
     """The smallest changes that help, found by looking for a plan that fits."""
-    found = []
-    for times in GROWTH:
-        count = wanted.space.question.task.cluster.pools[0].count * times
-        if _fits(wanted, _with_gpus(wanted.space, count)):
-            found.append(f"{count} GPUs")
-            break
+    found = [*_without_one(wanted), *_more_gpus(wanted)]
     length = wanted.space.question.seq_len
     while length > 1024:
         length //= 2
@@ -216,14 +212,55 @@ def _more(wanted: Wanted) -> tuple[str, ...]:
     return tuple(found) or ("a GPU with more memory, or a smaller model",)
 
 
+def _without_one(wanted: Wanted) -> list[str]:
+    """Settings that were asked for, each left out: what is the best plan then? If no single one
+    helps, all of them.
+    """
+    space = wanted.space
+    some: list[tuple[str, ...]] = [(name,) for name in space.chosen]
+    if len(some) > 1:
+        some.append(tuple(space.chosen))
+    found: list[str] = []
+    for names in some:
+        rest = {name: values for name, values in space.chosen.items() if name not in names}
+        if len(names) == 1 or not found:
+            best = _best(replace(wanted, top=1), Space(space.question, rest))
+            for plan in _plans(best, space.question.task):
+                left = " ".join(f"--set {name}" for name in names)
+                found.append(f"without {left} ({plan.summary()} fits)")
+    return found
+
+
+def _more_gpus(wanted: Wanted) -> list[str]:
+    """The fewest GPUs that hold a plan: doubled until one fits, then halved in between."""
+    pool = wanted.space.question.task.cluster.pools[0]
+
+    def enough(count: int) -> bool:
+        return _fits(wanted, _with_gpus(wanted.space, count))
+
+    last = pool.count
+    for times in GROWTH:
+        if not enough(pool.count * times):
+            last = pool.count * times
+            continue
+        most = msgspec.structs.replace(pool, count=pool.count * times)
+        counts = [count for count in allowed_counts(most) if count > last]
+        low, high = 0, len(counts) - 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(counts[middle]) else (middle + 1, high)
+        return [f"{counts[low]} GPUs"]
+    return []
+
+
 def _fits(wanted: Wanted, space: Space) -> bool:
     """Whether a plan fits, with all that saves memory turned on unless asked otherwise."""
     saving = {
         name: value
         for name, value in FRUGAL.items()
-        if set(value) <= set(space.values(name) or value)
+        if name not in space.chosen and set(value) <= set(space.values(name) or value)
     }
-    frugal = Space(space.question, {**saving, **space.chosen})
+    frugal = Space(space.question, {**space.chosen, **saving})
     return _finder(replace(wanted, top=1), frugal).any_fits()
 
 

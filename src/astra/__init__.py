@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astra.model.zoo import find_model
     from astra.report.frame import to_frame, to_rows
     from astra.search.answer import Answer
-    from astra.search.explain import Explanation
+    from astra.search.explained import Explanation
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
     from astra.search.answer import Answer, Wanted
-    from astra.search.explain import Explanation
+    from astra.search.explained import Explanation
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
 

@@ -12,8 +12,9 @@ import astra
 from astra.errors import InputError
 from astra.hardware.topology import ranks_per_domain
 from astra.search.breakdown import CLASSES, Detail, Exchange, detail_of, exchanges, parts_s
-from astra.search.explain import MORE_MEMORY, Change, Explanation
+from astra.search.explained import Change, Explanation
 from astra.search.price import price
+from astra.search.what_if import MORE_MEMORY
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
 from astra.timing.stage import stage_times

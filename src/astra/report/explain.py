@@ -6,7 +6,7 @@ import msgspec
 
 from astra.report.priced import BAR, PART_NAMES, seconds
 from astra.search.breakdown import Exchange
-from astra.search.explain import Against, Change, Explanation, Loss
+from astra.search.explained import Against, Change, Explanation, Loss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

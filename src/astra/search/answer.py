@@ -21,7 +21,7 @@ from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Question, Space
 
 if TYPE_CHECKING:
-    from astra.search.explain import Explanation
+    from astra.search.explained import Explanation
 
 GROWTH = (2, 4, 8, 16, 32, 64)  # times as many GPUs that are tried when nothing fits
 FRUGAL: dict[str, tuple[Any, ...]] = {  # what needs the least memory

@@ -1,0 +1,131 @@
+"""What there is to say about a plan, and the plan that it is said of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from astra.search.breakdown import Detail, Exchange, detail_of, parts_s
+from astra.search.price import MARGIN, price
+from astra.search.priced import Priced
+from astra.strategy.plan import Plan
+from astra.strategy.rules.rule import Rule
+
+GIB = 2**30
+
+Say = Callable[[str], None]
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds the step up, and what each constraint costs."""
+
+    constraint: str  # memory, network, link, bubble, batch or compute
+    sentence: str
+    cost_s: dict[str, float]  # seconds of the step that each of them takes
+    filled_fraction: float  # of the memory that a plan may take, on the fullest stage
+    fullest_stage: int
+    micro_batches: int  # per replica
+    stages: int
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """Another plan beside the explained one."""
+
+    rank: int
+    summary: str
+    gpus: dict[str, int]
+    step_s: float
+    slower_s: float
+    parts_s: dict[str, float]  # what it takes more of each part; they sum to `slower_s`
+
+
+class Against(msgspec.Struct, frozen=True, kw_only=True):
+    """Why not the best plan with these settings."""
+
+    settings: tuple[str, ...]
+    outcome: str  # rules, memory, time or none
+    sentence: str
+    plan: Loss | None = None  # the best one that fits, else the one that comes closest
+    rules: dict[str, int] = {}  # how many candidates each rule removes
+    needed_bytes: float | None = None
+    usable_bytes: float | None = None
+    stage: int | None = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be if something were different."""
+
+    what: str
+    how: str  # repriced: the same plan; searched: the best plan there
+    plan: Loss | None  # None: no plan fits
+    same_plan: bool
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is to say about one plan, in the words of the JSON."""
+
+    rank: int
+    summary: str
+    model: str
+    gpus: dict[str, int]
+    step_s: float
+    parts_pipeline: int
+    parts_stage: int
+    parts_s: dict[str, float]  # kernels by class and all else; they sum to `step_s`
+    binding: Binding
+    best: Loss | None  # rank 1, where another is explained
+    next_plans: tuple[Loss, ...]
+    against: Against | None
+    changes: tuple[Change, ...]
+    exchanges: tuple[Exchange, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the plans of a file were found for, as far as a plan does not say it itself."""
+
+    settings: Sequence[str] = ()
+    own_rules: Sequence[Rule] = ()
+    margin: float = MARGIN
+    use_all: bool = False
+    searched: bool = False  # the plans are the best of a search
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The plan that is explained, priced and in detail."""
+
+    plan: Plan
+    priced: Priced
+    detail: Detail
+    parts_s: dict[str, float]
+    asked: Asked
+    say: Say = field(repr=False)
+
+
+def subject_of(plan: Plan, asked: Asked, say: Say) -> Subject:
+    detail = detail_of(plan)
+    return Subject(
+        plan=plan,
+        priced=price(plan, margin=asked.margin),
+        detail=detail,
+        parts_s=parts_s(detail),
+        asked=asked,
+        say=say,
+    )
+
+
+def loss_of(plan: Plan, subject: Subject, rank: int = 0) -> Loss:
+    """Another plan, part by part beside the explained one."""
+    detail = detail_of(plan)
+    step_s, parts = float(detail.step.step_s[0]), parts_s(detail)
+    return Loss(
+        rank=rank,
+        summary=plan.summary(),
+        gpus=plan.gpus,
+        step_s=step_s,
+        slower_s=step_s - subject.priced.step_s,
+        parts_s={name: parts[name] - subject.parts_s[name] for name in parts},
+    )

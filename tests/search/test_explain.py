@@ -169,10 +169,13 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
         priced = stage_times(detail.view, detail.stack).base.replicas
         at = (detail.pipeline, detail.stage, 0)
         found = {"gradients": 0.0, "parameters": 0.0}
-        for exchange in exchanges(detail):
-            if exchange.group in ("dp", "edp"):
-                stride = tp if exchange.group == "dp" else cut
-                found[exchange.what] += alone_s(exchange, stride, detail)
+        traffic = [e for e in exchanges(detail) if e.group in ("dp", "edp")]
+        shards = {e.group: e.ranks for e in traffic if e.operation == "reduce-scatter"}
+        for exchange in traffic:
+            stride = tp if exchange.group == "dp" else cut
+            if exchange.operation == "all-reduce" and plan.sharding != "none":
+                stride *= shards.get(exchange.group, 1)  # from one shard group to the next
+            found[exchange.what] += alone_s(exchange, stride, detail)
         assert found["gradients"] == pytest.approx(float(priced.reduce_s[at]), rel=1e-9)
         assert found["parameters"] == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
 

@@ -19,7 +19,7 @@ from astra.model.kinds import has_experts
 from astra.strategy.enumerate import CHUNK_ROWS, enumerate_plans
 from astra.strategy.plan import Plan, Runtime, check_structure
 from astra.strategy.plan_file import plan_of
-from astra.strategy.plans import COLUMNS, Plans, Task, concatenate, plan_at
+from astra.strategy.plans import COLUMNS, Plans, Task, code, concatenate, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, parse_set
 
@@ -271,9 +271,24 @@ def test_what_follows_from_other_settings_follows() -> None:
     assert (table.overlap_grad_reduce == (copies > 1)).all()
     assert (table.overlap_param_gather == (copies > 1)).all()
     assert (table.overlap_p2p == (table.vpp > 1)).all()
-    assert (table.shard_group == copies).all()
+    whole = table.sharding != code("sharding", "parameters")
+    assert (table.shard_group == copies)[whole].all()
     assert (table.microbatch_group == table.pp[0]).all()
     assert ((table.schedule == 1) == (table.vpp > 1)).all()
+
+
+def test_sharded_parameters_are_shared_by_all_copies_or_by_those_in_a_node() -> None:
+    table = table_of(question(layers=6, gpus=16, batch=16))
+    tp, copies = table.tp[0, 0], table.dp[0, 0] * table.cp
+    rows = table.sharding == code("sharding", "parameters")
+    inside = rows & (table.shard_group < copies)
+    assert set(zip(tp[inside], copies[inside], table.shard_group[inside], strict=True)) == {
+        (1, 16, 8),
+        (2, 8, 4),
+        (4, 4, 2),
+    }
+    asked = table_of(question(layers=6, gpus=16, batch=16), "shard_group=4")
+    assert set(asked.shard_group) == {4}
 
 
 def test_the_same_question_gives_the_same_rows_in_the_same_order() -> None:

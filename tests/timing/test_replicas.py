@@ -52,6 +52,19 @@ def test_gradients_in_bf16_move_half_the_bytes() -> None:
     )
 
 
+@pytest.mark.parametrize("sharding", ["optimizer", "parameters"])
+def test_shard_groups_scatter_inside_and_sum_their_shares_across(sharding: str) -> None:
+    """32 copies in groups of 8, one in each of four nodes: fp32 gradients are scattered inside a
+    node, an eighth of them is summed over four nodes, and weights are gathered inside a node.
+    """
+    plan = changed(llama(32, sharding=sharding), shard_group=8)
+    found, count = copies(plan), held(plan)
+    inside = reduce_scatter_s(4 * count, 8, 8, GPU).item()
+    across = all_reduce_s(4 * count / 8, 4, 1, GPU).item()
+    assert found.reduce_s.item() == pytest.approx(inside + across)
+    assert found.gather_s.item() == pytest.approx(all_gather_s(2 * count, 8, 8, GPU).item())
+
+
 def test_one_copy_sends_nothing() -> None:
     found = copies(llama(8, tp=8))
     assert found.reduce_s.item() == found.gather_s.item() == 0

@@ -376,11 +376,12 @@ def _synchronised(detail: Detail, group: _Group, shards: int, parameters: float)
     gradients = parameters * (4.0 if plan.grad_reduce_dtype == "fp32" else 2.0)
     if plan.sharding == "none":
         return [_exchange(detail, group, "all-reduce", "gradients", gradients, 1)]
-    often = 1
-    if plan.sharding == "parameters":
-        group, often = _Group(group.name, shards, group.stride), detail.micro_batches
+    often = detail.micro_batches if plan.sharding == "parameters" else 1
     gathers = often * (2 if plan.sharding == "parameters" else 1)
+    inside = _Group(group.name, shards, group.stride)
+    across = _Group(group.name, max(group.ranks // shards, 1), group.stride * shards)
     return [
-        _exchange(detail, group, "reduce-scatter", "gradients", gradients, often),
-        _exchange(detail, group, "all-gather", "parameters", parameters * 2.0, gathers),
+        _exchange(detail, inside, "reduce-scatter", "gradients", gradients, often),
+        _exchange(detail, across, "all-reduce", "gradients", gradients / shards, often),
+        _exchange(detail, inside, "all-gather", "parameters", parameters * 2.0, gathers),
     ]

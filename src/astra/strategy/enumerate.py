@@ -28,6 +28,7 @@ from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
 FIRST_ROWS = 1 << 10  # layouts of the first table
+SHARDS_ALL = code("sharding", "parameters")
 SLOTS = 3  # first stages, middle stages, last stages
 
 # What follows from other settings unless it was asked for.
@@ -42,7 +43,7 @@ FOLLOWERS = (
 )
 
 # Options that decide whether a row is a plan at all.
-CROSSED = ("ep", "etp", "sharding", "cp_comm_type", "overlap_ep")
+CROSSED = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
 
 Columns = dict[str, NDArray[Any]]
 
@@ -116,6 +117,8 @@ class Layouts:
         base = _taken(self._degrees, rows)
         base["cut"] = rows * self.ways
         base["turns"] = self._pipelines.turns[base["pp"]]
+        node_gpus = self.space.question.task.cluster.pools[0].gpu.node.gpus
+        base["near"] = np.gcd(base["dp"] * base["cp"], np.maximum(node_gpus // base["tp"], 1))
         crossed = _cross(base, self._options | {"way": np.arange(self.ways)})
         crossed["cut"] += crossed.pop("way")
         return crossed
@@ -331,6 +334,7 @@ def _options(space: Space) -> Columns:
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
         dims[name] = space.values(name) or ()
     dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
+    dims["in_node"] = (False,) if "shard_group" in space.chosen else (False, True)
     dims |= {name: space.chosen[name] for name in FOLLOWERS if name in space.chosen}
     alone = {name: values[0] for name, values in dims.items() if len(values) == 1}
     columns: Columns = {  # one number for all rows, unless it is worked with
@@ -340,7 +344,7 @@ def _options(space: Space) -> Columns:
     rows = list(product(*several.values()))
     for place, name in enumerate(several):
         values = [_coded(name, row[place]) for row in rows]
-        columns[name] = np.array(values, column_dtype(name))
+        columns[name] = np.array(values, column_dtype(name) if name in COLUMNS else None)
     return columns
 
 
@@ -381,6 +385,10 @@ def _cross(table: Columns, options: Columns) -> Columns:
     once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
     copies = crossed["dp"] * crossed["cp"]
     once &= (copies > 1) | (crossed["sharding"] == options["sharding"][0])
+    inside = (
+        (crossed["sharding"] == SHARDS_ALL) & (crossed["near"] > 1) & (crossed["near"] < copies)
+    )
+    once &= ~crossed["in_node"] | inside
     possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
     possible &= ~crossed["overlap_ep"] | ((ep > 1) & crossed.pop("turns"))
     return _taken(crossed, once & possible)
@@ -487,7 +495,7 @@ def _followers(table: Columns, space: Space) -> Columns:
         "overlap_p2p": table["vpp"] > 1,
         "overlap_tp": tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
         "microbatch_group": _groups(table, space.question),
-        "shard_group": np.where(sharded, copies, 1),
+        "shard_group": np.where(sharded, np.where(table["in_node"], table["near"], copies), 1),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
     }
     return {name: column for name, column in follows.items() if name not in space.chosen}

@@ -138,6 +138,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts.append(f"mb {self.micro_batch}")
         if self.sharding in ("gradients", "parameters"):
             parts.append(f"sharded {self.sharding}")
+        if self.sharding != "none" and self.shard_group < self.dp * self.cp:
+            parts.append(f"in groups of {self.shard_group}")
         if self.overlap_ep:
             parts.append("ep-overlap")
         if self.offload_optimizer_fraction:

@@ -108,6 +108,11 @@ DIMENSIONS = (
     Dimension("ep", "searched", "all divisors of the number of experts", _ep),
     Dimension("etp", "searched", "1 and tp"),
     Dimension("sharding", "searched", "what the runtime can shard", _sharding),
+    Dimension(
+        "shard_group",
+        "searched",
+        "all copies: the least memory; with sharded parameters also the copies inside one node",
+    ),
     Dimension("cp_comm_type", "searched", "with cp > 1: p2p, a2a, allgather", _cp_comm_types),
     Dimension("overlap_ep", "searched", "off and on: hides all-to-all, costs memory", _overlap_ep),
     Dimension(
@@ -127,7 +132,6 @@ DIMENSIONS = (
     Dimension("overlap_p2p", "follows", "on with vpp > 1, where the runtime has it: only hides"),
     Dimension("overlap_tp", "follows", "on with tp > 1 inside a link domain: only hides time"),
     Dimension("microbatch_group", "follows", "pp: a larger group only adds activations in flight"),
-    Dimension("shard_group", "follows", "all copies: the least memory, the same bytes"),
     Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
     Dimension("rank_order", "asked", "tp-cp-ep-dp-pp, the runtime's default"),
     Dimension("offload_activations", "asked", "none: worth it only with modules chosen by hand"),

@@ -84,19 +84,23 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
 
 
 def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
-    """Sharded: reduce-scatter and all-gather; else one all-reduce and nothing to gather."""
+    """Sharded: reduce-scatter and all-gather in a shard group, and what a rank is left with summed
+    over the groups. Else one all-reduce and nothing to gather.
+    """
     plans, stages = view.plans, view.stages
-    by_layer = is_word(plans, "sharding", "parameters")
-    ranks = np.where(by_layer, copies.shards, copies.ranks)
-    near = ranks_per_domain(ranks, copies.stride, stages.of(view.domain))
-    node = ranks_per_domain(ranks, copies.stride, stages.of(view.node))
+    plain = is_word(plans, "sharding", "none")
+    ranks = np.where(plain, copies.ranks, copies.shards)
+    near, node = _near(view, ranks, copies.stride)
     grads = copies.parameters * np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
     scattered = reduce_scatter_s(grads, ranks, near, gpu, node)
     gathered = all_gather_s(copies.parameters * 2.0, ranks, near, gpu, node)
-    plain = is_word(plans, "sharding", "none")
     if plain.any():
         scattered = np.where(plain, all_reduce_s(grads, ranks, near, gpu, node), scattered)
         gathered = np.where(plain, 0.0, gathered)
+    groups = np.maximum(copies.ranks // np.maximum(ranks, 1), 1)
+    if (groups > 1).any():
+        near, node = _near(view, groups, np.maximum(copies.stride * ranks, 1))
+        scattered = scattered + all_reduce_s(grads / copies.shards, groups, near, gpu, node)
     own = copies.parameters / copies.shards
     memory = BANDWIDTH_REACHED * gpu.memory_bytes_per_s
     streamed = adam_bytes(plans)
@@ -109,6 +113,14 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
         "adam_s": adam,
         "host_s": moved + updated - own * streamed / memory,
     }
+
+
+def _near(view: View, ranks: Ints, stride: Ints) -> tuple[Ints, Ints]:
+    """Ranks of a group in one link domain, and in one node."""
+    return (
+        ranks_per_domain(ranks, stride, view.stages.of(view.domain)),
+        ranks_per_domain(ranks, stride, view.stages.of(view.node)),
+    )
 
 
 def adam_bytes(plans: Plans) -> Floats:

@@ -25,10 +25,10 @@ ALLOWED = {
     room: BELOW_ALL.union(*ROOMS[:place]) for place, rooms in enumerate(ROOMS) for room in rooms
 }
 ALLOWED["simulate"] = set()  # shares no formula with anyone, so that each can catch the other
-ALLOWED["measure"] = BELOW_ALL | {"model", "hardware"}
+ALLOWED["profile"] = {"errors"}  # runs on bare training machines: torch and nothing else
 ALLOWED["fit"] |= {"search"}  # predictions are made there
 ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:5])  # the command line's words as functions
-ALLOWED["cli"] |= {"api"}
+ALLOWED["cli"] |= {"api", "profile"}
 ALLOWED["web"] |= {"api"}
 ALLOWED["errors"] = set()
 ALLOWED["files"] = {"errors"}
@@ -89,12 +89,12 @@ def test_imports_go_left_only(path: Path) -> None:
     assert (seen & known) - {room} <= ALLOWED[room]
 
 
-def test_only_measure_imports_torch() -> None:
+def test_only_profile_imports_torch() -> None:
     frameworks = {"torch", "transformers", "megatron", "deepspeed", "triton"}
     found = {
         name_of(path)
         for path in modules()
-        if room_of(path) != "measure"
+        if room_of(path) != "profile"
         and any(name.split(".")[0] in frameworks for name in imports_of(path))
     }
     assert found == set()
@@ -104,7 +104,7 @@ def test_only_the_doors_print_or_read_the_environment() -> None:
     """No printing and no environment variables below `cli`."""
     found = []
     for path in modules():
-        if room_of(path) in {*DOORS, "cli", "web", "measure"}:
+        if room_of(path) in {*DOORS, "cli", "web"}:
             continue
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":

@@ -19,6 +19,7 @@ COMMANDS = {
     "gpus": "the GPUs that are known, or one GPU's facts and their source",
     "rules": "what makes a plan illegal, who says so, and why",
     "stacks": "the software that is known to run plans, and its factors",
+    "profile": "measure this machine's GPU and links",
 }
 
 EXAMPLES = """\

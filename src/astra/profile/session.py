@@ -1,0 +1,176 @@
+"""A session of measuring: what is left of the list, one after the other, until the time is up."""
+
+import gc
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from astra.profile.measurement import Measurement
+from astra.profile.store import Profile, entry_of, write_profile
+
+SAVE_EVERY_S = 3.0
+
+
+class DeviceLost(Exception):
+    """The GPU does not answer any more; a new process can go on."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Where a session stands."""
+
+    total: int
+    done: int = 0  # of the list, measured now or before
+    measured: int = 0  # in this session
+    failed: int = 0
+    seconds: float = 0.0
+    now: str = ""
+    stopped: str | None = None  # why, when something is left
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Measures into a file. `measure` times one thing or raises."""
+
+    path: Path
+    profile: Profile
+    measure: Callable[[Measurement], dict[str, Any]]
+    alive: Callable[[], bool]
+    seconds: float
+    told: Callable[[Progress], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    writes: bool = True  # one process of several writes
+    retry_errors: bool = False
+    saved_s: float = field(default=0.0, init=False)
+
+    def left(self, wanted: Iterable[Measurement]) -> list[Measurement]:
+        """What the file does not have yet. Failures stand, unless they are to be tried again."""
+        have = self.profile.entries
+        return [
+            one
+            for one in wanted
+            if one.key not in have or (self.retry_errors and "error" in have[one.key])
+        ]
+
+    def run(self, wanted: list[Measurement]) -> Progress:
+        """Goes through the list; the file is whole and saved however this ends."""
+        left = self.left(wanted)
+        progress = Progress(total=len(wanted), done=len(wanted) - len(left))
+        begin = self.clock()
+        note: dict[str, Any] = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.profile.runs.append(note)
+        self.save()
+        try:
+            for one in left:
+                progress.seconds = self.clock() - begin
+                if progress.seconds >= self.seconds:
+                    progress.stopped = "the time is up"
+                    break
+                progress.now = one.key
+                self.told(progress)
+                self._one(one, progress)
+                progress.done += 1
+        except KeyboardInterrupt:
+            progress.stopped = "interrupted"
+        finally:
+            progress.seconds = self.clock() - begin
+            note |= {
+                "seconds": round(progress.seconds, 1),
+                "measured": progress.measured,
+                "failed": progress.failed,
+            }
+            self.save()
+        self.told(progress)
+        return progress
+
+    def _one(self, one: Measurement, progress: Progress) -> None:
+        begin = self.clock()
+        try:
+            result = self.measure(one)
+            progress.measured += 1
+        except Exception as error:  # an operator this machine cannot run is a finding, not an end
+            result = {"error": _in_words(error)}
+            progress.failed += 1
+        result["spent_s"] = round(self.clock() - begin, 3)
+        self.profile.entries.pop(one.key, None)
+        self.profile.entries[one.key] = entry_of(one, result)
+        if "error" in result:
+            gc.collect()
+            if not self.alive():
+                raise DeviceLost(f"{one.key}: {result['error']}")
+        if self.clock() - self.saved_s > SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        if self.writes:
+            write_profile(self.path, self.profile)
+        self.saved_s = self.clock()
+
+
+def _in_words(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def gpu_measure(torch: Any, device: str) -> tuple[Callable[[Measurement], dict[str, Any]], Any]:
+    """The function that times one measurement on a device, and one that says if it still lives."""
+    from astra.profile import elementwise, products
+    from astra.profile.bench import Bench
+    from astra.profile.clock import GpuClock, HostClock, time_case
+    from astra.profile.work import bytes_of
+
+    makers = {
+        "gemm": products.gemm,
+        "fp8": products.fp8,
+        "grouped": products.grouped,
+        "attention": products.attention,
+        "norm": elementwise.norm,
+        "activation": elementwise.activation,
+        "rope": elementwise.rope,
+        "residual": elementwise.residual,
+        "embedding": elementwise.embedding,
+        "loss": elementwise.loss,
+        "permute": elementwise.permute,
+        "adam": elementwise.adam,
+        "copy": elementwise.copy,
+        "launch": elementwise.launch,
+    }
+    on_gpu = device == "cuda"
+    if on_gpu:  # a stream of our own: the default one cannot be captured
+        torch.cuda.set_stream(torch.cuda.Stream())
+    clock = GpuClock(torch) if on_gpu else HostClock()
+    bench = Bench(torch, device)
+
+    def measure(one: Measurement) -> dict[str, Any]:
+        try:
+            with warnings.catch_warnings():  # why a kernel was refused is in the error itself
+                warnings.simplefilter("ignore")
+                case = makers[one.op](bench, one)
+                return asdict(time_case(case, clock, bytes_of(one)))
+        finally:
+            if on_gpu:
+                _tidy(torch)
+
+    def alive() -> bool:
+        if on_gpu:
+            try:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                torch.randn(8, device=device).sum().item()
+            except RuntimeError:
+                return False
+        return True
+
+    return measure, alive
+
+
+def _tidy(torch: Any) -> None:
+    """Gives memory back before it is short; each time would be slow."""
+    free, total = torch.cuda.mem_get_info()
+    if free < 0.5 * total:
+        gc.collect()
+        torch.cuda.empty_cache()

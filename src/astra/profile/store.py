@@ -1,0 +1,113 @@
+"""The profile's file: one JSON document, replaced as a whole, so that it is never half written."""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from astra.errors import InputError, shorten
+from astra.profile.measurement import Measurement, parse_key
+from astra.profile.work import bytes_of, flops_of
+
+SCHEMA = "astra-profile/1"
+SAME = ("device", "gpu", "torch", "cuda")  # what may not change inside a file
+
+
+@dataclass(slots=True, kw_only=True)
+class Profile:
+    """What was measured on one machine. Entries are by key, in the order they were measured."""
+
+    machine: dict[str, Any]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def measured(self) -> list[tuple[Measurement, dict[str, Any]]]:
+        """The entries that have a time."""
+        return [(parse_key(key), row) for key, row in self.entries.items() if "median_s" in row]
+
+    def errors(self) -> dict[str, str]:
+        return {key: row["error"] for key, row in self.entries.items() if "error" in row}
+
+
+def entry_of(one: Measurement, result: dict[str, Any]) -> dict[str, Any]:
+    """One row of the file: what was measured, and how it went."""
+    return {
+        "key": one.key,
+        "op": one.op,
+        "variant": one.variant,
+        "dtype": one.dtype,
+        "shape": dict(one.shape),
+        "flops": flops_of(one),
+        "bytes": bytes_of(one),
+        **result,
+    }
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Writes beside the file and moves it into place; a crash leaves the old one whole."""
+    head = {"schema": SCHEMA, "machine": profile.machine, "runs": profile.runs}
+    rows = ",\n".join(json.dumps(row) for row in profile.entries.values())
+    text = json.dumps(head, indent=1)[:-2] + f',\n "entries": [\n{rows}\n ]\n}}\n'
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile that was written before."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file. `astra profile --out {path}` makes one.") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(
+            f"{path}: not a profile: {shorten(error, 120)}. Choose another file."
+        ) from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else document
+        raise InputError(
+            f"{path}: schema is {shorten(found)}, not {SCHEMA!r}: this is no profile that this "
+            "version of astra can read. Choose another file."
+        )
+    rows = document.get("entries")
+    machine, runs = document.get("machine"), document.get("runs")
+    if not isinstance(rows, list) or not isinstance(machine, dict) or not isinstance(runs, list):
+        raise InputError(f"{path}: machine, runs or entries are missing. Was the file edited?")
+    entries: dict[str, dict[str, Any]] = {}
+    for place, row in enumerate(rows):
+        if not isinstance(row, dict) or not isinstance(row.get("key"), str):
+            raise InputError(f"{path}: entries[{place}] has no key. Was the file edited?")
+        parse_key(row["key"])
+        if "error" not in row and not isinstance(row.get("median_s"), int | float):
+            raise InputError(f"{path}: entries[{place}] has neither median_s nor error.")
+        entries[row["key"]] = row
+    return Profile(machine=machine, runs=runs, entries=entries)
+
+
+def continue_profile(path: Path, machine: dict[str, Any]) -> Profile:
+    """The file as it stands, if it was measured on a machine like this one; else a new profile."""
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: there is no folder {path.parent}. Make it first.")
+    if not path.exists():
+        return Profile(machine=machine)
+    profile = read_profile(path)
+    for name in SAME:
+        before, now = profile.machine.get(name), machine.get(name)
+        if before != now:
+            raise InputError(
+                f"--out {path}: was measured with {name} = {shorten(before)}, and here it is "
+                f"{shorten(now)}: times of both would mix. Give a new file."
+            )
+    return profile

@@ -115,13 +115,13 @@ def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
 
 def _measure(session: "Session", wanted: list[Any], as_json: bool) -> int:
     """Runs a session, shows how it goes, and says how it went."""
-    from astra.profile.session import DeviceLost
+    from astra.profile.session import DeviceLostError
 
     with _shown(len(wanted)) as told:
         session.told = told
         try:
             progress = session.run(wanted)
-        except DeviceLost as error:
+        except DeviceLostError as error:
             sys.stderr.write(
                 f"astra: the GPU stopped answering at {error}. What was measured is in "
                 f"{session.path}; the same command goes on behind that measurement.\n"
@@ -204,6 +204,51 @@ class _Bar(AbstractContextManager["Callable[[Progress], None]"]):
 
 
 def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: int) -> int:
-    from astra.profile.links import run_links
+    """One of several processes. The first keeps the file and speaks; all measure alike."""
+    from astra.errors import InputError
+    from astra.profile.links import Links
+    from astra.profile.machine import describe, load_torch
+    from astra.profile.session import Session
+    from astra.profile.shapes import list_of
+    from astra.profile.store import Profile, continue_profile
 
-    return run_links(options, families, world)
+    minutes = _minutes(options.minutes)
+    if "collective" not in families:
+        raise InputError(
+            f"--only {options.only}: several processes measure links, one alone the kernels. "
+            "Try the command without torchrun."
+        )
+    per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    torch = load_torch(options.device)
+    links = Links(torch, options.device, int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        first, refused = links.rank == 0, None
+        profile = Profile(machine=describe(torch, options.device))
+        if first:
+            try:
+                profile = continue_profile(Path(options.out), profile.machine)
+            except InputError as error:  # the others must hear of it, or they wait for ever
+                refused = str(error)
+        refused, entries = links.agree((refused, profile.entries))
+        if refused is not None and not first:
+            return 2
+        if refused is not None:
+            raise InputError(refused)
+        profile.entries = entries
+        session = Session(
+            path=Path(options.out),
+            profile=profile,
+            measure=links.measure,
+            alive=lambda: True,
+            agree=links.agree,
+            seconds=60 * minutes,
+            writes=first,
+            retry_errors=options.retry_errors,
+        )
+        wanted = list_of(families, world, per_node, small=options.device == "cpu")
+        if first:
+            return _measure(session, wanted, options.json)
+        session.run(wanted)
+        return 0
+    finally:
+        links.close()

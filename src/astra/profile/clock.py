@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median, quantiles
 from typing import Any, Protocol
 
@@ -50,7 +51,8 @@ class Clock(Protocol):
     """Runs laps on a device and says how long each took."""
 
     cache_bytes: float
-    spare_bytes: Callable[[], float]
+
+    def spare_bytes(self) -> float: ...
 
     def laps_s(self, lap: Run, count: int) -> list[float]: ...
 
@@ -98,8 +100,7 @@ class GpuClock:
             lap()
             event.record()
         self.torch.cuda.synchronize()
-        pairs = zip(events, events[1:], strict=False)
-        return [begin.elapsed_time(end) * 1e-3 for begin, end in pairs]
+        return [begin.elapsed_time(end) * 1e-3 for begin, end in pairwise(events)]
 
     def capture(self, lap: Run) -> Run | None:
         """The lap as a graph; None where the call cannot be captured.
@@ -134,8 +135,8 @@ def time_case(case: Case, clock: Clock, moved_bytes: float) -> Timing:
     for run in runs[1:]:
         run()
     short = case.capture and one_s < CAPTURE_BELOW_S
-    rounds = max(math.ceil((max(CAPTURED_CALLS, LAP_S / one_s) if short else LAP_S / one_s)), 1)
-    calls = [runs[place % copies] for place in range(max(rounds, copies if copies > 1 else 1))]
+    fewest = max(CAPTURED_CALLS if short else 1, copies)
+    calls = [runs[place % copies] for place in range(max(math.ceil(LAP_S / one_s), fewest))]
 
     def lap() -> None:
         for call in calls:

@@ -15,7 +15,7 @@ from astra.profile.store import Profile, entry_of, write_profile
 SAVE_EVERY_S = 3.0
 
 
-class DeviceLost(Exception):
+class DeviceLostError(Exception):
     """The GPU does not answer any more; a new process can go on."""
 
 
@@ -42,6 +42,7 @@ class Session:
     alive: Callable[[], bool]
     seconds: float
     told: Callable[[Progress], None] = lambda _: None
+    agree: Callable[[Any], Any] = lambda said: said  # between the processes of one session
     clock: Callable[[], float] = time.monotonic
     writes: bool = True  # one process of several writes
     retry_errors: bool = False
@@ -67,7 +68,7 @@ class Session:
         try:
             for one in left:
                 progress.seconds = self.clock() - begin
-                if progress.seconds >= self.seconds:
+                if self.agree(progress.seconds >= self.seconds):
                     progress.stopped = "the time is up"
                     break
                 progress.now = one.key
@@ -101,7 +102,7 @@ class Session:
         if "error" in result:
             gc.collect()
             if not self.alive():
-                raise DeviceLost(f"{one.key}: {result['error']}")
+                raise DeviceLostError(f"{one.key}: {result['error']}")
         if self.clock() - self.saved_s > SAVE_EVERY_S:
             self.save()
 

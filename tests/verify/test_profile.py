@@ -56,6 +56,21 @@ def test_kernels_bound_by_memory_run_eager_and_compiled(tmp_path: Path) -> None:
     assert {"eager", "compiled"} <= {row["variant"].split(".")[2] for row in rows}
 
 
+def test_without_a_gpu_the_error_says_so(tmp_path: Path) -> None:
+    hidden = os.environ | {"PYTHONPATH": "src", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "astra", "profile", "--out", str(tmp_path / "p.json")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=hidden,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert "nothing to measure" in done.stderr and "--device cpu" in done.stderr
+
+
 def test_two_processes_measure_every_collective(tmp_path: Path) -> None:
     path = tmp_path / "links.json"
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29533")

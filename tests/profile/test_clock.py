@@ -65,8 +65,14 @@ def test_short_calls_are_captured_so_that_the_host_does_not_show() -> None:
     assert not plain.captured and plain.median_s == pytest.approx(2.2e-5)
 
 
+def test_a_short_kernel_behind_a_slow_host_is_captured_too() -> None:
+    device = Simulated(2e-5, host_s=1e-3)
+    timing = time_case(Case(make=device.make), device, 1e9)
+    assert timing.captured and timing.median_s == pytest.approx(2e-5)
+
+
 def test_long_calls_are_not_captured() -> None:
-    device = Simulated(2e-3)
+    device = Simulated(3e-3)
     assert not time_case(Case(make=device.make), device, 1e6).captured
     assert device.captured == 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from astra.profile.measurement import Measurement
 from astra.profile.store import Profile
+from astra.profile.work import bytes_of
 
 COLUMNS = ("operator", "dtype", "direction", "kernel", "a", "b", "c", "d", "causal", "seconds")
 MOST_SPREAD = 0.25  # of the median between the quartiles: beyond it something else was running
@@ -63,12 +64,17 @@ def _rows(one: Measurement, entry: dict[str, Any]) -> Iterator[dict[str, str]]:
         width = (one["head_dim"] + one["v_head_dim"]) // 2
         sides = one["seq"], one["batch"], one["heads"], width
         yield _row("attention", one, direction, kernel, sides, seconds, str(one["causal"]))
-    elif (one.op, one.variant) in _ONE_KERNEL:
+    elif (one.op, one.variant) in _ONE_KERNEL and not _of_heads(one):
         kernel = _ONE_KERNEL[one.op, one.variant]
-        yield _row("memory", one, "", kernel, (int(entry["bytes"]),), seconds)
+        yield _row("memory", one, "", kernel, (int(bytes_of(one)),), seconds)
     elif one.op == "launch" and one.words[0] == "add":
         kernel = "graphed tiny add" if one.words[1] == "graph" else "eager tiny add"
         yield _row("launch", one, "", kernel, (), seconds)
+
+
+def _of_heads(one: Measurement) -> bool:
+    """Norms of single heads: rows so short that torch's own kernels are far from the bandwidth."""
+    return one.op == "norm" and one["width"] < 512
 
 
 def _row(

@@ -74,7 +74,8 @@ def _rope(one: Measurement) -> float:
 
 
 def _residual(one: Measurement) -> float:
-    tensors = {"add": 3, "copy": 2, "fill": 1, "add_rms_norm": 4}[one.words[0]]
+    back = one.words[1] == "backward"  # reads both inputs again and the gradient
+    tensors = {"add": 3, "copy": 2, "fill": 1, "add_rms_norm": 4 if back else 3}[one.words[0]]
     return 2 * tensors * one["tokens"] * one["width"]
 
 

@@ -12,6 +12,7 @@ after it. `--rows` also writes the kernels as CSV.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from benchmarks.make_efficiency_tables import (
@@ -197,13 +198,20 @@ def rebuilt(
     share = memory_share(report, gpu, rows, source)
     return replace_struct(
         known,
-        measured=(*(other for other in known.measured if other.gpu != gpu.name), row),
+        measured=_in_place(known.measured, row),
         scaled=tuple(other for other in known.scaled if other.gpu != gpu.name),
-        memory=(
-            *(other for other in known.memory if other.gpu != gpu.name or share is None),
-            *([share] if share else []),
-        ),
+        memory=_in_place(known.memory, share) if share else known.memory,
     ), table
+
+
+T = TypeVar("T", Measured, Memory)
+
+
+def _in_place(rows: tuple[T, ...], new: T) -> tuple[T, ...]:
+    """The rows with the new one where the GPU's old one was, or at the end."""
+    if all(row.gpu != new.gpu for row in rows):
+        return (*rows, new)
+    return tuple(new if row.gpu == new.gpu else row for row in rows)
 
 
 def main() -> None:
@@ -223,7 +231,7 @@ def main() -> None:
     if options.rows:
         write_rows(options.rows, kernel_rows(profile))
     if options.write:
-        row = known.measured[-1]
+        row = next(row for row in known.measured if row.gpu == gpu.name)
         write_table(gpu.name, table, row.source)
         write_kernels(known)
         print(f"written: {FOLDER / gpu.name}.json and kernels.toml")

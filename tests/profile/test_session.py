@@ -123,6 +123,16 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     assert {"key", "op", "variant", "dtype", "shape", "flops", "bytes", "median_s"} <= set(row)
 
 
+def test_a_compressed_profile_is_continued_too(tmp_path: Path) -> None:
+    path, device = tmp_path / "p.json.gz", Fake()
+    run(path, device, seconds=3)
+    run(path, device)
+    assert device.asked == [one.key for one in LIST] and path.read_bytes()[:2] == b"\x1f\x8b"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match="not a profile"):
+        read_profile(path)
+
+
 def test_a_crash_while_writing_leaves_the_old_file_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,8 +107,8 @@ def told(machine: dict[str, Any]) -> str:
     power = machine.get("power_limit_w")
     watts = f"{power:.0f} W; " if isinstance(power, float) else ""
     parts = [f"torch {machine.get('torch')}"]
-    if machine.get("cudnn"):
-        parts.append(f"cuDNN {machine['cudnn']}")
+    if isinstance(machine.get("cudnn"), int):  # 91900 is 9.19
+        parts.append(f"cuDNN {machine['cudnn'] // 10000}.{machine['cudnn'] % 10000 // 100}")
     if machine.get("driver"):
         parts.append(f"driver {machine['driver']}")
     return f"`astra profile` on one {machine.get('gpu')} ({watts}{', '.join(parts)})"

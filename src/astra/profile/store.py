@@ -1,8 +1,10 @@
 """The profile's file: one JSON document, replaced as a whole, so that it is never half written."""
 
+import gzip
 import json
 import os
 import tempfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,8 +54,8 @@ def write_profile(path: Path, profile: Profile) -> None:
     text = json.dumps(head, indent=1)[:-2] + f',\n "entries": [\n{rows}\n ]\n}}\n'
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_packed(path, text))
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
@@ -63,18 +65,28 @@ def write_profile(path: Path, profile: Profile) -> None:
         raise
 
 
+def _packed(path: Path, text: str) -> bytes:
+    """Compressed where the name ends so; the same bytes for the same text."""
+    return gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
+
+
+def _unpacked(path: Path) -> str:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+
+
 def read_profile(path: Path) -> Profile:
     """A profile that was written before."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(_unpacked(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file. `astra profile --out {path}` makes one.") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
-    except ValueError as error:
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(
             f"{path}: not a profile: {shorten(error, 120)}. Choose another file."
         ) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}.") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else document
         raise InputError(

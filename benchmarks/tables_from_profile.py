@@ -209,9 +209,8 @@ T = TypeVar("T", Measured, Memory)
 
 def _in_place(rows: tuple[T, ...], new: T) -> tuple[T, ...]:
     """The rows with the new one where the GPU's old one was, or at the end."""
-    if all(row.gpu != new.gpu for row in rows):
-        return (*rows, new)
-    return tuple(new if row.gpu == new.gpu else row for row in rows)
+    kept: list[T] = [new if row.gpu == new.gpu else row for row in rows]
+    return tuple(kept) if new in kept else tuple([*kept, new])
 
 
 def main() -> None:

@@ -210,7 +210,9 @@ T = TypeVar("T", Measured, Memory)
 def _in_place(rows: tuple[T, ...], new: T) -> tuple[T, ...]:
     """The rows with the new one where the GPU's old one was, or at the end."""
     kept: list[T] = [new if row.gpu == new.gpu else row for row in rows]
-    return tuple(kept) if new in kept else tuple([*kept, new])
+    if new not in kept:
+        kept.append(new)
+    return tuple(kept)
 
 
 def main() -> None:

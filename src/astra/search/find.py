@@ -24,10 +24,10 @@ from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
-SCOUTED = 16  # layouts of a table that are tried at once, for a time to beat
+SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
 ENOUGH = 1 << 13  # layouts worth bounding together
-GROUP = 64  # layouts whose variants are looked at together
-BATCH = 256  # plans that are bounded tightly together
+GROUP = 256  # layouts whose variants are looked at together
+BATCH = 512  # plans that are bounded tightly together
 SAME = 1e-12  # relative; steps that differ by rounding alone
 
 Progress = Callable[[int], None]
@@ -111,8 +111,10 @@ class Finder:
         for cuts, table in layouts.tables(order, np.isfinite(least).sum(axis=1)):
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
-            allowed = np.flatnonzero(self._judge(table, counts))
-            ahead.append(self._still(table.take(allowed), least.ravel()[cuts[allowed]]))
+            allowed, bounds = self._judge(table, counts), least.ravel()[cuts]
+            useful = np.flatnonzero(allowed & (bounds < self.limit_s))
+            self.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
+            ahead.append((table.take(useful), bounds[useful]))
             if np.isinf(self.limit_s) or sum(len(plans) for plans, _ in ahead) > ENOUGH:
                 waiting.append(self._open(ahead))
                 ahead = []
@@ -228,9 +230,9 @@ class Finder:
     def _still(self, plans: Plans, bounds: Floats) -> tuple[Plans, Floats]:
         """The layouts that can beat the K-th best as it is now."""
         useful = bounds < self.limit_s
-        if not useful.all():
-            gone = plans.take(np.flatnonzero(~useful))
-            self.funnel.bounded += int(variant_counts(gone, self.space).sum())
+        if useful.all():
+            return plans, bounds
+        self.funnel.bounded += int(variant_counts(plans, self.space)[~useful].sum())
         rows = np.flatnonzero(useful)
         return plans.take(rows), bounds[rows]
 

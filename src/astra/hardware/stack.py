@@ -25,6 +25,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     activation_factor: float = 1.0  # kept activations over those counted tensor by tensor
     logits_bytes: float = 6.0  # per logit at the loss: 2 for itself, 4 for its fp32 copy
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer
+    deterministic: bool = False  # only kernels that repeat their sums in one order
     slack_fraction: float = 0.04  # reserved over allocated memory
     spread_fraction: float = 0.15  # 80 % of measured steps lie within this of the prediction
     moe_spread_fraction: float = 0.3  # the same for models with experts

@@ -14,6 +14,7 @@ from astra.memory.activations import (
     layer_bytes,
     routed_tokens,
 )
+from astra.memory.facts import facts, workspace_bytes
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
@@ -23,9 +24,6 @@ from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.view import View
-
-CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process; guessed
-GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator; guessed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
     """
     rows = view.rows
     base = shared or memory_base(view, stack)
-    kept, gone, working = _activations(view, cut_of(view), stack)
+    kept, gone, working = _activations(view, cut_of(view, stack), stack)
     flying = base["flying"][..., rows]
     working += base["inside"][..., rows]
     logits = base["logits"][..., rows]
@@ -112,7 +110,7 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
 def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
     view = whole.shared
-    cut = cut_of(view)
+    cut = cut_of(view, stack)
     held = states(view)
     found = {
         "weights": held.weights_bytes,
@@ -120,8 +118,8 @@ def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
         "optimizer": held.optimizer_bytes,
         "flying": in_flight(view.plans, view.stages),
         "logits": _logits(view.plans, view.stages, view.task, cut, stack),
-        "buffers": _buffers(view.plans, view.stages, view.task, cut),
-        "inside": _gradients_in_layer(view.task, cut),
+        "buffers": _buffers(view.plans, view.stages, view.task, cut) + workspace_bytes(view, stack),
+        "inside": _inside(view.plans, view.task, cut),
         "runtime": _runtime(view.plans, view.stages),
     }
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
@@ -164,6 +162,8 @@ def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Fl
     input_bytes = checkpoint_bytes(model, cut)
     again = fraction * checkpoints
     kept = np.where(stages.head, 2 * input_bytes, 0.0)  # around the final norm
+    if stack.dropout:
+        kept = kept + np.where(stages.embedding, cut.tokens * model.hidden / cut.sp, 0.0)
     selective = is_recompute(stages.of(plans.recompute), "selective")
     by_operator = selective & (view.task.runtime == "fsdp")
     largest, gone = np.zeros(stages.count.shape), np.zeros(stages.count.shape)
@@ -191,14 +191,17 @@ def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
     return np.where(stages.head, plans.mtp_layers, 0)
 
 
-def _gradients_in_layer(task: Task, cut: Cut) -> Floats:
-    """Gradients alive inside one layer: of the widest activation, and of the residual stream."""
+def _inside(plans: Plans, task: Task, cut: Cut) -> Floats:
+    """Alive inside one layer: gradients of the widest activation and of the residual stream, and
+    the sequence gathered for the products that need it whole.
+    """
     model = task.model
     width = model.ffn
     if model.moe is not None:
         width = max(width, model.moe.moe_ffn * model.moe.top_k)
     widest = (1 + model.gated_mlp) * width / cut.tp
-    return cut.tokens * cut.element * (widest + 2 * model.hidden)
+    gathered = np.where((cut.sp > 1) | plans.overlap_tp, 2 * model.hidden, 0)
+    return cut.tokens * cut.element * (widest + 2 * model.hidden + gathered)
 
 
 def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:
@@ -213,12 +216,13 @@ def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) ->
 
 
 def _buffers(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
-    """What communication needs: gathered sequences, stage borders, dispatch, gathered weights."""
+    """What communication needs: stage borders (the input that came next and the gradient on its
+    way), dispatch, gathered weights.
+    """
     model = task.model
     stream = cut.tokens * cut.element * model.hidden
-    gathered = np.where(cut.sp > 1, 2 * stream, 0.0)
-    border = np.where(plans.pp[:, np.newaxis] > 1, 4 * stream / cut.sp, 0.0)
-    found = gathered + border + np.where(plans.overlap_tp, 2 * stream, 0.0)
+    border = np.where(plans.pp[:, np.newaxis] > 1, 2 * stream / cut.sp, 0.0)
+    found = border + np.where(plans.overlap_tp, 2 * stream, 0.0)
     if model.moe is not None:
         sent = routed_tokens(model.moe, plans) * stream / cut.sp
         spread = (stages.of(plans.segment_ep) > 1) | (cut.etp > 1)
@@ -260,4 +264,5 @@ def _runtime(plans: Plans, stages: Stages) -> Floats:
         + 2 * (stages.of(plans.segment_ep) > 1)
         + 1
     )
-    return CONTEXT_BYTES + GROUP_BYTES * groups
+    context = facts().context
+    return context.bytes + context.group_bytes * groups

@@ -76,6 +76,7 @@ NEAREST = {
     "nemo-automodel": "torch-fsdp",
     "deepspeed": "torch-fsdp",
     "jax": "torch-fsdp",
+    "torchtitan": "torch-fsdp",
     "torch-fsdp": "torch-compile",
 }
 
@@ -99,6 +100,8 @@ def habits_of(cells: Cells) -> Habits:
     if habits is MEGATRON and "CI test" in cells.text("notes"):
         habits = replace(habits, stack=_test_stack(cells))
     year = cells.year()
+    if "torchtitan" in framework and "compile" in cells.low("notes") and (year or 0) > 2024:
+        return replace(habits, stack="torchtitan")
     if habits is MEGATRON and year is not None and year < OLD:
         return replace(habits, sharding="none", flash=False, precision="fp16")
     return habits

@@ -170,6 +170,8 @@ def _options(table: dict[str, Any], cells: Cells) -> None:
         table["tied_embeddings"] = False
     if is_on(flags, "disable-bias-linear"):
         table |= dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), False)
+    if "qk_layernorm" in cells.low("model"):
+        table["qk_norm"] = "head"
     if flags.get("position-embedding-type") == "rope":
         table["learned_positions"] = 0
 

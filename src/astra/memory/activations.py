@@ -11,6 +11,7 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.facts import copies_output, facts
+from astra.memory.states import FP4_BYTES
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.strategy.plans import Flags, Floats, Plans, Task
@@ -44,8 +45,9 @@ def cut_of(view: View, stack: Stack) -> Cut:
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp).astype(np.float64)
     wide = is_word(plans, "precision", "fp32")
-    narrow = is_word(plans, "precision", "fp8", "fp4")
     element = np.where(wide, 4.0, 2.0)
+    saved = np.where(is_word(plans, "precision", "fp8"), 1.0, element)
+    saved = np.where(is_word(plans, "precision", "fp4"), FP4_BYTES, saved)
     return Cut(
         tokens=stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp,
         tp=tp,
@@ -53,7 +55,7 @@ def cut_of(view: View, stack: Stack) -> Cut:
         kv=np.minimum(tp, task.model.kv_heads),
         etp=stages.of(plans.segment_etp).astype(np.float64),
         element=np.broadcast_to(element, tp.shape),
-        gemm=np.broadcast_to(np.where(narrow, 1.0, element), tp.shape),
+        gemm=np.broadcast_to(saved, tp.shape),
         modules=stages.of(plans.recompute_modules).astype(np.float64),
         dropout=stack.dropout,
         outputs=_outputs(view, stack),

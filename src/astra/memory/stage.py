@@ -111,14 +111,14 @@ def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
     view = whole.shared
     cut = cut_of(view, stack)
-    held = states(view)
+    held = states(view, stack)
     found = {
         "weights": held.weights_bytes,
         "gradients": held.gradients_bytes,
         "optimizer": held.optimizer_bytes,
         "flying": in_flight(view.plans, view.stages),
         "logits": _logits(view.plans, view.stages, view.task, cut, stack),
-        "buffers": _buffers(view.plans, view.stages, view.task, cut) + workspace_bytes(view, stack),
+        "buffers": _buffers(view, cut, stack),
         "inside": _inside(view.plans, view.task, cut),
         "runtime": _runtime(view.plans, view.stages),
     }
@@ -215,11 +215,11 @@ def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) ->
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 
 
-def _buffers(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
+def _buffers(view: View, cut: Cut, stack: Stack) -> Floats:
     """What communication needs: stage borders (the input that came next and the gradient on its
-    way), dispatch, gathered weights.
+    way), dispatch, gathered weights, buckets; and the workspaces of matrix products.
     """
-    model = task.model
+    plans, stages, model = view.plans, view.stages, view.task.model
     stream = cut.tokens * cut.element * model.hidden
     border = np.where(plans.pp[:, np.newaxis] > 1, 2 * stream / cut.sp, 0.0)
     found = border + np.where(plans.overlap_tp, 2 * stream, 0.0)
@@ -227,7 +227,10 @@ def _buffers(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
         sent = routed_tokens(model.moe, plans) * stream / cut.sp
         spread = (stages.of(plans.segment_ep) > 1) | (cut.etp > 1)
         found = found + np.where(spread, 2 * sent, 0.0)
-    return found + _gathered_weights(plans, stages, task, cut)
+    if stack.bucket_bytes:
+        found = found + np.where(is_word(plans, "sharding", "none"), 0.0, stack.bucket_bytes)
+    found = found + workspace_bytes(view, stack)
+    return found + _gathered_weights(plans, stages, view.task, cut)
 
 
 def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:

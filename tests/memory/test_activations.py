@@ -129,7 +129,7 @@ def test_flash_attention_2_keeps_its_output_in_two_orders() -> None:
     1,024 MiB more on A100 and on GB200, where its deterministic attention is flash-attention 2,
     than on H100, where it is cuDNN's (the A100's workspaces being 28 MiB smaller).
     """
-    flash = {"sequence_parallel": True, "attention": "flash"}
+    flash: dict[str, Any] = {"sequence_parallel": True, "attention": "flash"}
     more = layer_sbh(gpt3(**flash)) - layer_sbh(gpt3(**flash, gpu="h100"))
     assert more == pytest.approx(2 / T, rel=1e-12)
     assert 32 * 2 * 8192 * 4096 / 4 * 2 == 1024 * 2**20

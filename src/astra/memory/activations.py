@@ -20,7 +20,6 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """What divides the tensors of a layer. (pipeline, run, plan)"""

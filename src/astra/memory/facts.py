@@ -9,7 +9,7 @@ import numpy as np
 from astra.files import Source, convert, parse_toml
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
-from astra.strategy.plans import Floats, Task
+from astra.strategy.plans import Floats, Ints, Task
 from astra.strategy.view import View
 
 FILE = Path(__file__).parent.parent / "data" / "memory.toml"
@@ -41,18 +41,26 @@ class Routing(_Part, frozen=True, kw_only=True):
     imbalance: float
 
 
+class Spread(_Part, frozen=True, kw_only=True):
+    fraction: float
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file."""
 
     cublas: Cublas
     transformer_engine: TransformerEngine
     context: Context
+    hopper_context: Context
     routing: Routing
+    spread: Spread
 
 
 @cache
 def facts() -> Facts:
-    return convert(parse_toml(FILE.read_text(encoding="utf-8"), "memory.toml"), Facts, "memory.toml")
+    return convert(
+        parse_toml(FILE.read_text(encoding="utf-8"), "memory.toml"), Facts, "memory.toml"
+    )
 
 
 def capability(gpu: Gpu) -> float:
@@ -68,6 +76,16 @@ def workspace_bytes(view: View, stack: Stack) -> Floats:
     """What matrix products ask the allocator for beside their operands. (pipeline, run, plan)"""
     each = [_workspace(pool.gpu, view.task, stack) for pool in view.task.cluster.pools]
     return np.array(each)[view.stages.of(view.plans.gpu)]
+
+
+def runtime_bytes(view: View, groups: Ints) -> Floats:
+    """CUDA's context and so many communicators. (pipeline, run, plan)"""
+    pools = view.task.cluster.pools
+    late = [capability(pool.gpu) >= 9 for pool in pools]
+    found = [facts().hopper_context if each else facts().context for each in late]
+    at = view.stages.of(view.plans.gpu)
+    context = np.array([each.bytes for each in found])[at]
+    return context + np.array([each.group_bytes for each in found])[at] * groups
 
 
 def _workspace(gpu: Gpu, task: Task, stack: Stack) -> float:

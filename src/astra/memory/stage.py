@@ -14,7 +14,7 @@ from astra.memory.activations import (
     layer_bytes,
     routed_tokens,
 )
-from astra.memory.facts import facts, workspace_bytes
+from astra.memory.facts import runtime_bytes, workspace_bytes
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
@@ -120,7 +120,7 @@ def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
         "logits": _logits(view.plans, view.stages, view.task, cut, stack),
         "buffers": _buffers(view, cut, stack),
         "inside": _inside(view.plans, view.task, cut),
-        "runtime": _runtime(view.plans, view.stages),
+        "runtime": runtime_bytes(view, _groups(view.plans, view.stages)),
     }
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
 
@@ -257,9 +257,9 @@ def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Flo
     return np.where(is_word(plans, "sharding", "parameters"), whole, 0.0)
 
 
-def _runtime(plans: Plans, stages: Stages) -> Floats:
-    """CUDA context and one communicator for each kind of group that is larger than one."""
-    groups = (
+def _groups(plans: Plans, stages: Stages) -> Ints:
+    """One communicator of all ranks, and one for each kind of group that is larger than one."""
+    found: Ints = (
         (stages.of(plans.tp) > 1).astype(np.int64)
         + (plans.cp > 1)
         + (plans.pp[:, np.newaxis] > 1)
@@ -267,5 +267,4 @@ def _runtime(plans: Plans, stages: Stages) -> Floats:
         + 2 * (stages.of(plans.segment_ep) > 1)
         + 1
     )
-    context = facts().context
-    return context.bytes + context.group_bytes * groups
+    return found

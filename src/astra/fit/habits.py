@@ -69,6 +69,7 @@ NEAREST = {
     "megatron-dropout": "megatron",
     "megatron-deepspeed": "megatron",
     "bigscience": "megatron-deepspeed",
+    "bigscience-bf16": "bigscience",
     "deepspeed-3d": "megatron-deepspeed",
     "sailor": "megatron-deepspeed",
     "internevo": "megatron",
@@ -96,7 +97,8 @@ def habits_of(cells: Cells) -> Habits:
     if habits is None:
         return replace(MEGATRON, known=False)
     if "bigscience" in cells.low("framework_version"):
-        habits = replace(habits, stack="bigscience")
+        late = "embedding treated as a layer" in cells.low("notes")
+        habits = replace(habits, stack="bigscience-bf16" if late else "bigscience")
     if habits is MEGATRON and "CI test" in cells.text("notes"):
         habits = replace(habits, stack=_test_stack(cells))
     year = cells.year()

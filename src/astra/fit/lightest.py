@@ -3,6 +3,7 @@
 import numpy as np
 from msgspec.structs import replace
 
+from astra.fit.cells import Cells
 from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.search.bulk import filled_fraction
@@ -10,6 +11,15 @@ from astra.search.price import MARGIN
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import view_of
+
+
+def is_recompute_open(cells: Cells) -> bool:
+    """Whether a row leaves open how much was recomputed.
+
+    fms-fsdp's `selective` checkpoints a share of the blocks, and its tables do not say which.
+    """
+    said = cells.low("recompute")
+    return not said or ("fms-fsdp" in cells.low("framework") and said.startswith("selective"))
 
 
 def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:

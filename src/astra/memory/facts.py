@@ -91,11 +91,11 @@ def runtime_bytes(view: View, groups: Ints) -> Floats:
 def _workspace(gpu: Gpu, task: Task, stack: Stack) -> float:
     cublas, engine = facts().cublas, facts().transformer_engine
     major = int(capability(gpu))
-    each = cublas.hopper_bytes if major == 9 else cublas.bytes
+    each = cublas.hopper_bytes if major >= 9 else cublas.bytes
     if stack.deterministic:
         each = cublas.deterministic_bytes
     total = cublas.threads * each
-    if task.runtime != "megatron":
+    if not stack.transformer_engine:
         return total
     own = engine.hopper_bytes if major >= 9 else engine.bytes
     grouped = engine.grouped_streams if task.model.moe is not None else 0
@@ -109,7 +109,7 @@ def copies_output(gpu: Gpu, task: Task, stack: Stack) -> bool:
     Transformer Engine takes cuDNN's attention from Hopper on, unless it must be deterministic,
     which cuDNN's is on Hopper alone; elsewhere flash-attention 2, which has no latent attention.
     """
-    if task.runtime != "megatron" or task.model.mla is not None:
+    if not stack.transformer_engine or task.model.mla is not None:
         return False
     major = int(capability(gpu))
     return major < 9 or (stack.deterministic and major > 9)

@@ -58,7 +58,7 @@ def states(view: View, stack: Stack) -> States:
     own = np.where(level >= 1, stack.gradient_shard_bytes, 0.0)
     return States(
         weights_bytes=weights,
-        gradients_bytes=both(_gradient_bytes(plans, task), 2),
+        gradients_bytes=both(_gradient_bytes(plans, task) + stack.gradient_bytes, 2),
         optimizer_bytes=both(_optimizer_bytes(plans, task) + own, 1),
     )
 

@@ -15,6 +15,7 @@ from astra.memory.activations import (
     routed_tokens,
 )
 from astra.memory.facts import runtime_bytes, workspace_bytes
+from astra.memory.flying import in_flight
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
@@ -134,23 +135,6 @@ def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
     states = base["weights"] + base["gradients"] + base["optimizer"] * (1 - offloaded)
     least = states + base["buffers"] + np.maximum(base["logits"], base["inside"])
     return least * (1 + stack.slack_fraction) + base["runtime"]
-
-
-def in_flight(plans: Plans, stages: Stages) -> Floats:
-    """Activations held at once, in units of one micro-batch of the whole stage.
-
-        1F1B         min(m, p - i)
-        interleaved  min(m v, 2 (p - i - 1) + (v - 1) g + 1) / v,   one more with EP overlap
-
-    For stage i of p, m micro-batches, v chunks, groups of g: Narayanan et al. 2021
-    (arXiv 2104.04473), section 2.2; Megatron-LM's schedules.
-    """
-    below = plans.pp[:, np.newaxis] - stages.index - 1
-    count = plans.micro_batches[:, np.newaxis]
-    plain = np.minimum(count, below + 1)
-    ahead = 2 * below + (plans.vpp - 1) * plans.microbatch_group + 1 + plans.overlap_ep
-    chunks = np.minimum(count * plans.vpp, ahead) / plans.vpp
-    return np.where(plans.vpp > 1, chunks, plain)
 
 
 def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats]:

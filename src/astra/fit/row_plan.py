@@ -48,6 +48,9 @@ def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
     fields |= _gradients(cells, habits, assumed)
     fields["cuda_graph"] = cuda_graph_of(cells)
     assumed += offload_notes(cells)
+    if is_on(cells.flags, "fine-grained-activation-offloading"):
+        fields["offload_activations"] = ("core_attn",)
+        assumed.append("offloaded modules not stated: core_attn, which keeps most")
     whole = {name: value for name, value in fields.items() if not name.startswith("_")}
     return check_structure(convert(whole, Plan, "plan")), assumed
 
@@ -58,8 +61,6 @@ def _check_modelled(cells: Cells) -> None:
         raise InputError("adapters (LoRA) are not modelled")
     if "distill" in cells.low("model"):
         raise InputError("distillation is not modelled: a teacher is held besides")
-    if is_on(cells.flags, "fine-grained-activation-offloading"):
-        raise InputError("activations are offloaded of modules that the row does not name")
 
 
 def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str]) -> dict[str, Any]:

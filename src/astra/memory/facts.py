@@ -37,6 +37,10 @@ class Context(_Part, frozen=True, kw_only=True):
     group_bytes: float
 
 
+class Offload(_Part, frozen=True, kw_only=True):
+    resident_layers: int
+
+
 class Routing(_Part, frozen=True, kw_only=True):
     imbalance: float
 
@@ -52,6 +56,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     transformer_engine: TransformerEngine
     context: Context
     hopper_context: Context
+    offload: Offload
     routing: Routing
     spread: Spread
 

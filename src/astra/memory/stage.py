@@ -14,7 +14,7 @@ from astra.memory.activations import (
     layer_bytes,
     routed_tokens,
 )
-from astra.memory.facts import runtime_bytes, workspace_bytes
+from astra.memory.facts import facts, runtime_bytes, workspace_bytes
 from astra.memory.flying import in_flight
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
@@ -92,8 +92,11 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
     """
     rows = view.rows
     base = shared or memory_base(view, stack)
-    kept, gone, working = _activations(view, cut_of(view, stack), stack)
+    kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
     flying = base["flying"][..., rows]
+    activations = kept * flying
+    if view.plans.offload_activations.any():
+        activations += np.minimum(resident, gone * flying)
     working += base["inside"][..., rows]
     logits = base["logits"][..., rows]
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
@@ -101,7 +104,7 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
         base=base,
         rows=rows,
         offload_fraction=view.plans.offload_optimizer_fraction,
-        activations_bytes=kept * flying,
+        activations_bytes=activations,
         offloaded_bytes=gone * flying,
         logits_bytes=np.where(at_loss, logits, 0.0),
         working_bytes=np.where(at_loss | (view.stages.count == 0), 0.0, working),
@@ -137,20 +140,21 @@ def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
     return least * (1 + stack.slack_fraction) + base["runtime"]
 
 
-def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats]:
-    """Per micro-batch of a stage: kept on the GPU, gone to the host, and what recompute holds
-    while it does a layer again.
+def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per micro-batch of a stage: kept on the GPU and gone to the host. Of a stage: what recompute
+    holds while it does a layer again, and what of the gone is on the GPU at any time.
     """
     plans, stages, model = view.plans, view.stages, view.task.model
     fraction, checkpoints = view.recomputed
     input_bytes = checkpoint_bytes(model, cut)
-    again = fraction * checkpoints
+    checkpointed = fraction * checkpoints
     kept = np.where(stages.head, 2 * input_bytes, 0.0)  # around the final norm
     if stack.dropout:
         kept = kept + np.where(stages.embedding, cut.tokens * model.hidden / cut.sp, 0.0)
     selective = is_recompute(stages.of(plans.recompute), "selective")
     by_operator = selective & (view.task.runtime == "fsdp")
-    largest, gone = np.zeros(stages.count.shape), np.zeros(stages.count.shape)
+    offloads = bool(plans.offload_activations.any())
+    largest, gone, back = (np.zeros(stages.count.shape) for _ in range(3))
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, cut, view.task) * stack.activation_factor
         moved = np.minimum(offloaded_values(view, kind) * cut.element, whole)
@@ -161,11 +165,14 @@ def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Fl
             held = np.where(by_operator, by_operator_bytes(kind, cut, view.task), whole)
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
         gone = gone + layers * moved * (1 - fraction)
-        kept = kept + layers * ((held - moved) * (1 - fraction) + input_bytes * again)
+        if offloads:
+            back = np.maximum(back, np.where(layers > 0, moved, 0.0))
+        kept = kept + layers * ((held - moved) * (1 - fraction) + input_bytes * checkpointed)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)
-    return kept, gone, np.where((fraction > 0) | by_operator, largest * group, 0.0)
+    again = np.where((fraction > 0) | by_operator, largest * group, 0.0)
+    return kept, gone, again, back * facts().offload.resident_layers
 
 
 def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:

@@ -104,6 +104,42 @@ def test_runtimes_and_stacks_by_framework(excerpt: dict[str, Run]) -> None:
     assert found["fms-fsdp"] == ("fsdp", "torch-fsdp")
 
 
+def test_megatrons_own_tests_run_with_dropout_and_most_of_them_deterministically(
+    excerpt: dict[str, Run],
+) -> None:
+    tests = {run.row_id[-5:]: run.stack for run in excerpt.values() if "-ci" in run.row_id}
+    assert tests["02833"] == tests["02837"] == tests["03106"] == "megatron-deterministic"
+    assert tests["03067"] == "megatron", "DeepSeek's recipe has no dropout"
+    assert read_stack(notes="CI test; deterministic-mode=True") == "megatron-deterministic"
+    assert read_stack(notes="CI test; attention-backend=flash") == "megatron-dropout"
+    assert read_stack(notes="a run of ours") == "megatron"
+
+
+def read_stack(**cells: str) -> str:
+    row = GOOD | {"framework": "Megatron-LM", "source_date": "2026-08", "recompute": "none"}
+    (run,) = parse_runs(table(row | cells), "mine.csv").runs
+    return run.stack
+
+
+def test_a_compiled_loss_is_read_since_2025() -> None:
+    titan = {"framework": "torchtitan", "notes": "FSDP + torch.compile"}
+    assert read_stack(**titan, source_date="2025-06") == "torchtitan"
+    assert read_stack(**titan, source_date="2024-12") == "torch-fsdp"
+    assert read_stack(framework="torchtitan", notes="eager", source_date="2025-06") == "torch-fsdp"
+
+
+def test_distillation_is_skipped_with_the_reason() -> None:
+    (skipped,) = parse_runs(table(GOOD | {"model": "gpt3_distill"}), "mine.csv").skipped
+    assert "a teacher is held besides" in skipped.reason
+
+
+def test_offload_of_unnamed_modules_is_read_as_attentions() -> None:
+    row = GOOD | {"notes": "fine-grained-activation-offloading=True"}
+    (run,) = parse_runs(table(row), "mine.csv").runs
+    assert run.plan.offload_activations == ("core_attn",)
+    assert any("offloaded modules not stated" in said for said in run.assumed)
+
+
 def test_mixed_runs_keep_their_pipelines_and_links() -> None:
     found = read_runs(DATA / "mixed.csv")
     assert [row.row_id for row in found.skipped] == ["amp-het-10"]

@@ -1,10 +1,9 @@
 """One plan costs what it costs, however it is asked; better hardware never makes it worse."""
 
-import csv
 import math
 import random
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -14,11 +13,14 @@ from hypothesis import strategies as st
 from tests.search import some_plans
 from tests.search.some_plans import changed, faster, numbers, with_gpus, with_segments
 
+from astra.fit.runs import read_runs
+from astra.fit.validate import predicted_memory_bytes
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Pool
 from astra.hardware.stack import find_stack
+from astra.memory.facts import facts
 from astra.model.zoo import find_model
-from astra.search.price import MARGIN, MEMORY_SPREAD, price, price_many
+from astra.search.price import MARGIN, price, price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Plans, concatenate, plans_of, task_of
@@ -276,10 +278,17 @@ def test_rates_follow_from_the_step(plan: Plan) -> None:
 
 
 def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
-    with (ROOT / "validation" / "cases.csv").open(encoding="utf-8") as file:
-        cells = [row["memory_error_fraction"] for row in csv.DictReader(file)]
-    sizes = [abs(math.log1p(float(cell))) for cell in cells if cell]
-    assert pytest.approx(1.4826 * median(sizes), rel=0.1) == MEMORY_SPREAD
+    """Root mean square of the log error, over runs that measured what a GPU held in all."""
+    runs = read_runs(ROOT / "validation" / "runs" / "one-type.csv").runs
+    whole = [run for run in runs if run.memory_kind in ("reserved", "device")]
+    assert len(whole) > 80
+    squares: dict[str, list[float]] = {}
+    for run, found in zip(whole, price_many([run.plan for run in whole]), strict=True):
+        predicted, measured = predicted_memory_bytes(run, found), run.measured_memory_bytes
+        assert predicted and measured
+        squares.setdefault(run.family, []).append(math.log(predicted / measured) ** 2)
+    spread = math.sqrt(fmean(fmean(each) for each in squares.values()))
+    assert pytest.approx(spread, rel=0.1) == facts().spread.fraction
 
 
 def test_hidden_traffic_and_host_times_are_called_guesses() -> None:

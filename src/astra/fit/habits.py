@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from astra.fit.cells import Cells
+from astra.fit.cells import Cells, is_on
 from astra.strategy.plan import Precision, Runtime, Sharding
 
 OLD = 2023  # before this year flash attention, sequence parallel and bf16 were rare
@@ -65,8 +65,11 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
 
 # The stack that comes nearest, where one of ours has not been fitted.
 NEAREST = {
+    "megatron-deterministic": "megatron",
+    "megatron-dropout": "megatron",
     "megatron-deepspeed": "megatron",
     "bigscience": "megatron-deepspeed",
+    "bigscience-bf16": "bigscience",
     "deepspeed-3d": "megatron-deepspeed",
     "sailor": "megatron-deepspeed",
     "internevo": "megatron",
@@ -74,6 +77,7 @@ NEAREST = {
     "nemo-automodel": "torch-fsdp",
     "deepspeed": "torch-fsdp",
     "jax": "torch-fsdp",
+    "torchtitan": "torch-fsdp",
     "torch-fsdp": "torch-compile",
 }
 
@@ -93,8 +97,20 @@ def habits_of(cells: Cells) -> Habits:
     if habits is None:
         return replace(MEGATRON, known=False)
     if "bigscience" in cells.low("framework_version"):
-        habits = replace(habits, stack="bigscience")
+        late = "embedding treated as a layer" in cells.low("notes")
+        habits = replace(habits, stack="bigscience-bf16" if late else "bigscience")
+    if habits is MEGATRON and "CI test" in cells.text("notes"):
+        habits = replace(habits, stack=_test_stack(cells))
     year = cells.year()
+    if "torchtitan" in framework and "compile" in cells.low("notes") and (year or 0) > 2024:
+        return replace(habits, stack="torchtitan")
     if habits is MEGATRON and year is not None and year < OLD:
         return replace(habits, sharding="none", flash=False, precision="fp16")
     return habits
+
+
+def _test_stack(cells: Cells) -> str:
+    """Megatron-LM's own tests leave dropout at its default, but for DeepSeek's recipe."""
+    if is_on(cells.flags, "deterministic-mode"):
+        return "megatron-deterministic"
+    return "megatron" if cells.truth("mla") and cells.text("num_experts") else "megatron-dropout"

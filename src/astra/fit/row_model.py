@@ -170,6 +170,8 @@ def _options(table: dict[str, Any], cells: Cells) -> None:
         table["tied_embeddings"] = False
     if is_on(flags, "disable-bias-linear"):
         table |= dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), False)
+    if "qk_layernorm" in cells.low("model"):
+        table["qk_norm"] = "head"
     if flags.get("position-embedding-type") == "rope":
         table["learned_positions"] = 0
 
@@ -211,7 +213,7 @@ def _latent(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[s
         table["mla"] = None
     if wanted and not table.get("mla"):
         found = _latent_relative(table["hidden"], table["heads"])
-        if found is None and habits.stack == "megatron":
+        if found is None and habits.stack.startswith("megatron"):
             table["mla"] = MEGATRON_MLA
             assumed.append("latent attention's ranks not stated: Megatron-LM's defaults")
         else:

@@ -4,7 +4,7 @@ from typing import Any
 
 from astra.errors import InputError
 from astra.files import convert
-from astra.fit.cells import Cells
+from astra.fit.cells import Cells, is_on
 from astra.fit.habits import OLD, Habits, habits_of
 from astra.fit.row_cluster import cluster_of
 from astra.fit.row_model import model_of
@@ -28,8 +28,7 @@ MOST_DEGREE = 10**6
 
 def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
     """The plan that a row describes, and what had to be assumed."""
-    if "lora" in cells.low("task"):
-        raise InputError("adapters (LoRA) are not modelled")
+    _check_modelled(cells)
     habits = habits_of(cells)
     assumed = [] if habits.known else ["framework not known: read as Megatron-LM"]
     model, said = model_of(cells, habits)
@@ -49,8 +48,19 @@ def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
     fields |= _gradients(cells, habits, assumed)
     fields["cuda_graph"] = cuda_graph_of(cells)
     assumed += offload_notes(cells)
+    if is_on(cells.flags, "fine-grained-activation-offloading"):
+        fields["offload_activations"] = ("core_attn",)
+        assumed.append("offloaded modules not stated: core_attn, which keeps most")
     whole = {name: value for name, value in fields.items() if not name.startswith("_")}
     return check_structure(convert(whole, Plan, "plan")), assumed
+
+
+def _check_modelled(cells: Cells) -> None:
+    """An InputError where a run holds what no plan can say."""
+    if "lora" in cells.low("task"):
+        raise InputError("adapters (LoRA) are not modelled")
+    if "distill" in cells.low("model"):
+        raise InputError("distillation is not modelled: a teacher is held besides")
 
 
 def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str]) -> dict[str, Any]:

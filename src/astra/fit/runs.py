@@ -12,6 +12,7 @@ from astra.errors import InputError, did_you_mean, shorten
 from astra.files import read_text
 from astra.fit.cells import LONGEST_CELL, Cells
 from astra.fit.habits import fitted_stack
+from astra.fit.lightest import is_recompute_open, lightest_that_fits
 from astra.fit.row_mixed import mixed_plan_of
 from astra.fit.row_plan import broken_notes, plan_of
 from astra.hardware.stack import stack_names
@@ -137,6 +138,10 @@ def _run(row: dict[str, str], row_id: str) -> Run:
     if step_s is None and memory_gib is None and not failed:
         raise InputError("neither a step time nor a memory peak was measured")
     out_of_memory = step_s is None and "OOM" in cells.text("notes")
+    ran = not failed and not out_of_memory
+    if ran and not mixed and is_recompute_open(cells):
+        plan, said = lightest_that_fits(plan)
+        assumed += [said] if said else []
     return Run(
         row_id=row_id,
         family=_family(cells, row_id, mixed),
@@ -150,7 +155,7 @@ def _run(row: dict[str, str], row_id: str) -> Run:
         release=cells.text("framework_version") or cells.text("source_date"),
         model_name=cells.text("model"),
         failed_for_memory=failed,
-        ran=not failed and not out_of_memory,
+        ran=ran,
     )
 
 

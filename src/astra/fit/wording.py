@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astra.errors import InputError, shorten
-from astra.fit.cells import Cells, is_on
+from astra.fit.cells import Cells
 from astra.fit.habits import OLD, Habits
 from astra.hardware.cluster import Gpu
 from astra.strategy.recompute import MODULES, Recompute
@@ -185,7 +185,4 @@ def dispatcher_of(cells: Cells, habits: Habits) -> str:
 def offload_notes(cells: Cells) -> list[str]:
     """Offloads that a row mentions without the modules that a plan would need."""
     layers = re.search(r"cpu_offloading_num_layers=([0-9]{1,4})", cells.low("overlap"))
-    said = [f"activation offload of {layers[1]} layers left out"] if layers else []
-    if is_on(cells.flags, "fine-grained-activation-offloading"):
-        said.append("activation offload left out: its modules are not stated")
-    return said
+    return [f"activation offload of {layers[1]} layers left out"] if layers else []

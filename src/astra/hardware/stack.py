@@ -25,6 +25,11 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     activation_factor: float = 1.0  # kept activations over those counted tensor by tensor
     logits_bytes: float = 6.0  # per logit at the loss: 2 for itself, 4 for its fp32 copy
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer
+    transformer_engine: bool = False  # layers are its: it has workspaces and attention of its own
+    deterministic: bool = False  # only kernels that repeat their sums in one order
+    gradient_bytes: float = 0.0  # of a parameter: gradients beside the ones that are reduced
+    gradient_shard_bytes: float = 0.0  # of a parameter: the optimizer's own gradients, sharded
+    bucket_bytes: float = 0.0  # flat buffers that a sharded optimizer's traffic goes through
     slack_fraction: float = 0.04  # reserved over allocated memory
     spread_fraction: float = 0.15  # 80 % of measured steps lie within this of the prediction
     moe_spread_fraction: float = 0.3  # the same for models with experts

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astra.hardware.stack import Stack
+from astra.memory.facts import copies_output, facts
+from astra.memory.states import FP4_BYTES
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-
-ROUTING_IMBALANCE = 1.05  # tokens of the fullest rank over the mean, guessed for trained routers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +32,21 @@ class Cut:
     element: Floats  # bytes of an activation
     gemm: Floats  # bytes of a saved input of a matrix product
     modules: Floats  # bits of selectively recomputed modules
+    dropout: bool  # masks are kept
+    outputs: Floats  # attention's outputs that are kept: 1, or 2 where one is a copy
 
     def recomputes(self, module: str) -> Flags:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
 
 
-def cut_of(view: View) -> Cut:
+def cut_of(view: View, stack: Stack) -> Cut:
     """The divisors of every run."""
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp).astype(np.float64)
     wide = is_word(plans, "precision", "fp32")
-    narrow = is_word(plans, "precision", "fp8", "fp4")
     element = np.where(wide, 4.0, 2.0)
+    saved = np.where(is_word(plans, "precision", "fp8"), 1.0, element)
+    saved = np.where(is_word(plans, "precision", "fp4"), FP4_BYTES, saved)
     return Cut(
         tokens=stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp,
         tp=tp,
@@ -50,9 +54,19 @@ def cut_of(view: View) -> Cut:
         kv=np.minimum(tp, task.model.kv_heads),
         etp=stages.of(plans.segment_etp).astype(np.float64),
         element=np.broadcast_to(element, tp.shape),
-        gemm=np.broadcast_to(np.where(narrow, 1.0, element), tp.shape),
+        gemm=np.broadcast_to(saved, tp.shape),
         modules=stages.of(plans.recompute_modules).astype(np.float64),
+        dropout=stack.dropout,
+        outputs=_outputs(view, stack),
     )
+
+
+def _outputs(view: View, stack: Stack) -> Floats:
+    copied = [copies_output(pool.gpu, view.task, stack) for pool in view.task.cluster.pools]
+    if not any(copied):
+        return np.ones((1, 1, 1))
+    flash = is_word(view.plans, "attention", "flash")
+    return 1.0 + (np.array(copied)[view.stages.of(view.plans.gpu)] & flash)
 
 
 def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
@@ -76,7 +90,7 @@ def by_operator_bytes(kind: LayerKind, cut: Cut, task: Task) -> Floats:
     keys = values if model.mla else model.kv_heads * model.head_dim
     ups = 1 + model.gated_mlp
     if kind.mlp == "moe" and model.moe:
-        routed = model.moe.top_k * ROUTING_IMBALANCE
+        routed = model.moe.top_k * facts().routing.imbalance
         mlp = (
             routed * (ups * model.moe.moe_ffn + hidden) / cut.sp
             + ups * model.moe.shared_ffn / cut.tp
@@ -113,15 +127,18 @@ def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
             kept = kept + cut.element * (queries / cut.tp + keys / cut.kv)
         values = queries
     narrow = cut.gemm < cut.element
-    output = (cut.element + np.where(narrow, cut.gemm, 0.0)) * values / cut.tp
+    output = (cut.outputs * cut.element + np.where(narrow, cut.gemm, 0.0)) * values / cut.tp
     fused = is_word(plans, "attention", "flash")
     sums = np.where(fused, 4.0 * model.heads / cut.tp, 0.0)  # log-sum-exp of every row, fp32
     return kept + output + sums + _score_matrix(model, plans, cut)
 
 
 def _score_matrix(model: Model, plans: Plans, cut: Cut) -> Floats:
-    """Unfused attention keeps softmax and dropout: mask 1, two matrices. 5 a s^2 b in the paper."""
-    square = (2 * cut.element + 1.0) * model.heads * plans.seq_len / cut.tp
+    """Unfused attention keeps the softmax, and what dropout makes of it and its mask of one byte:
+    5 a s^2 b in the paper.
+    """
+    kept_bytes = cut.element + cut.dropout * (cut.element + 1.0)
+    square = kept_bytes * model.heads * plans.seq_len / cut.tp
     kept = is_word(plans, "attention", "unfused") & ~cut.recomputes("core_attn")
     return np.where(kept, square, 0.0)
 
@@ -150,7 +167,10 @@ def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
     ups = 1 + model.gated_mlp
     inputs = routed * cut.etp * model.hidden * cut.gemm
     before = routed * ups * moe.moe_ffn * cut.element
-    after = np.where(cut.recomputes("moe_act"), 0.0, routed * moe.moe_ffn * cut.gemm)
+    made = cut.gemm
+    if not model.gated_mlp:  # only gated activations weigh by the router's score in one kernel
+        made = made + cut.element
+    after = np.where(cut.recomputes("moe_act"), 0.0, routed * moe.moe_ffn * made)
     router = 8.0 * moe.experts / cut.sp
     shared = _mlp(model, moe.shared_ffn, cut, "shared_experts")
     return np.where(cut.recomputes("moe"), 0.0, inputs + before + after + router + shared)
@@ -158,5 +178,6 @@ def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
 
 def routed_tokens(moe: Moe, plans: Plans) -> Floats:
     """Tokens that experts see for each token that comes in, on the fullest rank."""
-    factor = np.where(np.isnan(plans.capacity_factor), ROUTING_IMBALANCE, plans.capacity_factor)
+    usual = facts().routing.imbalance
+    factor = np.where(np.isnan(plans.capacity_factor), usual, plans.capacity_factor)
     return moe.top_k * factor

@@ -14,6 +14,8 @@ from astra.memory.activations import (
     layer_bytes,
     routed_tokens,
 )
+from astra.memory.facts import facts, runtime_bytes, workspace_bytes
+from astra.memory.flying import in_flight
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
@@ -23,9 +25,6 @@ from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.view import View
-
-CONTEXT_BYTES = 0.6e9  # CUDA context and kernels of a training process; guessed
-GROUP_BYTES = 0.15e9  # NCCL channels and buffers of one communicator; guessed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +92,11 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
     """
     rows = view.rows
     base = shared or memory_base(view, stack)
-    kept, gone, working = _activations(view, cut_of(view), stack)
+    kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
     flying = base["flying"][..., rows]
+    activations = kept * flying
+    if view.plans.offload_activations.any():
+        activations += np.minimum(resident, gone * flying)
     working += base["inside"][..., rows]
     logits = base["logits"][..., rows]
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
@@ -102,7 +104,7 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
         base=base,
         rows=rows,
         offload_fraction=view.plans.offload_optimizer_fraction,
-        activations_bytes=kept * flying,
+        activations_bytes=activations,
         offloaded_bytes=gone * flying,
         logits_bytes=np.where(at_loss, logits, 0.0),
         working_bytes=np.where(at_loss | (view.stages.count == 0), 0.0, working),
@@ -112,17 +114,17 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
 def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
     view = whole.shared
-    cut = cut_of(view)
-    held = states(view)
+    cut = cut_of(view, stack)
+    held = states(view, stack)
     found = {
         "weights": held.weights_bytes,
         "gradients": held.gradients_bytes,
         "optimizer": held.optimizer_bytes,
         "flying": in_flight(view.plans, view.stages),
         "logits": _logits(view.plans, view.stages, view.task, cut, stack),
-        "buffers": _buffers(view.plans, view.stages, view.task, cut),
-        "inside": _gradients_in_layer(view.task, cut),
-        "runtime": _runtime(view.plans, view.stages),
+        "buffers": _buffers(view, cut, stack),
+        "inside": _inside(view.plans, view.task, cut),
+        "runtime": runtime_bytes(view, _groups(view.plans, view.stages)),
     }
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
 
@@ -138,35 +140,21 @@ def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
     return least * (1 + stack.slack_fraction) + base["runtime"]
 
 
-def in_flight(plans: Plans, stages: Stages) -> Floats:
-    """Activations held at once, in units of one micro-batch of the whole stage.
-
-        1F1B         min(m, p - i)
-        interleaved  min(m v, 2 (p - i - 1) + (v - 1) g + 1) / v,   one more with EP overlap
-
-    For stage i of p, m micro-batches, v chunks, groups of g: Narayanan et al. 2021
-    (arXiv 2104.04473), section 2.2; Megatron-LM's schedules.
-    """
-    below = plans.pp[:, np.newaxis] - stages.index - 1
-    count = plans.micro_batches[:, np.newaxis]
-    plain = np.minimum(count, below + 1)
-    ahead = 2 * below + (plans.vpp - 1) * plans.microbatch_group + 1 + plans.overlap_ep
-    chunks = np.minimum(count * plans.vpp, ahead) / plans.vpp
-    return np.where(plans.vpp > 1, chunks, plain)
-
-
-def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats]:
-    """Per micro-batch of a stage: kept on the GPU, gone to the host, and what recompute holds
-    while it does a layer again.
+def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per micro-batch of a stage: kept on the GPU and gone to the host. Of a stage: what recompute
+    holds while it does a layer again, and what of the gone is on the GPU at any time.
     """
     plans, stages, model = view.plans, view.stages, view.task.model
     fraction, checkpoints = view.recomputed
     input_bytes = checkpoint_bytes(model, cut)
-    again = fraction * checkpoints
+    checkpointed = fraction * checkpoints
     kept = np.where(stages.head, 2 * input_bytes, 0.0)  # around the final norm
+    if stack.dropout:
+        kept = kept + np.where(stages.embedding, cut.tokens * model.hidden / cut.sp, 0.0)
     selective = is_recompute(stages.of(plans.recompute), "selective")
     by_operator = selective & (view.task.runtime == "fsdp")
-    largest, gone = np.zeros(stages.count.shape), np.zeros(stages.count.shape)
+    offloads = bool(plans.offload_activations.any())
+    largest, gone, back = (np.zeros(stages.count.shape) for _ in range(3))
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, cut, view.task) * stack.activation_factor
         moved = np.minimum(offloaded_values(view, kind) * cut.element, whole)
@@ -177,11 +165,14 @@ def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Fl
             held = np.where(by_operator, by_operator_bytes(kind, cut, view.task), whole)
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
         gone = gone + layers * moved * (1 - fraction)
-        kept = kept + layers * ((held - moved) * (1 - fraction) + input_bytes * again)
+        if offloads:
+            back = np.maximum(back, np.where(layers > 0, moved, 0.0))
+        kept = kept + layers * ((held - moved) * (1 - fraction) + input_bytes * checkpointed)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)
-    return kept, gone, np.where((fraction > 0) | by_operator, largest * group, 0.0)
+    again = np.where((fraction > 0) | by_operator, largest * group, 0.0)
+    return kept, gone, again, back * facts().offload.resident_layers
 
 
 def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
@@ -191,14 +182,17 @@ def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
     return np.where(stages.head, plans.mtp_layers, 0)
 
 
-def _gradients_in_layer(task: Task, cut: Cut) -> Floats:
-    """Gradients alive inside one layer: of the widest activation, and of the residual stream."""
+def _inside(plans: Plans, task: Task, cut: Cut) -> Floats:
+    """Alive inside one layer: gradients of the widest activation and of the residual stream, and
+    the sequence gathered for the products that need it whole.
+    """
     model = task.model
     width = model.ffn
     if model.moe is not None:
         width = max(width, model.moe.moe_ffn * model.moe.top_k)
     widest = (1 + model.gated_mlp) * width / cut.tp
-    return cut.tokens * cut.element * (widest + 2 * model.hidden)
+    gathered = np.where((cut.sp > 1) | plans.overlap_tp, 2 * model.hidden, 0)
+    return cut.tokens * cut.element * (widest + 2 * model.hidden + gathered)
 
 
 def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:
@@ -212,18 +206,22 @@ def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) ->
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 
 
-def _buffers(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
-    """What communication needs: gathered sequences, stage borders, dispatch, gathered weights."""
-    model = task.model
+def _buffers(view: View, cut: Cut, stack: Stack) -> Floats:
+    """What communication needs: stage borders (the input that came next and the gradient on its
+    way), dispatch, gathered weights, buckets; and the workspaces of matrix products.
+    """
+    plans, stages, model = view.plans, view.stages, view.task.model
     stream = cut.tokens * cut.element * model.hidden
-    gathered = np.where(cut.sp > 1, 2 * stream, 0.0)
-    border = np.where(plans.pp[:, np.newaxis] > 1, 4 * stream / cut.sp, 0.0)
-    found = gathered + border + np.where(plans.overlap_tp, 2 * stream, 0.0)
+    border = np.where(plans.pp[:, np.newaxis] > 1, 2 * stream / cut.sp, 0.0)
+    found = border + np.where(plans.overlap_tp, 2 * stream, 0.0)
     if model.moe is not None:
         sent = routed_tokens(model.moe, plans) * stream / cut.sp
         spread = (stages.of(plans.segment_ep) > 1) | (cut.etp > 1)
         found = found + np.where(spread, 2 * sent, 0.0)
-    return found + _gathered_weights(plans, stages, task, cut)
+    if stack.bucket_bytes:
+        found = found + np.where(is_word(plans, "sharding", "none"), 0.0, stack.bucket_bytes)
+    found = found + workspace_bytes(view, stack)
+    return found + _gathered_weights(plans, stages, view.task, cut)
 
 
 def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
@@ -250,9 +248,9 @@ def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Flo
     return np.where(is_word(plans, "sharding", "parameters"), whole, 0.0)
 
 
-def _runtime(plans: Plans, stages: Stages) -> Floats:
-    """CUDA context and one communicator for each kind of group that is larger than one."""
-    groups = (
+def _groups(plans: Plans, stages: Stages) -> Ints:
+    """One communicator of all ranks, and one for each kind of group that is larger than one."""
+    found: Ints = (
         (stages.of(plans.tp) > 1).astype(np.int64)
         + (plans.cp > 1)
         + (plans.pp[:, np.newaxis] > 1)
@@ -260,4 +258,4 @@ def _runtime(plans: Plans, stages: Stages) -> Floats:
         + 2 * (stages.of(plans.segment_ep) > 1)
         + 1
     )
-    return CONTEXT_BYTES + GROUP_BYTES * groups
+    return found

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Plans, Task, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
+
+# NVFP4: half a byte and an fp8 scale for every 16 values, in either orientation, beside bf16.
+FP4_BYTES = 0.5 + 1 / 16
+FP4_WEIGHT_BYTES = 2.0 + 2 * FP4_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +27,7 @@ class States:
     optimizer_bytes: Floats  # on the GPU or on the host
 
 
-def states(view: View) -> States:
+def states(view: View, stack: Stack) -> States:
     """Bytes of weights, gradients and optimizer of one GPU of each stage.
 
     With P parameters on the GPU, R copies and a shard group of G:
@@ -50,10 +55,11 @@ def states(view: View) -> States:
     if task.runtime == "fsdp":  # fp32 shards are weight and master in one; bf16 is gathered
         whole = np.where(level >= 3, 0.0, both(_weight_bytes(plans), 4))
         weights = both(np.full(len(plans), 4.0), 2) + np.where(level >= 2, whole, 0.0)
+    own = np.where(level >= 1, stack.gradient_shard_bytes, 0.0)
     return States(
         weights_bytes=weights,
-        gradients_bytes=both(_gradient_bytes(plans, task), 2),
-        optimizer_bytes=both(_optimizer_bytes(plans, task), 1),
+        gradients_bytes=both(_gradient_bytes(plans, task) + stack.gradient_bytes, 2),
+        optimizer_bytes=both(_optimizer_bytes(plans, task) + own, 1),
     )
 
 
@@ -67,7 +73,7 @@ def _weight_bytes(plans: Plans) -> Floats:
     direct &= (plans.offload_optimizer_fraction == 0) | delayed
     eight = is_word(plans, "precision", "fp8")
     four = is_word(plans, "precision", "fp4")
-    return np.select([full, eight & direct, eight, four], [4.0, 2.0, 4.0, 3.5], 2.0)
+    return np.select([full, eight & direct, eight, four], [4.0, 2.0, 4.0, FP4_WEIGHT_BYTES], 2.0)
 
 
 def _gradient_bytes(plans: Plans, task: Task) -> Floats:

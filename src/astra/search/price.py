@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from astra.hardware.stack import Stack, find_stack
+from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
@@ -20,7 +21,6 @@ from astra.timing.links import link_source
 from astra.timing.stage import stage_times
 
 MARGIN = 0.05  # of the usable memory, kept free
-MEMORY_SPREAD = 0.145  # standard deviation: 1.48 x the median |log error| of measured runs
 KERNELS = ("forward", "backward", "recompute")
 # Traffic whose hidden share is a guess where this setting hides it.
 HIDDEN_BY = {"tensor": "overlap_tp", "expert": "overlap_ep", "data": "overlap_grad_reduce"}
@@ -147,7 +147,8 @@ def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> 
     space, need = usable[worst.gpu], needed(worst)
     return PlanMemory(
         fits=all(needed(row) <= usable[row.gpu] * (1 - margin) for row in rows),
-        fit_probability=0.5 * (1 + erf((space - need) / (MEMORY_SPREAD * need * sqrt(2)))),
+        fit_probability=0.5
+        * (1 + erf((space - need) / (facts().spread.fraction * need * sqrt(2)))),
         allocated_bytes=worst.allocated_bytes,
         reserved_bytes=need,
         usable_bytes=space,

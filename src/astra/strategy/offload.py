@@ -5,6 +5,7 @@ import numpy as np
 from astra.model.kinds import LayerKind
 from astra.model.shape import Model
 from astra.strategy.plans import OFFLOAD_MODULES, Floats
+from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 
 
@@ -29,6 +30,9 @@ def offloaded_values(view: View, kind: LayerKind) -> Floats:
         chosen = plans.offload_activations >> place & 1
         for width, cut in _inputs(view.task.model, kind, module):
             total = total + chosen * tokens * width / cuts[cut]
+        if module == "core_attn":  # all that it keeps goes, also an unfused softmax
+            square = is_word(plans, "attention", "unfused") * plans.seq_len * view.task.model.heads
+            total = total + chosen * tokens * square / tp
     return total
 
 

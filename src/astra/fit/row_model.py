@@ -211,7 +211,7 @@ def _latent(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[s
         table["mla"] = None
     if wanted and not table.get("mla"):
         found = _latent_relative(table["hidden"], table["heads"])
-        if found is None and habits.stack == "megatron":
+        if found is None and habits.stack in ("megatron", "nemo", "bridge"):
             table["mla"] = MEGATRON_MLA
             assumed.append("latent attention's ranks not stated: Megatron-LM's defaults")
         else:

@@ -6,13 +6,14 @@ one place where they are looked up. `nemo@24.07` names a release; one that was n
 as the framework on the whole.
 """
 
+import os
 from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
 
 from astra.errors import InputError, did_you_mean
-from astra.files import Source, convert, parse_toml
+from astra.files import Source, convert, parse_toml, read_text
 from astra.hardware.cluster import Gpu
 
 FOLDER = Path(__file__).parent.parent / "data" / "stacks"
@@ -129,21 +130,45 @@ def _resolved(stack: Stack, gpu: Gpu, formats: tuple[str | None, ...]) -> Stack:
     return msgspec.structs.replace(stack, settings=(), **fields)
 
 
-def stack_names() -> tuple[str, ...]:
+def own_folder() -> Path:
+    """Where the stacks are kept that a user has calibrated."""
+    given = os.environ.get("ASTRA_STACKS")
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "astra" / "stacks"
+
+
+def shipped_stacks() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-@cache
+def stack_names() -> tuple[str, ...]:
+    """Those that are shipped, and those of one's own."""
+    own = {path.stem for path in own_folder().glob("*.toml")}
+    return tuple(sorted({*shipped_stacks(), *own}))
+
+
 def find_stack(name: str) -> Stack:
     """A stack by its name, `nemo` or with a release, `nemo@24.07`."""
     plain, _, release = name.partition("@")
-    if plain not in stack_names():
-        hint = did_you_mean(plain, stack_names(), f"The stacks are {', '.join(stack_names())}.")
-        raise InputError(f"unknown stack {plain!r}. {hint}")
-    where = f"stacks/{plain}.toml"
-    raw = parse_toml((FOLDER / f"{plain}.toml").read_text(encoding="utf-8"), where)
-    stack = convert({"name": plain, **raw}, Stack, where)
+    path = FOLDER / f"{plain}.toml"
+    if plain not in shipped_stacks():
+        path = own_folder() / f"{plain}.toml"
+        if plain not in stack_names():
+            hint = did_you_mean(plain, stack_names(), f"The stacks are {', '.join(stack_names())}.")
+            raise InputError(f"unknown stack {plain!r}. {hint}")
+    return msgspec.structs.replace(_read(path, path.stat().st_mtime_ns), release=release or None)
+
+
+@cache
+def _read(path: Path, changed: int) -> Stack:
+    """The stack of a file as it was then; read once."""
+    del changed
+    where = f"stacks/{path.name}" if path.parent == FOLDER else str(path)
+    stack = convert({"name": path.stem, **parse_toml(read_text(path), where)}, Stack, where)
     for row in stack.settings:
         odd = [word for word in row.factors() if row.precision and word not in KERNELS]
-        assert not odd, f"{where}: {odd} cannot depend on a number format"
-    return msgspec.structs.replace(stack, release=release or None)
+        if odd:
+            raise InputError(f"{where}: {', '.join(odd)} cannot depend on a number format.")
+    return stack

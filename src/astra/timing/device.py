@@ -128,9 +128,7 @@ class Device:
         self.used.add(efficiency, seconds)
         return self._run(seconds + launch_s(self.gpu), self.stack.attention_factor)
 
-    def memory_s(
-        self, moved_bytes: Floats, kernels: float = 1.0, routes: bool = False
-    ) -> Floats:
+    def memory_s(self, moved_bytes: Floats, kernels: float = 1.0, routes: bool = False) -> Floats:
         """Elementwise kernels: bytes over the bandwidth they reach. [s]
 
         What `routes` tokens to experts is as slow as a stack's experts are.

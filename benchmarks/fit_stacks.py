@@ -1,119 +1,121 @@
-"""Fit a compute factor and a spread per stack on measured runs, into the stack's file.
+"""Fit the factors of all stacks on measured runs, together, into their files.
 
-    python benchmarks/fit_stacks.py RUNS.csv [RUNS.csv ...]
+    python benchmarks/fit_stacks.py [RUNS.csv ...]
 
-The factor of a stack brings the mean over its families of their median log error to zero, so
-that no large family rules. Nothing else is fitted here: no factor per family, model or row.
+Prices every run with each factor moved a little, solves for the effects of stacks, GPUs, number
+formats and releases (`astra.fit.hierarchy`), writes the stacks, and prices again: two rounds, as
+steps are not quite linear. Spreads come from runs held back. Prints the score of either kind.
 """
 
-import math
-import re
 import sys
-from collections import Counter
-from itertools import accumulate
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
 
-import msgspec
+import numpy as np
+from msgspec.structs import replace
 
+from astra.fit.hierarchy import FACTOR_FIELDS, Floats, Observed, fit, held_back, stack_of
+from astra.fit.observe import fifths, gpu_groups, model_groups, observe, place_of, predicted_s
 from astra.fit.runs import Run, read_files
-from astra.fit.score import is_timed
-from astra.hardware.stack import FOLDER, Stack, find_stack
-from astra.search.price import price_many
+from astra.fit.score import is_timed, score
+from astra.hardware.stack import FOLDER, Setting, Stack, find_stack, stack_names
+from astra.search.price import steps_s
 
-ROUNDS = 6
+RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
+ROUNDS = 2
 FEW = 10  # runs that say too little of how far they scatter
 UNKNOWN = 0.25  # spread where there are so few
+KINDS = ("host_forward_s", "host_backward_s", "host_experts_s", "step_s")
 
 
-def log_errors(runs: list[Run], stack: Stack) -> dict[str, list[float]]:
-    """log(predicted / measured) of a stack's runs, by family."""
-    plans = [run.plan for run in runs]
-    families: dict[str, list[float]] = {}
-    for run, priced in zip(runs, price_many(plans, stacks={stack.name: stack}), strict=True):
-        assert run.measured_step_s is not None
-        error = math.log(priced.step_s / run.measured_step_s)
-        families.setdefault(run.family, []).append(error)
-    return families
+def scored(runs: Sequence[Run], logs: Floats) -> float:
+    """The score of log errors."""
+    families: dict[str, list[tuple[float, float]]] = {}
+    for run, log in zip(runs, logs, strict=True):
+        families.setdefault(run.family, []).append((float(np.exp(log)), 1.0))
+    return score(families) or 0.0
 
 
-def bias(runs: list[Run], stack: Stack) -> float:
-    """Mean over families of the median log error."""
-    return fmean(median(errors) for errors in log_errors(runs, stack).values())
-
-
-def spread(runs: list[Run], stack: Stack) -> float:
-    """80 % of the runs lie within this fraction of the prediction, each family counted alike.
-
-    An answer widens it by the share of its time that is guessed; that is taken off here.
-    """
-    if len(runs) < FEW:
+def spread(errors: Floats, families: Sequence[str]) -> float:
+    """80 % of the runs lie within this fraction, each family counted alike."""
+    if len(errors) < FEW:
         return UNKNOWN
-    families = Counter(run.family for run in runs)
-    plans = [run.plan for run in runs]
-    sizes = []
-    for run, priced in zip(runs, price_many(plans, stacks={stack.name: stack}), strict=True):
-        assert run.measured_step_s is not None
-        off = math.expm1(abs(math.log(priced.step_s / run.measured_step_s)))
-        sizes.append((off / (1 + priced.provenance.guessed_fraction), 1 / families[run.family]))
-    sizes.sort()
-    reached = accumulate(weight / len(families) for _, weight in sizes)
-    place = next((at for at, share in enumerate(reached) if share >= 0.8), len(sizes) - 1)
-    return round(sizes[place][0], 3)
+    counts = {family: families.count(family) for family in families}
+    shares = np.array([1 / counts[family] for family in families]) / len(counts)
+    order = np.argsort(errors)
+    place = int(np.searchsorted(np.cumsum(shares[order]), 0.8 - 1e-9))
+    return round(float(errors[order][min(place, len(order) - 1)]), 3)
 
 
-def spreads(runs: list[Run], stack: Stack) -> tuple[float, float]:
-    """Of dense models, and of those with experts; few runs of either say little."""
-    dense = [run for run in runs if run.plan.model.moe is None]
-    experts = [run for run in runs if run.plan.model.moe is not None]
-    return spread(dense or runs, stack), max(spread(experts, stack), spread(dense or runs, stack))
+def with_spreads(stack: Stack, runs: Sequence[Run], logs: Floats) -> Stack:
+    """How far runs of a stack lie from a prediction that has not seen them."""
+    own = [row for row, run in enumerate(runs) if place_of(run).stack == stack.name]
+    found = {}
+    for field, moe in (("spread_fraction", False), ("moe_spread_fraction", True)):
+        rows = [row for row in own if (runs[row].plan.model.moe is not None) == moe]
+        errors = np.expm1(np.abs(logs[rows]))
+        found[field] = spread(errors, [runs[row].family for row in rows])
+    found["moe_spread_fraction"] = max(found.values())
+    return replace(stack, **found)
 
 
-def fitted(runs: list[Run], stack: Stack) -> Stack:
-    for _ in range(ROUNDS):
-        off = bias(runs, stack)
-        factor = round(stack.compute_factor * math.exp(-off), 3)
-        stack = msgspec.structs.replace(stack, compute_factor=factor)
-        if abs(off) < 0.005:
-            break
-    return stack
+def written(stack: Stack, old: str) -> str:
+    """The stack's file: what was fitted is replaced, all else stays as it was written."""
+    fitted = {*FACTOR_FIELDS, *KINDS, "spread_fraction", "moe_spread_fraction", "runs"}
+    top = old[: old.index("[source]")].splitlines()
+    kept = [line for line in top if line and line.split(" = ")[0] not in fitted]
+    lines = [line for line in kept if line.startswith("#")]
+    lines += [f"{field} = {getattr(stack, field)}" for field in FACTOR_FIELDS]
+    lines += [f"{field} = {getattr(stack, field):g}" for field in KINDS]
+    lines += [line for line in kept if not line.startswith("#")]
+    lines += [
+        f"spread_fraction = {stack.spread_fraction}",
+        f"moe_spread_fraction = {stack.moe_spread_fraction}",
+        f"runs = {stack.runs}",
+        "",
+        "[source]",
+        f'kind = "{stack.source.kind}"',
+        f'where = "{stack.source.where}"',
+        f'read_on = "{stack.source.read_on}"',
+    ]
+    return "\n".join(lines + [_setting(row) for row in stack.settings]) + "\n"
 
 
-def write(stack: Stack) -> None:
-    path = FOLDER / f"{stack.name}.toml"
-    text = path.read_text(encoding="utf-8")
-    text = re.sub(r"compute_factor = [0-9.]+", f"compute_factor = {stack.compute_factor}", text)
-    if "spread_fraction" not in text:
-        text = text.replace("[source]", "spread_fraction = 0.15\n\n[source]").replace(
-            "\n\nspread", "\nspread"
-        )
-    if "moe_spread_fraction" not in text:
-        text = text.replace("spread_fraction", "moe_spread_fraction = 0.3\nspread_fraction")
-    for name in ("spread_fraction", "moe_spread_fraction"):
-        text = re.sub(rf"(?m)^{name} = [0-9.]+", f"{name} = {getattr(stack, name)}", text)
-    path.write_text(text, encoding="utf-8")
+def _setting(row: Setting) -> str:
+    lines = ["", "[[settings]]"]
+    for field in ("gpu", "architecture", "precision", "release"):
+        value = getattr(row, field)
+        lines += [f'{field} = "{value}"'] if value else []
+    lines += [f"{name}_factor = {value}" for name, value in row.factors().items()]
+    return "\n".join([*lines, f"runs = {row.runs}"])
+
+
+def solved(runs: Sequence[Run], stacks: dict[str, Stack]) -> tuple[dict[str, Stack], Observed]:
+    seen = observe(runs, stacks, steps_s)
+    places = seen.places
+    found = fit(seen)
+    names = sorted({place.stack for place in places})
+    return stacks | {name: stack_of(stacks[name], found, places) for name in names}, seen
 
 
 def main() -> None:
-    found = read_files([Path(name) for name in sys.argv[1:]])
-    timed = [run for run in found.runs if run.measured_step_s and is_timed(run.family)]
-    names = sorted({run.plan.stack for run in timed})
-    print(
-        f"{'stack':<20}{'runs':>6}{'families':>10}{'before':>9}{'factor':>9}{'left':>8}{'spread':>8}{'MoE':>8}"
-    )
-    for name in names:
-        runs = [run for run in timed if run.plan.stack == name]
-        before = bias(runs, find_stack(name))
-        stack = fitted(runs, find_stack(name))
-        dense, experts = spreads(runs, stack)
-        stack = msgspec.structs.replace(stack, spread_fraction=dense, moe_spread_fraction=experts)
-        write(stack)
-        families = len({run.family for run in runs})
-        print(
-            f"{name:<20}{len(runs):>6}{families:>10}{before:>+9.2f}"
-            f"{stack.compute_factor:>9.3f}{bias(runs, stack):>+8.2f}"
-            f"{stack.spread_fraction:>8.2f}{stack.moe_spread_fraction:>8.2f}"
-        )
+    files = [Path(name) for name in sys.argv[1:]] or [RUNS]
+    found = read_files(files)
+    runs = [run for run in found.runs if run.measured_step_s and is_timed(run.family)]
+    measured = np.log([run.measured_step_s or 1.0 for run in runs])
+    stacks = {name: find_stack(name) for name in stack_names()}
+    for _ in range(ROUNDS):
+        stacks, seen = solved(runs, stacks)
+        errors = np.log(predicted_s(runs, stacks, steps_s)) - measured
+        print(f"score {scored(runs, errors):.1%}", flush=True)
+    groups = {"models": model_groups, "cluster sizes": gpu_groups, "a fifth": fifths}
+    back = {name: held_back(seen, group(runs)) for name, group in groups.items()}
+    for name, logs in back.items():
+        print(f"score with {name} held back {scored(runs, logs):.1%}")
+    for name in sorted({place.stack for place in seen.places}):
+        stack = with_spreads(stacks[name], runs, back["a fifth"])
+        path = FOLDER / f"{name}.toml"
+        path.write_text(written(stack, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,18 +7,24 @@ Writes `docs/accuracy.md` (families, score, memory, ranking, the worst) and `val
 """
 
 import csv
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
+import numpy as np
 
-from astra.fit.runs import Runs, read_runs
-from astra.fit.score import is_timed
+from astra.files import read_toml
+from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_back
+from astra.fit.observe import fifths, gpu_groups, model_groups, observe
+from astra.fit.runs import Run, Runs, read_runs
+from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import read_steps
 from astra.fit.validate import Row, Validation, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
-from astra.report.accuracy import accuracy_page
-from astra.search.price import price_many
+from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
+from astra.search.price import price_many, steps_s
 from astra.search.priced import Priced
 
 HERE = Path(__file__).parent
@@ -44,20 +50,87 @@ def priced_by_plan(found: Runs, stacks: dict[str, Stack] | None = None) -> dict[
     return dict(zip(map(id, plans), price_many(plans, stacks=stacks), strict=True))
 
 
-def covered(found: Runs, priced: dict[int, Priced]) -> float:
-    """Share of measured steps inside their 80 % interval; each family counts alike."""
-    families: dict[str, list[bool]] = {}
-    for run in found.runs:
-        if run.measured_step_s and is_timed(run.family):
-            answer = priced[id(run.plan)]
-            inside = answer.step_s_low <= run.measured_step_s <= answer.step_s_high
-            families.setdefault(run.family, []).append(inside)
-    return fmean(fmean(inside) for inside in families.values())
+GROUPS: dict[str, Callable[[Sequence[Run]], list[str]]] = {
+    "a fifth of the runs": fifths,
+    "models": model_groups,
+    "cluster sizes": gpu_groups,
+}
+
+
+def timed_runs(found: Runs) -> list[Run]:
+    return [run for run in found.runs if run.measured_step_s and is_timed(run.family)]
+
+
+def families_of(runs: Sequence[Run], values: Sequence[float]) -> dict[str, list[float]]:
+    families: dict[str, list[float]] = {}
+    for run, value in zip(runs, values, strict=True):
+        families.setdefault(run.family, []).append(value)
+    return families
+
+
+def covered(runs: Sequence[Run], priced: dict[int, Priced], logs: Floats) -> float:
+    """Share of runs with these log errors inside their 80 % interval; families count alike."""
+    inside = []
+    for run, log in zip(runs, logs, strict=True):
+        answer = priced[id(run.plan)]
+        inside.append(float(abs(log) <= math.log(answer.step_s_high / answer.step_s)))
+    return fmean(map(fmean, families_of(runs, inside).values()))
+
+
+def shipped_logs(runs: Sequence[Run], priced: dict[int, Priced]) -> Floats:
+    """log(predicted / measured) as shipped."""
+    return np.array([math.log(priced[id(r.plan)].step_s / (r.measured_step_s or 1)) for r in runs])
+
+
+def scored(runs: Sequence[Run], logs: Floats, moe: bool | None = None) -> float:
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for run, log in zip(runs, logs, strict=True):
+        if moe is None or (run.plan.model.moe is not None) == moe:
+            pairs.setdefault(run.family, []).append((math.exp(log), 1.0))
+    return score(pairs) or 0.0
+
+
+def apart(runs: Sequence[Run], priced: dict[int, Priced]) -> tuple[HeldBack, ...]:
+    """Every run predicted by stacks that were fitted without it and its like."""
+    seen = observe(runs, {name: find_stack(name) for name in stack_names()}, steps_s)
+    found = []
+    for what, groups in GROUPS.items():
+        names = groups(runs)
+        logs = held_back(seen, names)
+        errors = [capped_error(math.exp(log), 1.0) for log in logs]
+        found.append(
+            HeldBack(
+                what=what,
+                folds=len(set(names)),
+                score=scored(runs, logs),
+                dense=scored(runs, logs, moe=False),
+                moe=scored(runs, logs, moe=True),
+                inside=covered(runs, priced, logs),
+                families={k: fmean(v) for k, v in families_of(runs, errors).items()},
+            )
+        )
+    return tuple(found)
+
+
+def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[Part, ...]:
+    groups: dict[str, list[float]] = {}
+    for run, log in zip(runs, logs, strict=True):
+        kind = "dense" if run.plan.model.moe is None else "MoE"
+        groups.setdefault(f"{next(iter(run.plan.gpus))}, {kind}", []).append(log)
+    return tuple(
+        Part(
+            name=name,
+            runs=len(errors),
+            error=fmean(abs(math.expm1(error)) for error in errors),
+            bias=fmean(map(math.expm1, errors)),
+        )
+        for name, errors in sorted(groups.items())
+    )
 
 
 def compared(found: Runs, priced: dict[int, Priced]) -> Validation:
     return validate(
-        found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped, worst=15
+        found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped, worst=10
     )
 
 
@@ -74,24 +147,35 @@ def _cell(value: object) -> object:
 
 
 def _bare(stack: Stack) -> Stack:
-    return msgspec.structs.replace(stack, compute_factor=1.0)
+    ones = dict.fromkeys(FACTOR_FIELDS, 1.0)
+    return msgspec.structs.replace(stack, **ones, settings=())
 
 
 def main() -> None:
     runs = read_runs(HERE / "runs" / "one-type.csv")
-    ours = priced_by_plan(runs)
-    one = compared(runs, ours)
-    plain = {name: _bare(find_stack(name)) for name in stack_names()}
-    bare = compared(runs, priced_by_plan(runs, plain))
+    timed, ours = timed_runs(runs), priced_by_plan(runs)
+    names = {run.plan.stack for run in runs.runs}
+    plain = {name: _bare(find_stack(name)) for name in names}
     several = read_runs(HERE / "runs" / "mixed.csv")
-    mixed = compared(several, priced_by_plan(several))
-    write_cases(one.runs + mixed.runs)
     steps = read_steps(HERE / "runs" / "h200-steps.jsonl")
-    priced = price_many([step.plan for step in steps])
-    timed = list(zip(steps, priced, strict=True))
-    page = accuracy_page(one, bare, mixed, timed, covered(runs, ours))
+    logs = shipped_logs(timed, ours)
+    found = Measured(
+        one=compared(runs, ours),
+        bare=compared(runs, priced_by_plan(runs, plain)),
+        mixed=compared(several, priced_by_plan(several)),
+        steps=list(zip(steps, price_many([step.plan for step in steps]), strict=True)),
+        inside=covered(timed, ours, logs),
+        back=apart(timed, ours),
+        gpus=by_gpu(timed, logs),
+        settings=sum(len(find_stack(name).settings) for name in stack_names()),
+        reasons=read_toml(HERE / "reasons.toml"),
+    )
+    write_cases(found.one.runs + found.mixed.runs)
+    page = accuracy_page(found)
     (HERE.parent / "docs" / "accuracy.md").write_text(page, encoding="utf-8")
-    print(f"score {one.score:.1%}, memory {one.memory.mean_abs_error_fraction or 0:.1%}")
+    held = ", ".join(f"{back.what} held back {back.score:.1%}" for back in found.back)
+    memory = found.one.memory.mean_abs_error_fraction or 0
+    print(f"score {found.one.score:.1%}; {held}; memory {memory:.1%}")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def plan(
     if max_gpus is not None:
         machines = msgspec.structs.replace(machines, max_gpus=max_gpus)
     software = find_stack(stack or STACKS.get(runtime, "megatron"))
-    task = Task(model=shape, cluster=machines, runtime=runtime, stack=software.name)
+    task = Task(model=shape, cluster=machines, runtime=runtime, stack=software.full_name)
     trained = shape.mtp_layers if runtime == "megatron" else 0
     question = Question(task, global_batch, seq_len, trained, precision, use_all)
     wanted = Wanted(
@@ -138,7 +138,7 @@ def _request(wanted: "Wanted") -> dict[str, object]:
         "global_batch": question.global_batch,
         "seq_len": question.seq_len,
         "runtime": question.task.runtime,
-        "stack": wanted.stack.name,
+        "stack": wanted.stack.full_name,
         "precision": question.precision,
         "top": wanted.top,
         "memory_margin": wanted.margin,

@@ -4,7 +4,16 @@ import pytest
 
 from astra.errors import InputError
 from astra.fit.cells import Cells, flags_of
-from astra.fit.habits import FRAMEWORKS, MEGATRON, NEMO, PYTORCH, fitted_stack, habits_of
+from astra.fit.habits import (
+    FRAMEWORKS,
+    MEGATRON,
+    MLPERF,
+    NEMO,
+    PYTORCH,
+    fitted_stack,
+    habits_of,
+    release_of,
+)
 from astra.fit.row_cluster import GBPS, in_nodes, networked, nic_bytes_per_s
 from astra.fit.split import ends_counted, filled_up, parse_layout, split_of
 from astra.fit.wording import (
@@ -191,22 +200,59 @@ def test_options_in_notes_and_overlap_cells() -> None:
     flags = flags_of(notes)
     assert flags["mtp-num-layers"] == "1" and flags["moe-layer-freq"] == "([0]*3+[1]*12)"
     cells = Cells({"notes": notes, "overlap": "moe_a2a_overlap=True; x_backend=hybridep"})
-    assert cuda_graph_of(cells) == "local" and dispatcher_of(cells, MEGATRON) == "hybridep"
+    assert cuda_graph_of(cells, MEGATRON, moe=True) == "local"
+    assert dispatcher_of(cells, MEGATRON) == "hybridep"
     assumed: list[str] = []
     flags_found = overlap_of(cells, MEGATRON, chunks=True, tp=2, assumed=assumed)
     assert flags_found["overlap_ep"] and not flags_found["overlap_grad_reduce"] and not assumed
     full = Cells({"overlap": "cuda_graph_impl=local; cuda_graph_scope=full_iteration"})
     off = Cells({"overlap": "cuda_graph_impl=none; cuda_graph_scope=full_iteration"})
-    assert (cuda_graph_of(full), cuda_graph_of(off)) == ("full_iteration", "none")
+    found = [cuda_graph_of(each, MEGATRON, moe=False) for each in (full, off)]
+    assert found == ["full_iteration", "none"]
+
+
+def test_recipes_of_megatron_bridge_run_experts_as_their_release_does() -> None:
+    row = {"framework": "megatron-bridge", "gpu_id": "GB300"}
+    late = Cells({**row, "framework_version": "NeMo container 26.08"})
+    early = Cells({**row, "framework_version": "NeMo container 26.04"})
+    habits = habits_of(late)
+    assert cuda_graph_of(late, habits, moe=True) == "full_iteration"
+    assert cuda_graph_of(late, habits, moe=False) == "none"
+    assert dispatcher_of(late, habits) == "hybridep"
+    assert overlap_of(late, habits, chunks=False, tp=1, assumed=[])["overlap_ep"]
+    assert dispatcher_of(early, habits_of(early)) == "alltoall"
+    hopper = Cells({"framework": "megatron-bridge", "gpu_id": "H100-80GB-SXM"})
+    assert dispatcher_of(hopper, habits_of(hopper)) == "deepep"
+
+
+@pytest.mark.parametrize(
+    ("version", "framework", "release"),
+    [
+        ("NeMo container 26.02.01", "megatron-bridge", "26.02.01"),
+        ("dgxc-benchmarking recipe v25.02", "nemo", "dgxc-25.02"),
+        ("eos_n64", "NVIDIA NeMo Framework Release 24.09", "24.09"),
+        ("commit 8c8dd48f", "llm-foundry", "8c8dd48f"),
+        ("v2.x (2021-04)", "megatron-lm", "2021-04"),
+        ("main", "nemo-automodel", None),
+    ],
+)
+def test_releases_are_read_as_stacks_name_them(
+    version: str, framework: str, release: str | None
+) -> None:
+    row = Cells({"framework_version": version, "framework": framework})
+    assert release_of(row) == release
 
 
 def test_frameworks_are_known_by_words_in_their_names() -> None:
-    assert habits_of(Cells({"framework": "NVIDIA NeMo Framework Release 25.09"})) == NEMO
+    assert habits_of(Cells({"framework": "NVIDIA NeMo Framework Release 25.09"})) == MLPERF
+    assert habits_of(Cells({"framework": "nemo", "notes": "GA=4"})) == NEMO
     old = habits_of(Cells({"framework": "megatron-lm", "source_date": "2021-01"}))
     assert old.sharding == "none" and not old.flash
     assert not habits_of(Cells({"framework": "abacus"})).known
     titan = Cells({"framework": "torchtitan", "notes": "FSDP + torch.compile"})
     assert habits_of(titan).stack == "torch-fsdp"
+    eager = Cells({"framework": "torchtitan", "notes": "FSDP eager; seq len 8192"})
+    assert habits_of(eager).stack == "torch-fsdp-eager"
 
 
 def test_every_stack_leads_to_one_that_is_known() -> None:

@@ -100,7 +100,7 @@ def test_runtimes_and_stacks_by_framework(excerpt: dict[str, Run]) -> None:
     found = {run.family: (run.plan.runtime, run.stack) for run in excerpt.values()}
     assert found["llm-foundry"] == ("fsdp", "llm-foundry")
     assert found["vtrain-multi"] == ("megatron", "megatron-deepspeed")
-    assert found["mlperf"] == ("megatron", "megatron")
+    assert found["mlperf"] == ("megatron", "mlperf")
     assert found["fms-fsdp"] == ("fsdp", "torch-fsdp")
 
 

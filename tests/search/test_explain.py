@@ -176,8 +176,9 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
             if exchange.operation == "all-reduce" and plan.sharding != "none":
                 stride *= shards.get(exchange.group, 1)  # from one shard group to the next
             found[exchange.what] += alone_s(exchange, stride, detail)
-        assert found["gradients"] == pytest.approx(float(priced.reduce_s[at]), rel=1e-9)
-        assert found["parameters"] == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
+        factor = detail.stack.on(detail.gpu).data_factor
+        assert found["gradients"] * factor == pytest.approx(float(priced.reduce_s[at]), rel=1e-9)
+        assert found["parameters"] * factor == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
@@ -199,7 +200,9 @@ def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
             stride = etp if exchange.operation == "all-to-all" else 1
             seconds += exchange.count * alone_s(exchange, stride, detail)
         expected = detail.micro_batches * (both + again)
-        assert seconds * detail.stack.communication_factor == pytest.approx(expected, rel=1e-9)
+        assert seconds * detail.stack.on(detail.gpu).dispatch_factor == pytest.approx(
+            expected, rel=1e-9
+        )
         checked += 1
     assert checked
 

@@ -56,6 +56,7 @@ def predicted(run: str, *, selective: bool) -> Priced:
         overlap_tp=False,
         recompute="selective" if selective else "full",
         sequence_parallel=selective,
+        stack="megatron-deepspeed@2022-05",
     )
 
 

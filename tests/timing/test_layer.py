@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,17 +11,14 @@ from numpy.typing import NDArray
 from tests.search import some_plans
 from tests.search.some_plans import changed, stack, view
 
+from astra.hardware.stack import KERNELS, TRAFFIC, Setting
 from astra.strategy.plan import Plan
 from astra.timing import layer
-from astra.timing.layer import PARTS, LayerTime, in_stack, layers_of
+from astra.timing.gemm import misaligned
+from astra.timing.layer import PARTS, LayerTime, layers_of
 
-BARE = stack(
-    compute_factor=1.0,
-    communication_factor=1.0,
-    host_forward_s=0.0,
-    host_backward_s=0.0,
-    host_experts_s=0.0,
-)
+FACTORS = {f"{name}_factor": 1.0 for name in (*KERNELS, *TRAFFIC)}
+BARE = stack(**FACTORS, settings=(), host_forward_s=0.0, host_backward_s=0.0, host_experts_s=0.0)
 
 
 @settings(max_examples=100)
@@ -49,55 +47,79 @@ def same(one: LayerTime, other: LayerTime) -> bool:
 
 
 @settings(max_examples=15, deadline=None)
-@given(some_plans.any_plan())
-def test_a_stack_without_factors_leaves_kernels_alone(plan: Plan) -> None:
-    bare = layers_of(view(plan))
-    found = in_stack(bare, BARE)
-    assert all(same(*pair) for pair in zip(bare.kinds, found.kinds, strict=True))
-    assert same(bare.head, found.head) and same(bare.embedding, found.embedding)
-
-
-@settings(max_examples=15, deadline=None)
-@given(some_plans.any_plan(), st.floats(1, 3), st.floats(1, 3))
-def test_factors_of_a_stack_scale_compute_and_traffic(
-    plan: Plan, compute: float, traffic: float
+@given(some_plans.any_plan(), st.floats(1, 3))
+def test_a_factor_of_all_kernels_scales_compute_and_leaves_bare_traffic(
+    plan: Plan, compute: float
 ) -> None:
-    bare = layers_of(view(plan))
-    scaled = some_plans.stack(
-        compute_factor=compute,
-        communication_factor=traffic,
-        host_forward_s=0.0,
-        host_backward_s=0.0,
-        host_experts_s=0.0,
-    )
-    for before, after in zip(bare.kinds, in_stack(bare, scaled).kinds, strict=True):
-        for name in PARTS:
-            factor = compute if name in ("forward_s", "backward_s") else traffic
-            assert getattr(after, name) == pytest.approx(factor * getattr(before, name))
+    plan = changed(plan, overlap_tp=False, overlap_ep=False, cp_comm_type="allgather")
+    bare = layers_of(view(plan), BARE)
+    slower = layers_of(view(plan), msgspec.structs.replace(BARE, compute_factor=compute))
+    for before, after in zip(bare.kinds, slower.kinds, strict=True):
+        for name in ("forward_s", "backward_s"):
+            assert getattr(after, name) == pytest.approx(compute * getattr(before, name))
+        for name in ("expert_forward_s", "context_forward_s", "tensor_forward_s"):
+            assert getattr(after, name) == pytest.approx(getattr(before, name))
         for name, column in before.module_s.items():
             assert after.module_s[name] == pytest.approx(compute * column)
 
 
-@pytest.mark.parametrize("graph", ["none", "local"])
+@settings(max_examples=15, deadline=None)
+@given(some_plans.any_plan(), st.floats(1, 3))
+def test_factors_of_traffic_scale_theirs_and_no_other(plan: Plan, factor: float) -> None:
+    bare = layers_of(view(plan), BARE)
+    for kind in ("tensor", "context", "dispatch"):
+        own = msgspec.structs.replace(BARE, **{f"{kind}_factor": factor})
+        part = "expert" if kind == "dispatch" else kind
+        for before, after in zip(bare.kinds, layers_of(view(plan), own).kinds, strict=True):
+            for name in PARTS:
+                scale = factor if name.startswith(part) else 1.0
+                assert getattr(after, name) == pytest.approx(scale * getattr(before, name))
+
+
+def test_widths_that_tensor_cores_dislike_take_longer() -> None:
+    widths = np.array([1728.0, 1800.0, 216.0, 108.0, 150.0])
+    slow = misaligned(widths)
+    assert slow[0] == 1 and 1 < slow[1] == slow[2] < slow[3] < slow[4]
+    assert (misaligned(widths, widths[::-1].copy()) >= slow).all()
+
+
+def test_settings_multiply_where_all_that_they_name_holds() -> None:
+    plan = changed(some_plans.legal_plans("llama-3-8b")[0], precision="bf16")
+    gpu = plan.cluster.pools[0].gpu.name
+    rows = (
+        Setting(gpu=gpu, compute_factor=2.0, runs=1),
+        Setting(gpu=gpu, precision="bf16", compute_factor=1.5, runs=1),
+        Setting(gpu=gpu, precision="fp8", compute_factor=7.0, runs=1),
+        Setting(release="24.07", compute_factor=5.0, runs=1),
+    )
+    (before,) = layers_of(view(plan), BARE).kinds
+    for release, factor in ((None, 3.0), ("24.07", 15.0), ("25.02", 3.0)):
+        own = msgspec.structs.replace(BARE, settings=rows, release=release)
+        (after,) = layers_of(view(plan), own).kinds
+        assert after.forward_s == pytest.approx(factor * before.forward_s)
+
+
+@pytest.mark.parametrize("graph", ["none", "local", "full_iteration"])
 @pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b"])
 def test_kernels_wait_for_the_cpu_unless_a_graph_starts_them(graph: str, model: str) -> None:
     plan = changed(some_plans.legal_plans(model)[0], cuda_graph=graph)
-    slow = stack(host_forward_s=10.0, host_backward_s=20.0, host_experts_s=5.0)
-    bare, found = (in_stack(layers_of(view(plan)), each) for each in (BARE, slow))
-    (before,), (after,) = bare.kinds, found.kinds
-    if graph == "none":
-        more = 5.0 if model == "mixtral-8x7b" else 0.0
-        assert after.whole_forward_s == pytest.approx(10.0 + more)
-        back = [getattr(after, name) for name in PARTS if name.endswith("backward_s")]
-        assert sum(back, np.zeros(1)) == pytest.approx(20.0 + more)
+    host = {"host_forward_s": 10.0, "host_backward_s": 20.0, "host_experts_s": 5.0}
+    slow = msgspec.structs.replace(BARE, **host, host_factor=1.0)
+    (before,), (after,) = (layers_of(view(plan), each).kinds for each in (BARE, slow))
+    routed = 5.0 if model == "mixtral-8x7b" and graph != "full_iteration" else 0.0
+    started = (10.0, 20.0) if graph == "none" else (0.0, 0.0)
+    back = [getattr(after, name) for name in PARTS if name.endswith("backward_s")]
+    if started[0] + routed:
+        assert after.whole_forward_s == pytest.approx(started[0] + routed)
+        assert sum(back, np.zeros(1)) == pytest.approx(started[1] + routed)
     else:
-        assert after.forward_s == pytest.approx(slow.compute_factor * before.forward_s)
+        assert after.forward_s == pytest.approx(before.forward_s)
 
 
 @settings(max_examples=20, deadline=None)
 @given(some_plans.any_plan())
 def test_no_part_of_a_layer_is_negative_and_modules_are_parts_of_it(plan: Plan) -> None:
-    found = layers_of(view(plan))
+    found = layers_of(view(plan), BARE)
     for kind in found.kinds:
         for name in PARTS:
             column = getattr(kind, name)

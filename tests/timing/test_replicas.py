@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.search import some_plans
-from tests.search.some_plans import changed, view
+from tests.search.some_plans import changed, stack, view
 
 from astra.api import predict
 from astra.hardware.catalogue import find_gpu
@@ -15,6 +15,7 @@ from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_
 from astra.timing.replicas import BANDWIDTH_REACHED, CLIP_BYTES, Replicas, replicas_of
 
 GPU = find_gpu("h100")[0]
+BARE = stack(settings=(), data_factor=1.0, communication_factor=1.0, optimizer_factor=1.0)
 
 
 def llama(gpus: int = 16, **settings: Any) -> Plan:
@@ -23,7 +24,7 @@ def llama(gpus: int = 16, **settings: Any) -> Plan:
 
 
 def copies(plan: Plan) -> Replicas:
-    return replicas_of(view(plan))
+    return replicas_of(view(plan), BARE)
 
 
 def held(plan: Plan) -> float:
@@ -101,7 +102,7 @@ def test_experts_are_reduced_among_the_ranks_that_hold_the_same() -> None:
 def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
     deep = max(some_plans.legal_plans(plan.model.name), key=lambda each: each.pp)
     seen = view(plan, deep)
-    found = replicas_of(seen)
+    found = replicas_of(seen, BARE)
     used = seen.stages.count > 0
     for name in ("gather_s", "reduce_s", "adam_s", "slowdown"):
         column = getattr(found, name)

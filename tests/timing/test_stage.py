@@ -12,7 +12,7 @@ from tests.search.some_plans import changed, stack, view, with_segments
 from astra.api import predict
 from astra.search.price import price
 from astra.strategy.plan import Plan
-from astra.timing.layer import in_stack, layers_of
+from astra.timing.layer import layers_of
 from astra.timing.stage import StageTime, stage_times
 
 STACK = stack()
@@ -53,7 +53,7 @@ def test_block_recompute_does_so_many_layers_of_a_chunk_again(plan: Plan, layers
 def test_selective_recompute_does_attention_again_and_no_more(plan: Plan) -> None:
     seen = view(with_segments(plan, recompute="selective"))
     found = stage_times(seen, STACK)
-    layers = in_stack(layers_of(seen), STACK)
+    layers = layers_of(seen, STACK)
     cores = [seen.stages.of(kind.module_s["core_attn"]) for kind in layers.kinds]
     expected = sum(count * core for count, core in zip(seen.stages.kind_layers, cores, strict=True))
     extra = np.where(seen.stages.head, seen.plans.mtp_layers, 0) if plan.model.mtp_layers else 0

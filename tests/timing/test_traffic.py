@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import some_plans
-from tests.search.some_plans import changed, view
+from tests.search.some_plans import changed, stack, view
 
 from astra.hardware.catalogue import find_gpu
 from astra.model.zoo import find_model
@@ -97,7 +97,7 @@ def test_overlap_shows_some_but_not_all_of_the_traffic(switch: str) -> None:
     seen = 0
     for plan in some_plans.legal_plans("mixtral-8x7b"):
         off, on = (
-            getattr(layers_of(view(changed(plan, **{switch: way}))).kinds[0], name)
+            getattr(layers_of(view(changed(plan, **{switch: way})), stack()).kinds[0], name)
             for way in (False, True)
         )
         assert (on <= off).all()

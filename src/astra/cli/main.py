@@ -15,6 +15,7 @@ COMMANDS = {
     "explain": "why this plan, and why not that one",
     "export": "launch files for a plan",
     "validate": "predictions against measured runs",
+    "calibrate": "a stack of your own, fitted on your runs",
     "models": "the models that are known, or one model's shape and counts",
     "gpus": "the GPUs that are known, or one GPU's facts and their source",
     "rules": "what makes a plan illegal, who says so, and why",

@@ -1,11 +1,13 @@
 """What each framework does where a row does not say: its runtime, its stack and its defaults."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from astra.fit.cells import Cells, is_on
 from astra.strategy.plan import Precision, Runtime, Sharding
 
+GRAPHED_FROM = "26.06"  # Megatron-Bridge's recipes of mixtures of experts, on Blackwell
 OLD = 2023  # before this year flash attention, sequence parallel and bf16 were rare
 
 
@@ -21,13 +23,22 @@ class Habits:
     experts_cut_by_tp: bool = False
     precision: Precision = "bf16"
     overlaps: bool = False  # gradient reduction, parameter gather, p2p between chunks
+    overlaps_tensor: bool = False  # tensor-parallel traffic with its matrix products
     low_gradients: bool = False  # gradients kept and reduced in bf16
+    graphed_experts: bool = False  # one graph for the step, hidden dispatch by HybridEP
     dispatcher: str = "alltoall"
     recompute: str = "none"
     known: bool = True
 
 
-NEMO = Habits(stack="megatron", sequence_parallel=True, overlaps=True, low_gradients=True)
+NEMO = Habits(
+    stack="nemo",
+    sequence_parallel=True,
+    overlaps=True,
+    overlaps_tensor=True,
+    low_gradients=True,
+)
+MLPERF = replace(NEMO, stack="mlperf", precision="fp8")  # all rounds since 2023 ran in fp8 or less
 MEGATRON = Habits(stack="megatron", dispatcher="allgather", experts_cut_by_tp=True)
 MEGATRON_DEEPSPEED = Habits(
     stack="megatron-deepspeed",
@@ -45,9 +56,9 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
     ("deepspeed-megatron", replace(MEGATRON_DEEPSPEED, stack="deepspeed-3d")),
     ("megatron-deepspeed", MEGATRON_DEEPSPEED),
     ("automodel", replace(PYTORCH, stack="nemo-automodel")),
-    ("bridge", NEMO),
+    ("bridge", replace(NEMO, stack="bridge")),
+    ("nvidia", MLPERF),
     ("nemo", NEMO),
-    ("nvidia", NEMO),
     ("llm-foundry", replace(PYTORCH, stack="llm-foundry")),
     ("torchtitan", PYTORCH),
     ("fms-fsdp", PYTORCH),
@@ -67,6 +78,9 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
 NEAREST = {
     "megatron-deterministic": "megatron",
     "megatron-dropout": "megatron",
+    "nemo": "megatron",
+    "bridge": "nemo",
+    "mlperf": "nemo",
     "megatron-deepspeed": "megatron",
     "bigscience": "megatron-deepspeed",
     "bigscience-bf16": "bigscience",
@@ -79,6 +93,7 @@ NEAREST = {
     "jax": "torch-fsdp",
     "torchtitan": "torch-fsdp",
     "torch-fsdp": "torch-compile",
+    "torch-fsdp-eager": "torch-fsdp",
 }
 
 
@@ -100,12 +115,20 @@ def habits_of(cells: Cells) -> Habits:
         late = "embedding treated as a layer" in cells.low("notes")
         habits = replace(habits, stack="bigscience-bf16" if late else "bigscience")
     if habits is MEGATRON and "CI test" in cells.text("notes"):
-        habits = replace(habits, stack=_test_stack(cells))
+        return replace(habits, stack=_test_stack(cells))
+    if habits.stack == "bridge":
+        hopper = "h100" in cells.low("gpu_id") or "h200" in cells.low("gpu_id")
+        if hopper:  # the recipes of DeepSeek and Qwen on Hopper: tokens cross the network once
+            return replace(habits, dispatcher="deepep")
+        return replace(habits, graphed_experts=(release_of(cells) or "") >= GRAPHED_FROM)
+    if habits is PYTORCH and re.search(r"\beager\b", cells.low("notes")):
+        return replace(habits, stack="torch-fsdp-eager")
     year = cells.year()
     if "torchtitan" in framework and "compile" in cells.low("notes") and (year or 0) > 2024:
         return replace(habits, stack="torchtitan")
     if habits is MEGATRON and year is not None and year < OLD:
-        return replace(habits, sharding="none", flash=False, precision="fp16")
+        old = replace(habits, sharding="none", flash=False, precision="fp16")
+        return replace(old, stack="megatron-deepspeed")
     return habits
 
 
@@ -114,3 +137,23 @@ def _test_stack(cells: Cells) -> str:
     if is_on(cells.flags, "deterministic-mode"):
         return "megatron-deterministic"
     return "megatron" if cells.truth("mla") and cells.text("num_experts") else "megatron-dropout"
+
+
+_RELEASE = re.compile(
+    r"\b(2[0-9]\.[01][0-9](?:\.[0-9]{1,2})?|20[1-4][0-9]-[01][0-9]|[0-9a-f]{8,12})\b"
+)
+
+
+def release_of(cells: Cells) -> str | None:
+    """The framework's release as a stack names it: `24.07`, `dgxc-25.02`, `2024-12`, a commit.
+
+    >>> release_of(Cells({"framework_version": "NeMo container 26.02.01"}))
+    '26.02.01'
+    """
+    for column in ("framework_version", "framework"):
+        text = cells.low(column).replace(" v", " ")
+        found = _RELEASE.search(text)
+        if found:
+            recipe = "dgxc-" if "dgxc" in text else ""
+            return recipe + found[1]
+    return None

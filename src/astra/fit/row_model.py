@@ -213,7 +213,7 @@ def _latent(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[s
         table["mla"] = None
     if wanted and not table.get("mla"):
         found = _latent_relative(table["hidden"], table["heads"])
-        if found is None and habits.stack.startswith("megatron"):
+        if found is None and habits.stack.startswith(("megatron", "nemo", "bridge")):
             table["mla"] = MEGATRON_MLA
             assumed.append("latent attention's ranks not stated: Megatron-LM's defaults")
         else:

@@ -45,8 +45,10 @@ def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
     fields |= _sharding(cells, habits, gpu, fields, assumed)
     fields |= _experts(cells, habits, model, fields["_tp"], assumed)
     fields |= overlap_of(cells, habits, fields["vpp"] > 1, fields["_tp"], assumed)
+    if model.moe is None:
+        fields["overlap_ep"] = False
     fields |= _gradients(cells, habits, assumed)
-    fields["cuda_graph"] = cuda_graph_of(cells)
+    fields["cuda_graph"] = cuda_graph_of(cells, habits, model.moe is not None)
     assumed += offload_notes(cells)
     if is_on(cells.flags, "fine-grained-activation-offloading"):
         fields["offload_activations"] = ("core_attn",)

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from astra.errors import InputError, did_you_mean, shorten
 from astra.files import read_text
 from astra.fit.cells import LONGEST_CELL, Cells
-from astra.fit.habits import fitted_stack
+from astra.fit.habits import fitted_stack, release_of
 from astra.fit.lightest import is_recompute_open, lightest_that_fits
 from astra.fit.row_mixed import mixed_plan_of
 from astra.fit.row_plan import broken_notes, plan_of
-from astra.hardware.stack import stack_names
+from astra.hardware.stack import find_stack, stack_names
 from astra.strategy.plan import Plan
 
 MOST_ROWS = 200_000
@@ -43,6 +43,7 @@ class Run:
     memory_at_last_stage: bool  # of the rank that logs, else the fullest GPU's
     assumed: tuple[str, ...]
     release: str
+    release_name: str | None  # as a stack names it
     model_name: str  # as the row spells it
     failed_for_memory: bool
     ran: bool  # to its end, so that its plan is known to fit
@@ -129,9 +130,11 @@ def _run(row: dict[str, str], row_id: str) -> Run:
     mixed = "pipelines" in row
     plan, assumed = mixed_plan_of(cells) if mixed else plan_of(cells)
     wanted = plan.stack
-    plan = replace(plan, stack=fitted_stack(wanted, stack_names()))
-    if plan.stack != wanted:
-        assumed.append(f"stack {wanted} is not fitted: priced as {plan.stack}")
+    stack, release = fitted_stack(wanted, stack_names()), release_of(cells)
+    if stack != wanted:
+        assumed.append(f"stack {wanted} is not fitted: priced as {stack}")
+    known = release is not None and release in find_stack(stack).releases
+    plan = replace(plan, stack=f"{stack}@{release}" if known else stack)
     step_s = cells.positive("measured_step_time_s")
     memory_gib = cells.positive("measured_peak_memory_GiB")
     failed = cells.text("completeness") == "X"
@@ -153,6 +156,7 @@ def _run(row: dict[str, str], row_id: str) -> Run:
         memory_at_last_stage="of the logging rank" in cells.text("notes"),
         assumed=tuple(assumed + broken_notes(plan)),
         release=cells.text("framework_version") or cells.text("source_date"),
+        release_name=release,
         model_name=cells.text("model"),
         failed_for_memory=failed,
         ran=ran,

@@ -75,7 +75,7 @@ RECIPES = (
     ("block", "blockwise"),
     ("current", "tensorwise"),
     ("tensorwise", "tensorwise"),
-    ("rowwise", "tensorwise"),
+    ("rowwise", "blockwise"),
     ("delayed", "delayed"),
 )
 
@@ -152,19 +152,23 @@ def overlap_of(
     gathers = usual or everything
     if not low:
         assumed.append(f"overlap not stated: {'gradients and parameters' if usual else 'none'}")
-    tensor = "tp_comm_overlap" in low or "async tp" in low or everything
+    named = "tp_comm_overlap" in low or "async tp" in low or everything
+    tensor = named or (habits.overlaps_tensor and not low)
+    experts = "moe_a2a_overlap=true" in low or "overlap-moe-expert-parallel-comm" in low
     return {
         "overlap_grad_reduce": gathers or "overlap-grad-reduce" in low,
         "overlap_param_gather": gathers or "overlap-param-gather" in low,
         "overlap_p2p": chunks and late and "pp_comm_async=false" not in low,
         "overlap_tp": tp > 1 and tensor,
-        "overlap_ep": "moe_a2a_overlap=true" in low or "overlap-moe-expert-parallel-comm" in low,
+        "overlap_ep": experts or (not low and habits.graphed_experts),
     }
 
 
-def cuda_graph_of(cells: Cells) -> str:
+def cuda_graph_of(cells: Cells, habits: Habits, moe: bool) -> str:
     """`cuda_graph_impl=local; cuda_graph_scope=full_iteration` and the like."""
     low = cells.low("overlap")
+    if not low and moe and habits.graphed_experts:
+        return "full_iteration"
     found = re.search(r"cuda_graph_impl=(\w+)", low)
     word = found[1] if found else cells.flags.get("cuda-graph-impl", "none")
     if word == "local" and "cuda_graph_scope=full_iteration" in low:
@@ -178,6 +182,8 @@ def dispatcher_of(cells: Cells, habits: Habits) -> str:
     for word in ("hybridep", "deepep"):
         if word in text:
             return word
+    if not cells.low("overlap") and habits.graphed_experts:
+        return "hybridep"
     flag = cells.flags.get("moe-token-dispatcher-type", "")
     return flag if flag in ("alltoall", "allgather") else habits.dispatcher
 

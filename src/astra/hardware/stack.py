@@ -1,25 +1,93 @@
-"""A stack: the software that runs a plan, as a few factors with their source."""
+"""A stack: the software that runs a plan, as a few factors with their source.
 
-from functools import cache
+A framework is not alike on every GPU, in every number format and in every release. Its file has
+the factors of the framework, and settings that multiply them where they apply; `Stack.on` is the
+one place where they are looked up. `nemo@24.07` names a release; one that was not measured runs
+as the framework on the whole.
+"""
+
+import os
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
 
 from astra.errors import InputError, did_you_mean
-from astra.files import Source, convert, parse_toml
+from astra.files import Source, convert, parse_toml, read_text
+from astra.hardware.cluster import Gpu
 
 FOLDER = Path(__file__).parent.parent / "data" / "stacks"
+
+# What a setting may multiply; the last five are traffic.
+KERNELS = ("compute", "product", "attention", "elementwise", "experts")
+TRAFFIC = ("communication", "tensor", "context", "dispatch", "data", "pipeline")
+FACTORS = (*KERNELS, *TRAFFIC, "host", "optimizer")
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a stack runs otherwise: its factors are multiplied if all that is named holds."""
+
+    gpu: str | None = None
+    architecture: str | None = None
+    precision: str | None = None  # or the recipe of fp8
+    release: str | None = None
+    compute_factor: float = 1.0
+    product_factor: float = 1.0
+    attention_factor: float = 1.0
+    elementwise_factor: float = 1.0
+    experts_factor: float = 1.0
+    communication_factor: float = 1.0
+    tensor_factor: float = 1.0
+    context_factor: float = 1.0
+    dispatch_factor: float = 1.0
+    data_factor: float = 1.0
+    pipeline_factor: float = 1.0
+    host_factor: float = 1.0
+    optimizer_factor: float = 1.0
+    runs: int  # that it was fitted on
+
+    def holds(self, gpu: Gpu, formats: tuple[str | None, ...], release: str | None) -> bool:
+        wanted = (
+            (self.gpu, (gpu.name,)),
+            (self.architecture, (gpu.architecture,)),
+            (self.precision, formats),
+            (self.release, (release,)),
+        )
+        return all(word is None or word in found for word, found in wanted)
+
+    def told(self) -> str:
+        """Where it applies, in words."""
+        where = (self.gpu, self.architecture, self.precision)
+        words = [word for word in where if word] + ([f"@{self.release}"] if self.release else [])
+        return ", ".join(words)
+
+    def factors(self) -> dict[str, float]:
+        """What it changes."""
+        found = {name: float(getattr(self, f"{name}_factor")) for name in FACTORS}
+        return {name: value for name, value in found.items() if value != 1.0}
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a framework adds to kernels measured alone."""
 
     name: str
+    like: str | None = None  # the stack whose times it has; what its file says is different
+    release: str | None = None
     compute_factor: float = 1.0  # kernels in a step over kernels alone
-    communication_factor: float = 1.0
+    product_factor: float = 1.0  # on top of it: matrix products
+    attention_factor: float = 1.0
+    elementwise_factor: float = 1.0
+    experts_factor: float = 1.0  # grouped products, and what routes tokens to them
+    communication_factor: float = 1.0  # all traffic
+    tensor_factor: float = 1.0  # on top of it, each kind of traffic
+    context_factor: float = 1.0
+    dispatch_factor: float = 1.0  # tokens to their experts and back
+    data_factor: float = 1.0  # gradients and parameters between copies
+    pipeline_factor: float = 1.0
+    host_factor: float = 1.0  # of the three times that follow
     host_forward_s: float = 0.0  # CPU seconds of one layer; kernels wait if they are shorter
     host_backward_s: float = 0.0
-    host_experts_s: float = 0.0  # more for routing and dispatch, in either pass; not with graphs
+    host_experts_s: float = 0.0  # more for routing and dispatch, in either pass
     step_s: float = 0.0  # once per step
     optimizer_factor: float = 1.0
     activation_factor: float = 1.0  # kept activations over those counted tensor by tensor
@@ -33,19 +101,88 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     slack_fraction: float = 0.04  # reserved over allocated memory
     spread_fraction: float = 0.15  # 80 % of measured steps lie within this of the prediction
     moe_spread_fraction: float = 0.3  # the same for models with experts
+    runs: int = 0  # that its factors were fitted on
+    settings: tuple[Setting, ...] = ()
     source: Source
 
+    def on(self, gpu: Gpu, precision: str | None = None, recipe: str | None = None) -> "Stack":
+        """The factors that hold on this GPU; traffic and the CPU know of no number format."""
+        return _resolved(self, gpu, (precision, recipe))
 
-def stack_names() -> tuple[str, ...]:
+    def applied(self, gpu: Gpu, formats: tuple[str | None, ...]) -> tuple[Setting, ...]:
+        return tuple(row for row in self.settings if row.holds(gpu, formats, self.release))
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """Those that it tells apart."""
+        return tuple(sorted({row.release for row in self.settings if row.release}))
+
+    @property
+    def timed_as(self) -> str:
+        """The stack that its times were fitted as."""
+        return self.like or self.name
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.name}@{self.release}" if self.release else self.name
+
+
+@lru_cache(maxsize=4096)
+def _resolved(stack: Stack, gpu: Gpu, formats: tuple[str | None, ...]) -> Stack:
+    found = stack.applied(gpu, formats)
+    if not found:
+        return stack
+    fields = {}
+    for name in (f"{name}_factor" for name in FACTORS):
+        value = getattr(stack, name)
+        for row in found:
+            value *= getattr(row, name)
+        fields[name] = value
+    return msgspec.structs.replace(stack, settings=(), **fields)
+
+
+def own_folder() -> Path:
+    """Where the stacks are kept that a user has calibrated."""
+    given = os.environ.get("ASTRA_STACKS")
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "astra" / "stacks"
+
+
+def shipped_stacks() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-@cache
+def stack_names() -> tuple[str, ...]:
+    """Those that are shipped, and those of one's own."""
+    own = {path.stem for path in own_folder().glob("*.toml")}
+    return tuple(sorted({*shipped_stacks(), *own}))
+
+
 def find_stack(name: str) -> Stack:
-    """A stack by its name."""
-    if name not in stack_names():
-        hint = did_you_mean(name, stack_names(), f"The stacks are {', '.join(stack_names())}.")
-        raise InputError(f"unknown stack {name!r}. {hint}")
-    where = f"stacks/{name}.toml"
-    raw = parse_toml((FOLDER / f"{name}.toml").read_text(encoding="utf-8"), where)
-    return convert({"name": name, **raw}, Stack, where)
+    """A stack by its name, `nemo` or with a release, `nemo@24.07`."""
+    plain, _, release = name.partition("@")
+    path = FOLDER / f"{plain}.toml"
+    if plain not in shipped_stacks():
+        path = own_folder() / f"{plain}.toml"
+        if plain not in stack_names():
+            hint = did_you_mean(plain, stack_names(), f"The stacks are {', '.join(stack_names())}.")
+            raise InputError(f"unknown stack {plain!r}. {hint}")
+    return msgspec.structs.replace(_read(path, path.stat().st_mtime_ns), release=release or None)
+
+
+@cache
+def _read(path: Path, changed: int) -> Stack:
+    """The stack of a file as it was then; read once."""
+    del changed
+    where = f"stacks/{path.name}" if path.parent == FOLDER else str(path)
+    raw = {"name": path.stem, **parse_toml(read_text(path), where)}
+    if isinstance(raw.get("like"), str) and raw["like"] != path.stem:
+        raw = msgspec.to_builtins(find_stack(raw["like"])) | raw
+    stack = convert(raw, Stack, where)
+    for row in stack.settings:
+        odd = [word for word in row.factors() if row.precision and word not in KERNELS]
+        if odd:
+            raise InputError(f"{where}: {', '.join(odd)} cannot depend on a number format.")
+    return stack

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-from astra.fit.factors import cross_validated
 from astra.fit.steps import TimedStep
 from astra.fit.validate import Row, Sweep, Validation
 from astra.search.priced import Priced
@@ -24,53 +24,110 @@ fraction; the mean per family (families of fewer than ten runs pooled); the mean
 Steps = Sequence[tuple[TimedStep, Priced]]
 
 
-def accuracy_page(
-    one: Validation, bare: Validation, mixed: Validation, steps: Steps, inside: float
-) -> str:
-    """`bare` is `one` with every stack's compute factor at 1; `inside`: the intervals' share."""
-    parts = [HEAD, _scores(one, bare, inside), _families(one), _memory(one), _steps(steps)]
-    parts += [_ranking(one.sweeps), _worst(one.worst), _mixed(mixed), _skipped(one)]
-    return "\n".join(parts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBack:
+    """Runs predicted by stacks fitted on the others."""
+
+    what: str  # was left out together
+    folds: int
+    score: float
+    dense: float
+    moe: float
+    inside: float  # of the 80 % intervals
+    families: dict[str, float]  # mean capped error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Runs of one kind."""
+
+    name: str
+    runs: int
+    error: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All that the page tells."""
+
+    one: Validation
+    bare: Validation  # with every stack's factors at 1
+    mixed: Validation
+    steps: Steps
+    inside: float  # share of runs inside of their intervals
+    back: tuple[HeldBack, ...]
+    gpus: tuple[Part, ...]
+    settings: int  # in all stack files
+    reasons: dict[str, str]  # what is believed of the worst runs
+
+
+def accuracy_page(found: Measured) -> str:
+    one = found.one
+    parts = [HEAD, _scores(found), _families(one, found.back), _gpus(found.gpus), _memory(one)]
+    parts += [_steps(found.steps), _ranking(one.sweeps), _worst(one.worst, found.reasons)]
+    return "\n".join([*parts, _mixed(found.mixed), _skipped(one)])
 
 
 def _percent(value: float | None, sign: bool = False) -> str:
     return "-" if value is None else f"{value:+.1%}" if sign else f"{value:.1%}"
 
 
-def _scores(one: Validation, bare: Validation, inside: float) -> str:
+def _scores(found: Measured) -> str:
+    one, bare = found.one, found.bare
     timed = sum(family.runs for family in one.families.values())
+    rows = "\n".join(
+        f"| {back.what} held back ({back.folds} fits) | {_percent(back.score)} "
+        f"| {_percent(back.dense)} | {_percent(back.moe)} | {_percent(back.inside)} |"
+        for back in found.back
+    )
     return f"""\
 ## Step time
 
-| | score | dense | MoE |
-|---|---|---|---|
-| as shipped: one compute factor per stack (framework), fitted on these runs | \
-{_percent(one.score)} | {_percent(one.score_dense)} | {_percent(one.score_moe)} |
+| | score | dense | MoE | inside the 80 % interval |
+|---|---|---|---|---|
+| as shipped: factors of stacks fitted on these runs | {_percent(one.score)} \
+| {_percent(one.score_dense)} | {_percent(one.score_moe)} | {_percent(found.inside)} |
+{rows}
 | with all those factors at 1: kernels, links and schedules as measured alone | \
-{_percent(bare.score)} | {_percent(bare.score_dense)} | {_percent(bare.score_moe)} |
-| with one factor per family besides, each model left out in turn | \
-{_percent(cross_validated(one.runs))} | | |
+{_percent(bare.score)} | {_percent(bare.score_dense)} | {_percent(bare.score_moe)} | |
 
-{timed:,} runs of {len(one.families)} families. The first line has seen these runs (ten factors for
-all of them); the second has seen none of them in its step times, only single kernels and
-collectives. A new cluster should expect to lie between the two; `host` times of two stacks were
-set by looking at vTrain's small models.
-
-{_percent(inside)} of the measured steps lie inside the 80 % interval of their prediction (its width
-is fitted per stack, for dense models and for experts; each family counts alike).
+{timed:,} runs of {len(one.families)} families. The first line has seen these runs; the lines below
+it fit all stacks again without the runs they predict (steps by their tangent in the factors); the
+last has seen no step, only single kernels and collectives. A stack has up to eleven factors, and
+settings that multiply some of them on a GPU, in a number format or in a release
+({found.settings} over all stacks, with the number of runs behind each in its file). None belongs
+to a model, a family or a run. Where models are held back, a family of a single model has its
+numbers of GPUs held back instead; a stack seen on one number of GPUs is then priced as a stranger.
 """
 
 
-def _families(one: Validation) -> str:
+def _families(one: Validation, back: tuple[HeldBack, ...]) -> str:
+    titles = " | ".join(f"{each.what} held back" for each in back)
     lines = [
-        "| family | runs | mean absolute error | median | worst | worst run |",
-        "|---|---|---|---|---|---|",
+        f"| family | runs | mean absolute error | {titles} | median | worst | worst run |",
+        "|---" * (6 + len(back)) + "|",
     ]
     for name, family in one.families.items():
+        apart = " | ".join(_percent(each.families[name]) for each in back)
         lines.append(
-            f"| {name} | {family.runs} | {_percent(family.mean_abs_error_fraction)} "
+            f"| {name} | {family.runs} | {_percent(family.mean_abs_error_fraction)} | {apart} "
             f"| {_percent(family.median_error_fraction, sign=True)} "
             f"| {family.worst.error_fraction:+.0%} | {family.worst.row_id} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _gpus(parts: tuple[Part, ...]) -> str:
+    lines = [
+        "By GPU, dense models and mixtures of experts apart:",
+        "",
+        "| GPU | runs | mean absolute error | mean |",
+        "|---|---|---|---|",
+    ]
+    for part in parts:
+        lines.append(
+            f"| {part.name} | {part.runs} | {_percent(part.error)} | {_percent(part.bias, True)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -107,7 +164,7 @@ def _steps(steps: Steps) -> str:
         "## Steps timed on one H200",
         "",
         "Plain PyTorch; nothing but the factors of the stacks `torch-compile` and `torch-eager` "
-        "(three numbers each) has seen these.",
+        "(a few numbers each) has seen these.",
         "",
         "| model | recompute | step | error | allocated | error |",
         "|---|---|---|---|---|---|",
@@ -143,11 +200,17 @@ The largest:
 """
 
 
-def _worst(rows: tuple[Row, ...]) -> str:
-    lines = ["## The farthest off", "", "| error | run | model | plan |", "|---|---|---|---|"]
+def _worst(rows: tuple[Row, ...], reasons: dict[str, str]) -> str:
+    lines = [
+        "## The farthest off",
+        "",
+        "| error | run | model | plan | believed reason |",
+        "|---|---|---|---|---|",
+    ]
     for row in rows:
         error = row.error_fraction or 0.0
-        lines.append(f"| {error:+.0%} | {row.row_id} | {row.model} | {row.summary} |")
+        why = reasons.get(row.row_id, "not known")
+        lines.append(f"| {error:+.0%} | {row.row_id} | {row.model} | {row.summary} | {why} |")
     return "\n".join(lines) + "\n"
 
 
@@ -155,7 +218,7 @@ def _mixed(mixed: Validation) -> str:
     lines = [
         "## Mixed GPU types",
         "",
-        f"Score {_percent(mixed.score)} over {len(mixed.runs)} runs: far worse than one type.",
+        f"Score {_percent(mixed.score)} over {len(mixed.runs)} runs.",
         "",
         "| run | plan | error |",
         "|---|---|---|",

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
 
 MEANINGS = {
     "compute_factor": "kernel seconds in a step over those measured alone",
-    "communication_factor": "the same for traffic",
+    "product_factor": "on top of it, of matrix products",
+    "attention_factor": "of fused attention",
+    "elementwise_factor": "of kernels bound by memory",
+    "experts_factor": "of grouped products",
+    "communication_factor": "traffic over collectives measured alone",
+    "tensor_factor": "on top of it, of tensor parallelism",
+    "context_factor": "of context parallelism",
+    "dispatch_factor": "of tokens to their experts and back",
+    "data_factor": "of gradients and parameters between copies",
+    "pipeline_factor": "between stages",
+    "host_factor": "of the CPU seconds below",
     "host_forward_s": "CPU seconds of a layer's forward pass",
     "host_backward_s": "CPU seconds of a layer's backward pass",
     "host_experts_s": "more of them for routing and dispatch",
@@ -24,6 +34,7 @@ MEANINGS = {
     "gradient_shard_bytes": "bytes a parameter of the optimizer's own, sharded gradients",
     "bucket_bytes": "flat buffers of a sharded optimizer's traffic",
     "slack_fraction": "reserved over allocated memory, less one",
+    "runs": "measured runs of this stack that it was fitted on",
     "spread_fraction": "80 % of measured steps of dense models lie within this",
     "moe_spread_fraction": "and of models with experts",
 }
@@ -64,4 +75,9 @@ def stack_page(stack: Stack) -> "RenderableType":
     for name, meaning in MEANINGS.items():
         table.add_row(f"  {name}", f"{getattr(stack, name):g}", meaning)
     table.add_row("  source", stack.source.kind, stack.source.where)
+    if stack.settings:
+        table.add_row("  multiplied on", "runs", "")
+    for row in stack.settings:
+        factors = ", ".join(f"{name} x {value:g}" for name, value in row.factors().items())
+        table.add_row(f"  {row.told()}", f"{row.runs}", factors)
     return table

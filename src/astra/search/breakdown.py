@@ -140,7 +140,8 @@ def parts_s(detail: Detail) -> dict[str, float]:
 def _classes_s(detail: Detail) -> dict[str, float]:
     """Kernels of one step as the stack runs them; what is missing, they wait for the CPU."""
     plan, model = detail.plan, detail.plan.model
-    keys, device = _keys(detail), Device(detail.gpu, plan.precision, Used())
+    own = detail.stack.on(detail.gpu, plan.precision, plan.fp8_recipe)
+    keys, device = _keys(detail), Device(detail.gpu, plan.precision, Used(), own)
     work: list[tuple[int, Operator]] = []
     for row, kind in enumerate(layer_kinds(model).kinds):
         operators = layer_operators(model, kind, keys, device, plan.attention == "flash")
@@ -150,7 +151,7 @@ def _classes_s(detail: Detail) -> dict[str, float]:
     if detail.stage == 0:
         work += [(1, op) for op in embedding_operators(model, keys, device)]
     found: dict[str, float] = {}
-    scale = detail.micro_batches * detail.stack.compute_factor
+    scale = detail.micro_batches
     for count, operator in work:
         seconds = float(operator.forward_s[0] + operator.backward_s[0])
         name = _class(operator)

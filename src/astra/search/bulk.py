@@ -15,7 +15,7 @@ from astra.timing.bounds import (
     interleaved_tight_bound_s,
     one_f_one_b_bound_s,
 )
-from astra.timing.layer import PARTS, LayerBook, LayerTime, in_stack, layers_of
+from astra.timing.layer import PARTS, LayerBook, LayerTime, layers_of
 from astra.timing.stage import StageTime, stage_base, stage_times
 
 BLOCK_ROWS = 1 << 13  # plans whose columns stay in cache together
@@ -50,7 +50,7 @@ def work_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None 
 
     T >= m (all layers and ends, forward and backward) / p
     """
-    layers = in_stack(layers_of(cuts_of(plans, task), book), stack)
+    layers = layers_of(cuts_of(plans, task), stack, book)
     total = np.zeros(len(plans))
     for kind, count in zip(layers.kinds, layer_kinds(task.model).counts, strict=True):
         total += count * _both_ways_s(kind)
@@ -87,7 +87,9 @@ def bound_s(view: View, times: StageTime) -> Floats:
     its first stage does last: reduce, update, the rest.
     """
     opening = slice(0, 1)
-    first = times.first_extra_s(opening)[0, 0] / view.plans.vpp
+    layers = np.maximum(view.plans.layers[0, 0], 1)
+    lightest = layers // view.plans.vpp / layers  # share of the first chunk
+    first = times.first_extra_s(opening)[0, 0] * lightest
     return first + _pipeline_bound_s(view, times) + times.after_s(opening)[0, 0]
 
 
@@ -109,10 +111,11 @@ def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
         )
     if not plain.all():
         rows = np.flatnonzero(~plain)
+        heads = [times.part(f"head_{way}_s")[0] for way in ("forward", "backward")]
         found[rows] = interleaved_bound_s(
             count[:, rows],
-            _chunks(forward[:, rows], view.plans.vpp[rows]),
-            _chunks(backward[:, rows], view.plans.vpp[rows]),
+            _chunks(forward[:, rows], heads[0][:, rows], view.plans.vpp[rows]),
+            _chunks(backward[:, rows], heads[1][:, rows], view.plans.vpp[rows]),
             batches[rows],
             link[:, rows],
             link[:, rows],
@@ -157,11 +160,11 @@ def _tight_s(view: View, times: StageTime) -> Floats:
     return pipeline + times.after_s(slice(0, 1))[0, 0]
 
 
-def _chunks(stage_s: Floats, vpp: Ints) -> Floats:
+def _chunks(stage_s: Floats, head_s: Floats, vpp: Ints) -> Floats:
     """The first chunk at its least, and the rest. (chunk, slot, plan)
 
     The bound asks for no more. The first chunk of a stage may be the lighter one by a layer, so
-    half of an even share is taken for it.
+    half of an even share is taken for it; the head lies on the last.
     """
-    first = stage_s / (2 * vpp)
+    first = (stage_s - head_s) / (2 * vpp)
     return np.stack([first, stage_s - first])

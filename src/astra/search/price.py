@@ -13,8 +13,9 @@ from astra.model.flops import step_flops
 from astra.model.parameters import parameters
 from astra.search.priced import NO_MONEY, PlanMemory, Priced, Provenance, StageMemory
 from astra.search.step import Step, simulated_step
+from astra.search.step import step_s as simulated_s
 from astra.strategy.plan import Plan
-from astra.strategy.plans import DTYPE_BYTES, plans_of, task_of
+from astra.strategy.plans import DTYPE_BYTES, Floats, plans_of, task_of
 from astra.strategy.view import view_of
 from astra.timing.device import Used, dense_peak
 from astra.timing.links import link_source
@@ -47,17 +48,31 @@ def price_many(
     `stacks` replaces stacks of these names, for fitting them.
     """
     own = stacks or {}
-    tables: dict[object, list[int]] = {}
-    for row, plan in enumerate(plans):
-        gpus = tuple(pool.gpu for pool in plan.cluster.pools)
-        tables.setdefault((plan.model, gpus, plan.runtime, plan.stack), []).append(row)
     found: dict[int, Priced] = {}
-    for rows in tables.values():
-        group = [plans[row] for row in rows]
+    for rows, group in _tables(plans):
         name = group[0].stack
         priced = _price_table(group, margin, own.get(name) or find_stack(name))
         found.update(zip(rows, priced, strict=True))
     return [found[row] for row in range(len(plans))]
+
+
+def steps_s(plans: Sequence[Plan], stacks: Mapping[str, Stack]) -> Floats:
+    """The seconds of many plans' steps alone."""
+    found = np.zeros(len(plans))
+    for rows, group in _tables(plans):
+        view = view_of(plans_of(group), task_of(group[0]), every_stage=True)
+        times = stage_times(view, stacks[group[0].stack])
+        found[rows] = simulated_s(view.plans, view.stages, times)
+    return found
+
+
+def _tables(plans: Sequence[Plan]) -> list[tuple[list[int], list[Plan]]]:
+    """Plans that make one table, and their places."""
+    tables: dict[object, list[int]] = {}
+    for row, plan in enumerate(plans):
+        gpus = tuple(pool.gpu for pool in plan.cluster.pools)
+        tables.setdefault((plan.model, gpus, plan.runtime, plan.stack), []).append(row)
+    return [(rows, [plans[row] for row in rows]) for rows in tables.values()]
 
 
 def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Priced]:
@@ -79,7 +94,8 @@ def _priced(
     parts_s = {name: float(part[row]) for name, part in step.parts_s.items()}
     origin = _provenance(plan, used, stack, parts_s)
     typical = stack.spread_fraction if plan.model.moe is None else stack.moe_spread_fraction
-    spread = typical * (1 + origin.guessed_fraction)
+    seen = all(stack.applied(pool.gpu, ()) for pool in plan.cluster.pools)
+    spread = typical if seen else typical * (1 + origin.guessed_fraction)  # wider for a stranger
     step_s = float(step.step_s[row])
     tokens_per_s = plan.global_batch * plan.seq_len / step_s
     return Priced(
@@ -192,7 +208,7 @@ def _provenance(plan: Plan, used: Used, stack: Stack, parts_s: Mapping[str, floa
     ]
     if used.outside_s > 0.01 * total:
         said.append(f"{used.outside_s / total:.0%} of kernel time is outside of what was measured")
-    said.append(f"stack {stack.name}: {stack.source.kind}, {stack.source.where}")
+    said += _stack_notes(plan, stack)
     guesses = [f"{pool.gpu.name}: {g}" for pool in plan.cluster.pools for g in pool.gpu.assumed]
     return Provenance(
         measured_fraction=kinds["measured"],
@@ -200,6 +216,16 @@ def _provenance(plan: Plan, used: Used, stack: Stack, parts_s: Mapping[str, floa
         guessed_fraction=kinds["guessed"],
         notes=(*said, *guesses),
     )
+
+
+def _stack_notes(plan: Plan, stack: Stack) -> list[str]:
+    """Where the factors come from, and which settings of the stack they hold."""
+    said = [f"stack {stack.full_name}: {stack.source.kind}, {stack.source.where}"]
+    for pool in plan.cluster.pools:
+        for row in stack.applied(pool.gpu, (plan.precision, plan.fp8_recipe)):
+            factors = ", ".join(f"{name} x {value:g}" for name, value in row.factors().items())
+            said.append(f"stack {stack.name} on {row.told()}: {factors} ({row.runs} runs)")
+    return said
 
 
 def _kernel_kinds(used: Used) -> dict[str, float]:

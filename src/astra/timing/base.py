@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
@@ -71,7 +72,7 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
         offload_forward_s=np.maximum(moved - sums["forward_s"], 0.0),
         offload_backward_s=np.maximum(moved - sums["backward_s"], 0.0),
         tied_s=_tied_s(view, stack),
-        replicas=replicas_of(view),
+        replicas=replicas_of(view, stack),
     )
 
 
@@ -107,8 +108,13 @@ def _tied_s(view: View, stack: Stack) -> Floats:
     payload = model.vocab * model.hidden / stages.of(plans.tp) * wide
     near = plans.gpus <= np.maximum(stages.of(view.domain), stages.of(view.node))
     for gpu, here in gpus_of(view):
-        found = np.where(here & ends, p2p_s(payload, near, gpu), found)
-    return found * stack.communication_factor
+        found = np.where(here & ends, p2p_s(payload, near, gpu) * _sending(stack, gpu), found)
+    return found
+
+
+def _sending(stack: Stack, gpu: Gpu) -> float:
+    own = stack.on(gpu)
+    return own.communication_factor * own.pipeline_factor
 
 
 def _offload_s(view: View) -> Floats:
@@ -142,12 +148,13 @@ def _links(view: View, stack: Stack) -> Floats:
     near = ranks_per_domain(2, stage_gpus, together) == 2
     following = _following(view)
     for gpu, here in gpus_of(view):
-        found = np.where(here, p2p_s(payload, near, gpu), found)
+        factor = _sending(stack, gpu)
+        found = np.where(here, p2p_s(payload, near, gpu) * factor, found)
         for row, pool in enumerate(task.cluster.pools):
             leaves = here & (stages.count == 1) & (following == row)
             if pool.gpu != gpu and leaves.any():
-                found = np.where(leaves, p2p_s(payload, False, gpu, pool.gpu), found)
-    return np.where(plans.pp[:, np.newaxis] > 1, found * stack.communication_factor, 0.0)
+                found = np.where(leaves, p2p_s(payload, False, gpu, pool.gpu) * factor, found)
+    return np.where(plans.pp[:, np.newaxis] > 1, found, 0.0)
 
 
 def _following(view: View) -> Ints:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
+from astra.hardware.stack import Stack
 from astra.timing.efficiency import (
     Efficiency,
     attention_efficiency,
@@ -15,6 +16,7 @@ from astra.timing.efficiency import (
     launch_s,
     memory_efficiency,
 )
+from astra.timing.gemm import misaligned
 
 Floats = NDArray[np.float64]
 Direction = Literal["forward", "dgrad", "wgrad"]
@@ -50,11 +52,15 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Seconds of kernels on one GPU type. `precision` is that of the linear layers."""
+    """Seconds of kernels on one GPU type, as a stack runs them there.
+
+    `precision` is that of the linear layers.
+    """
 
     gpu: Gpu
     precision: str
     used: Used
+    stack: Stack  # with the settings of this GPU
 
     @property
     def half(self) -> str:
@@ -69,12 +75,18 @@ class Device:
         """One matrix product of m x k by k x n in the forward pass, or its gradients. [s]
 
         T = 2 m n k / (peak x efficiency) + launch
+
+        longer for widths n and k that tensor cores are not made for.
         """
         dtype = precision or self.precision
         efficiency = gemm_efficiency(self.gpu, dtype, m, n, k, direction)
         seconds = 2.0 * m * n * k / (dense_peak(self.gpu, dtype) * efficiency.values)
         self.used.add(efficiency, seconds)
-        return seconds + launch_s(self.gpu)
+        seconds = seconds * misaligned(n, k) + launch_s(self.gpu)
+        return self._run(seconds, self.stack.product_factor)
+
+    def _run(self, seconds: Floats, factor: float) -> Floats:
+        return seconds * (self.stack.compute_factor * factor)
 
     def grouped_gemm_s(
         self, experts: Floats, tokens: Floats, n: Floats, k: Floats, direction: Direction
@@ -87,7 +99,7 @@ class Device:
         peak = dense_peak(self.gpu, self.precision)
         seconds = 2.0 * tokens * n * k / (peak * efficiency.values)
         self.used.add(efficiency, seconds)
-        return seconds + launch_s(self.gpu)
+        return self._run(seconds + launch_s(self.gpu), self.stack.experts_factor)
 
     def attention_s(
         self,
@@ -114,12 +126,16 @@ class Device:
         work = flops * (2.5 if backward else 1.0)
         seconds = work / (dense_peak(self.gpu, self.half) * efficiency.values)
         self.used.add(efficiency, seconds)
-        return seconds + launch_s(self.gpu)
+        return self._run(seconds + launch_s(self.gpu), self.stack.attention_factor)
 
-    def memory_s(self, moved_bytes: Floats, kernels: float = 1.0) -> Floats:
-        """Elementwise kernels: bytes over the bandwidth they reach. [s]"""
+    def memory_s(self, moved_bytes: Floats, kernels: float = 1.0, routes: bool = False) -> Floats:
+        """Elementwise kernels: bytes over the bandwidth they reach. [s]
+
+        What `routes` tokens to experts is as slow as a stack's experts are.
+        """
         each = moved_bytes / max(kernels, 1.0)
         efficiency = memory_efficiency(self.gpu, each)
         seconds = moved_bytes / (self.gpu.memory_bytes_per_s * efficiency.values)
         self.used.add(efficiency, seconds)
-        return seconds + kernels * launch_s(self.gpu)
+        factor = self.stack.elementwise_factor * (self.stack.experts_factor if routes else 1.0)
+        return self._run(seconds + kernels * launch_s(self.gpu), factor)

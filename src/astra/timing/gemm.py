@@ -90,6 +90,23 @@ def roofline_s(
     return ((flops / flops_per_s) ** 4 + (moved_bytes / bytes_per_s) ** 4) ** 0.25 + ramp_s
 
 
+# Times of a product whose inner sides share just this power of two, over one of 64 and more.
+# Tensor cores want rows of 16 bytes at least (eight numbers), best of 128: NVIDIA, "Matrix
+# Multiplication Background", section 3. By how much is fitted to BLOOM's trials of hidden sizes.
+ALIGNED = (1, 2, 4, 8, 16, 32, 64)
+ALIGNED_TIMES = (5.0, 5.0, 3.0, 1.12, 1.08, 1.04, 1.0)
+
+
+def misaligned(*widths: Floats) -> Floats:
+    """How much longer a product takes for widths that tensor cores are not made for."""
+    found = np.ones(np.broadcast_shapes(*(width.shape for width in widths)))
+    for width in widths:
+        whole = np.maximum(np.rint(width), 1).astype(np.int64)
+        shared = np.gcd(whole, ALIGNED[-1])
+        found = np.maximum(found, np.interp(np.log2(shared), range(len(ALIGNED)), ALIGNED_TIMES))
+    return found
+
+
 def moved_bytes(
     rows: Floats, columns: Floats, depth: Floats, input_bytes: float, output_bytes: float
 ) -> Floats:

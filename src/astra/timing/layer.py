@@ -1,7 +1,7 @@
 """Seconds of one layer for every distinct way to cut it, priced once and gathered."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
-from astra.strategy.plans import WORDS, Flags, Floats, Ints, Task
+from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
-from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.device import Device, Used
 from astra.timing.operators import (
@@ -35,16 +34,18 @@ KEY_COLUMNS = (
     "segment_etp",
     "capacity_factor",
     "precision",
+    "fp8_recipe",
     "attention",
     "overlap_tp",
     "overlap_ep",
     "dispatcher",
     "cp_comm_type",
+    "cuda_graph",
     "domain",
     "node",
 )
-Host = float | Floats
-WORDED = ("gpu", "precision", "attention", "overlap_tp", "overlap_ep", "dispatcher", "cp_comm_type")
+WORDED = ("gpu", "precision", "fp8_recipe", "attention", "overlap_tp", "overlap_ep", "dispatcher",
+          "cp_comm_type", "cuda_graph")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +75,13 @@ class Layers:
     """All layer times of a table of plans. (pipeline, slot, plan) each."""
 
     kinds: tuple[LayerTime, ...]
-    moe: tuple[bool, ...]  # which kinds route tokens to experts
-    graphed: Flags  # kernels are started by a CUDA graph. (plan,)
     head: LayerTime
     embedding: LayerTime
     used: Used
 
 
 class LayerBook:
-    """Layer times priced so far, for the many tables of one search.
+    """Layer times priced so far, for the many tables of one search in one stack.
 
     Keys come back table after table; each is priced once. `used` tells of all of them together.
     """
@@ -92,13 +91,14 @@ class LayerBook:
         self.columns: dict[str, dict[str, Floats]] = {}
         self.used = Used()
 
-    def rows_of(self, table: dict[str, NDArray[Any]], task: Task) -> Ints:
+    def rows_of(self, table: dict[str, NDArray[Any]], task: Task, stack: Stack) -> Ints:
         """The rows of these keys, priced now where they are new."""
         keys = list(zip(*(table[name].tolist() for name in KEY_COLUMNS), strict=True))
         keys = [tuple(None if value != value else value for value in key) for key in keys]
         new = [place for place, key in enumerate(keys) if key not in self.rows]
         if new:
-            added = _price({name: table[name][new] for name in KEY_COLUMNS}, task, self.used)
+            keyed = {name: table[name][new] for name in KEY_COLUMNS}
+            added = _price(keyed, task, stack, self.used)
             self._append(added)
             for place in new:
                 self.rows[keys[place]] = len(self.rows)
@@ -116,15 +116,14 @@ class LayerBook:
             )
 
 
-def layers_of(view: View, book: LayerBook | None = None) -> Layers:
+def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:
     """Price each distinct way to cut a layer once, and hand every slot its own.
 
-    Kernels and traffic alone; `in_stack` adds what the software makes of them. A `book` keeps
-    what was priced for the next table of the same task.
+    A `book` keeps what was priced for the next table of the same task in the same stack.
     """
     own = book or LayerBook()
     table, back = _distinct(view)
-    rows = own.rows_of(table, view.task)[back]
+    rows = own.rows_of(table, view.task, stack)[back]
     kinds = layer_kinds(view.task.model).kinds
 
     def gathered(name: str) -> LayerTime:
@@ -134,22 +133,24 @@ def layers_of(view: View, book: LayerBook | None = None) -> Layers:
 
     return Layers(
         kinds=tuple(gathered(str(row)) for row in range(len(kinds))),
-        moe=tuple(kind.mlp == "moe" for kind in kinds),
-        graphed=~is_word(view.plans, "cuda_graph", "none"),
         head=gathered("head"),
         embedding=gathered("embedding"),
         used=own.used,
     )
 
 
-def _price(table: dict[str, NDArray[Any]], task: Task, used: Used) -> dict[str, dict[str, Floats]]:
+def _price(
+    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: Used
+) -> dict[str, dict[str, Floats]]:
     """Layer times of these keys: of every kind of layer, of the head and of the embedding."""
     count = len(table["tp"])
     kinds = layer_kinds(task.model).kinds
     found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
     for rows, words in _groups(table):
         keys = _keys(table, rows)
-        device = Device(task.cluster.pools[words["gpu"]].gpu, words["precision"], used)
+        gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
+        recipe = words["fp8_recipe"] if precision == "fp8" else None
+        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe))
         for row, kind in enumerate(kinds):
             _store(found[str(row)], rows, _layer(task, kind, keys, device, words))
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
@@ -158,10 +159,6 @@ def _price(table: dict[str, NDArray[Any]], task: Task, used: Used) -> dict[str, 
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")
-TRAFFIC = tuple(
-    tuple(f"{kind}_{way}_s" for kind in ("tensor", "context", "expert"))
-    for way in ("forward", "backward")
-)
 
 
 def _empty(count: int) -> dict[str, Floats]:
@@ -272,9 +269,18 @@ def _layer(
         dispatcher = str(words["dispatcher"])
         hides = bool(words["overlap_ep"])
         expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
+    own = device.stack
+    tensor = tensor.times(own.communication_factor * own.tensor_factor)
+    context = context.times(own.communication_factor * own.context_factor)
+    expert = expert.times(own.communication_factor * own.dispatch_factor)
+    host_forward_s, host_backward_s = host_s(own, str(words["cuda_graph"]), kind.mlp == "moe")
+    sent = tensor.forward_s + context.forward_s + expert.forward_s
+    returned = tensor.backward_s + context.backward_s + expert.backward_s
+    forward = np.sum([op.forward_s for op in operators], axis=0)
+    backward = np.sum([op.backward_s for op in operators], axis=0)
     return LayerTime(
-        forward_s=np.sum([op.forward_s for op in operators], axis=0),
-        backward_s=np.sum([op.backward_s for op in operators], axis=0),
+        forward_s=np.maximum(forward, host_forward_s - sent),
+        backward_s=np.maximum(backward, host_backward_s - returned),
         tensor_forward_s=tensor.forward_s,
         tensor_backward_s=tensor.backward_s,
         context_forward_s=context.forward_s,
@@ -283,6 +289,20 @@ def _layer(
         expert_backward_s=expert.backward_s,
         module_s=_modules_s(operators, keys, by_operator=task.runtime == "fsdp"),
     )
+
+
+def host_s(stack: Stack, graph: str, moe: bool) -> tuple[float, float]:
+    """Seconds the CPU needs to start a layer's kernels, forward and backward.
+
+    With the traffic, a layer takes no less; what it waits for the CPU counts as compute. A graph
+    starts the kernels of a layer at once, but routing to experts stays outside of it unless the
+    whole iteration is one graph.
+    """
+    if graph == "full_iteration":
+        return 0.0, 0.0
+    experts = stack.host_experts_s if moe else 0.0
+    layer = (stack.host_forward_s, stack.host_backward_s) if graph == "none" else (0.0, 0.0)
+    return stack.host_factor * (layer[0] + experts), stack.host_factor * (layer[1] + experts)
 
 
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
@@ -315,34 +335,3 @@ def _ends(operators: list[Operator]) -> LayerTime:
     parts = {name: np.zeros(forward.shape) for name in PARTS}
     parts |= {"forward_s": forward, "backward_s": backward}
     return LayerTime(**parts, module_s={})
-
-
-def in_stack(layers: Layers, stack: Stack) -> Layers:
-    """The same layers as a stack runs them.
-
-    Kernels take `compute_factor` as long, traffic `communication_factor`; with both, a layer takes
-    no less than the CPU needs to start its kernels. What it waits for the CPU counts as compute.
-    """
-
-    def scaled(time: LayerTime, host_forward_s: Host, host_backward_s: Host) -> LayerTime:
-        parts = {name: getattr(time, name) * stack.communication_factor for name in PARTS}
-        sent, returned = (sum(parts[name] for name in names) for names in TRAFFIC)
-        forward = np.maximum(time.forward_s * stack.compute_factor, host_forward_s - sent)
-        backward = np.maximum(time.backward_s * stack.compute_factor, host_backward_s - returned)
-        modules = {name: column * stack.compute_factor for name, column in time.module_s.items()}
-        parts |= {"forward_s": forward, "backward_s": backward}
-        return LayerTime(**parts, module_s=modules)
-
-    def of_kind(time: LayerTime, moe: bool) -> LayerTime:
-        extra = stack.host_experts_s if moe else 0.0
-        starts = [np.where(layers.graphed, 0.0, s + extra) for s in host]
-        return scaled(time, starts[0], starts[1])
-
-    host = (stack.host_forward_s, stack.host_backward_s)
-    kinds = tuple(of_kind(kind, moe) for kind, moe in zip(layers.kinds, layers.moe, strict=True))
-    return replace(
-        layers,
-        kinds=kinds,
-        head=scaled(layers.head, 0.0, 0.0),
-        embedding=scaled(layers.embedding, 0.0, 0.0),
-    )

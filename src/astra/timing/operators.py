@@ -216,8 +216,8 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device) -> list[Operato
     hidden = np.full(routed.shape, float(model.hidden))
     half = np.full(routed.shape, float(moe.experts))
     router = device.gemm_s(arriving, half, hidden, "forward", device.half)
-    scores = device.memory_s(24.0 * arriving * moe.experts, 6)
-    moved = device.memory_s(8.0 * routed * model.hidden, 4)
+    scores = device.memory_s(24.0 * arriving * moe.experts, 6, True)
+    moved = device.memory_s(8.0 * routed * model.hidden, 4, True)
     act = device.memory_s(2.0 * (ups + 1) * routed * cut)
     act_back = device.memory_s(2.0 * (2 * ups + 1) * routed * cut)
 

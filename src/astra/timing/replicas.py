@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.cluster import Gpu
+from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
@@ -52,15 +53,19 @@ def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
     ]
 
 
-def replicas_of(view: View) -> Replicas:
+def replicas_of(view: View, stack: Stack) -> Replicas:
     """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same."""
     shape = view.stages.count.shape
     total = {name: np.zeros(shape) for name in ("gather_s", "reduce_s", "adam_s", "host_s")}
     slowdown = np.zeros(shape)
     for gpu, here in gpus_of(view):
+        own = stack.on(gpu)
+        moved = own.communication_factor * own.data_factor
+        factors = {"gather_s": moved, "reduce_s": moved}
         for copies in _copies(view):
             for name, seconds in _seconds(view, copies, gpu).items():
-                total[name] += np.where(here, seconds, 0.0)
+                factor = factors.get(name, own.optimizer_factor)
+                total[name] += np.where(here, seconds * factor, 0.0)
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
     return Replicas(**total, slowdown=slowdown)
 

@@ -12,7 +12,7 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.base import StageBase, base_of
 from astra.timing.device import Used
-from astra.timing.layer import LayerBook, in_stack, layers_of
+from astra.timing.layer import LayerBook, layers_of
 
 DATA_OVERLAP_SHOWS = 0.1  # of bucketed reductions: the last bucket and gaps; guessed
 
@@ -65,8 +65,7 @@ class StageTime:
     def _traffic_s(self, name: str, runs: slice) -> Floats:
         """Gather or reduction per step; sharded parameters have theirs in every micro-batch."""
         by_layer = is_word(self.view.plans, "sharding", "parameters")
-        seconds = self._copies(name, runs) * self.stack.communication_factor
-        return np.where(by_layer, 0.0, seconds)
+        return np.where(by_layer, 0.0, self._copies(name, runs))
 
     def first_extra_s(self, runs: slice = ALL) -> Floats:
         """Per step: parameter gather that the first micro-batch cannot hide."""
@@ -89,7 +88,7 @@ class StageTime:
     def optimizer_s(self, runs: slice = ALL) -> Floats:
         """Per step: Adam on the GPU, or over PCIe for what is offloaded."""
         hosted = self.view.plans.offload_optimizer_fraction * self._copies("host_s", runs)
-        return (self._copies("adam_s", runs) + hosted) * self.stack.optimizer_factor
+        return self._copies("adam_s", runs) + hosted
 
     def other_s(self, runs: slice = ALL) -> Floats:
         """Per step: what no part of the model accounts for."""
@@ -103,7 +102,7 @@ class StageTime:
 
 def stage_base(view: View, stack: Stack, book: LayerBook | None = None) -> tuple[StageBase, Used]:
     """What the plans of a view share, and where its numbers come from."""
-    layers = in_stack(layers_of(view.shared, book), stack)
+    layers = layers_of(view.shared, stack, book)
     return base_of(view.shared, layers, stack), layers.used
 
 
@@ -114,7 +113,7 @@ def stage_times(
     base, used = shared or stage_base(view, stack)
     rows = view.rows
     again = _recompute(view, base, rows)
-    ahead, back = _each(view, base, rows, again, stack)
+    ahead, back = _each(view, base, rows, again)
     return StageTime(
         view=view,
         stack=stack,
@@ -148,9 +147,7 @@ def _partly(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> F
     return traffic - np.where(overlaps, (1 - slow) * hidden, 0.0)
 
 
-def _each(
-    view: View, base: StageBase, rows: Rows, again: Floats, stack: Stack
-) -> tuple[Floats, Floats]:
+def _each(view: View, base: StageBase, rows: Rows, again: Floats) -> tuple[Floats, Floats]:
     """Per micro-batch, with sharded parameters: gathered in either pass, gradients scattered."""
     ahead, back = np.zeros(again.shape), np.zeros(again.shape)
     some = np.flatnonzero(is_word(view.plans, "sharding", "parameters"))
@@ -158,8 +155,7 @@ def _each(
         at = rows[some]
         overlaps, copies = view.plans.overlap_param_gather[some], base.replicas
         slow = copies.slowdown[..., at]
-        gather = copies.gather_s[..., at] * stack.communication_factor
-        reduce = copies.reduce_s[..., at] * stack.communication_factor
+        gather, reduce = copies.gather_s[..., at], copies.reduce_s[..., at]
         backward = base.backward_s[..., at] + again[..., some]
         ahead[..., some] = _partly(gather, base.forward_s[..., at], overlaps, slow)
         back[..., some] = _partly(gather + reduce, backward, overlaps, slow)

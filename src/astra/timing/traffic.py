@@ -33,6 +33,10 @@ class Traffic:
     forward_s: Floats
     backward_s: Floats
 
+    def times(self, factor: float) -> "Traffic":
+        """As a stack runs it."""
+        return Traffic(forward_s=self.forward_s * factor, backward_s=self.backward_s * factor)
+
 
 class Place(NamedTuple):
     """How a kind of group lies: ranks that share a link domain, and ranks that share a node."""

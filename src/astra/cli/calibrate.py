@@ -1,0 +1,89 @@
+"""A stack of your own, fitted on your own measured runs, for --stack.
+
+Three runs or more; the factors of a known stack move as far as the runs insist, little if they are
+few. The error is shown before, after, and for each run by a stack that has not seen it."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astra.cli.printing import print_parts, write_json
+
+if TYPE_CHECKING:
+    from astra.fit.calibrate import Calibration
+
+EXAMPLES = """\
+examples:
+  astra calibrate runs.csv --name my-cluster
+  astra calibrate runs.csv --name my-cluster --base nemo --force
+  astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096 --stack my-cluster
+
+runs.csv, one row per run; further columns are known (tp, pp, vpp, cp, ep, dp, micro_batch,
+recompute, precision, framework ...), these must be there:
+  row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,measured_step_time_s
+
+The stack is kept in $ASTRA_STACKS, or in astra/stacks of your configuration folder."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="RUNS.csv", help="your measured runs")
+    parser.add_argument("--name", required=True, metavar="NAME", help="what to call the stack")
+    parser.add_argument(
+        "--base", metavar="STACK", help="the stack to start from; default: that of most runs"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a stack of that name")
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.fit.calibrate import calibrate, usual_base
+    from astra.fit.runs import read_files
+    from astra.hardware.stack import find_stack
+    from astra.report.calibration import calibration_json, calibration_page
+    from astra.search.price import steps_s
+
+    path = _file_of(options.name, options.force)
+    found = read_files([Path(name) for name in options.files])
+    where = ", ".join(Path(name).name for name in options.files)
+    if sys.stderr.isatty():
+        sys.stderr.write(f"astra: pricing {len(found.runs):,} runs ...\n")
+    base = find_stack(options.base or (usual_base(found.runs) if found.runs else "megatron"))
+    fitted = calibrate(found.runs, base, options.name, where, steps_s)
+    _write(path, fitted)
+    if options.json:
+        write_json(calibration_json(fitted, found.skipped, path))
+    else:
+        print_parts(*calibration_page(fitted, found.skipped, path))
+    return 0
+
+
+def _file_of(name: str, force: bool) -> Path:
+    from astra.errors import InputError, shorten
+    from astra.hardware.stack import own_folder, shipped_stacks
+
+    plain = name.replace("-", "").replace("_", "").replace(".", "")
+    if not (plain.isascii() and plain.isalnum() and len(name) <= 60):
+        raise InputError(
+            f"--name {shorten(name)}: letters, digits, - _ and . make a name, as in my-cluster."
+        )
+    if name in shipped_stacks():
+        raise InputError(f"--name {name}: that stack comes with astra. Try --name my-{name}.")
+    path = own_folder() / f"{name}.toml"
+    if path.exists() and not force:
+        raise InputError(f"{path}: there is a stack {name} already. --force replaces it.")
+    return path
+
+
+def _write(path: Path, fitted: "Calibration") -> None:
+    """At once or not at all."""
+    from astra.errors import InputError
+    from astra.fit.stack_file import stack_text
+
+    head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(stack_text(fitted.stack, head), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}.") from None

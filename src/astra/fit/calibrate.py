@@ -1,0 +1,167 @@
+"""A stack of one's own out of a few measured runs.
+
+The runs move the factors of a known stack, each as far as they insist: a factor was believed to
+lie near the known one, and a step to scatter. So three runs change little but the speed as a
+whole, and thirty may tell kernels from traffic. What it is worth is seen on runs left out.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from astra.errors import InputError
+from astra.files import Source
+from astra.fit.hierarchy import NAMES, NOISE, SPREADS, Floats
+from astra.fit.observe import MOVED, Steps
+from astra.fit.runs import Run
+from astra.hardware.stack import Stack
+from astra.strategy.plan import Plan
+
+LEAST = 3  # runs
+ROUNDS = 2  # steps are not quite linear in the factors
+WEIGHING = 6  # rounds that weigh far runs down
+RELATED = 0.7  # of the spread among all stacks: a cluster is nearer to its framework
+KNOWN = 10  # runs that the spread of the known stack counts for
+INSIDE = 1.2816  # standard deviations that hold 80 % of a normal distribution
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, predicted by the known stack, by the new one, and by one that has not seen it."""
+
+    row_id: str
+    measured_step_s: float
+    before_step_s: float
+    after_step_s: float
+    left_out_step_s: float
+
+    def error(self, which: str) -> float:
+        """predicted / measured - 1, for `before`, `after` or `left_out`."""
+        return float(getattr(self, f"{which}_step_s")) / self.measured_step_s - 1
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """The new stack, and what it is worth."""
+
+    stack: Stack
+    base: str
+    factors: dict[str, float]  # new over old
+    cases: tuple[Case, ...]
+
+    def mean_abs_error(self, which: str) -> float:
+        return float(np.mean([abs(case.error(which)) for case in self.cases]))
+
+    @property
+    def helps(self) -> bool:
+        """Whether runs that it has not seen are predicted better than before."""
+        return self.mean_abs_error("left_out") < self.mean_abs_error("before")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Runs around a point: (run,) log(measured / predicted), the factors at 1 over the known ones,
+    and (run, name) how the log of a step answers to the log of a factor.
+    """
+
+    logs: Floats
+    slopes: Floats
+
+    def without(self, row: int) -> "_Seen":
+        return _Seen(np.delete(self.logs, row), np.delete(self.slopes, row, axis=0))
+
+
+def usual_base(runs: Sequence[Run]) -> str:
+    """The stack that most of the runs name."""
+    return Counter(run.plan.stack for run in runs).most_common(1)[0][0]
+
+
+def calibrate(runs: Sequence[Run], base: Stack, name: str, where: str, steps: Steps) -> Calibration:
+    """Fit a stack of this name on runs, starting from a known one."""
+    timed = [run for run in runs if run.measured_step_s]
+    if len(timed) < LEAST:
+        raise InputError(
+            f"{where}: {len(timed)} runs with a step time. {LEAST} or more are needed, best of "
+            "several models and layouts."
+        )
+    plans = [replace(run.plan, stack=base.full_name) for run in timed]
+    measured = np.array([run.measured_step_s or 1.0 for run in timed])
+    logs = np.zeros(len(NAMES))
+    for _ in range(ROUNDS):
+        seen = _look(plans, base, logs, np.log(measured), steps)
+        logs = _solved(seen)
+    found = _moved(base, logs)
+    before, after = (steps(plans, {base.full_name: stack}) for stack in (base, found))
+    others = [_solved(seen.without(row)) for row in range(len(timed))]
+    off = (seen.slopes * np.array(others)).sum(axis=1) - seen.logs
+    cases = tuple(
+        Case(
+            row_id=run.row_id,
+            measured_step_s=float(step),
+            before_step_s=float(old),
+            after_step_s=float(new),
+            left_out_step_s=float(step * math.exp(log)),
+        )
+        for run, step, old, new, log in zip(timed, measured, before, after, off, strict=True)
+    )
+    factors = {key: round(math.exp(log), 3) for key, log in zip(NAMES, logs, strict=True)}
+    return Calibration(
+        stack=_named(found, name, base, timed, off, where),
+        base=base.full_name,
+        factors=factors,
+        cases=cases,
+    )
+
+
+def _look(
+    plans: Sequence[Plan], base: Stack, logs: Floats, measured: Floats, steps: Steps
+) -> _Seen:
+    """The tangent at these factors, told from the known ones."""
+    here = _moved(base, logs)
+    predicted = np.log(steps(plans, {base.full_name: here}))
+    slopes = np.zeros((len(plans), len(NAMES)))
+    for column, _ in enumerate(NAMES):
+        aside = np.zeros(len(NAMES))
+        aside[column] = MOVED
+        after = np.log(steps(plans, {base.full_name: _moved(here, aside)}))
+        slopes[:, column] = (after - predicted) / MOVED
+    return _Seen(measured - predicted + slopes @ logs, slopes)
+
+
+def _solved(seen: _Seen) -> Floats:
+    """Logs of the factors: penalised least squares, far runs weighed down."""
+    belief = np.diag([1 / (RELATED * SPREADS[name]) ** 2 for name in NAMES])
+    values: Floats = np.zeros(len(NAMES))
+    for _ in range(WEIGHING):
+        left = np.abs(seen.logs - seen.slopes @ values)
+        weight = 1 / (NOISE * np.maximum(left, NOISE))
+        scaled = seen.slopes * weight[:, np.newaxis]
+        whole = seen.slopes.T @ scaled + belief
+        values = np.asarray(np.linalg.solve(whole, scaled.T @ seen.logs), np.float64)
+    return values
+
+
+def _moved(stack: Stack, logs: Floats) -> Stack:
+    fields = {f"{name}_factor": math.exp(log) for name, log in zip(NAMES, logs, strict=True)}
+    return replace(stack, **{key: getattr(stack, key) * value for key, value in fields.items()})
+
+
+def _named(
+    stack: Stack, name: str, base: Stack, runs: Sequence[Run], off: Floats, where: str
+) -> Stack:
+    """The stack under its own name, its spread that of runs left out, few of them believed less."""
+    fields = {f"{key}_factor": round(getattr(stack, f"{key}_factor"), 4) for key in NAMES}
+    for field, moe in (("spread_fraction", False), ("moe_spread_fraction", True)):
+        rows = [row for row, run in enumerate(runs) if (run.plan.model.moe is not None) == moe]
+        known = getattr(base, field) / INSIDE
+        square = (KNOWN * known**2 + float((off[rows] ** 2).sum())) / (KNOWN + len(rows))
+        fields[field] = round(INSIDE * math.sqrt(square), 3)
+    settings = tuple(  # of the release that it started from, which it has no name for
+        replace(row, release=None) for row in stack.settings if row.release in (None, base.release)
+    )
+    where = f"{base.full_name}, calibrated on {len(runs)} runs of {where}"
+    named = replace(stack, name=name, release=None, runs=len(runs), settings=settings, **fields)
+    return replace(named, source=Source(kind="fitted", where=where))

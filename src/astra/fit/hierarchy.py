@@ -1,0 +1,236 @@
+"""Factors of stacks out of measured runs: few, shared, and drawn towards what is common.
+
+The logarithm of a stack's factor is a sum of effects: of all stacks, of its relatives, its own,
+and of the conditions that hold (GPU, number format, release). Every effect is drawn to zero as
+if one had believed in zero with a known spread, so it leaves it only where runs insist; no effect
+belongs to a row, a model or a family of runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.hardware.stack import Setting, Stack
+
+Floats = NDArray[np.float64]
+
+# What is fitted, and how far a stack was believed to be from its relatives.
+SPREADS = {
+    "compute": 0.3,
+    "attention": 0.25,
+    "elementwise": 0.25,
+    "experts": 0.25,
+    "tensor": 0.3,
+    "context": 0.3,
+    "dispatch": 0.3,
+    "data": 0.3,
+    "pipeline": 0.3,
+    "host": 0.4,
+    "optimizer": 0.3,
+}
+NAMES = tuple(SPREADS)
+FACTOR_FIELDS = tuple(f"{name}_factor" for name in NAMES)
+# Conditions, the factors they may change, and the spread believed in.
+CONDITIONS: tuple[tuple[tuple[str, ...], dict[str, float]], ...] = (
+    (("architecture",), {"compute": 0.08, "attention": 0.15, "tensor": 0.15, "host": 0.3}),
+    (("gpu",), {"compute": 0.05, "experts": 0.1, "host": 0.2}),
+    (("precision",), {"compute": 0.08, "experts": 0.1}),
+    (("gpu", "precision"), {"compute": 0.05}),
+    (("release",), {"compute": 0.06, "attention": 0.1, "experts": 0.1, "host": 0.2}),
+    (("release", "gpu"), {"compute": 0.03}),
+    (("release", "precision"), {"compute": 0.03}),
+)
+OF_STACKS = ("release",)  # conditions that only mean something within one stack
+ROUNDS = 6  # of weighing
+NOISE = 0.03  # of a measured step that no factor explains
+RELATIVES = {
+    "megatron": "megatron",
+    "nemo": "megatron",
+    "bridge": "megatron",
+    "mlperf": "megatron",
+    "megatron-deepspeed": "megatron-2021",
+    "bigscience": "megatron-2021",
+    "deepspeed-3d": "megatron-2021",
+    "sailor": "megatron-2021",
+    "torch-fsdp": "torch",
+    "torch-fsdp-eager": "torch",
+    "llm-foundry": "torch",
+    "nemo-automodel": "torch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run was made, in the words of a setting."""
+
+    stack: str
+    gpu: str
+    architecture: str | None
+    precision: str  # with the recipe of fp8, where there is one
+    release: str | None
+
+    def matches(self, columns: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The values of these columns; None where one is not known."""
+        values = tuple(getattr(self, column) for column in columns)
+        return None if None in values else values
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One unknown: what a group of stacks adds to a factor, perhaps under a condition."""
+
+    group: str  # a stack, a family of stacks, or `all`
+    name: str
+    columns: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Runs, and how their steps answer to the factors around a point."""
+
+    places: tuple[Place, ...]
+    logs: Floats  # log(measured / predicted), all factors at 1, by the tangent at the point
+    slopes: Floats  # (run, name): change of log(predicted) with the log of a factor
+    weights: Floats
+
+    def take(self, rows: Floats | Sequence[int]) -> "Observed":
+        index = np.asarray(rows, np.int64)
+        places = tuple(self.places[row] for row in index)
+        return Observed(places, self.logs[index], self.slopes[index], self.weights[index])
+
+
+@dataclass(slots=True)
+class Fit:
+    """Effects and their values."""
+
+    effects: dict[Effect, float] = field(default_factory=dict)
+
+    def logs(self, place: Place) -> Floats:
+        """The log of every factor at a place."""
+        found = dict.fromkeys(NAMES, 0.0)
+        for effect in effects_of(place):
+            found[effect.name] += self.effects.get(effect, 0.0)
+        return np.array([found[name] for name in NAMES])
+
+
+def groups_of(stack: str) -> tuple[str, ...]:
+    family = RELATIVES.get(stack)
+    return ("all", stack) if family is None else ("all", f"family {family}", stack)
+
+
+def effects_of(place: Place) -> list[Effect]:
+    """All effects that a run at this place can feel."""
+    groups = groups_of(place.stack)
+    found = [Effect(group, name) for group in groups for name in NAMES]
+    for columns, names in CONDITIONS:
+        values = place.matches(columns)
+        if values is None:
+            continue
+        own = any(column in OF_STACKS for column in columns)
+        for group in groups[-1:] if own else groups[1:]:
+            found += [Effect(group, name, columns, values) for name in names]
+    return found
+
+
+def spread_of(effect: Effect) -> float:
+    if not effect.columns:
+        return SPREADS[effect.name] * (1.0 if effect.group == "all" else 0.7)
+    return dict(CONDITIONS)[effect.columns][effect.name]
+
+
+def fit(runs: Observed) -> Fit:
+    """The effects of all runs together."""
+    effects, matrix = _design(runs)
+    values, _ = _solved(effects, matrix, runs)
+    return Fit(dict(zip(effects, values.tolist(), strict=True)))
+
+
+def held_back(runs: Observed, groups: Sequence[str]) -> Floats:
+    """log(predicted / measured) of every run, factors fitted on the runs of all other groups.
+
+    How much a far run counts is taken from the fit of all.
+    """
+    effects, matrix = _design(runs)
+    _, weight = _solved(effects, matrix, runs)
+    scaled = matrix * weight[:, np.newaxis]
+    whole, sums = matrix.T @ scaled + _penalty(effects), scaled.T @ runs.logs
+    names, found = np.array(groups), np.zeros(len(groups))
+    for group in sorted(set(groups)):
+        inside = np.flatnonzero(names == group)
+        rest = whole - matrix[inside].T @ scaled[inside]
+        values = np.linalg.solve(rest, sums - scaled[inside].T @ runs.logs[inside])
+        found[inside] = matrix[inside] @ values - runs.logs[inside]
+    return found
+
+
+def _design(runs: Observed) -> tuple[list[Effect], Floats]:
+    """The effects that runs feel, and how much each run feels each."""
+    felt = {place: effects_of(place) for place in set(runs.places)}
+    effects = sorted({effect for found in felt.values() for effect in found}, key=repr)
+    column = {effect: place for place, effect in enumerate(effects)}
+    name = np.array([NAMES.index(effect.name) for effect in effects])
+    matrix = np.zeros((len(runs.places), len(effects)))
+    for row, place in enumerate(runs.places):
+        at = [column[effect] for effect in felt[place]]
+        matrix[row, at] = runs.slopes[row, name[at]]
+    return effects, matrix
+
+
+def _solved(effects: list[Effect], matrix: Floats, runs: Observed) -> tuple[Floats, Floats]:
+    """Penalised least squares, made robust by weighing far runs down: values and weights."""
+    values: Floats = np.zeros(len(effects))
+    weight: Floats = runs.weights
+    for _ in range(ROUNDS):
+        left = np.abs(runs.logs - matrix @ values)
+        weight = runs.weights / (NOISE * np.maximum(left, NOISE))
+        scaled = matrix * weight[:, np.newaxis]
+        whole = matrix.T @ scaled + _penalty(effects)
+        values = np.asarray(np.linalg.solve(whole, scaled.T @ runs.logs), np.float64)
+    return values, weight
+
+
+def _penalty(effects: list[Effect]) -> Floats:
+    return np.diag([1 / spread_of(effect) ** 2 for effect in effects])
+
+
+def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.01) -> Stack:
+    """A stack with the factors of a fit: its own, and a setting for every condition seen.
+
+    Conditions are those of any of `places`; what changes a factor by less than `least` is left out.
+    """
+    groups = groups_of(base.name)
+    fields: dict[str, float] = {}
+    for name in NAMES:
+        log = sum(found.effects.get(Effect(group, name), 0.0) for group in groups)
+        fields[f"{name}_factor"] = round(float(np.exp(log)), 3)
+    settings = _settings(groups, found, places, least)
+    own = sum(place.stack == base.name for place in places)
+    return msgspec.structs.replace(base, **fields, settings=settings, runs=own)
+
+
+def _settings(
+    groups: tuple[str, ...], found: Fit, places: Sequence[Place], least: float
+) -> tuple[Setting, ...]:
+    changes: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, float]] = {}
+    for effect, value in found.effects.items():
+        if effect.columns and effect.group in groups:
+            row = changes.setdefault((effect.columns, effect.values), {})
+            row[effect.name] = row.get(effect.name, 0.0) + value
+    rows = []
+    for (columns, values), logs in sorted(changes.items()):
+        factors = {
+            f"{name}_factor": round(float(np.exp(log)), 3)
+            for name, log in logs.items()
+            if abs(log) >= least
+        }
+        felt = [
+            p for p in places if p.matches(columns) == values and groups_of(p.stack)[1] in groups
+        ]
+        where = dict(zip(columns, values, strict=True))
+        if factors:
+            rows.append(Setting(**where, **factors, runs=len(felt)))  # type: ignore[arg-type]
+    return tuple(rows)

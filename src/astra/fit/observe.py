@@ -1,0 +1,118 @@
+"""How measured steps answer to the factors of their stacks, by pricing them with each one moved."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from astra.fit.hierarchy import NAMES, Floats, Observed, Place
+from astra.fit.runs import Run
+from astra.hardware.stack import Stack, find_stack
+from astra.strategy.plan import Plan
+
+Steps = Callable[[Sequence[Plan], Mapping[str, Stack]], Floats]
+MOVED = 0.1  # of the logarithm of a factor
+MANY = 60  # runs of a family count no more together
+
+
+def place_of(run: Run) -> Place:
+    plan = run.plan
+    gpu = plan.cluster.pools[0].gpu
+    recipe = plan.fp8_recipe if plan.precision == "fp8" else None
+    return Place(
+        stack=find_stack(plan.stack).timed_as,
+        gpu=gpu.name,
+        architecture=gpu.architecture,
+        precision=recipe or plan.precision,
+        release=run.release_name,
+    )
+
+
+def in_release(run: Run) -> Plan:
+    """The plan with its release in the stack's name, whether the stack tells it apart or not."""
+    place = place_of(run)
+    return replace(run.plan, stack=f"{place.stack}@{place.release or ''}")
+
+
+def predicted_s(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> Floats:
+    """Steps with these stacks, by plain name."""
+    plans = [in_release(run) for run in runs]
+    named = {}
+    for plan in plans:
+        name, _, release = plan.stack.partition("@")
+        named[plan.stack] = replace(stacks[name], release=release or None)
+    return steps(plans, named)
+
+
+def observe(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> Observed:
+    """The tangent of log(predicted) at the factors of these stacks."""
+    base = np.log(predicted_s(runs, stacks, steps))
+    slopes = np.zeros((len(runs), len(NAMES)))
+    for column, name in enumerate(NAMES):
+        field = f"{name}_factor"
+        moved = {
+            key: replace(stack, **{field: getattr(stack, field) * math.exp(MOVED)})
+            for key, stack in stacks.items()
+        }
+        felt = [row for row, run in enumerate(runs) if _feels(run.plan, name)]
+        if felt:
+            after = np.log(predicted_s([runs[row] for row in felt], moved, steps))
+            slopes[felt, column] = (after - base[felt]) / MOVED
+    held = np.array([_factor_logs(run, stacks) for run in runs])
+    measured = np.log([run.measured_step_s or 1.0 for run in runs])
+    logs = measured - base + (slopes * held).sum(axis=1)
+    return Observed(tuple(map(place_of, runs)), logs, slopes, weights_of(runs))
+
+
+def _feels(plan: Plan, name: str) -> bool:
+    """Whether a factor can change a plan's step at all; saves pricing it."""
+    tp = max(segment.tp for pipeline in plan.pipelines for segment in pipeline.segments)
+    needs = {
+        "attention": plan.attention == "flash",
+        "experts": plan.model.moe is not None,
+        "dispatch": plan.model.moe is not None,
+        "context": plan.cp > 1,
+        "tensor": tp > 1,
+        "pipeline": plan.pp > 1,
+        "data": plan.dp * plan.cp > 1,
+        "host": plan.cuda_graph != "full_iteration",
+    }
+    return needs.get(name, True)
+
+
+def weights_of(runs: Sequence[Run]) -> Floats:
+    """Runs of a large family count less each."""
+    members = Counter(run.family for run in runs)
+    return np.array([min(1.0, MANY / members[run.family]) for run in runs])
+
+
+def _factor_logs(run: Run, stacks: Mapping[str, Stack]) -> list[float]:
+    place = place_of(run)
+    stack = replace(stacks[place.stack], release=place.release)
+    own = stack.on(run.plan.cluster.pools[0].gpu, run.plan.precision, run.plan.fp8_recipe)
+    return [math.log(getattr(own, f"{name}_factor")) for name in NAMES]
+
+
+def model_groups(runs: Sequence[Run]) -> list[str]:
+    """Each run's model, or its number of GPUs where the family has a single model."""
+    models: dict[str, set[str]] = {}
+    for run in runs:
+        models.setdefault(run.family, set()).add(run.model_name)
+    several = {family for family, names in models.items() if len(names) > 1}
+    sizes = gpu_groups(runs)
+    return [
+        f"{run.family} {run.model_name}" if run.family in several else size
+        for run, size in zip(runs, sizes, strict=True)
+    ]
+
+
+def gpu_groups(runs: Sequence[Run]) -> list[str]:
+    """Each run's number of GPUs, within its family."""
+    return [f"{run.family} on {sum(run.plan.gpus.values())}" for run in runs]
+
+
+def fifths(runs: Sequence[Run]) -> list[str]:
+    """Runs dealt out at random to five groups."""
+    return [str(number) for number in np.random.default_rng(0).integers(0, 5, len(runs))]

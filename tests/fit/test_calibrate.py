@@ -1,0 +1,139 @@
+"""A stack of one's own: runs made by a stack that is known find that stack again."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import astra
+from astra.cli.main import run
+from astra.errors import InputError
+from astra.fit.calibrate import calibrate, usual_base
+from astra.fit.runs import Run, read_runs
+from astra.fit.stack_file import stack_text
+from astra.hardware.stack import Stack, find_stack, shipped_stacks
+from astra.search.price import steps_s
+
+RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
+BASE = find_stack("megatron")
+HEADER = (
+    "row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,tp,pp,micro_batch,"
+    "measured_step_time_s\n"
+)
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Run]:
+    """Runs of dense models, of several layouts."""
+    runs = [run for run in read_runs(RUNS).runs if run.measured_step_s]
+    dense = [run for run in runs if run.plan.model.moe is None and run.plan.runtime == "megatron"]
+    assert len(dense) > 200
+    return dense[:: len(dense) // 40]
+
+
+def made_by(stack: Stack, runs: Sequence[Run]) -> list[Run]:
+    """The same runs, measured on a cluster that runs just like this stack."""
+    plans = [replace(run.plan, stack="megatron") for run in runs]
+    seconds = steps_s(plans, {"megatron": stack})
+    return [
+        changed(run, plan=plan, measured_step_s=float(step))
+        for run, plan, step in zip(runs, plans, seconds, strict=True)
+    ]
+
+
+def test_many_runs_find_the_stack_that_made_them(published: list[Run]) -> None:
+    hidden = replace(BASE, compute_factor=BASE.compute_factor * 1.2)
+    hidden = replace(hidden, tensor_factor=BASE.tensor_factor * 1.3)
+    found = calibrate(made_by(hidden, published), BASE, "mine", "runs.csv", steps_s)
+    assert found.mean_abs_error("before") > 0.12
+    assert found.mean_abs_error("after") < 0.01
+    assert found.mean_abs_error("left_out") < 0.02
+    assert found.factors["compute"] == pytest.approx(1.2, rel=0.05)
+    assert found.stack.runs == len(published) and found.helps
+
+
+def test_few_runs_move_the_stack_less_than_many(published: list[Run]) -> None:
+    hidden = replace(BASE, compute_factor=BASE.compute_factor * 1.3)
+    made = made_by(hidden, published)
+    few = calibrate(made[:3], BASE, "mine", "runs.csv", steps_s)
+    many = calibrate(made, BASE, "mine", "runs.csv", steps_s)
+    assert 1.0 < few.factors["compute"] < many.factors["compute"] <= 1.31
+    assert few.stack.spread_fraction > many.stack.spread_fraction
+
+
+def test_a_run_left_out_is_predicted_without_itself(published: list[Run]) -> None:
+    """One run that is twice as long as the others say stays half predicted, seen or not."""
+    made = made_by(BASE, published)
+    odd = changed(made[0], measured_step_s=2 * (made[0].measured_step_s or 1.0))
+    found = calibrate([odd, *made[1:]], BASE, "mine", "runs.csv", steps_s)
+    case = found.cases[0]
+    assert case.error("left_out") == pytest.approx(-0.5, abs=0.01)
+    assert abs(case.error("after")) <= abs(case.error("left_out"))
+    rest = [abs(other.error("left_out")) for other in found.cases[1:]]
+    assert np.mean(rest) < 0.02, "one bad run does not spoil the others"
+
+
+def test_a_stack_comes_back_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRA_STACKS", str(tmp_path))
+    for name in shipped_stacks():
+        stack = find_stack(name)
+        (tmp_path / f"own-{name}.toml").write_text(stack_text(stack), encoding="utf-8")
+        assert replace(find_stack(f"own-{name}"), name=name) == stack
+
+
+def own_runs(path: Path, times: float, rows: int = 4) -> Path:
+    lines = [HEADER]
+    for row, (tp, batch) in enumerate([(1, 64), (2, 64), (4, 128), (8, 256)][:rows]):
+        step = astra.predict(
+            "llama-3-8b", gpus="h100:16", tp=tp, global_batch=batch, seq_len=4096
+        ).step_s
+        lines.append(
+            f"run-{row},llama-3-8b,32,4096,4096,{batch},H100-80GB-SXM,16,{tp},1,1,{step * times}\n"
+        )
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def test_the_command_keeps_a_stack_that_predictions_then_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ASTRA_STACKS", str(tmp_path / "stacks"))
+    runs = own_runs(tmp_path / "runs.csv", 1.3)
+    assert run(["calibrate", str(runs), "--name", "mine", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["base"] == "megatron" and len(told["runs"]) == 4
+    errors = told["mean_abs_error_fraction"]
+    assert errors["after"] < errors["left_out"] < errors["before"]
+    asked: dict[str, Any] = {"gpus": "h100:16", "tp": 2, "global_batch": 64, "seq_len": 4096}
+    plain, own = (astra.predict("llama-3-8b", stack=name, **asked) for name in ("megatron", "mine"))
+    assert own.step_s == pytest.approx(1.3 * plain.step_s, rel=0.1)
+    with pytest.raises(InputError, match="--force replaces it"):
+        run(["calibrate", str(runs), "--name", "mine"])
+    assert run(["calibrate", str(runs), "--name", "mine", "--force"]) == 0
+    assert "Kept in" in capsys.readouterr().out
+    assert not list((tmp_path / "stacks").glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("megatron", "comes with astra"), ("../up", "make a name"), ("", "make a name")],
+)
+def test_names_that_cannot_be(name: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=wrong):
+        run(["calibrate", str(own_runs(tmp_path / "runs.csv", 1.0)), "--name", name])
+
+
+def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRA_STACKS", str(tmp_path / "stacks"))
+    with pytest.raises(InputError, match="3 or more are needed"):
+        run(["calibrate", str(own_runs(tmp_path / "runs.csv", 1.0, rows=2)), "--name", "mine"])
+    assert not (tmp_path / "stacks").exists()
+
+
+def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:
+    assert usual_base(made_by(BASE, published)) == "megatron"

@@ -1,0 +1,64 @@
+"""Effects are found where runs insist, and stay at zero where they do not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from astra.fit.hierarchy import NAMES, Effect, Observed, Place, fit, held_back, stack_of
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.stack import find_stack
+
+
+def place(release: str | None = "24.07", gpu: str = "H100-80GB-SXM", stack: str = "nemo") -> Place:
+    return Place(stack, gpu, "Hopper", "bf16", release)
+
+
+def observed(places: list[Place], logs: list[float], name: str = "compute") -> Observed:
+    slopes = np.zeros((len(places), len(NAMES)))
+    slopes[:, NAMES.index(name)] = 1.0
+    return Observed(tuple(places), np.array(logs), slopes, np.ones(len(places)))
+
+
+def test_many_runs_that_agree_move_a_factor_all_the_way() -> None:
+    found = fit(observed([place()] * 200, [0.2] * 200))
+    assert found.logs(place())[NAMES.index("compute")] == pytest.approx(0.2, abs=0.01)
+
+
+def test_one_odd_run_moves_little_and_what_nobody_felt_stays() -> None:
+    """A far run counts like one at the edge, so nineteen others outvote it."""
+    found = fit(observed([place()] * 19 + [place("25.02")], [0.0] * 19 + [0.6]))
+    compute = NAMES.index("compute")
+    assert abs(found.logs(place())[compute]) < 0.02
+    assert 0 < found.logs(place("25.02"))[compute] < 0.3
+    assert found.logs(place())[NAMES.index("tensor")] == 0
+
+
+def test_a_release_only_speaks_for_itself() -> None:
+    places = [place("24.07")] * 40 + [place("25.02")] * 40
+    found = fit(observed(places, [0.0] * 40 + [0.2] * 40))
+    compute = NAMES.index("compute")
+    old, new, other = (found.logs(place(r))[compute] for r in ("24.07", "25.02", None))
+    assert new - old == pytest.approx(0.2, abs=0.05) and old < other < new
+
+
+def test_held_back_runs_are_predicted_without_themselves() -> None:
+    places = [place()] * 30 + [place(None, "T4", "deepspeed-3d")]
+    logs = [0.0] * 30 + [0.5]
+    groups = [str(row % 3) for row in range(30)] + ["alone"]
+    left = held_back(observed(places, logs), groups)
+    assert np.abs(left[:30]).max() < 0.05 and left[30] == pytest.approx(-0.5, abs=0.1)
+
+
+def test_a_stack_has_the_factors_of_its_fit() -> None:
+    places = [place("24.07")] * 60 + [place("25.02")] * 60
+    found = fit(observed(places, [0.1] * 60 + [0.3] * 60))
+    stack = stack_of(find_stack("nemo"), found, places)
+    gpu = find_gpu("h100")[0]
+    for release in ("24.07", "25.02", "30.01"):
+        known = stack_of(find_stack(f"nemo@{release}"), found, places).on(gpu, "bf16")
+        expected = math.exp(found.logs(place(release))[NAMES.index("compute")])
+        assert known.compute_factor == pytest.approx(expected, rel=0.03)
+    assert stack.runs == 120 and set(stack.releases) == {"24.07", "25.02"}
+    assert all(row.runs in (60, 120) for row in stack.settings)
+    assert Effect("nemo", "compute", ("release",), ("24.07",)) in found.effects

@@ -16,7 +16,7 @@ from astra.errors import InputError
 from astra.fit.calibrate import calibrate, usual_base
 from astra.fit.runs import Run, read_runs
 from astra.fit.stack_file import stack_text
-from astra.hardware.stack import Stack, find_stack, shipped_stacks
+from astra.hardware.stack import Stack, find_stack, own_folder, shipped_stacks
 from astra.search.price import steps_s
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
@@ -79,10 +79,11 @@ def test_a_run_left_out_is_predicted_without_itself(published: list[Run]) -> Non
 
 
 def test_a_stack_comes_back_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASTRA_STACKS", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own_folder().mkdir(parents=True)
     for name in shipped_stacks():
         stack = find_stack(name)
-        (tmp_path / f"own-{name}.toml").write_text(stack_text(stack), encoding="utf-8")
+        (own_folder() / f"own-{name}.toml").write_text(stack_text(stack), encoding="utf-8")
         assert replace(find_stack(f"own-{name}"), name=name) == stack
 
 
@@ -102,7 +103,7 @@ def own_runs(path: Path, times: float, rows: int = 4) -> Path:
 def test_the_command_keeps_a_stack_that_predictions_then_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ASTRA_STACKS", str(tmp_path / "stacks"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     runs = own_runs(tmp_path / "runs.csv", 1.3)
     assert run(["calibrate", str(runs), "--name", "mine", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -116,7 +117,7 @@ def test_the_command_keeps_a_stack_that_predictions_then_use(
         run(["calibrate", str(runs), "--name", "mine"])
     assert run(["calibrate", str(runs), "--name", "mine", "--force"]) == 0
     assert "Kept in" in capsys.readouterr().out
-    assert not list((tmp_path / "stacks").glob("*.partial"))
+    assert not list(own_folder().glob("*.partial"))
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,10 @@ def test_names_that_cannot_be(name: str, wrong: str, tmp_path: Path) -> None:
 
 
 def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASTRA_STACKS", str(tmp_path / "stacks"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match="3 or more are needed"):
         run(["calibrate", str(own_runs(tmp_path / "runs.csv", 1.0, rows=2)), "--name", "mine"])
-    assert not (tmp_path / "stacks").exists()
+    assert not own_folder().exists()
 
 
 def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:

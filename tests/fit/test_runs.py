@@ -125,7 +125,7 @@ def test_a_compiled_loss_is_read_since_2025() -> None:
     titan = {"framework": "torchtitan", "notes": "FSDP + torch.compile"}
     assert read_stack(**titan, source_date="2025-06") == "torchtitan"
     assert read_stack(**titan, source_date="2024-12") == "torch-fsdp"
-    assert read_stack(framework="torchtitan", notes="eager", source_date="2025-06") == "torch-fsdp"
+    assert read_stack(framework="torchtitan", notes="plain", source_date="2025-06") == "torch-fsdp"
 
 
 def test_distillation_is_skipped_with_the_reason() -> None:

@@ -23,7 +23,7 @@ runs.csv, one row per run; further columns are known (tp, pp, vpp, cp, ep, dp, m
 recompute, precision, framework ...), these must be there:
   row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,measured_step_time_s
 
-The stack is kept in $ASTRA_STACKS, or in astra/stacks of your configuration folder."""
+The stack is kept in ~/.config/astra/stacks, where --stack finds it."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

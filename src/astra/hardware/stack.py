@@ -6,7 +6,6 @@ one place where they are looked up. `nemo@24.07` names a release; one that was n
 as the framework on the whole.
 """
 
-import os
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -143,11 +142,7 @@ def _resolved(stack: Stack, gpu: Gpu, formats: tuple[str | None, ...]) -> Stack:
 
 def own_folder() -> Path:
     """Where the stacks are kept that a user has calibrated."""
-    given = os.environ.get("ASTRA_STACKS")
-    if given:
-        return Path(given)
-    home = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "astra" / "stacks"
+    return Path.home() / ".config" / "astra" / "stacks"
 
 
 def shipped_stacks() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ formats and releases (`astra.fit.hierarchy`), writes the stacks, and prices agai
 steps are not quite linear. Spreads come from runs held back. Prints the score of either kind.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ from msgspec.structs import replace
 from astra.fit.hierarchy import FACTOR_FIELDS, Floats, Observed, fit, held_back, stack_of
 from astra.fit.observe import fifths, gpu_groups, model_groups, observe, place_of, predicted_s
 from astra.fit.runs import Run, read_files
-from astra.fit.score import is_timed, score
+from astra.fit.score import is_timed, pair_spread, score
+from astra.fit.validate import SWEEP_ROWS, sweep_key
 from astra.hardware.stack import FOLDER, Setting, Stack, find_stack, stack_names
 from astra.search.price import steps_s
+from astra.search.ranking import FILE as RANKING
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
 ROUNDS = 2
@@ -98,6 +101,21 @@ def solved(runs: Sequence[Run], stacks: dict[str, Stack]) -> tuple[dict[str, Sta
     return stacks | {name: stack_of(stacks[name], found, places) for name in names}, seen
 
 
+def write_ranking(runs: Sequence[Run], logs: Floats) -> None:
+    """How well two layouts of a sweep are told apart, by predictions that have not seen them."""
+    sweeps: dict[object, list[float]] = {}
+    for run, log in zip(runs, logs, strict=True):
+        sweeps.setdefault(sweep_key(run), []).append(float(log))
+    sweeps = {key: found for key, found in sweeps.items() if len(found) >= SWEEP_ROWS}
+    fraction, pairs = pair_spread(sweeps)
+    text = RANKING.read_text(encoding="utf-8")
+    values = {"pair_fraction": round(fraction, 3), "pairs": pairs, "sweeps": len(sweeps)}
+    for name, value in values.items():
+        text = re.sub(rf"(?m)^{name} = [0-9.]+", f"{name} = {value}", text)
+    RANKING.write_text(text, encoding="utf-8")
+    print(f"two layouts of one sweep are told apart to {fraction:.1%} ({pairs} pairs)")
+
+
 def main() -> None:
     files = [Path(name) for name in sys.argv[1:]] or [RUNS]
     found = read_files(files)
@@ -112,6 +130,7 @@ def main() -> None:
     back = {name: held_back(seen, group(runs)) for name, group in groups.items()}
     for name, logs in back.items():
         print(f"score with {name} held back {scored(runs, logs):.1%}")
+    write_ranking(runs, back["a fifth"])
     for name in sorted({place.stack for place in seen.places}):
         stack = with_spreads(stacks[name], runs, back["a fifth"])
         path = FOLDER / f"{name}.toml"

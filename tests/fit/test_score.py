@@ -13,6 +13,7 @@ from astra.fit.score import (
     error_fraction,
     is_timed,
     kendall_tau,
+    pair_spread,
     regret_fraction,
     score,
 )
@@ -72,3 +73,11 @@ def test_regret_is_our_picks_measured_time_over_the_best() -> None:
     assert regret_fraction([3, 1, 2], [10, 12, 11]) == pytest.approx(0.2)
     assert regret_fraction([1, 2, 3], [10, 12, 11]) == 0
     assert regret_fraction([1, 1, 3], [10, 12, 11]) == pytest.approx(0.1)
+
+
+def test_a_common_error_does_not_keep_layouts_from_being_told_apart() -> None:
+    """All 30 % too long, but in the right ratio: off by nothing."""
+    assert pair_spread({"a": [0.3, 0.3, 0.3]}) == (0.0, 3)
+    spread, pairs = pair_spread({"a": [0.0, 0.1], "b": [0.5, 0.5, 0.5, 0.5, 0.5]})
+    assert pairs == 11 and spread == pytest.approx(math.expm1(0.1))  # a sweep counts once
+    assert pair_spread({"a": [0.0, 0.1], "b": [0.5] * 5}, share=0.5)[0] == 0.0

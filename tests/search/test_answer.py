@@ -12,6 +12,7 @@ from astra.cli.main import run
 from astra.errors import InputError
 from astra.report.answer import safer
 from astra.search.find import families_of
+from astra.search.ranking import as_fast, ranking
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plans import plans_of
 
@@ -61,6 +62,14 @@ def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:
     used = sum(few.best.gpus.values())
     less = astra.plan("llama-3-8b", **{**SMALL, "gpus": f"h100:{used - 1}"})
     assert less.best is None or less.best.tokens_per_s < wanted
+
+
+def test_plans_nearer_than_measured_layouts_are_told_apart_are_called_alike() -> None:
+    plans = astra.plan("llama-3-8b", **SMALL).plans
+    limit = plans[0].step_s * (1 + ranking().pair_fraction)
+    assert 0.01 < ranking().pair_fraction < 0.3 and ranking().pairs > 100
+    assert as_fast(plans) == len([plan for plan in plans if plan.step_s < limit])
+    assert as_fast(plans[:1]) == 1
 
 
 def test_nothing_fits_is_an_answer_with_the_closest_plan_and_what_helps() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, combinations, pairwise
 from statistics import fmean
 
 CAP = math.log(2)  # a prediction off by more than twice or half counts as off by twice
@@ -102,3 +102,19 @@ def _sorted_with_swaps(values: list[float]) -> tuple[list[float], int]:
         merged.append(value)
         swaps += len(left) - i
     return merged + left[i:], swaps
+
+
+def pair_spread(errors: Mapping[object, Sequence[float]], share: float = 0.8) -> tuple[float, int]:
+    """How far the ratio of two runs of a group is off in this share of pairs, and the pairs.
+
+    `errors` are log(predicted / measured); each group counts alike, however many pairs it has.
+    """
+    sizes: list[tuple[float, float]] = []
+    for logs in errors.values():
+        off = [abs(a - b) for a, b in combinations(logs, 2)]
+        sizes += [(each, 1 / len(off)) for each in off]
+    sizes.sort()
+    target = share * sum(weight for _, weight in sizes)
+    reached = accumulate(weight for _, weight in sizes)
+    place = next(at for at, total in enumerate(reached) if total >= target * (1 - 1e-12))
+    return math.expm1(sizes[place][0]), len(sizes)

@@ -235,7 +235,7 @@ def _sweeps(runs: Sequence[Run], rows: Sequence[Row]) -> tuple[Sweep, ...]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for run, row in zip(runs, rows, strict=True):
         if row.error_fraction is not None and is_timed(row.family):
-            groups.setdefault(_sweep_key(run), []).append(row)
+            groups.setdefault(sweep_key(run), []).append(row)
     found = []
     for key, members in groups.items():
         if len(members) >= SWEEP_ROWS:
@@ -251,7 +251,8 @@ def _sweeps(runs: Sequence[Run], rows: Sequence[Row]) -> tuple[Sweep, ...]:
     return tuple(found)
 
 
-def _sweep_key(run: Run) -> tuple[str, ...]:
+def sweep_key(run: Run) -> tuple[str, ...]:
+    """What the rows of one sweep have in common."""
     plan = run.plan
     gpus = "+".join(f"{count}x{name}" for name, count in sorted(plan.gpus.items()))
     batch = f"batch {plan.global_batch} seq {plan.seq_len}"

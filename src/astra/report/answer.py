@@ -8,6 +8,7 @@ import msgspec
 from astra.report.priced import GIB, memory_bars, seconds, sentence, time_bars
 from astra.search.answer import Answer, NothingFits
 from astra.search.priced import Priced
+from astra.search.ranking import as_fast, ranking
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,6 +61,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         "",
         _table(answer.plans),
         *safer(answer.plans),
+        *alike(answer.plans),
         "",
         funnel(answer),
         "",
@@ -89,6 +91,18 @@ def safer(plans: tuple[Priced, ...]) -> list[str]:
     slower = sure[0].step_s / best.step_s - 1
     said = f"{sure[0].memory.fit_probability:.0%}"
     return [f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability {said}."]
+
+
+def alike(plans: tuple[Priced, ...]) -> list[str]:
+    """Which of the best cannot be told apart."""
+    count, off = as_fast(plans), ranking().pair_fraction
+    if count < 2:
+        return []
+    which = "1 and 2" if count == 2 else f"1 to {count}"
+    return [
+        f"Plans {which} cannot be told apart: they lie within {off:.0%}, and predicted ratios of two "
+        "measured layouts are off by more in one case of five."
+    ]
 
 
 def _notes(answer: Answer) -> list[str]:

@@ -1,0 +1,32 @@
+"""Whether the best plans can be told apart, from how well measured layouts were."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from astra.files import Source, convert, parse_toml
+from astra.search.priced import Priced
+
+FILE = Path(__file__).parent.parent / "data" / "ranking.toml"
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the ratio of two layouts' steps is off."""
+
+    pair_fraction: float  # in 80 % of the pairs
+    pairs: int
+    sweeps: int
+    source: Source
+
+
+@cache
+def ranking() -> Ranking:
+    return convert(parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), Ranking, FILE.name)
+
+
+def as_fast(plans: Sequence[Priced]) -> int:
+    """How many of these plans, best first, may as well be the fastest one."""
+    limit = plans[0].step_s * (1 + ranking().pair_fraction)
+    return sum(plan.step_s < limit for plan in plans)

@@ -28,7 +28,7 @@ RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
 ROUNDS = 2
 FEW = 10  # runs that say too little of how far they scatter
 UNKNOWN = 0.25  # spread where there are so few
-KINDS = ("host_forward_s", "host_backward_s", "host_experts_s", "step_s")
+KINDS = ("host_forward_s", "host_backward_s", "host_experts_s", "step_s", "jitter_fraction")
 
 
 def scored(runs: Sequence[Run], logs: Floats) -> float:

@@ -223,6 +223,8 @@ def test_recipes_of_megatron_bridge_run_experts_as_their_release_does() -> None:
     assert dispatcher_of(early, habits_of(early)) == "alltoall"
     hopper = Cells({"framework": "megatron-bridge", "gpu_id": "H100-80GB-SXM"})
     assert dispatcher_of(hopper, habits_of(hopper)) == "deepep"
+    assert overlap_of(hopper, habits_of(hopper), chunks=False, tp=1, assumed=[])["overlap_ep"]
+    assert not overlap_of(early, habits_of(early), chunks=False, tp=1, assumed=[])["overlap_ep"]
 
 
 @pytest.mark.parametrize(

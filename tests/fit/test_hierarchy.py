@@ -25,12 +25,12 @@ def test_many_runs_that_agree_move_a_factor_all_the_way() -> None:
     assert found.logs(place())[NAMES.index("compute")] == pytest.approx(0.2, abs=0.01)
 
 
-def test_one_odd_run_moves_little_and_what_nobody_felt_stays() -> None:
+def test_one_odd_run_is_believed_in_part_and_what_nobody_felt_stays() -> None:
     """A far run counts like one at the edge, so nineteen others outvote it."""
     found = fit(observed([place()] * 19 + [place("25.02")], [0.0] * 19 + [0.6]))
     compute = NAMES.index("compute")
     assert abs(found.logs(place())[compute]) < 0.02
-    assert 0 < found.logs(place("25.02"))[compute] < 0.3
+    assert 0 < found.logs(place("25.02"))[compute] < 0.4
     assert found.logs(place())[NAMES.index("tensor")] == 0
 
 

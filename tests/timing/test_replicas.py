@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from tests.search.some_plans import changed, stack, view
 
 from astra.api import predict
 from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.replicas import BANDWIDTH_REACHED, CLIP_BYTES, Replicas, replicas_of
@@ -110,3 +112,23 @@ def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
         assert not column[~used].any()
     assert (found.adam_s[used] > 0).all()
     assert (found.adam_s + found.host_s >= 0).all()
+
+
+def test_gradients_of_replicas_of_different_make_meet_at_the_pace_of_the_slowest() -> None:
+    """Four replicas on one node and four on another: one group of eight, over the network."""
+    one = llama(8, sharding="none", overlap_grad_reduce=False)
+    (whole,) = one.pipelines
+    half = msgspec.structs.replace(whole, replicas=4, micro_batches=whole.micro_batches * 2)
+    apart = changed(one, pipelines=(half, half))
+    payload = held(one) * 4.0
+    expected = all_reduce_s(payload, 8, 4, GPU, 4).item()
+    found = copies(changed(apart, cluster=_nodes_of_four(apart)))
+    assert found.reduce_s[:, 0].ravel() == pytest.approx([expected] * 2)
+
+
+def _nodes_of_four(plan: Plan) -> Cluster:
+    (pool,) = plan.cluster.pools
+    node = msgspec.structs.replace(pool.gpu.node, gpus=4)
+    link = msgspec.structs.replace(pool.gpu.link, domain_gpus=4)
+    gpu = msgspec.structs.replace(pool.gpu, node=node, link=link)
+    return Cluster(name="two nodes", pools=(msgspec.structs.replace(pool, gpu=gpu),))

@@ -25,7 +25,8 @@ class Habits:
     overlaps: bool = False  # gradient reduction, parameter gather, p2p between chunks
     overlaps_tensor: bool = False  # tensor-parallel traffic with its matrix products
     low_gradients: bool = False  # gradients kept and reduced in bf16
-    graphed_experts: bool = False  # one graph for the step, hidden dispatch by HybridEP
+    graphed_experts: bool = False  # one graph for the step, dispatch by HybridEP
+    hides_dispatch: bool = False  # behind another micro-batch
     dispatcher: str = "alltoall"
     recompute: str = "none"
     known: bool = True
@@ -61,7 +62,7 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
     ("nemo", NEMO),
     ("llm-foundry", replace(PYTORCH, stack="llm-foundry")),
     ("torchtitan", PYTORCH),
-    ("fms-fsdp", PYTORCH),
+    ("fms-fsdp", replace(PYTORCH, low_gradients=True)),  # its bfSixteen policy
     ("maxtext", XLA),
     ("paxml", XLA),
     ("internevo", Habits(stack="internevo", overlaps=True)),
@@ -119,9 +120,10 @@ def habits_of(cells: Cells) -> Habits:
     if habits.stack == "bridge":
         hopper = "h100" in cells.low("gpu_id") or "h200" in cells.low("gpu_id")
         if hopper:  # the recipes of DeepSeek and Qwen on Hopper: tokens cross the network once
-            return replace(habits, dispatcher="deepep")
-        return replace(habits, graphed_experts=(release_of(cells) or "") >= GRAPHED_FROM)
-    if habits is PYTORCH and re.search(r"\beager\b", cells.low("notes")):
+            return replace(habits, dispatcher="deepep", hides_dispatch=True)
+        late = (release_of(cells) or "") >= GRAPHED_FROM
+        return replace(habits, graphed_experts=late, hides_dispatch=late)
+    if habits.stack == "torch-fsdp" and re.search(r"\beager\b", cells.low("notes")):
         return replace(habits, stack="torch-fsdp-eager")
     year = cells.year()
     if "torchtitan" in framework and "compile" in cells.low("notes") and (year or 0) > 2024:

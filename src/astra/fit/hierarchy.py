@@ -23,7 +23,7 @@ SPREADS = {
     "attention": 0.25,
     "elementwise": 0.25,
     "experts": 0.25,
-    "tensor": 0.3,
+    "tensor": 0.15,  # traffic is more the links' than the framework's
     "context": 0.3,
     "dispatch": 0.3,
     "data": 0.3,
@@ -35,7 +35,7 @@ NAMES = tuple(SPREADS)
 FACTOR_FIELDS = tuple(f"{name}_factor" for name in NAMES)
 # Conditions, the factors they may change, and the spread believed in.
 CONDITIONS: tuple[tuple[tuple[str, ...], dict[str, float]], ...] = (
-    (("architecture",), {"compute": 0.08, "attention": 0.15, "tensor": 0.15, "host": 0.3}),
+    (("architecture",), {"compute": 0.08, "attention": 0.15, "tensor": 0.3, "host": 0.3}),
     (("gpu",), {"compute": 0.05, "experts": 0.1, "host": 0.2}),
     (("precision",), {"compute": 0.08, "experts": 0.1}),
     (("gpu", "precision"), {"compute": 0.05}),

@@ -188,7 +188,7 @@ def _experts(
 def _gradients(cells: Cells, habits: Habits, assumed: list[str]) -> dict[str, Any]:
     """Dtypes of gradients where they are not fp32."""
     if habits.low_gradients and (cells.year() or OLD) > OLD:
-        assumed.append("gradients kept and reduced in bf16, as the published recipes do")
+        assumed.append("gradients kept and reduced in bf16, as its recipes do")
         return {"main_grads_dtype": "bf16", "grad_reduce_dtype": "bf16"}
     if "precision mode=pure" in cells.low("notes"):
         return {"grad_reduce_dtype": "bf16"}

@@ -160,7 +160,7 @@ def overlap_of(
         "overlap_param_gather": gathers or "overlap-param-gather" in low,
         "overlap_p2p": chunks and late and "pp_comm_async=false" not in low,
         "overlap_tp": tp > 1 and tensor,
-        "overlap_ep": experts or (not low and habits.graphed_experts),
+        "overlap_ep": experts or (not low and habits.hides_dispatch),
     }
 
 

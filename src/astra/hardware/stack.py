@@ -88,6 +88,9 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host_backward_s: float = 0.0
     host_experts_s: float = 0.0  # more for routing and dispatch, in either pass
     step_s: float = 0.0  # once per step
+    # Busy seconds lost to the slowest rank for every doubling of the job's GPUs: what the steps
+    # of one model grow by from cluster to cluster, beyond their traffic.
+    jitter_fraction: float = 0.0
     optimizer_factor: float = 1.0
     activation_factor: float = 1.0  # kept activations over those counted tensor by tensor
     logits_bytes: float = 6.0  # per logit at the loss: 2 for itself, 4 for its fp32 copy

@@ -27,6 +27,7 @@ MEANINGS = {
     "host_backward_s": "CPU seconds of a layer's backward pass",
     "host_experts_s": "more of them for routing and dispatch",
     "step_s": "seconds per step that nothing else accounts for",
+    "jitter_fraction": "of busy seconds, lost to the slowest rank per doubling of GPUs",
     "optimizer_factor": "optimizer seconds over memory traffic alone",
     "activation_factor": "kept activations over those counted",
     "logits_bytes": "bytes per logit at the loss",

@@ -54,18 +54,28 @@ def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
 
 
 def replicas_of(view: View, stack: Stack) -> Replicas:
-    """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same."""
+    """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same.
+
+    Replicas of different make train one model: their gradients meet at the pace of the slowest.
+    """
     shape = view.stages.count.shape
+    several = (view.plans.replicas > 0).sum(axis=0) > 1
     total = {name: np.zeros(shape) for name in ("gather_s", "reduce_s", "adam_s", "host_s")}
     slowdown = np.zeros(shape)
     for gpu, here in gpus_of(view):
         own = stack.on(gpu)
         moved = own.communication_factor * own.data_factor
         factors = {"gather_s": moved, "reduce_s": moved}
+        slowest = {name: np.zeros(shape) for name in factors}
         for copies in _copies(view):
             for name, seconds in _seconds(view, copies, gpu).items():
                 factor = factors.get(name, own.optimizer_factor)
                 total[name] += np.where(here, seconds * factor, 0.0)
+                if name in factors and several.any():
+                    met = several & here.any(axis=(0, 1)) & (view.stages.count > 0)
+                    slowest[name] += np.where(met, seconds * factor, 0.0)
+        for name, seconds in slowest.items():
+            total[name] = np.maximum(total[name], seconds)
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
     return Replicas(**total, slowdown=slowdown)
 
@@ -76,7 +86,10 @@ def _copies(view: View) -> list[_Copies]:
     cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
     dense = dp * plans.cp
     share = plans.shard_group / np.maximum(dense, 1)
-    found = [_Copies(held.dense, dense, tp, _shards(dense, share, plans))]
+    shards = _shards(dense, share, plans)
+    every = plans.replicas.sum(axis=0)  # of all pipelines
+    several = (plans.replicas > 0).sum(axis=0) > 1
+    found = [_Copies(held.dense, np.where(several, every * plans.cp, dense), tp, shards)]
     if view.task.model.moe is not None:
         experts = np.maximum(tp * plans.cp * dp // cut, 1)
         found.append(_Copies(held.experts, experts, cut, _shards(experts, share, plans)))

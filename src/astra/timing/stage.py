@@ -12,7 +12,7 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.base import StageBase, base_of
 from astra.timing.device import Used
-from astra.timing.layer import LayerBook, layers_of
+from astra.timing.layer import PARTS, LayerBook, layers_of
 
 DATA_OVERLAP_SHOWS = 0.1  # of bucketed reductions: the last bucket and gaps; guessed
 
@@ -91,8 +91,14 @@ class StageTime:
         return self._copies("adam_s", runs) + hosted
 
     def other_s(self, runs: slice = ALL) -> Floats:
-        """Per step: what no part of the model accounts for."""
-        return np.where(self.view.stages.count[:, runs] > 0, self.stack.step_s, 0.0)
+        """Per step: what no part of the model accounts for, and waiting for the slowest rank."""
+        plans = self.view.plans
+        # With its traffic, so that a faster link cannot turn time that is waited for the CPU, and
+        # counts as compute, into more jitter.
+        each = np.sum([getattr(self.base, name)[:, runs] for name in PARTS], axis=0)
+        lost = self.stack.jitter_fraction * np.log2(plans.gpus)
+        waited = lost * plans.micro_batches[:, np.newaxis] * each[..., self.rows]
+        return np.where(self.view.stages.count[:, runs] > 0, self.stack.step_s + waited, 0.0)
 
     def after_s(self, runs: slice = ALL) -> Floats:
         """Per step, behind the last backward pass of a stage."""

@@ -95,8 +95,10 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
     kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
     flying = base["flying"][..., rows]
     activations = kept * flying
+    offloaded = np.zeros(1)
     if view.plans.offload_activations.any():
-        activations += np.minimum(resident, gone * flying)
+        offloaded = gone * flying
+        activations += np.minimum(resident, offloaded)
     working += base["inside"][..., rows]
     logits = base["logits"][..., rows]
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
@@ -105,7 +107,7 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
         rows=rows,
         offload_fraction=view.plans.offload_optimizer_fraction,
         activations_bytes=activations,
-        offloaded_bytes=gone * flying,
+        offloaded_bytes=offloaded,
         logits_bytes=np.where(at_loss, logits, 0.0),
         working_bytes=np.where(at_loss | (view.stages.count == 0), 0.0, working),
     )
@@ -157,15 +159,17 @@ def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Fl
     largest, gone, back = (np.zeros(stages.count.shape) for _ in range(3))
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, cut, view.task) * stack.activation_factor
-        moved = np.minimum(offloaded_values(view, kind) * cut.element, whole)
+        moved: Floats | float = 0.0
+        if offloads:
+            moved = np.minimum(offloaded_values(view, kind) * cut.element, whole)
         if stack.dropout:
             whole = whole + 2.0 * cut.tokens * model.hidden / cut.sp
         held = whole
         if by_operator.any():
             held = np.where(by_operator, by_operator_bytes(kind, cut, view.task), whole)
         layers = stages.kind_layers[row] + _mtp_layers(plans, stages, row, model)
-        gone = gone + layers * moved * (1 - fraction)
         if offloads:
+            gone = gone + layers * moved * (1 - fraction)
             back = np.maximum(back, np.where(layers > 0, moved, 0.0))
         kept = kept + layers * ((held - moved) * (1 - fraction) + input_bytes * checkpointed)
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))

@@ -100,8 +100,8 @@ def alike(plans: tuple[Priced, ...]) -> list[str]:
         return []
     which = "1 and 2" if count == 2 else f"1 to {count}"
     return [
-        f"Plans {which} cannot be told apart: they lie within {off:.0%}, and the predicted ratio of "
-        "two measured layouts is off by more in one case of five."
+        f"Plans {which} cannot be told apart: they lie within {off:.0%}, and predicted ratios of "
+        "two measured layouts are off by more in one case of five."
     ]
 
 

@@ -94,32 +94,18 @@ def bound_s(view: View, times: StageTime) -> Floats:
 
 
 def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
-    found = np.zeros(len(view.plans))
     count, batches = view.stages.count[0], view.plans.micro_batches[0]
     forward, backward = times.whole_forward_s[0], times.whole_backward_s[0]
     link = np.broadcast_to(times.part("link_s")[0], count.shape)
-    plain = view.plans.vpp == 1
-    if plain.any():
-        rows = slice(None) if plain.all() else np.flatnonzero(plain)
-        found[rows] = one_f_one_b_bound_s(
-            count[:, rows],
-            forward[:, rows],
-            backward[:, rows],
-            batches[rows],
-            link[:, rows],
-            link[:, rows],
-        )
-    if not plain.all():
-        rows = np.flatnonzero(~plain)
-        heads = [times.part(f"head_{way}_s")[0] for way in ("forward", "backward")]
-        found[rows] = interleaved_bound_s(
-            count[:, rows],
-            _chunks(forward[:, rows], heads[0][:, rows], view.plans.vpp[rows]),
-            _chunks(backward[:, rows], heads[1][:, rows], view.plans.vpp[rows]),
-            batches[rows],
-            link[:, rows],
-            link[:, rows],
-        )
+    turns = view.plans.vpp > 1
+    found = np.zeros(len(view.plans))
+    if not turns.all():  # for all rows: apart from the others they would have to be copied
+        found = one_f_one_b_bound_s(count, forward, backward, batches, link, link)
+    if turns.any():
+        head = times.part("head_forward_s")[0] + times.part("head_backward_s")[0]
+        both = _chunks(forward + backward, head, view.plans.vpp)
+        none = np.zeros((1, 1, 1))  # the bound asks only for the sum of both ways
+        found = np.where(turns, interleaved_bound_s(count, both, none, batches, link, link), found)
     return found
 
 

@@ -25,6 +25,7 @@ from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
+FIRST = 1 << 10  # layouts of the first table: enough to learn what to beat
 ENOUGH = 1 << 13  # layouts worth bounding together
 GROUP = 256  # layouts whose variants are looked at together
 BATCH = 512  # plans that are bounded tightly together
@@ -108,7 +109,7 @@ class Finder:
         order = np.argsort(least.min(axis=1, initial=np.inf), kind="stable")
         ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
         waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
-        for cuts, table in layouts.tables(order, np.isfinite(least).sum(axis=1)):
+        for cuts, table in layouts.tables(order, np.isfinite(least).sum(axis=1), FIRST):
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
             allowed, bounds = self._judge(table, counts), least.ravel()[cuts]

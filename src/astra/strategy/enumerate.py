@@ -27,7 +27,6 @@ from astra.strategy.settle import fp8_recipe, split_layers
 from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
-FIRST_ROWS = 1 << 10  # layouts of the first table
 SHARDS_ALL = code("sharding", "parameters")
 SLOTS = 3  # first stages, middle stages, last stages
 
@@ -99,13 +98,16 @@ class Layouts:
                 joined = self._pipelines.join(cuts, np.ones(len(cuts["pp"]), np.int64))
                 yield cuts["cut"], self._plans(joined)
 
-    def tables(self, order: Ints, cuts_of: Ints) -> Iterator[tuple[Ints, Plans]]:
+    def tables(
+        self, order: Ints, cuts_of: Ints, first: int | None = None
+    ) -> Iterator[tuple[Ints, Plans]]:
         """Every layout and its cut, degrees in this order, in tables that grow to a chunk.
 
-        `cuts_of` (degrees,): about how many cuts there are of each.
+        `cuts_of` (degrees,): about how many cuts there are of each. `first`: about how many
+        layouts the first table has.
         """
         counts = self._pipelines.counts[self._degrees["pp"][order]]
-        for rows in _blocks(counts * cuts_of[order]):
+        for rows in _blocks(counts * cuts_of[order], first or CHUNK_ROWS // 4):
             cuts = self._cuts(order[rows])
             joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
             table = _sensible(joined, self.space)
@@ -177,10 +179,10 @@ def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
     return known
 
 
-def _blocks(per_row: Ints) -> Iterator[slice]:
-    """Runs of cuts: few layouts at first, from which a search learns what to beat."""
+def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
+    """Runs of rows that grow to about a chunk each, before recompute."""
     edges = np.cumsum(per_row)
-    start, size = 0, FIRST_ROWS
+    start, size = 0, first
     while start < len(per_row):
         done = int(edges[start - 1]) if start else 0
         stop = int(np.searchsorted(edges, done + size, side="right"))

@@ -9,6 +9,7 @@ Writes `docs/accuracy.md` (families, score, memory, ranking, the worst) and `val
 import csv
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -24,10 +25,12 @@ from astra.fit.steps import read_steps
 from astra.fit.validate import Row, Validation, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
+from astra.report.accuracy_plots import Dot, headline, small_multiples
 from astra.search.price import price_many, steps_s
 from astra.search.priced import Priced
 
 HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
 COLUMNS = (
     "row_id",
     "family",
@@ -90,13 +93,15 @@ def scored(runs: Sequence[Run], logs: Floats, moe: bool | None = None) -> float:
     return score(pairs) or 0.0
 
 
-def apart(runs: Sequence[Run], priced: dict[int, Priced]) -> tuple[HeldBack, ...]:
-    """Every run predicted by stacks that were fitted without it and its like."""
+def apart(
+    runs: Sequence[Run], priced: dict[int, Priced]
+) -> tuple[tuple[HeldBack, ...], dict[str, Floats]]:
+    """Every run predicted by stacks that were fitted without it and its like; the log errors."""
     seen = observe(runs, {name: find_stack(name) for name in stack_names()}, steps_s)
-    found = []
+    found, errors_of = [], {}
     for what, groups in GROUPS.items():
         names = groups(runs)
-        logs = held_back(seen, names)
+        logs = errors_of[what] = held_back(seen, names)
         errors = [capped_error(math.exp(log), 1.0) for log in logs]
         found.append(
             HeldBack(
@@ -109,7 +114,7 @@ def apart(runs: Sequence[Run], priced: dict[int, Priced]) -> tuple[HeldBack, ...
                 families={k: fmean(v) for k, v in families_of(runs, errors).items()},
             )
         )
-    return tuple(found)
+    return tuple(found), errors_of
 
 
 def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[Part, ...]:
@@ -151,6 +156,25 @@ def _bare(stack: Stack) -> Stack:
     return msgspec.structs.replace(stack, **ones, settings=())
 
 
+def write_plots(runs: Sequence[Run], logs: Floats) -> None:
+    """Predicted against measured, all runs in one square and each family and GPU in its own."""
+    dots = []
+    for run, log in zip(runs, logs, strict=True):
+        step_s = run.measured_step_s or 1.0
+        experts = run.plan.model.moe is not None
+        dots.append((run, Dot(run.family, step_s, step_s * math.exp(log), experts)))
+    gpus = [replace(dot, group=next(iter(run.plan.gpus))) for run, dot in dots]
+    pages = {
+        "steps": headline(
+            [dot for _, dot in dots], f"{len(dots):,} published steps, each held back"
+        ),
+        "families": small_multiples([dot for _, dot in dots]),
+        "gpus": small_multiples(gpus),
+    }
+    for name, page in pages.items():
+        (DOCS / f"accuracy-{name}.svg").write_text(page, encoding="utf-8")
+
+
 def main() -> None:
     runs = read_runs(HERE / "runs" / "one-type.csv")
     timed, ours = timed_runs(runs), priced_by_plan(runs)
@@ -159,20 +183,22 @@ def main() -> None:
     several = read_runs(HERE / "runs" / "mixed.csv")
     steps = read_steps(HERE / "runs" / "h200-steps.jsonl")
     logs = shipped_logs(timed, ours)
+    back, errors_of = apart(timed, ours)
     found = Measured(
         one=compared(runs, ours),
         bare=compared(runs, priced_by_plan(runs, plain)),
         mixed=compared(several, priced_by_plan(several)),
         steps=list(zip(steps, price_many([step.plan for step in steps]), strict=True)),
         inside=covered(timed, ours, logs),
-        back=apart(timed, ours),
+        back=back,
         gpus=by_gpu(timed, logs),
         settings=sum(len(find_stack(name).settings) for name in stack_names()),
         reasons=read_toml(HERE / "reasons.toml"),
     )
     write_cases(found.one.runs + found.mixed.runs)
+    write_plots(timed, errors_of["a fifth of the runs"])
     page = accuracy_page(found)
-    (HERE.parent / "docs" / "accuracy.md").write_text(page, encoding="utf-8")
+    (DOCS / "accuracy.md").write_text(page, encoding="utf-8")
     held = ", ".join(f"{back.what} held back {back.score:.1%}" for back in found.back)
     memory = found.one.memory.mean_abs_error_fraction or 0
     print(f"score {found.one.score:.1%}; {held}; memory {memory:.1%}")

@@ -99,6 +99,15 @@ settings that multiply some of them on a GPU, in a number format or in a release
 ({found.settings} over all stacks, with the number of runs behind each in its file). None belongs
 to a model, a family or a run. Where models are held back, a family of a single model has its
 numbers of GPUs held back instead; a stack seen on one number of GPUs is then priced as a stranger.
+
+Every step beside its prediction by stacks that have not seen it (a fifth of the runs held back at
+a time; the band is 10 % either way; in brackets runs and mean error):
+
+![all runs](accuracy-steps.svg)
+
+![by family](accuracy-families.svg)
+
+![by GPU](accuracy-gpus.svg)
 """
 
 

@@ -204,6 +204,15 @@ def rebuilt(
     ), table
 
 
+def with_attention(name: str, new: Kernels, old: Kernels) -> Kernels:
+    """The old kernels with this GPU's attention out of the new ones."""
+    (found,) = (row.attention for row in new.measured if row.gpu == name)
+    rows = [
+        replace_struct(row, attention=found) if row.gpu == name else row for row in old.measured
+    ]
+    return replace_struct(old, measured=tuple(rows))
+
+
 T = TypeVar("T", Measured, Memory)
 
 
@@ -222,6 +231,9 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--gpu", help="its name in the catalogue; default: the profile's own")
     parser.add_argument("--write", action="store_true", help="replace the installed tables")
+    parser.add_argument(
+        "--attention", action="store_true", help="with --write: only attention's part of them"
+    )
     parser.add_argument("--rows", type=Path, metavar="OUT.csv.gz", help="the kernels as CSV")
     options = parser.parse_args()
     profile = read_profile(options.file)
@@ -231,7 +243,10 @@ def main() -> None:
     known, table = rebuilt(Report(), gpu, profile, read_kernels())
     if options.rows:
         write_rows(options.rows, kernel_rows(profile))
-    if options.write:
+    if options.write and options.attention:
+        write_kernels(with_attention(gpu.name, known, read_kernels()))
+        print("written: kernels.toml")
+    elif options.write:
         row = next(row for row in known.measured if row.gpu == gpu.name)
         write_table(gpu.name, table, row.source)
         write_kernels(known)

@@ -54,6 +54,8 @@ class Order:
     index: Ints  # (stage,)
     opens: Flags  # (virtual,), of the first micro-batch: with extra seconds
     ends: Flags  # (virtual,), of the last
+    opened: list[int]  # how many of the first so many operations open; plain numbers are quick
+    ended: list[int]
 
     @property
     def lag(self) -> int:
@@ -153,7 +155,13 @@ def _order(columns: Columns, micro_batches: int, group: int, extra_warmup: int) 
         index=np.arange(stages),
         opens=micro_batch == 0,
         ends=micro_batch == micro_batches - 1,
+        opened=_counted(micro_batch == 0),
+        ended=_counted(micro_batch == micro_batches - 1),
     )
+
+
+def _counted(flags: Flags) -> list[int]:
+    return [0, *np.cumsum(flags).tolist()]
 
 
 def _start(order: Order, plans: int) -> State:
@@ -201,9 +209,9 @@ def _forwards(
     np.maximum(below, arrival, out=below)
     rows = order.down[virtual][::-1] + order.index[low:high]
     start += seconds.take(rows, axis=0)
-    first = order.opens[virtual]
-    if first.any():
-        start[first[::-1]] += extra_s[rows[first[::-1]]]
+    if order.opened[virtual.stop] > order.opened[virtual.start]:
+        first = order.opens[virtual][::-1]
+        start[first] += extra_s[rows[first]]
     state.down[low:high] = start
     if high == order.stages:
         state.wrap_down[virtual.start % order.group] = start[-1]
@@ -229,8 +237,8 @@ def _backwards(
     np.maximum(above, arrival, out=above)
     rows = order.up[virtual] + order.index[low:high]
     start += seconds.take(rows, axis=0)
-    final = order.ends[virtual]
-    if final.any():
+    if order.ended[virtual.stop] > order.ended[virtual.start]:
+        final = order.ends[virtual]
         start[final] += extra_s[rows[final]]
     state.up[low:high] = start
     if low == 0:

@@ -19,9 +19,10 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.sh"))
 SAVE = os.environ.get("ASTRA_SAVE_EXAMPLES") == "1"
 
-# How each TOML file is used: the command that reads it.
-TOML = {
+# How each other file is used: the command that reads it.
+FILES = {
     "my-model.toml": ["models", "examples/my-model.toml", "--json"],
+    "own-runs.csv": ["calibrate", "examples/own-runs.csv", "--name", "a100-2022", "--json"],
     "my-gpu.toml": ["gpus", "examples/my-gpu.toml", "--json"],
     "my-cluster.toml": [
         "predict",
@@ -75,12 +76,16 @@ def test_there_are_scripts_and_each_says_what_it_shows() -> None:
         assert lines[0].startswith("# ") and any(line.startswith("astra ") for line in lines)
 
 
-@pytest.mark.parametrize("name", sorted(TOML))
-def test_a_description_in_toml_is_read_by_its_command(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_file_is_read_by_its_command(
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert run(TOML[name]) == 0
+    monkeypatch.setenv("HOME", str(tmp_path))  # where a calibrated stack is kept
+    assert run(FILES[name]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["name" if "name" in answer else "summary"]
 
@@ -89,12 +94,12 @@ def test_the_cluster_of_the_examples_is_used_as_a_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    run(TOML["my-cluster.toml"])
+    run(FILES["my-cluster.toml"])
     assert json.loads(capsys.readouterr().out)["gpus"] == {"H100-80GB-SXM": 64, "workhorse": 32}
 
 
 def test_no_example_is_left_unused() -> None:
     outputs = {script.with_suffix(".txt").name for script in SCRIPTS}
-    used = {script.name for script in SCRIPTS} | outputs | set(TOML)
+    used = {script.name for script in SCRIPTS} | outputs | set(FILES)
     present = {path.name for path in EXAMPLES.rglob("*") if path.is_file()}
     assert present == used

@@ -103,7 +103,7 @@ def solved(runs: Sequence[Run], stacks: dict[str, Stack]) -> tuple[dict[str, Sta
 
 def write_ranking(runs: Sequence[Run], logs: Floats) -> None:
     """How well two layouts of a sweep are told apart, by predictions that have not seen them."""
-    sweeps: dict[object, list[float]] = {}
+    sweeps: dict[tuple[str, ...], list[float]] = {}
     for run, log in zip(runs, logs, strict=True):
         sweeps.setdefault(sweep_key(run), []).append(float(log))
     sweeps = {key: found for key, found in sweeps.items() if len(found) >= SWEEP_ROWS}

@@ -77,7 +77,13 @@ def test_regret_is_our_picks_measured_time_over_the_best() -> None:
 
 def test_a_common_error_does_not_keep_layouts_from_being_told_apart() -> None:
     """All 30 % too long, but in the right ratio: off by nothing."""
-    assert pair_spread({"a": [0.3, 0.3, 0.3]}) == (0.0, 3)
-    spread, pairs = pair_spread({"a": [0.0, 0.1], "b": [0.5, 0.5, 0.5, 0.5, 0.5]})
-    assert pairs == 11 and spread == pytest.approx(math.expm1(0.1))  # a sweep counts once
-    assert pair_spread({"a": [0.0, 0.1], "b": [0.5] * 5}, share=0.5)[0] == 0.0
+    assert pair_spread({("a",): [0.3, 0.3, 0.3]}) == (0.0, 3)
+    spread, pairs = pair_spread({("a", "x"): [0.0, 0.1], ("b", "y"): [0.5] * 5})
+    assert pairs == 11 and spread == pytest.approx(math.expm1(0.1))  # a family counts once
+    several: dict[tuple[str, ...], list[float]] = {
+        ("a", "x"): [0.0, 0.1],
+        ("b", "y"): [0.5] * 5,
+        ("b", "z"): [0.5] * 3,
+    }
+    assert pair_spread(several, share=0.5)[0] == 0.0
+    assert pair_spread(several, share=0.51)[0] == pytest.approx(math.expm1(0.1))

@@ -1,6 +1,7 @@
 """How far predictions are from measurements. Pure functions of pairs of numbers."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, combinations, pairwise
 from statistics import fmean
@@ -104,15 +105,19 @@ def _sorted_with_swaps(values: list[float]) -> tuple[list[float], int]:
     return merged + left[i:], swaps
 
 
-def pair_spread(errors: Mapping[object, Sequence[float]], share: float = 0.8) -> tuple[float, int]:
-    """How far the ratio of two runs of a group is off in this share of pairs, and the pairs.
+def pair_spread(
+    errors: Mapping[tuple[str, ...], Sequence[float]], share: float = 0.8
+) -> tuple[float, int]:
+    """How far the ratio of two runs of a sweep is off in this share of pairs, and the pairs.
 
-    `errors` are log(predicted / measured); each group counts alike, however many pairs it has.
+    `errors` are log(predicted / measured) by sweep, whose first word is its family. Each family
+    counts alike, in it each sweep, in it each pair.
     """
+    sweeps = Counter(key[0] for key in errors)
     sizes: list[tuple[float, float]] = []
-    for logs in errors.values():
+    for key, logs in errors.items():
         off = [abs(a - b) for a, b in combinations(logs, 2)]
-        sizes += [(each, 1 / len(off)) for each in off]
+        sizes += [(each, 1 / (len(off) * sweeps[key[0]])) for each in off]
     sizes.sort()
     target = share * sum(weight for _, weight in sizes)
     reached = accumulate(weight for _, weight in sizes)

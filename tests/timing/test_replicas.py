@@ -14,7 +14,8 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
-from astra.timing.replicas import BANDWIDTH_REACHED, CLIP_BYTES, Replicas, replicas_of
+from astra.timing.facts import facts
+from astra.timing.replicas import Replicas, replicas_of
 
 GPU = find_gpu("h100")[0]
 BARE = stack(settings=(), data_factor=1.0, communication_factor=1.0, optimizer_factor=1.0)
@@ -84,10 +85,14 @@ def test_context_parallel_ranks_are_copies_too() -> None:
 @pytest.mark.parametrize("group", [1, 2, 8, 16])
 def test_adam_runs_over_the_states_that_a_rank_holds(group: int) -> None:
     plan = changed(llama(), shard_group=group)
-    per_byte = held(plan) / group / (BANDWIDTH_REACHED * GPU.memory_bytes_per_s)
-    assert copies(plan).adam_s.item() == pytest.approx(per_byte * (30.0 + CLIP_BYTES))
+    per_byte = held(plan) / group / (facts().optimizer.bandwidth_fraction * GPU.memory_bytes_per_s)
+    assert copies(plan).adam_s.item() == pytest.approx(
+        per_byte * (30.0 + facts().optimizer.clip_bytes)
+    )
     small = changed(plan, moment_dtypes=("fp8", "bf16"))  # 3 + 2 bytes less, read and written
-    assert copies(small).adam_s.item() == pytest.approx(per_byte * (20.0 + CLIP_BYTES))
+    assert copies(small).adam_s.item() == pytest.approx(
+        per_byte * (20.0 + facts().optimizer.clip_bytes)
+    )
 
 
 def test_experts_are_reduced_among_the_ranks_that_hold_the_same() -> None:

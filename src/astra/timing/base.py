@@ -14,8 +14,9 @@ from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import p2p_s
+from astra.timing.facts import facts
 from astra.timing.layer import PARTS, Layers
-from astra.timing.replicas import BANDWIDTH_REACHED, Replicas, gpus_of, replicas_of
+from astra.timing.replicas import Replicas, gpus_of, replicas_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ def _offload_s(view: View) -> Floats:
     for row, kind in enumerate(layer_kinds(view.task.model).kinds):
         total += _kind_layers(row, view) * offloaded_values(view, kind) * element
     for gpu, here in gpus_of(view):
-        rate = BANDWIDTH_REACHED * gpu.node.pcie_bytes_per_s
+        rate = facts().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
         total = np.where(here, total / rate, total)
     return total
 

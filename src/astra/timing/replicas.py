@@ -14,13 +14,8 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
-
-WEIGHT_BYTES = 2.0  # the bf16 weight that the optimizer writes
-CLIP_BYTES = 8.0  # gradient norm and scaling: read twice
-HOST_BYTES = 6.0  # an offloaded parameter: its gradient over, its new weight back
-BANDWIDTH_REACHED = 0.8  # of memory and PCIe by long streaming kernels; guessed
-HOST_MEMORY_BYTES_PER_S = 150e9  # what Adam on the CPUs of a node reaches; guessed, two sockets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +114,13 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
     if (groups > 1).any():
         near, node = _near(view, groups, np.maximum(copies.stride * ranks, 1))
         scattered = scattered + all_reduce_s(grads / copies.shards, groups, near, gpu, node)
+    known = facts().optimizer
     own = copies.parameters / copies.shards
-    memory = BANDWIDTH_REACHED * gpu.memory_bytes_per_s
+    memory = known.bandwidth_fraction * gpu.memory_bytes_per_s
     streamed = adam_bytes(plans)
-    adam = own * (streamed + CLIP_BYTES) / memory
-    moved = own * HOST_BYTES / (BANDWIDTH_REACHED * gpu.node.pcie_bytes_per_s)
-    updated = own * streamed * stages.of(view.node) / HOST_MEMORY_BYTES_PER_S
+    adam = own * (streamed + known.clip_bytes) / memory
+    moved = own * known.offload_bytes / (known.bandwidth_fraction * gpu.node.pcie_bytes_per_s)
+    updated = own * streamed * stages.of(view.node) / known.host_memory_bytes_per_s
     return {
         "gather_s": gathered,
         "reduce_s": scattered,
@@ -145,4 +141,4 @@ def adam_bytes(plans: Plans) -> Floats:
     """Per parameter of a step: gradient, master and moments read, those and the weight written."""
     kept = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
     states: Floats = sum((dtype_bytes(plans, column) for column in kept), np.zeros(1))
-    return 2.0 * states + dtype_bytes(plans, "main_grads_dtype") + WEIGHT_BYTES
+    return 2.0 * states + dtype_bytes(plans, "main_grads_dtype") + facts().optimizer.weight_bytes

@@ -12,9 +12,8 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.base import StageBase, base_of
 from astra.timing.device import Used
+from astra.timing.facts import facts
 from astra.timing.layer import PARTS, LayerBook, layers_of
-
-DATA_OVERLAP_SHOWS = 0.1  # of bucketed reductions: the last bucket and gaps; guessed
 
 Rows = NDArray[np.intp]
 ALL = slice(None)
@@ -149,7 +148,7 @@ def _partly(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> F
 
     The last bucket always shows; hidden seconds slow the compute beside them.
     """
-    hidden = np.minimum(traffic * (1 - DATA_OVERLAP_SHOWS), behind)
+    hidden = np.minimum(traffic * (1 - facts().shows.data), behind)
     return traffic - np.where(overlaps, (1 - slow) * hidden, 0.0)
 
 

@@ -16,14 +16,12 @@ from astra.timing.collectives import (
     p2p_s,
     reduce_scatter_s,
 )
+from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
 from astra.timing.operators import Keys, Operator
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-TP_OVERLAP_SHOWS = 0.3  # of tensor-parallel traffic pipelined with its matrix product; guessed
-EP_OVERLAP_SHOWS = 0.15  # of all-to-all hidden behind another micro-batch; guessed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +87,8 @@ def tensor_traffic(
         products = [op for op in operators if op.wgrad_s is not None]
         ahead = sum((op.forward_s for op in products), np.zeros(1))
         back = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
-        forward = _shown(forward, ahead, gpu, TP_OVERLAP_SHOWS)
-        in_sync = _shown(in_sync, back, gpu, TP_OVERLAP_SHOWS)
+        forward = _shown(forward, ahead, gpu, facts().shows.tensor)
+        in_sync = _shown(in_sync, back, gpu, facts().shows.tensor)
     backward = in_sync + _shown(beside, 2 * wgrad, gpu)
     alone = keys.tp <= 1
     return Traffic(
@@ -169,7 +167,7 @@ def expert_traffic(
         once = once + reduce_scatter_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
     if overlap:
         both = sum((op.forward_s + op.backward_s for op in operators), np.zeros(1))
-        once = _shown(once, both / 2, gpu, EP_OVERLAP_SHOWS)
+        once = _shown(once, both / 2, gpu, facts().shows.expert)
     alone = keys.ep * keys.etp <= 1
     shown = np.where(alone, 0.0, once)
     return Traffic(forward_s=shown, backward_s=shown)

@@ -1,0 +1,40 @@
+"""Numbers that no measurement of a single kernel gives: `data/timing.toml`, with their sources."""
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from astra.files import Source, convert, parse_toml
+
+FILE = Path(__file__).parent.parent / "data" / "timing.toml"
+
+
+class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What still shows of traffic beside compute. [fraction]"""
+
+    tensor: float
+    expert: float
+    data: float
+    source: Source
+
+
+class Optimizer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes of one parameter and the rates they move at."""
+
+    bandwidth_fraction: float
+    host_memory_bytes_per_s: float
+    weight_bytes: float
+    clip_bytes: float
+    offload_bytes: float
+    source: Source
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    shows: Shows
+    optimizer: Optimizer
+
+
+@cache
+def facts() -> Facts:
+    return convert(parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), Facts, FILE.name)

@@ -68,3 +68,24 @@ def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) ->
     assert (runs.stages.count.sum(axis=1) == plans.pp).all()
     full, few = (filled_fraction(v, memory_of(v, STACK), STACK) for v in (apart, runs))
     assert full == pytest.approx(few, rel=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v2-lite"])
+def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: str) -> None:
+    """What is shared by plans that differ in recompute and offload depends on neither."""
+    cluster, _ = parse_gpus("h100:16")
+    task = Task(model=find_model(model), cluster=cluster)
+    space = Space(Question(task, 32, 4096, precision=precision))
+    dice = np.random.default_rng(3)
+    for table in enumerate_plans(space):
+        rows = np.flatnonzero(judge(table, task, rules_for(task.runtime)).allowed)
+        if len(rows) > 60:
+            break
+    some = table.take(np.sort(dice.choice(rows, 60, replace=False)))
+    assert len(set(some.offload_optimizer_fraction)) > 1
+    together = bulk_of(some, task, STACK)
+    for row in range(len(some)):
+        alone = bulk_of(some.take([row]), task, STACK)
+        assert alone.filled_fraction[0] == pytest.approx(together.filled_fraction[row], rel=1e-9)
+        assert alone.bound_s[0] == pytest.approx(together.bound_s[row], rel=1e-9)

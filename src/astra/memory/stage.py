@@ -45,7 +45,10 @@ class Memory:
 
     @property
     def weights_bytes(self) -> Floats:
-        return self.part("weights")
+        found = self.part("weights")
+        if self.offload_fraction.any():
+            found = found + np.where(self.offload_fraction > 0, self.part("offload"), 0.0)
+        return found
 
     @property
     def gradients_bytes(self) -> Floats:
@@ -81,6 +84,7 @@ class Memory:
         found += self.working_bytes
         if self.offload_fraction.any():
             found -= self.offloaded_states_bytes
+            found += np.where(self.offload_fraction > 0, self.part("offload"), 0.0)
         return found
 
 
@@ -120,6 +124,7 @@ def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     held = states(view, stack)
     found = {
         "weights": held.weights_bytes,
+        "offload": held.offload_bytes,
         "gradients": held.gradients_bytes,
         "optimizer": held.optimizer_bytes,
         "flying": in_flight(view.plans, view.stages),

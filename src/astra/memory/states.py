@@ -23,6 +23,7 @@ class States:
     """Bytes of one GPU of each stage. (pipeline, run, plan)"""
 
     weights_bytes: Floats
+    offload_bytes: Floats  # more of them where an optimizer on the host cannot write fp8
     gradients_bytes: Floats
     optimizer_bytes: Floats  # on the GPU or on the host
 
@@ -51,26 +52,33 @@ def states(view: View, stack: Stack) -> States:
         dense = sharded(held.dense * bytes_each, dense_group, from_level)
         return dense + sharded(held.experts * bytes_each, expert_group, from_level)
 
-    weights = both(_weight_bytes(plans), 3)
-    if task.runtime == "fsdp":  # fp32 shards are weight and master in one; bf16 is gathered
-        whole = np.where(level >= 3, 0.0, both(_weight_bytes(plans), 4))
-        weights = both(np.full(len(plans), 4.0), 2) + np.where(level >= 2, whole, 0.0)
+    def weights(offloaded: bool) -> Floats:
+        each = _weight_bytes(plans, offloaded)
+        if task.runtime != "fsdp":
+            return both(each, 3)
+        # fp32 shards are weight and master in one; bf16 is gathered
+        whole = np.where(level >= 3, 0.0, both(each, 4))
+        return both(np.full(len(plans), 4.0), 2) + np.where(level >= 2, whole, 0.0)
+
+    plain = weights(False)
     own = np.where(level >= 1, stack.gradient_shard_bytes, 0.0)
     return States(
-        weights_bytes=weights,
+        weights_bytes=plain,
+        offload_bytes=weights(True) - plain,
         gradients_bytes=both(_gradient_bytes(plans, task) + stack.gradient_bytes, 2),
         optimizer_bytes=both(_optimizer_bytes(plans, task) + own, 1),
     )
 
 
-def _weight_bytes(plans: Plans) -> Floats:
+def _weight_bytes(plans: Plans, offloaded: bool) -> Floats:
     """bf16 or fp16 weights. fp8 keeps an fp8 copy and its transpose, and where the optimizer can
     write fp8 weights itself (`--fp8-param-gather`), nothing else.
     """
     full = is_word(plans, "precision", "fp32")
     delayed = is_word(plans, "fp8_recipe", "delayed")
     direct = ~is_word(plans, "sharding", "none")
-    direct &= (plans.offload_optimizer_fraction == 0) | delayed
+    if offloaded:
+        direct &= delayed
     eight = is_word(plans, "precision", "fp8")
     four = is_word(plans, "precision", "fp4")
     return np.select([full, eight & direct, eight, four], [4.0, 2.0, 4.0, FP4_WEIGHT_BYTES], 2.0)

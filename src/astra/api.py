@@ -104,6 +104,13 @@ def plan(
         raise InputError(
             "the search takes one GPU type so far; give one, or price a mixed plan with predict."
         )
+    if objective == "gpus" and use_all:
+        raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
+    if min_tokens_per_s and objective != "gpus":
+        raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")
+    if shape.max_positions is not None and seq_len > shape.max_positions:
+        limit = f"the {shape.max_positions:,} positions {shape.name} was made for"
+        notes = (*notes, f"{seq_len:,} tokens are beyond {limit}")
     if max_gpus is not None:
         machines = msgspec.structs.replace(machines, max_gpus=max_gpus)
     software = find_stack(stack or STACKS.get(runtime, "megatron"))

@@ -3,12 +3,13 @@
 Fewer GPUs than given are used when that is faster (1, 2, 4 inside a node, then whole nodes)."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra.cli.options import RUNTIMES, add_cluster_options, number, thousands, whole, word
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import note, print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,10 +122,35 @@ def _batch(text: str, seq_len: int) -> int:
     if unit != "tokens" or not digits.replace(".", "", 1).isdecimal():
         raise InputError(f"--global-batch {text}: use a number of samples, or 4M-tokens.")
     tokens = float(digits) * scale
-    samples = round(tokens / seq_len)
-    if not 1 <= samples <= 10**7:
-        raise InputError(f"--global-batch {text}: that is {samples} samples of {seq_len} tokens.")
+    wanted = tokens / seq_len
+    if not 1 <= round(wanted) <= 10**7:
+        raise InputError(
+            f"--global-batch {text}: that is {wanted:.2g} samples of {seq_len} tokens."
+        )
+    samples = _even(wanted)
+    note(
+        f"--global-batch {text}: {samples:,} samples of {seq_len:,} tokens, "
+        f"{samples * seq_len / 1e6:.3g}M in all; a batch of {round(wanted):,} divides less well"
+        if samples != round(wanted)
+        else f"--global-batch {text}: {samples:,} samples of {seq_len:,} tokens"
+    )
     return samples
+
+
+def _even(wanted: float) -> int:
+    """The number within 7 % that most powers of two divide; the nearest of those.
+
+    >>> _even(4e6 / 8192), _even(1e6 / 8192), _even(3.2)
+    (512, 128, 3)
+    """
+    low, high = math.ceil(wanted * 0.93), math.floor(wanted * 1.07)
+    power = 1 << (max(high, 1).bit_length() - 1)
+    while power > 1:
+        nearest = max(round(wanted / power), 1) * power
+        if low <= nearest <= high:
+            return nearest
+        power //= 2
+    return round(wanted)
 
 
 def _keep(path: Path, answer: object) -> None:

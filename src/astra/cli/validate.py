@@ -1,7 +1,8 @@
 """Predictions against measured runs: step time, memory and ranking, with every error shown.
 
 A run is a row of a CSV file; unknown cells are empty, and what must be assumed for one is listed
-with the run. The score is the mean over families of runs of their mean error."""
+with the run. The score is the mean over families of their mean |log(predicted / measured)|, as a
+fraction."""
 
 import argparse
 import sys

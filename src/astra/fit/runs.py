@@ -1,6 +1,7 @@
 """Measured runs out of CSV files: a plan and its figures each, or the reason why not."""
 
 import csv
+import difflib
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,9 +23,20 @@ MOST_ROWS = 200_000
 GIB = 2**30
 KINDS = ("allocated", "reserved", "device")
 
-# Without these columns a file is no table of runs; all others may be missing.
+# Without the first of these a file is no table of runs; the others are known and may be missing.
 NEEDED = ("row_id", "model", "num_layers", "hidden_size", "seq_len", "global_batch",
           "measured_step_time_s")  # fmt: skip
+COLUMNS = (*NEEDED, "source", "source_date", "framework", "framework_version", "ffn_hidden_size",
+           "num_heads", "num_kv_heads", "head_dim", "vocab_size", "gated_mlp", "num_experts",
+           "top_k", "dense_layers", "moe_ffn_hidden", "shared_experts", "mla", "gpu_id", "num_gpus",
+           "gpus_per_node", "interconnect", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
+           "micro_batch", "zero_stage", "sequence_parallel", "recompute", "precision",
+           "flash_attention", "overlap", "measured_peak_memory_GiB", "memory_kind", "notes",
+           "source_family", "completeness", "pipelines", "gpu", "causal_flop_convention",
+           "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "measured_mfu", "provenance",
+           "task", "arch_from", "derived_fields", "gpu_norm", "missing",
+           "check_model_tflops_causal", "check_mfu_vs_bf16_peak", "intra_node",
+           "inter_node_gbps", "status", "usable")  # fmt: skip
 ONE_TYPE = ("gpu_id", "num_gpus")
 MIXED = ("pipelines",)
 
@@ -116,9 +128,22 @@ def _check_header(header: list[str], where: str) -> None:
         if name not in header:
             hint = did_you_mean(name, header) or f"The first columns are {shorten(header[:6])}."
             raise InputError(f"{where}: the column {name} is missing. {hint}")
+    for name in header:
+        _check_spelling(name, header, where)
     twice = {name for name in header if name and header.count(name) > 1}
     if twice:
         raise InputError(f"{where}: the column {shorten(min(twice))} is there twice.")
+
+
+def _check_spelling(name: str, header: list[str], where: str) -> None:
+    """A column that nobody reads, but for one letter, is a mistake; others are someone's notes."""
+    if not name or name in COLUMNS:
+        return
+    missing = [known for known in COLUMNS if known not in header]
+    near = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
+    if near or name.lower() in missing:
+        right = near[0] if near else name.lower()
+        raise InputError(f"{where}: no column {shorten(name)} is known. Did you mean {right}?")
 
 
 def _run(row: dict[str, str], row_id: str) -> Run:

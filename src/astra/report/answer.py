@@ -76,7 +76,11 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         if saved is None
         else f"Kept in {saved}. Next:",
         f"  astra explain {next_file}",
-        f"  astra export {next_file} --to megatron --out job",
+        *(
+            [f"  astra export {next_file} --to megatron --out job"]
+            if best.plan.runtime in ("megatron", "flagscale")
+            else []
+        ),
     ]
 
 
@@ -143,7 +147,11 @@ def _table(plans: tuple[Priced, ...]) -> "RenderableType":
 
 
 def _nothing(answer: Answer, why: NothingFits) -> list["RenderableType"]:
-    lines: list[RenderableType] = ["No plan fits.", funnel(answer), f"Binding: {why.binding}."]
+    lines: list[RenderableType] = [
+        "No plan fits." if why.closest else "No plan is left.",
+        funnel(answer),
+        f"Binding: {why.binding}.",
+    ]
     if why.closest is not None:
         lines.append(f"Closest: {why.closest.summary}.")
     lines += [

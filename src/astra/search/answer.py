@@ -141,7 +141,19 @@ def fewest_gpus(
         best = _best(replace(wanted, top=1), _with_gpus(wanted.space, counts[middle]), progress)
         reached = best.plans is not None and tokens / best.step_s[0] >= tokens_per_s
         low, high = (low, middle) if reached else (middle + 1, high)
-    return answer(replace(wanted, space=_with_gpus(wanted.space, counts[low])), request, progress)
+    found = answer(replace(wanted, space=_with_gpus(wanted.space, counts[low])), request, progress)
+    return _reaching(found, tokens_per_s, cap)
+
+
+def _reaching(found: Answer, tokens_per_s: float, cap: int) -> Answer:
+    """Without the plans that stay below; all of them, with a word, where none reaches it."""
+    enough = tuple(plan for plan in found.plans if plan.tokens_per_s >= tokens_per_s)
+    if enough or not found.plans:
+        return msgspec.structs.replace(found, plans=enough)
+    said = found.request.get("notes")
+    notes = [*(said if isinstance(said, list) else [])]
+    notes.append(f"no plan on up to {cap:,} GPUs reaches {tokens_per_s:,.0f} tokens/s; the fastest")
+    return msgspec.structs.replace(found, request=found.request | {"notes": notes})
 
 
 def _plans(best: Best, task: Task) -> list[Plan]:

@@ -116,7 +116,7 @@ def _priced(
         host_memory_bytes=_host_bytes(plan, held, row),
         checkpoint_bytes=checkpoint_bytes(plan),
         provenance=origin,
-        warnings=_warnings(plan, memory),
+        warnings=_warnings(plan, memory, margin),
     )
 
 
@@ -252,13 +252,13 @@ def _source_kind(source: str) -> str:
     return "fitted" if "fitted" in source else head
 
 
-def _warnings(plan: Plan, memory: PlanMemory) -> tuple[str, ...]:
+def _warnings(plan: Plan, memory: PlanMemory, margin: float) -> tuple[str, ...]:
     found = []
     if not memory.fits:
         found.append(
             f"does not fit: stage {memory.worst_stage} needs "
             f"{memory.reserved_bytes / 2**30:.1f} GiB, "
-            f"{memory.usable_bytes / 2**30:.1f} GiB are usable"
+            f"{memory.usable_bytes * (1 - margin) / 2**30:.1f} GiB are usable beside the margin"
         )
     limit = plan.model.max_positions
     if limit is not None and plan.seq_len > limit:

@@ -146,6 +146,10 @@ DIMENSIONS = (
 )
 NAMES = {dimension.name: dimension for dimension in DIMENSIONS}
 SETTABLE = tuple(name for name in NAMES if name != "layers")  # how layers are shared out is ours
+SHORT = {
+    "mb": "micro_batch",
+    "offload_optimizer": "offload_optimizer_fraction",
+}  # as plans are told
 INTEGERS = frozenset(
     ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
 )
@@ -182,6 +186,7 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
+        name = SHORT.get(name, name)
         if not equals or not values.strip():
             raise InputError(f"--set {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
         if name not in SETTABLE:

@@ -1,0 +1,64 @@
+"""What `astra plan` makes of its goals and batches: nothing is dropped without a word."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import astra
+from astra.cli.main import run
+from astra.errors import InputError
+from astra.fit.runs import parse_runs
+
+SMALL: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
+JOB = ["plan", "llama-3-8b", "--gpus", "h100:16", "--seq-len", "8k"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "samples"), [("4M-tokens", 512), ("1M-tokens", 128), ("524k-tokens", 64)]
+)
+def test_tokens_become_a_batch_that_divides_and_say_so(
+    tokens: str, samples: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*JOB, "--global-batch", tokens]) == 0
+    told = capsys.readouterr()
+    assert f"of {samples} x 8,192 tokens" in told.out.replace("\n", " ")
+    assert f"{samples} samples of 8,192 tokens" in told.err
+
+
+def test_goals_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InputError, match="--use-all forbids it"):
+        astra.plan("llama-3-8b", **SMALL, objective="gpus", use_all=True)
+    with pytest.raises(InputError, match="--objective gpus"):
+        astra.plan("llama-3-8b", **SMALL, min_tokens_per_s=1000.0)
+
+
+def test_a_throughput_out_of_reach_is_said_and_one_within_is_kept() -> None:
+    most = astra.plan("llama-3-8b", **SMALL)
+    assert most.best is not None
+    beyond = astra.plan("llama-3-8b", **SMALL, objective="gpus", min_tokens_per_s=1e9)
+    assert any("reaches 1,000,000,000 tokens/s" in str(note) for note in beyond.request["notes"])  # type: ignore[attr-defined]
+    floor = most.best.tokens_per_s / 2
+    within = astra.plan("llama-3-8b", **SMALL, objective="gpus", min_tokens_per_s=floor)
+    assert within.plans and all(plan.tokens_per_s >= floor for plan in within.plans)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("model", ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
+def test_every_plan_of_an_answer_fits(model: str, precision: str) -> None:
+    found = astra.plan(model, gpus="h100:64", global_batch=256, seq_len=4096, precision=precision)
+    assert found.plans and all(plan.memory.fits for plan in found.plans)
+
+
+def test_a_misspelt_column_of_runs_is_named() -> None:
+    header = "row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus"
+    with pytest.raises(InputError, match="Did you mean tp"):
+        parse_runs(f"{header},tpp,measured_step_time_s\n", "runs.csv")
+    assert parse_runs(f"{header},remarks,measured_step_time_s\n", "runs.csv").runs == ()
+
+
+def test_the_published_tables_have_no_misspelt_column() -> None:
+    folder = Path(__file__).parents[2] / "validation" / "runs"
+    for name in ("one-type.csv", "mixed.csv"):
+        header = (folder / name).read_text(encoding="utf-8").splitlines()[0]
+        assert parse_runs(header + "\n", name).runs == ()

@@ -268,6 +268,14 @@ def test_against_tells_the_seconds_and_where_they_go() -> None:
     assert sum(against.plan.parts_s.values()) == pytest.approx(against.plan.slower_s)
 
 
+def test_against_takes_a_plan_as_tables_name_it() -> None:
+    best = found().best
+    assert best is not None
+    against = found().explain(against=best.summary, quick=True).against
+    assert against is not None and "as fast" in against.sentence
+    assert {"tp", "pp", "mb"} <= {setting.partition("=")[0] for setting in against.settings}
+
+
 def test_against_the_best_plans_own_settings_is_as_fast() -> None:
     best = found().plans[0].plan
     tp = best.pipelines[0].segments[0].tp

@@ -1,5 +1,6 @@
 """Why not the best plan with other settings."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,27 @@ from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.settle import Wish, settle
 from astra.strategy.space import NAMES, Question, Space, parse_set
 
+# How a plan is told, and the setting it means.
+TOLD = {
+    r"\b(tp|pp|dp|vpp|cp|ep|etp|mb|recompute) (?=\S)": r"\1=",
+    r"\bsharded (\w+)": r"sharding=\1",
+    r"\bin groups of (\d+)": r"shard_group=\1",
+    r"\bep-overlap\b": "overlap_ep=true",
+    r"\boffload optimizer\b": "offload_optimizer=1",
+    r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
+}
 WISHES = tuple(Wish.__dataclass_fields__)
 GIB = 2**30
 
 
 def settings_in(text: str) -> tuple[str, ...]:
-    """`tp=4 pp=8` as settings, checked as --set checks them."""
+    """`tp=4 pp=8`, or a plan as tables name it, as settings, checked as --set checks them.
+
+    >>> settings_in("tp 4 pp 2 mb 1 sharded parameters ep-overlap offload optimizer")
+    ('tp=4', 'pp=2', 'mb=1', 'sharding=parameters', 'overlap_ep=true', 'offload_optimizer=1')
+    """
+    for told, meant in TOLD.items():
+        text = re.sub(told, meant, text)
     words = tuple(text.split())
     if not words:
         raise InputError('--against "": give settings, --against "tp=4 pp=8".')

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.profile.session import Progress, Session
+    from astra.profile.sitting import Progress, Sitting
 
 EXAMPLES = """\
 examples:
@@ -85,8 +85,8 @@ def _list(families: tuple[str, ...], world: int, as_json: bool) -> int:
 def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
     from astra.errors import InputError
     from astra.profile.machine import describe, load_torch, under_load
-    from astra.profile.session import Session, gpu_measure
     from astra.profile.shapes import list_of
+    from astra.profile.sitting import Sitting, gpu_measure
     from astra.profile.store import continue_profile
 
     minutes = _minutes(options.minutes)
@@ -102,7 +102,7 @@ def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
     measure, alive = gpu_measure(torch, options.device)
     if options.device == "cuda":
         profile.machine["under_load"] = under_load(torch)
-    session = Session(
+    sitting = Sitting(
         path=path,
         profile=profile,
         measure=measure,
@@ -110,24 +110,24 @@ def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
         seconds=60 * minutes,
         retry_errors=options.retry_errors,
     )
-    return _measure(session, wanted, options.json)
+    return _measure(sitting, wanted, options.json)
 
 
-def _measure(session: "Session", wanted: list[Any], as_json: bool) -> int:
-    """Runs a session, shows how it goes, and says how it went."""
-    from astra.profile.session import DeviceLostError
+def _measure(sitting: "Sitting", wanted: list[Any], as_json: bool) -> int:
+    """Runs a sitting, shows how it goes, and says how it went."""
+    from astra.profile.sitting import DeviceLostError
 
     with _shown(len(wanted)) as told:
-        session.told = told
+        sitting.told = told
         try:
-            progress = session.run(wanted)
+            progress = sitting.run(wanted)
         except DeviceLostError as error:
             sys.stderr.write(
                 f"astra: the GPU stopped answering at {error}. What was measured is in "
-                f"{session.path}; the same command goes on behind that measurement.\n"
+                f"{sitting.path}; the same command goes on behind that measurement.\n"
             )
             return 1
-    _tell(session.path, progress, as_json)
+    _tell(sitting.path, progress, as_json)
     return 130 if progress.stopped == "interrupted" else 0
 
 
@@ -208,8 +208,8 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
     from astra.errors import InputError
     from astra.profile.links import Links
     from astra.profile.machine import describe, load_torch
-    from astra.profile.session import Session
     from astra.profile.shapes import list_of
+    from astra.profile.sitting import Sitting
     from astra.profile.store import Profile, continue_profile
 
     minutes = _minutes(options.minutes)
@@ -235,7 +235,7 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
         if refused is not None:
             raise InputError(refused)
         profile.entries = entries
-        session = Session(
+        sitting = Sitting(
             path=Path(options.out),
             profile=profile,
             measure=links.measure,
@@ -247,8 +247,8 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
         )
         wanted = list_of(families, world, per_node, small=options.device == "cpu")
         if first:
-            return _measure(session, wanted, options.json)
-        session.run(wanted)
+            return _measure(sitting, wanted, options.json)
+        sitting.run(wanted)
         return 0
     finally:
         links.close()

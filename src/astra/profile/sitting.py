@@ -1,4 +1,4 @@
-"""A session of measuring: what is left of the list, one after the other, until the time is up."""
+"""A sitting of measuring: what is left of the list, one after the other, until the time is up."""
 
 import gc
 import time
@@ -21,11 +21,11 @@ class DeviceLostError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Where a session stands."""
+    """Where a sitting stands."""
 
     total: int
     done: int = 0  # of the list, measured now or before
-    measured: int = 0  # in this session
+    measured: int = 0  # in this sitting
     failed: int = 0
     seconds: float = 0.0
     now: str = ""
@@ -33,7 +33,7 @@ class Progress:
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class Sitting:
     """Measures into a file. `measure` times one thing or raises."""
 
     path: Path
@@ -42,7 +42,7 @@ class Session:
     alive: Callable[[], bool]
     seconds: float
     told: Callable[[Progress], None] = lambda _: None
-    agree: Callable[[Any], Any] = lambda said: said  # between the processes of one session
+    agree: Callable[[Any], Any] = lambda said: said  # between the processes of one sitting
     clock: Callable[[], float] = time.monotonic
     writes: bool = True  # one process of several writes
     retry_errors: bool = False

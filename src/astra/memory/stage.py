@@ -88,27 +88,55 @@ class Memory:
         return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """What a stage holds for its micro-batches, before one asks how many. (pipeline, run, plan)"""
+
+    base: dict[str, Floats]  # of the distinct plans but for recompute and offload
+    rows: NDArray[np.intp]
+    kept_bytes: Floats  # per micro-batch in flight
+    gone_bytes: Floats  # likewise, to the host
+    resident_bytes: Floats  # of the gone, on the GPU at any time
+    working_bytes: Floats  # of the layer at work
+
+    def part(self, name: str) -> Floats:
+        """A column of the base, for every plan."""
+        return self.base[name][..., self.rows]
+
+
+def loads_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Loads:
+    """What every run holds; `shared` where what plans share is counted already."""
+    base = shared or memory_base(view, stack)
+    kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
+    working += base["inside"][..., view.rows]
+    return Loads(
+        base=base,
+        rows=view.rows,
+        kept_bytes=kept,
+        gone_bytes=gone,
+        resident_bytes=resident,
+        working_bytes=working,
+    )
+
+
 def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Memory:
     """Memory of every run of a table of plans.
 
     What plans share that differ only in recompute and offload is counted once; `shared` where
     it is already.
     """
-    rows = view.rows
-    base = shared or memory_base(view, stack)
-    kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
-    flying = base["flying"][..., rows]
-    activations = kept * flying
+    loads = loads_of(view, stack, shared)
+    flying, working = loads.part("flying"), loads.working_bytes
+    activations = loads.kept_bytes * flying
     offloaded = np.zeros(1)
     if view.plans.offload_activations.any():
-        offloaded = gone * flying
-        activations += np.minimum(resident, offloaded)
-    working += base["inside"][..., rows]
-    logits = base["logits"][..., rows]
+        offloaded = loads.gone_bytes * flying
+        activations += np.minimum(loads.resident_bytes, offloaded)
+    logits = loads.part("logits")
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
     return Memory(
-        base=base,
-        rows=rows,
+        base=loads.base,
+        rows=loads.rows,
         offload_fraction=view.plans.offload_optimizer_fraction,
         activations_bytes=activations,
         offloaded_bytes=offloaded,

@@ -416,7 +416,7 @@ def recompute_settings(
     uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
     if question.task.runtime in ("fsdp", "deepspeed"):
         uniform, block = 1, 0
-    some = [Recompute("selective", 0, modules) for modules in _module_sets(question)]
+    some = [Recompute("selective", 0, modules) for modules in module_sets(question)]
     whole = _codes((Recompute(), *some))
     codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
     codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
@@ -444,7 +444,7 @@ def _useful_modules(model: Model) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module in useful)
 
 
-def _module_sets(question: Question) -> list[tuple[str, ...]]:
+def module_sets(question: Question) -> list[tuple[str, ...]]:
     """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
     if question.task.runtime == "deepspeed":
         return []

@@ -1,0 +1,299 @@
+"""The best pipeline over several GPU types, exactly: bound by labels, simulate what can win."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.memory.stage import memory_of
+from astra.search.bulk import filled_fraction
+from astra.search.mixed.cells import (
+    Cell,
+    Kind,
+    cells_of,
+    legal_kinds,
+    plans_table,
+    speed_bounds_s,
+)
+from astra.search.mixed.labels import (
+    Cellar,
+    Ends,
+    Labels,
+    Limits,
+    TooMany,
+    live_states,
+    rounds,
+)
+from astra.search.mixed.tables import FIRST, INSIDE, LAST, Tables, stage_tables
+from astra.search.step import step_s
+from astra.strategy.plans import Floats, Ints, Plans
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Space
+from astra.strategy.view import view_of
+from astra.timing.layer import LayerBook
+from astra.timing.stage import stage_base, stage_times
+
+BEAM = 400  # labels a round of the first try
+RISE = 1.15  # of the time that a first plan is looked for under
+SCOUTED = 8  # cells that the first try looks at together
+ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
+BATCH = 512  # pipelines that are simulated together
+MOST_BOUNDED = 400_000  # labels of a round with dominance
+MOST_LISTED = 150_000  # and without
+TOGETHER = 16  # cells whose tables are priced at once
+
+Made = list[tuple[Labels, Ends]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Where the candidates went."""
+
+    cells: int = 0
+    closed: int = 0  # cells that a bound on their speed closes
+    labels: int = 0
+    listed: int = 0  # whole pipelines whose bound is below the best
+    simulated: int = 0
+    out_of_memory: int = 0
+    removed_by_rule: dict[str, int] = field(default_factory=dict)
+    open_s: float = np.inf  # least bound of what was left open
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One simulated plan."""
+
+    step_s: float
+    cell: Cell
+    plans: Plans  # a table of one
+
+
+class MixedFinder:
+    """One search over cells; keeps the best plan of each cell it met."""
+
+    def __init__(
+        self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, limit_s: float
+    ) -> None:
+        self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
+        self.question, self.task = space.question, space.question.task
+        self.book, self.tally = LayerBook(), Tally()
+        self.limit_s = limit_s  # a step that is known already
+        self.found: dict[Cell, Found] = {}
+        model = self.task.model
+        self.limits = Limits(
+            cluster=self.task.cluster,
+            layers=model.layers,
+            tied=model.tied_embeddings or self.question.mtp_layers > 0,
+            use_all=self.question.use_all,
+        )
+
+    def run(self, built_in: Sequence[Rule]) -> list[Found]:
+        """The best plans found, the very best of the space first (but for `tally.open_s`)."""
+        cells = legal_kinds(self.space, cells_of(self.space), built_in)
+        self.tally.cells = len(cells)
+        if cells:
+            speeds = speed_bounds_s(self.space, cells, self.stack, self.book)
+            order = np.argsort(speeds, kind="stable")
+            cells, speeds = [cells[row] for row in order], speeds[order]
+            self._first(cells, speeds)
+            self._all(cells, speeds)
+        return sorted(self.found.values(), key=lambda each: each.step_s)
+
+    def _first(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
+        """A time to beat, by beams under a limit that rises until a plan appears."""
+        goal = float(speeds[0]) * RISE
+        while True:
+            goal = min(goal, self.limit_s)
+            rows = np.flatnonzero(speeds < goal)[: 4 * SCOUTED]
+            for tables in self._tables([cells[row] for row in rows], goal):
+                self._scout(tables, min(goal, self.limit_s))
+            if self.found or goal >= self.limit_s or goal > 1e3 * float(speeds[0]):
+                return
+            goal *= RISE
+
+    def _tables(
+        self, cells: list[tuple[Cell, list[Kind]]], limit_s: float
+    ) -> Iterator[Tables]:
+        """Tables for no more layers a stage than the limit allows, of some cells at a time."""
+        for start in range(0, len(cells), TOGETHER):
+            some = cells[start : start + TOGETHER]
+            mosts = self._most_layers(some, min(limit_s, self.limit_s))
+            items = [(cell, kinds, most) for (cell, kinds), most in zip(some, mosts, strict=True)]
+            items = [item for item in items if item[2].any()]
+            if items:
+                yield from stage_tables(self.space, self.stack, self.margin, self.book, items)
+
+    def _most_layers(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> list[Ints]:
+        """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
+        alone = [(cell, [kind]) for cell, kinds in cells for kind in kinds]
+        speeds = speed_bounds_s(self.space, alone, self.stack, self.book)
+        layers, found, at = self.task.model.layers, [], 0
+        for _, kinds in cells:
+            own = speeds[at : at + len(kinds)]  # K x layers x seconds / stages
+            each = own * np.array([kind.most for kind in kinds]) / layers
+            most = np.floor(limit_s / each) if np.isfinite(limit_s) else np.full(len(own), np.inf)
+            found.append(np.minimum(most, layers - 1).astype(np.int64))
+            at += len(kinds)
+        return found
+
+    def _scout(self, tables: Tables, limit_s: float) -> None:
+        made: Made = []
+        for labels, ends in rounds(
+            Cellar(tables, self.limits, limit_s), width=BEAM, most=MOST_BOUNDED
+        ):
+            made.append((labels, ends))
+            self.tally.labels += len(labels)
+        self._try_best(tables, made)
+
+    def _all(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
+        """Every cell, the most promising first, until none can be faster."""
+        for start in range(0, len(cells), TOGETHER):
+            some = [
+                cells[row]
+                for row in range(start, min(start + TOGETHER, len(cells)))
+                if speeds[row] < self.limit_s
+            ]
+            if not some:
+                break
+            self.tally.closed += len(some)
+            for tables in self._tables(some, self.limit_s):
+                self._solve(tables)
+        self.tally.closed = self.tally.cells - self.tally.closed
+
+    def _solve(self, tables: Tables) -> None:
+        """One cell: bounds with dominance, then all that is below the best."""
+        while True:
+            before = self.limit_s
+            cellar, made = Cellar(tables, self.limits, self.limit_s), []
+            try:
+                for labels, ends in rounds(cellar, most=MOST_BOUNDED):
+                    made.append((labels, ends))
+                    self.tally.labels += len(labels)
+            except TooMany as stop:
+                self._left_open(stop.bound_s)
+                self._scout(tables, self.limit_s)
+                return
+            if not any(len(ends.parent) for _, ends in made):
+                return
+            self._try_best(tables, made)
+            if self.limit_s >= before:
+                break
+        self._list(tables, cellar, made)
+
+    def _left_open(self, bound_s: float) -> None:
+        self.tally.open_s = min(self.tally.open_s, bound_s)
+
+    def _list(self, tables: Tables, cellar: Cellar, made: Made) -> None:
+        """Every pipeline of the cell whose bound is below the best, simulated."""
+        live = live_states(cellar, made, self.limit_s)
+        least = min(float(ends.bound_s.min(initial=np.inf)) for _, ends in made)
+        every: Made = []
+        try:
+            for labels, ends in rounds(cellar, live=live, most=MOST_LISTED):
+                every.append((labels, ends))
+                self.tally.labels += len(labels)
+        except TooMany:
+            self._left_open(least)
+            return
+        self._simulate_all(tables, every)
+
+    def _try_best(self, tables: Tables, made: Made) -> None:
+        """The most promising pipelines of a pass, for a time to beat."""
+        bounds = np.concatenate([ends.bound_s for _, ends in made] or [np.zeros(0)])
+        if not len(bounds):
+            return
+        limit = np.sort(bounds)[: ENOUGH][-1]
+        some = [
+            (labels, _of(ends, np.flatnonzero(ends.bound_s <= limit))) for labels, ends in made
+        ]
+        self._simulate_all(tables, some)
+
+    def _simulate_all(self, tables: Tables, made: Made) -> None:
+        """By bound, until none beats the best."""
+        depth = np.concatenate([np.full(len(ends.parent), at) for at, (_, ends) in enumerate(made)])
+        row = np.concatenate([np.arange(len(ends.parent)) for _, ends in made])
+        bound = np.concatenate([ends.bound_s for _, ends in made])
+        self.tally.listed += len(bound)
+        order = np.argsort(bound, kind="stable")
+        for start in range(0, len(order), BATCH):
+            some = order[start : start + BATCH]
+            some = some[bound[some] < self.limit_s]
+            if not len(some):
+                return
+            plans = concatenated(self.space, tables, made, depth[some], row[some])
+            self._simulate(tables.cell, plans)
+
+    def _simulate(self, cell: Cell, plans: Plans) -> None:
+        for rule in self.rules:
+            held = rule.holds(plans, self.task)
+            if not held.all():
+                lost = int((~held).sum())
+                known = self.tally.removed_by_rule
+                known[rule.name] = known.get(rule.name, 0) + lost
+                plans = plans.take(np.flatnonzero(held))
+        if not len(plans):
+            return
+        view = view_of(plans, self.task, every_stage=True)
+        filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+        times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
+        steps = step_s(plans, view.stages, times)
+        self.tally.simulated += len(plans)
+        self.tally.out_of_memory += int((filled > 1 - self.margin).sum())
+        steps = np.where(filled <= 1 - self.margin, steps, np.inf)
+        best = int(steps.argmin())
+        known_s = self.found[cell].step_s if cell in self.found else np.inf
+        if steps[best] < known_s:
+            self.found[cell] = Found(float(steps[best]), cell, plans.take([best]))
+            self.limit_s = min(self.limit_s, float(steps[best]))
+
+
+def _of(ends: Ends, rows: Ints) -> Ends:
+    return Ends(ends.parent[rows], ends.kind[rows], ends.bound_s[rows])
+
+
+def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Ints) -> Plans:
+    """Pipelines as a table of plans: `row` of the ends of round `depth`. A slot per stage."""
+    most = int(depth.max()) + 2
+    names = ("gpu", "stages", "layers", "tp", "recompute", "recompute_layers")
+    slots = {name: np.zeros((most, len(row)), np.int64) for name in names}
+    slots["tp"] += 1
+    slots["recompute_modules"] = np.full_like(slots["gpu"], tables.cell.recompute.module_bits)
+    kind, size, parent = (np.zeros(len(row), np.int64) for _ in range(3))
+    for at in range(most - 2, -2, -1):  # the round whose labels a stage is put on; -1: the last
+        starts, goes_on = depth == at, depth > at
+        if starts.any():
+            labels, ends = made[at]
+            parent[starts], kind[starts] = ends.parent[row[starts]], ends.kind[row[starts]]
+            size[starts] = labels.left[parent[starts]]
+        if goes_on.any():
+            labels = made[at + 1][0]
+            kind[goes_on], size[goes_on] = labels.kind[parent[goes_on]], labels.layers[
+                parent[goes_on]
+            ]
+            parent[goes_on] = labels.parent[parent[goes_on]]
+        here = np.flatnonzero(depth >= at)
+        _place(slots, tables, here, depth[here] - at, kind[here], size[here], at)
+    slots["recompute_modules"] *= slots["stages"]
+    tensor = (slots["tp"] > 1).any(axis=0)
+    which = np.zeros(len(row), np.int64)
+    return plans_table(space.question, [tables.cell], which, slots, tensor)
+
+
+def _place(
+    slots: dict[str, Ints], tables: Tables, here: Ints, slot: Ints, kind: Ints, size: Ints, at: int
+) -> None:
+    """Writes one stage of each of these plans: the one that is `at + 2` from the end."""
+    flying = min(tables.cell.micro_batches, at + 2)
+    pools = np.array([each.pool for each in tables.kinds])
+    tps = np.array([each.tp for each in tables.kinds])
+    slots["gpu"][slot, here], slots["tp"][slot, here] = pools[kind], tps[kind]
+    slots["stages"][slot, here], slots["layers"][slot, here] = 1, size
+    inside = tables.at(LAST if at < 0 else INSIDE, flying)
+    first = tables.at(FIRST, flying)
+    for name, lower, upper in (
+        ("recompute", inside.mode, first.mode),
+        ("recompute_layers", inside.layers, first.layers),
+    ):
+        value = np.where(slot == 0, upper[kind, size], lower[kind, size])
+        slots[name][slot, here] = value

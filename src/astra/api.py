@@ -70,7 +70,7 @@ def plan(
     seq_len: int,
     gpus: str | None = None,
     cluster: "str | Path | Cluster | None" = None,
-    runtime: "Runtime" = "megatron",
+    runtime: "Runtime | None" = None,
     stack: str | None = None,
     precision: str = "bf16",
     settings: Sequence[str] = (),
@@ -84,8 +84,10 @@ def plan(
     fold: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> "Answer":
-    """The best plans on one GPU type, proven: no plan of the space has a shorter simulated step.
+    """The best plans, proven: no plan of the space has a shorter simulated step.
 
+    Over several GPU types the best pipeline that mixes them is searched too (`mixed` of the
+    answer tells what it is worth); the runtime is then flagscale, else megatron.
     `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
     your own. Plans that differ only in chunks, splits and recompute are folded into the best of
     them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
@@ -100,22 +102,15 @@ def plan(
 
     shape = _model(model)
     machines, notes = _cluster(gpus, cluster)
-    if len(machines.pools) > 1:
-        raise InputError(
-            "the search takes one GPU type so far; give one, or price a mixed plan with predict."
-        )
-    if objective == "gpus" and use_all:
-        raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
-    if min_tokens_per_s and objective != "gpus":
-        raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")
-    if shape.max_positions is not None and seq_len > shape.max_positions:
-        limit = f"the {shape.max_positions:,} positions {shape.name} was made for"
-        notes = (*notes, f"{seq_len:,} tokens are beyond {limit}")
+    several = len(machines.pools) > 1
+    _check_goal(objective, use_all, min_tokens_per_s, several)
+    notes = (*notes, *_too_long(shape, seq_len))
+    chosen: Runtime = runtime or ("flagscale" if several else "megatron")
     if max_gpus is not None:
         machines = msgspec.structs.replace(machines, max_gpus=max_gpus)
-    software = find_stack(stack or STACKS.get(runtime, "megatron"))
-    task = Task(model=shape, cluster=machines, runtime=runtime, stack=software.full_name)
-    trained = shape.mtp_layers if runtime == "megatron" else 0
+    software = find_stack(stack or STACKS.get(chosen, "megatron"))
+    task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
+    trained = shape.mtp_layers if chosen == "megatron" else 0
     question = Question(task, global_batch, seq_len, trained, precision, use_all)
     wanted = Wanted(
         space=Space(question, parse_set(settings)),
@@ -129,9 +124,31 @@ def plan(
     request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
     if objective == "gpus":
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
-    if objective != "time":
-        raise InputError(f"objective {objective!r}: use time or gpus.")
+    if several:
+        from astra.search.mixed.answer import answer_mixed
+
+        return answer_mixed(wanted, request, progress)
     return answer(wanted, request, progress)
+
+
+def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float, several: bool) -> None:
+    """Goals that contradict each other, or that are not known."""
+    if objective not in ("time", "gpus"):
+        raise InputError(f"objective {objective!r}: use time or gpus.")
+    if objective == "gpus" and several:
+        raise InputError("--objective gpus: the fewest GPUs are searched on one GPU type so far.")
+    if objective == "gpus" and use_all:
+        raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
+    if min_tokens_per_s and objective != "gpus":
+        raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")
+
+
+def _too_long(model: "Model", seq_len: int) -> tuple[str, ...]:
+    """Says so where a sequence is longer than the model was made for."""
+    if model.max_positions is None or seq_len <= model.max_positions:
+        return ()
+    limit = f"the {model.max_positions:,} positions {model.name} was made for"
+    return (f"{seq_len:,} tokens are beyond {limit}",)
 
 
 def _request(wanted: "Wanted") -> dict[str, object]:
@@ -210,7 +227,10 @@ def _cluster(
 
         return read_cluster(Path(cluster))
     assert cluster is not None
-    return cluster, ()
+    from astra.hardware.pools import merge_twins
+
+    pools, twins = merge_twins(cluster.pools, "cluster")
+    return msgspec.structs.replace(cluster, pools=pools), twins
 
 
 def _wish(settings: Mapping[str, Any]) -> Wish:

@@ -48,18 +48,18 @@ def random_space(seed: int, tied: bool = False) -> Space:
     pools.sort(key=lambda pool: pool.gpu.name)
     cluster = Cluster(name="some", pools=tuple(pools))
     task = Task(model=model, cluster=cluster, runtime="flagscale")
-    dp, size = dice.choice((1, 2)), dice.choice((1, 1, 2))
+    dp, size = dice.choice((1, 2)), dice.choice((1, 2, 4))
     batch = dp * size * dice.choice((1, 2, 3, 8, 24))
     tps = "1,2,4" if types == 2 else "1,2"
     chosen = parse_set(
         [f"dp={dp}", f"micro_batch={size}", "cp=1", f"tp={tps}", "sharding=optimizer"]
     )
-    return Space(Question(task, batch, dice.choice((1024, 4096))), chosen)
+    return Space(Question(task, batch, dice.choice((2048, 8192))), chosen)
 
 
 def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
     """Less memory and slower links, by chance."""
-    share = dice.choice((1.0, 1.0, 0.45, 0.3, 0.2))
+    share = dice.choice((1.0, 0.5, 0.4, 0.3))
     slow = dice.choice((1.0, 0.1, 0.01))
     node = msgspec.structs.replace(gpu.node, nic_bytes_per_s=slow * gpu.node.nic_bytes_per_s)
     return msgspec.structs.replace(gpu, usable_bytes=share * gpu.usable_bytes, node=node)
@@ -101,6 +101,7 @@ def _tps(pool: Pool, space: Space) -> list[int]:
 
 
 def _splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """Every way to share out layers, one at least to a stage."""
     if stages == 1:
         yield (layers,)
         return

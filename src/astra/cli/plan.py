@@ -1,4 +1,5 @@
-"""The best plans for a model on GPUs of one type: searched over the whole space, and proven.
+"""The best plans for a model on GPUs of one type or several: searched over the whole space, and
+proven.
 
 Fewer GPUs than given are used when that is faster (1, 2, 4 inside a node, then whole nodes)."""
 
@@ -21,6 +22,7 @@ EXAMPLES = """\
 examples:
   astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
   astra plan ./config.json --gpus a100-80g:64 --global-batch 512 --seq-len 8k --out result.json
+  astra plan llama-3-70b --gpus h100:256,a100-80g:512 --global-batch 2048 --seq-len 4096
   astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
   astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json"""
 
@@ -39,7 +41,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     job.add_argument("--seq-len", metavar="N", required=True, help="tokens per sample; 8k is 8192")
     job.add_argument("--precision", metavar="WORD", default="bf16", help="bf16, fp16 or fp8")
-    job.add_argument("--runtime", metavar="NAME", default="megatron", help=", ".join(RUNTIMES))
+    job.add_argument(
+        "--runtime",
+        metavar="NAME",
+        help=f"{', '.join(RUNTIMES)}; default: megatron, for several GPU types flagscale",
+    )
     job.add_argument("--stack", metavar="NAME", help="software that runs it; `astra stacks`")
     space = parser.add_argument_group("the space")
     space.add_argument(
@@ -87,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
 def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
     from astra.api import plan
 
+    runtime = options.runtime and word(options.runtime, "--runtime", RUNTIMES)
     return plan(
         options.model,
         gpus=options.gpus,
@@ -94,7 +101,7 @@ def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
         global_batch=batch,
         seq_len=seq_len,
         precision=word(options.precision, "--precision", ("bf16", "fp16", "fp8")),
-        runtime=word(options.runtime, "--runtime", RUNTIMES),  # type: ignore[arg-type]
+        runtime=runtime,  # type: ignore[arg-type]
         stack=options.stack,
         settings=options.set,
         rules=options.rules,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.report.priced import GIB, memory_bars, seconds, sentence, time_bars
+from astra.report.mixed import pipeline
+from astra.report.priced import memory_bars, seconds, sentence, sizes, time_bars
 from astra.search.answer import Answer, NothingFits
 from astra.search.priced import Priced
 from astra.search.ranking import as_fast, ranking
@@ -59,6 +60,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     return [
         sentence(best),
         "",
+        *(pipeline(best, answer.mixed) if answer.mixed else []),
         _table(answer.plans),
         *safer(answer.plans),
         *alike(answer.plans),
@@ -68,7 +70,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"Where the time of the best goes (stage {best.parts_stage})",
         time_bars(best),
         "",
-        f"Memory of one GPU by stage, GiB of {best.memory.usable_bytes / GIB:.1f}",
+        f"Memory of one GPU by stage, GiB of {sizes(best)}",
         memory_bars(best),
         "",
         *(f"note: {note}" for note in _notes(answer)),
@@ -78,7 +80,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"  astra explain {next_file}",
         *(
             [f"  astra export {next_file} --to megatron --out job"]
-            if best.plan.runtime in ("megatron", "flagscale")
+            if best.plan.runtime in ("megatron", "flagscale") and len(best.gpus) == 1
             else []
         ),
     ]

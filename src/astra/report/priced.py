@@ -74,7 +74,7 @@ def page(priced: Priced) -> list["RenderableType"]:
         f"Where the time goes (stage {priced.parts_stage}; 80 % interval {low} to {high})",
         time_bars(priced),
         "",
-        f"Memory of one GPU by stage, GiB of {_sizes(priced)}",
+        f"Memory of one GPU by stage, GiB of {sizes(priced)}",
         memory_bars(priced),
         LEGEND,
         "",
@@ -130,7 +130,7 @@ def _usable(priced: Priced) -> dict[str, float]:
     return {pool.gpu.name: pool.gpu.usable_bytes for pool in pools if pool.gpu.name in priced.gpus}
 
 
-def _sizes(priced: Priced) -> str:
+def sizes(priced: Priced) -> str:
     """`79.1`, or `79.1 and 31.7` where the types differ."""
     shown = [f"{usable / GIB:.1f}" for usable in _usable(priced).values()]
     return " and ".join(dict.fromkeys(shown))

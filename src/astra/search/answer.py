@@ -53,6 +53,28 @@ class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
     tries: tuple[str, ...] = msgspec.field(name="try")
 
 
+class MixedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a pipeline over several GPU types."""
+
+    gpu: str
+    layers: int
+    tp: int
+    recompute: str
+    busy_s: float  # of a step, its micro-batches alone
+    filled_fraction: float  # of its GPUs' memory
+
+
+class Mixed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the best plan over several GPU types is worth."""
+
+    gap_fraction: float  # proven: no plan is faster by more; 0: none is faster
+    alone_step_s: dict[str, float | None]  # the best on each type; None: nothing fits there
+    even_split_step_s: float | None  # all GPUs, one tp, equal layers
+    idle: dict[str, int]  # GPUs that the best plan leaves alone
+    left_out: tuple[str, ...]
+    stages: tuple[MixedStage, ...]
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a search says, in the words of the JSON."""
 
@@ -60,6 +82,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     search: Search
     plans: tuple[Priced, ...]
     nothing_fits: NothingFits | None = None
+    mixed: Mixed | None = None  # over several GPU types
 
     @property
     def best(self) -> Priced | None:
@@ -94,7 +117,7 @@ def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None
     priced = price_many(_plans(best, task), wanted.margin)
     ranked = [msgspec.structs.replace(p, rank=place) for place, p in enumerate(priced, 1)]
     funnel = best.funnel
-    nothing = None if ranked else _nothing(wanted, best)
+    nothing = None if ranked else nothing_fits(wanted, best)
     return Answer(
         request=request,
         search=Search(
@@ -116,10 +139,10 @@ def _best(wanted: Wanted, space: Space, progress: Progress | None = None) -> Bes
 
 
 def _finder(wanted: Wanted, space: Space) -> Finder:
-    return Finder(space, _rules(wanted), wanted.stack, wanted.top, wanted.margin, wanted.fold)
+    return Finder(space, rules_of(wanted), wanted.stack, wanted.top, wanted.margin, wanted.fold)
 
 
-def _rules(wanted: Wanted) -> tuple[Rule, ...]:
+def rules_of(wanted: Wanted) -> tuple[Rule, ...]:
     return (*rules_for(wanted.space.question.task.runtime), *wanted.own_rules)
 
 
@@ -162,7 +185,7 @@ def _plans(best: Best, task: Task) -> list[Plan]:
     return [plan_at(best.plans, row, task) for row in range(len(best.plans))]
 
 
-def _nothing(wanted: Wanted, best: Best) -> NothingFits:
+def nothing_fits(wanted: Wanted, best: Best) -> NothingFits:
     """The binding constraint: the space is empty, rules empty it, or memory does."""
     if best.closest is None:
         return _emptied(wanted, best.funnel)
@@ -183,7 +206,7 @@ def _emptied(wanted: Wanted, funnel: Funnel) -> NothingFits:
         return _contradiction(wanted.space)
     removed = sorted(funnel.removed_by_rule.items(), key=lambda item: -item[1])
     names = ", ".join(f"{name} ({count:,})" for name, count in removed[:3])
-    rules = {rule.name: rule for rule in _rules(wanted)}
+    rules = {rule.name: rule for rule in rules_of(wanted)}
     first = rules[removed[0][0]]
     return NothingFits(
         closest=None,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.cluster import Pool
+from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts, even_share
 from astra.strategy.enumerate import module_sets
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, code, column_dtype
@@ -19,8 +20,10 @@ from astra.strategy.space import Question, Space, divisors
 from astra.strategy.view import cuts_of
 from astra.timing.layer import LayerBook, layers_of
 
+MOST_WAYS = 256  # choices of one tp a type that are looked at one by one
 PER_STAGE = Recompute()  # each stage recomputes whole layers, as many as it must
 Columns = dict[str, NDArray[Any]]
+Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,11 @@ def by_stage(cell: Cell, space: Space) -> bool:
     return cell.recompute == PER_STAGE and "recompute" not in space.chosen
 
 
-def kinds_of(cell: Cell, space: Space) -> list[Kind]:
-    """How each type may be cut in a cell; rules that speak of one stage are asked later."""
+def kinds_of(cell: Cell, space: Space, known: dict[tuple[int, int], list[Counts]]) -> list[Kind]:
+    """How each type may be cut in a cell; rules that speak of one stage are asked later.
+
+    `known` keeps the counts of stages by pool and GPUs of a stage.
+    """
     found = []
     cluster = space.question.task.cluster
     tied = space.chosen.get("tp")
@@ -110,12 +116,14 @@ def kinds_of(cell: Cell, space: Space) -> list[Kind]:
             if tp > max(gpu.link.domain_gpus, gpu.node.gpus):
                 continue
             group = tp * cell.cp * cell.dp
+            if (row, group) not in known:
+                known[row, group] = _counts(pool, group, space)
             if group % cell.ep == 0:
-                found += [Kind(row, tp, stages) for stages in _counts(pool, group, space)]
+                found += [Kind(row, tp, stages) for stages in known[row, group]]
     return found
 
 
-def _counts(pool: Pool, group: int, space: Space) -> list[tuple[int, ...]]:
+def _counts(pool: Pool, group: int, space: Space) -> list[Counts]:
     """Numbers of stages that take GPUs as they are rented, by the share they have of a node."""
     question = space.question
     cap = min(pool.count, question.task.cluster.max_gpus or pool.count)
@@ -185,7 +193,7 @@ def plans_table(
     }
     first = {"etp": 1, "vpp": 1}
     shapes = {1: which.shape, 2: (1, *which.shape), 3: (1, *stages.shape)}
-    full = {
+    full: dict[str, Any] = {
         name: np.broadcast_to(
             np.asarray(columns.get(name, first.get(name, 0))).astype(column_dtype(name)),
             shapes[PLAN_AXES.get(name, 1)],
@@ -217,7 +225,8 @@ def legal_kinds(
 ) -> list[tuple[Cell, list[Kind]]]:
     """Cells with the kinds that the rules accept by themselves."""
     question = space.question
-    pairs = [(row, kind) for row, cell in enumerate(cells) for kind in kinds_of(cell, space)]
+    known: dict[tuple[int, int], list[Counts]] = {}
+    pairs = [(row, kind) for row, cell in enumerate(cells) for kind in kinds_of(cell, space, known)]
     if not pairs:
         return []
     which = np.array([row for row, _ in pairs])
@@ -231,35 +240,58 @@ def legal_kinds(
     return [(cells[row], kinds) for row, kinds in found.items()]
 
 
-def speed_bounds_s(
-    space: Space, cells: list[tuple[Cell, list[Kind]]], stack: Any, book: LayerBook
-) -> Floats:
-    """No plan of a cell is faster: all its layers, shared out by speed over all GPUs. [s]
-
-        T >= K L / sum over types of the largest (stages / seconds of a layer)
-    """
+def layer_seconds(
+    space: Space, cells: Sequence[tuple[Cell, list[Kind]]], stack: Stack, book: LayerBook
+) -> list[Floats]:
+    """Least seconds of one layer and micro-batch, recompute of modules with it. (kind,) per cell"""
     question = space.question
-    which = np.repeat(np.arange(len(cells)), [len(kinds) for _, kinds in cells])
+    sizes = [len(kinds) for _, kinds in cells]
+    which = np.repeat(np.arange(len(cells)), sizes)
     table = one_stage(question, [c for c, _ in cells], which, [k for _, ks in cells for k in ks])
     layers = layers_of(cuts_of(table, question.task), stack, book)
-    layer_s = np.min(
-        [
-            (time.whole_forward_s + time.backward_s + time.tensor_backward_s
-             + time.context_backward_s + time.expert_backward_s)[0, 0]
-            for time in layers.kinds
-        ],
-        axis=0,
-    )  # fmt: skip
-    modules = layers.kinds[0].module_s
-    for name, extra in modules.items():
-        chosen = np.array([name in cell.recompute.modules for cell, _ in cells])[which]
-        if len(layers.kinds) == 1:
-            layer_s = layer_s + np.where(chosen, extra[0, 0], 0.0)
-    found, at = np.zeros(len(cells)), 0
-    for row, (cell, kinds) in enumerate(cells):
-        best: dict[int, float] = {}
-        for kind in kinds:
-            best[kind.pool] = max(best.get(kind.pool, 0.0), kind.most / float(layer_s[at]))
-            at += 1
-        found[row] = cell.micro_batches * question.task.model.layers / sum(best.values())
-    return found
+    each = []
+    for time in layers.kinds:
+        back = (time.backward_s, time.tensor_backward_s, time.context_backward_s)
+        total = time.whole_forward_s + time.expert_backward_s + sum(back, np.zeros(1))
+        for name, extra in time.module_s.items():
+            chosen = np.array([name in cell.recompute.modules for cell, _ in cells])[which]
+            total = total + np.where(chosen, extra, 0.0)
+        each.append(total[0, 0])
+    return np.split(np.min(each, axis=0), np.cumsum(sizes)[:-1])
+
+
+def speed_bounds_s(
+    space: Space, cells: Sequence[tuple[Cell, list[Kind]]], layer_s: list[Floats]
+) -> Floats:
+    """No plan of a cell is faster: all its layers, shared out by speed over all GPUs. (cell,) [s]
+
+    A stage that begins when those above it have passed on the first micro-batch does K t <= T - A,
+    A the seconds of the stages above. So, the fastest first, stages get 1 / K of what is left:
+
+        T >= L / sum over stages k of  (1 / K) (1 - 1 / K)^k / (seconds of a layer)
+
+    for the best choice of one tp a type.
+    """
+    layers = space.question.task.model.layers
+    pools = len(space.question.task.cluster.pools)
+    tps = sorted({kind.tp for _, kinds in cells for kind in kinds})
+    shape = (pools, len(tps), len(cells))
+    pace, most = np.full(shape, np.inf), np.zeros(shape)
+    for row, ((_, kinds), seconds) in enumerate(zip(cells, layer_s, strict=True)):
+        for kind, second in zip(kinds, seconds.tolist(), strict=True):
+            at = (kind.pool, tps.index(kind.tp), row)
+            pace[at], most[at] = min(pace[at], second), max(most[at], kind.most)
+    count = np.array([cell.micro_batches for cell, _ in cells])
+    if len(tps) ** pools > MOST_WAYS:
+        return count * layers / (most / pace).max(axis=1).sum(axis=0)
+    stays = 1 - 1 / count
+    best = np.zeros(len(cells))
+    for way in product(range(len(tps)), repeat=pools):
+        own = [(pace[pool, tp], most[pool, tp]) for pool, tp in enumerate(way)]
+        seconds, stages = np.stack([p for p, _ in own]), np.stack([m for _, m in own])
+        order = np.argsort(seconds, axis=0, kind="stable")
+        seconds = np.take_along_axis(seconds, order, axis=0)
+        ends = np.cumsum(np.take_along_axis(stages, order, axis=0), axis=0)
+        left = np.concatenate([np.ones((1, len(cells))), stays**ends])
+        best = np.maximum(best, (-np.diff(left, axis=0) / seconds).sum(axis=0))
+    return layers / best

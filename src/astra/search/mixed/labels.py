@@ -24,7 +24,7 @@ Rows = NDArray[np.intp]
 Live = list[Ints]  # by round: (mask, kind, layers left) least number of stages of the kind
 
 
-class TooMany(Exception):
+class TooManyError(Exception):
     """More labels than asked for; `bound_s` is the least bound that was left open."""
 
     def __init__(self, bound_s: float) -> None:
@@ -183,8 +183,8 @@ class Cellar:
     ) -> tuple[Floats, Floats]:
         """Value and round trip of these labels with one more stage; times (layers,) or (label,).
 
-            idle   = [below + 2c - q f]+ + [below + 2c - q b]+    (the larger if K <= depth + 1)
-            value' = max(value + t + 2c, K t + idle)
+        idle   = [below + 2c - q f]+ + [below + 2c - q b]+    (the larger if K <= depth + 1)
+        value' = max(value + t + 2c, K t + idle)
         """
         forward, backward = times
         count = self.tables.cell.micro_batches
@@ -334,7 +334,7 @@ def rounds(
         if width is not None and len(labels) > width:
             labels = beam(labels, width)
         if len(labels) > most:
-            raise TooMany(float(labels.bound_s.min()))
+            raise TooManyError(float(labels.bound_s.min()))
         yield labels, cellar.ended(labels, depth)
         labels = cellar.extended(labels, depth)
         depth += 1

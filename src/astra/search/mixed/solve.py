@@ -12,6 +12,7 @@ from astra.search.mixed.cells import (
     Cell,
     Kind,
     cells_of,
+    layer_seconds,
     legal_kinds,
     plans_table,
     speed_bounds_s,
@@ -21,7 +22,7 @@ from astra.search.mixed.labels import (
     Ends,
     Labels,
     Limits,
-    TooMany,
+    TooManyError,
     live_states,
     rounds,
 )
@@ -80,6 +81,7 @@ class MixedFinder:
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.found: dict[Cell, Found] = {}
+        self.layer_s: dict[Cell, Floats] = {}
         model = self.task.model
         self.limits = Limits(
             cluster=self.task.cluster,
@@ -88,12 +90,17 @@ class MixedFinder:
             use_all=self.question.use_all,
         )
 
-    def run(self, built_in: Sequence[Rule]) -> list[Found]:
-        """The best plans found, the very best of the space first (but for `tally.open_s`)."""
-        cells = legal_kinds(self.space, cells_of(self.space), built_in)
+    def run(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> list[Found]:
+        """The best plans found, the very best of the space first (but for `tally.open_s`).
+
+        `only`: some of the cells of the space.
+        """
+        cells = legal_kinds(self.space, only or cells_of(self.space), built_in)
         self.tally.cells = len(cells)
         if cells:
-            speeds = speed_bounds_s(self.space, cells, self.stack, self.book)
+            seconds = layer_seconds(self.space, cells, self.stack, self.book)
+            self.layer_s = {cell: own for (cell, _), own in zip(cells, seconds, strict=True)}
+            speeds = speed_bounds_s(self.space, cells, seconds)
             order = np.argsort(speeds, kind="stable")
             cells, speeds = [cells[row] for row in order], speeds[order]
             self._first(cells, speeds)
@@ -102,7 +109,7 @@ class MixedFinder:
 
     def _first(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
         """A time to beat, by beams under a limit that rises until a plan appears."""
-        goal = float(speeds[0]) * RISE
+        goal, rise = float(speeds[0]) * RISE, RISE
         while True:
             goal = min(goal, self.limit_s)
             rows = np.flatnonzero(speeds < goal)[: 4 * SCOUTED]
@@ -110,11 +117,9 @@ class MixedFinder:
                 self._scout(tables, min(goal, self.limit_s))
             if self.found or goal >= self.limit_s or goal > 1e3 * float(speeds[0]):
                 return
-            goal *= RISE
+            goal, rise = goal * rise, rise * RISE
 
-    def _tables(
-        self, cells: list[tuple[Cell, list[Kind]]], limit_s: float
-    ) -> Iterator[Tables]:
+    def _tables(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> Iterator[Tables]:
         """Tables for no more layers a stage than the limit allows, of some cells at a time."""
         for start in range(0, len(cells), TOGETHER):
             some = cells[start : start + TOGETHER]
@@ -126,15 +131,10 @@ class MixedFinder:
 
     def _most_layers(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> list[Ints]:
         """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
-        alone = [(cell, [kind]) for cell, kinds in cells for kind in kinds]
-        speeds = speed_bounds_s(self.space, alone, self.stack, self.book)
-        layers, found, at = self.task.model.layers, [], 0
-        for _, kinds in cells:
-            own = speeds[at : at + len(kinds)]  # K x layers x seconds / stages
-            each = own * np.array([kind.most for kind in kinds]) / layers
-            most = np.floor(limit_s / each) if np.isfinite(limit_s) else np.full(len(own), np.inf)
-            found.append(np.minimum(most, layers - 1).astype(np.int64))
-            at += len(kinds)
+        layers, found = self.task.model.layers, []
+        for cell, _ in cells:
+            most = limit_s / (cell.micro_batches * self.layer_s[cell])
+            found.append(np.minimum(np.floor(most), layers - 1).astype(np.int64))
         return found
 
     def _scout(self, tables: Tables, limit_s: float) -> None:
@@ -170,7 +170,7 @@ class MixedFinder:
                 for labels, ends in rounds(cellar, most=MOST_BOUNDED):
                     made.append((labels, ends))
                     self.tally.labels += len(labels)
-            except TooMany as stop:
+            except TooManyError as stop:
                 self._left_open(stop.bound_s)
                 self._scout(tables, self.limit_s)
                 return
@@ -193,7 +193,7 @@ class MixedFinder:
             for labels, ends in rounds(cellar, live=live, most=MOST_LISTED):
                 every.append((labels, ends))
                 self.tally.labels += len(labels)
-        except TooMany:
+        except TooManyError:
             self._left_open(least)
             return
         self._simulate_all(tables, every)
@@ -203,10 +203,8 @@ class MixedFinder:
         bounds = np.concatenate([ends.bound_s for _, ends in made] or [np.zeros(0)])
         if not len(bounds):
             return
-        limit = np.sort(bounds)[: ENOUGH][-1]
-        some = [
-            (labels, _of(ends, np.flatnonzero(ends.bound_s <= limit))) for labels, ends in made
-        ]
+        limit = np.sort(bounds)[:ENOUGH][-1]
+        some = [(labels, _of(ends, np.flatnonzero(ends.bound_s <= limit))) for labels, ends in made]
         self._simulate_all(tables, some)
 
     def _simulate_all(self, tables: Tables, made: Made) -> None:
@@ -268,14 +266,15 @@ def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Int
             size[starts] = labels.left[parent[starts]]
         if goes_on.any():
             labels = made[at + 1][0]
-            kind[goes_on], size[goes_on] = labels.kind[parent[goes_on]], labels.layers[
-                parent[goes_on]
-            ]
+            kind[goes_on], size[goes_on] = (
+                labels.kind[parent[goes_on]],
+                labels.layers[parent[goes_on]],
+            )
             parent[goes_on] = labels.parent[parent[goes_on]]
         here = np.flatnonzero(depth >= at)
         _place(slots, tables, here, depth[here] - at, kind[here], size[here], at)
     slots["recompute_modules"] *= slots["stages"]
-    tensor = (slots["tp"] > 1).any(axis=0)
+    tensor = slots["tp"].max(axis=0) > 1
     which = np.zeros(len(row), np.int64)
     return plans_table(space.question, [tables.cell], which, slots, tensor)
 

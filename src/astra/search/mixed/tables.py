@@ -5,6 +5,7 @@ beside stages of another type. Whatever holds for the stage in that plan holds i
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,9 +119,9 @@ class Tables:
             fits |= now
 
 
-def _put(where: NDArray[np.bool_], *pairs: tuple[NDArray[np.generic], object]) -> None:
+def _put(where: NDArray[np.bool_], *pairs: tuple[NDArray[Any], Any]) -> None:
     for column, value in pairs:
-        np.copyto(column, value, where=where, casting="unsafe")  # type: ignore[call-overload]
+        np.copyto(column, value, where=where, casting="unsafe")
 
 
 def stage_tables(

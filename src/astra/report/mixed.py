@@ -1,0 +1,92 @@
+"""A pipeline over several GPU types, drawn: who does what, and what it is worth."""
+
+from typing import TYPE_CHECKING
+
+from astra.report.priced import seconds
+from astra.search.answer import Mixed, MixedStage
+from astra.search.priced import Priced
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+BAR = 10  # characters of the busiest stage
+
+
+def pipeline(best: Priced, mixed: Mixed) -> list["RenderableType"]:
+    """The winner stage by stage, first to last, and what others would take."""
+    return [
+        "The pipeline from the first stage to the last, work of a step and memory of a GPU",
+        _drawn(mixed.stages, best),
+        "",
+        *_worth(best, mixed),
+        "",
+    ]
+
+
+def _drawn(stages: tuple[MixedStage, ...], best: Priced) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("stage", "GPU", "tp", "lay", "work", "of step", "mem", "", "recompute"):
+        right = name in ("tp", "lay", "work", "of step", "mem")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "recompute")
+    busiest = max(stage.busy_s for stage in stages)
+    for first, last, stage in _runs(stages):
+        table.add_row(
+            f"{first}" if first == last else f"{first}-{last}",
+            stage.gpu,
+            str(stage.tp),
+            str(stage.layers),
+            seconds(stage.busy_s),
+            f"{stage.busy_s / best.step_s:.0%}",
+            f"{stage.filled_fraction:.0%}",
+            "#" * round(BAR * stage.busy_s / busiest),
+            stage.recompute,
+        )
+    return table
+
+
+def _runs(stages: tuple[MixedStage, ...]) -> list[tuple[int, int, MixedStage]]:
+    """Stages in a row that look alike as one line; that of the fullest."""
+    found: list[tuple[int, int, MixedStage]] = []
+    for place, stage in enumerate(stages):
+        if found and _look(found[-1][2]) == _look(stage):
+            first, _, known = found[-1]
+            fuller = max(known, stage, key=lambda each: each.filled_fraction)
+            found[-1] = (first, place, fuller)
+        else:
+            found.append((place, place, stage))
+    return found
+
+
+def _look(stage: MixedStage) -> tuple[object, ...]:
+    return (stage.gpu, stage.tp, stage.layers, stage.recompute, round(stage.busy_s, 6))
+
+
+def _worth(best: Priced, mixed: Mixed) -> list["RenderableType"]:
+    """What each type does alone, the even split, what stays idle, and the proof."""
+    lines: list[RenderableType] = []
+    for name, step_s in mixed.alone_step_s.items():
+        lines.append(
+            f"{name} alone: nothing fits."
+            if step_s is None
+            else f"{name} alone: {seconds(step_s)}; this is {step_s / best.step_s:.2f} x as fast."
+        )
+    if mixed.even_split_step_s is None:
+        lines.append("All GPUs, one tp, equal layers: nothing fits.")
+    else:
+        ratio = mixed.even_split_step_s / best.step_s
+        lines.append(
+            f"All GPUs, one tp, equal layers: {seconds(mixed.even_split_step_s)}; "
+            f"this is {ratio:.2f} x as fast."
+        )
+    idle = ", ".join(f"{count} {name}" for name, count in mixed.idle.items())
+    if idle:
+        lines.append(f"Idle: {idle}; no plan that uses them was faster.")
+    lines += [f"{text}." for text in mixed.left_out]
+    lines.append(
+        "Proven: no plan of the space is faster."
+        if mixed.gap_fraction <= 0
+        else f"Within {mixed.gap_fraction:.2%} of the optimum."
+    )
+    return lines

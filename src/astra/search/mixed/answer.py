@@ -1,0 +1,251 @@
+"""A question over several GPU types answered: mixed plans, and the best on each type alone."""
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from astra.errors import InputError
+from astra.hardware.cluster import Cluster
+from astra.model.kinds import layer_kinds
+from astra.search.answer import (
+    Answer,
+    Mixed,
+    MixedStage,
+    NothingFits,
+    Search,
+    Wanted,
+    nothing_fits,
+    rules_of,
+)
+from astra.search.find import Best, Finder, Progress
+from astra.search.mixed.cells import cells_of, legal_kinds
+from astra.search.mixed.naive import even_split_s
+from astra.search.mixed.solve import MixedFinder
+from astra.search.mixed.tables import INSIDE, stage_tables
+from astra.search.price import price_many
+from astra.search.priced import Priced
+from astra.strategy.plan import Plan
+from astra.strategy.plans import plan_at, plans_of, task_of
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.space import Space
+from astra.strategy.view import view_of
+from astra.timing.layer import LayerBook
+from astra.timing.stage import stage_times
+
+# Dimensions of a mixed plan that can be narrowed.
+SEARCHED = (
+    "tp",
+    "dp",
+    "micro_batch",
+    "cp",
+    "cp_comm_type",
+    "sharding",
+    "ep",
+    "recompute",
+    "offload_optimizer_fraction",
+)
+LONG = 4096  # tokens of a GPU, below which context parallelism is not tried unless asked for
+
+
+def answer_mixed(
+    wanted: Wanted, request: dict[str, object], progress: Progress | None = None
+) -> Answer:
+    """The best plans over several types; the first is proven, or its gap is told."""
+    start = time.perf_counter()
+    _check(wanted.space)
+    space, left_out = _holding(wanted)
+    pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
+    singles = {name: _alone(wanted, name, progress) for name in pools}
+    own = [] if space.question.use_all else _plans(singles, wanted)
+    limit = min((plan.step_s for plan in own), default=np.inf)
+    finder = MixedFinder(space, rules_of(wanted), wanted.stack, wanted.margin, limit)
+    found = finder.run(rules_for("flagscale")) if len(pools) > 1 else []
+    task = wanted.space.question.task
+    plans = [_whole(plan_at(each.plans, 0, space.question.task), task.cluster) for each in found]
+    priced = sorted([*own, *price_many(plans, wanted.margin)], key=lambda each: each.step_s)
+    ranked = [
+        msgspec.structs.replace(each, rank=place)
+        for place, each in enumerate(priced[: wanted.top], 1)
+    ]
+    tally = finder.tally
+    funnels = [best.funnel for best in singles.values()]
+    removed: Counter[str] = Counter()
+    for counts in (*(funnel.removed_by_rule for funnel in funnels), tally.removed_by_rule):
+        removed.update(counts)
+    mixed = _compared(wanted, space, singles, ranked, tally.open_s, left_out)
+    return Answer(
+        request=request,
+        search=Search(
+            candidates=sum(f.candidates for f in funnels) + tally.labels + tally.listed,
+            removed_by_rule=dict(removed),
+            bounded=sum(f.bounded for f in funnels) + tally.labels,
+            out_of_memory=sum(f.out_of_memory for f in funnels) + tally.out_of_memory,
+            priced=sum(f.priced for f in funnels) + tally.listed,
+            simulated=sum(f.simulated for f in funnels) + tally.simulated,
+            seconds=round(time.perf_counter() - start, 3),
+        ),
+        plans=tuple(ranked),
+        nothing_fits=None if ranked else _nothing(wanted, singles),
+        mixed=mixed,
+    )
+
+
+def _check(space: Space) -> None:
+    """What the search over several types does not take, in words."""
+    task = space.question.task
+    if task.runtime != "flagscale":
+        raise InputError(
+            f"--runtime {task.runtime}: over several GPU types plans are searched for flagscale "
+            "so far. Leave --runtime out, or give one type."
+        )
+    if len(layer_kinds(task.model).kinds) > 1:
+        raise InputError(
+            f"{task.model.name} has layers of several kinds: over several GPU types only models "
+            "whose layers are alike are searched so far. Give one type, or price a plan of your "
+            "own with predict."
+        )
+    for name in space.chosen:
+        if name not in SEARCHED:
+            raise InputError(
+                f"--set {name}: over several GPU types {', '.join(SEARCHED)} can be narrowed."
+            )
+
+
+def mixed_space(space: Space) -> Space:
+    """The space of mixed plans: context parallelism only where sequences are long."""
+    if "cp" in space.chosen:
+        return space
+    values = [cp for cp in space.values("cp") or () if cp * LONG <= space.question.seq_len]
+    return Space(space.question, {**space.chosen, "cp": tuple(values) or (1,)})
+
+
+def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
+    """The space without the types that cannot hold one layer, and what was left out and why."""
+    space = mixed_space(wanted.space)
+    cells = cells_of(space)
+    smallest = min((cell.micro_batch for cell in cells), default=1)
+    cells = [cell for cell in cells if cell.micro_batch == smallest]
+    legal = legal_kinds(space, cells, rules_for("flagscale"))
+    allowed = {kind.pool for _, kinds in legal for kind in kinds}
+    space, ruled_out = _without(space, allowed, "the rules allow no plan on it")
+    legal = legal_kinds(space, cells, rules_for("flagscale"))
+    items = [(cell, kinds, np.ones(len(kinds), np.int64)) for cell, kinds in legal]
+    tables = stage_tables(space, wanted.stack, wanted.margin, LayerBook(), items) if items else []
+    able = {
+        table.kinds[kind].pool
+        for table in tables
+        for kind in np.flatnonzero(np.isfinite(table.at(INSIDE, 1).forward_s[:, 1]))
+    }
+    space, too_small = _without(space, able, "cannot hold one layer")
+    return space, (*ruled_out, *too_small)
+
+
+def _without(space: Space, kept: set[int], why: str) -> tuple[Space, tuple[str, ...]]:
+    """The space on these pools, and words on the others; all of them where none would be left."""
+    cluster = space.question.task.cluster
+    if not kept or len(kept) == len(cluster.pools):
+        return space, ()
+    pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
+    gone = [pool.gpu.name for row, pool in enumerate(cluster.pools) if row not in kept]
+    smaller = msgspec.structs.replace(cluster, pools=pools)
+    return _on(space, smaller), tuple(f"{name} is left out: {why}" for name in gone)
+
+
+def _on(space: Space, cluster: Cluster) -> Space:
+    task = msgspec.structs.replace(space.question.task, cluster=cluster)
+    return Space(replace(space.question, task=task), space.chosen)
+
+
+def _single(wanted: Wanted, name: str) -> Wanted:
+    cluster = wanted.space.question.task.cluster
+    pools = tuple(pool for pool in cluster.pools if pool.gpu.name == name)
+    return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, pools=pools)))
+
+
+def _alone(wanted: Wanted, name: str, progress: Progress | None) -> Best:
+    """The best plans on one type."""
+    one = _single(wanted, name)
+    return Finder(one.space, rules_of(one), one.stack, one.top, one.margin, one.fold).run(progress)
+
+
+def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:
+    """The plans on one type, as plans on the whole cluster, that the rules accept there."""
+    task, whole = wanted.space.question.task, []
+    for name, best in singles.items():
+        own = _single(wanted, name).space.question.task
+        rows = range(len(best.plans)) if best.plans is not None else ()
+        for row in rows:
+            assert best.plans is not None
+            whole.append(_whole(plan_at(best.plans, row, own), task.cluster))
+    if not whole:
+        return []
+    allowed = judge(plans_of(whole), task, rules_of(wanted)).allowed
+    return price_many([whole[row] for row in np.flatnonzero(allowed)], wanted.margin)
+
+
+def _whole(plan: Plan, cluster: Cluster) -> Plan:
+    return msgspec.structs.replace(plan, cluster=cluster)
+
+
+def _nothing(wanted: Wanted, singles: dict[str, Best]) -> NothingFits:
+    """As of the type that comes closest to holding a plan."""
+    name = min(singles, key=lambda each: singles[each].closest_filled)
+    why = nothing_fits(_single(wanted, name), singles[name])
+    return msgspec.structs.replace(
+        why, binding=f"no mixed plan fits, nor any on one type; closest is {name}: {why.binding}"
+    )
+
+
+def _compared(
+    wanted: Wanted,
+    space: Space,
+    singles: dict[str, Best],
+    ranked: list[Priced],
+    open_s: float,
+    left_out: tuple[str, ...],
+) -> Mixed:
+    """What the best plan is worth beside the others one might have taken."""
+    alone = {
+        name: float(best.step_s[0]) if best.plans is not None else None
+        for name, best in singles.items()
+    }
+    best = ranked[0] if ranked else None
+    caps = {pool.gpu.name: pool.count for pool in wanted.space.question.task.cluster.pools}
+    used = best.gpus if best else {}
+    idle = {name: count - used.get(name, 0) for name, count in caps.items()}
+    gap = max(best.step_s / open_s - 1, 0.0) if best and np.isfinite(open_s) else 0.0
+    return Mixed(
+        gap_fraction=gap,
+        alone_step_s=alone,
+        even_split_step_s=even_split_s(space, wanted.stack, wanted.margin),
+        idle={name: count for name, count in idle.items() if count},
+        left_out=left_out,
+        stages=_stages(best, wanted) if best else (),
+    )
+
+
+def _stages(best: Priced, wanted: Wanted) -> tuple[MixedStage, ...]:
+    """The best plan stage by stage: how long each works, and how full it is."""
+    plan = best.plan
+    view = view_of(plans_of([plan]), task_of(plan), every_stage=True)
+    times = stage_times(view, wanted.stack)
+    seconds = (times.whole_forward_s + times.whole_backward_s)[0, :, 0]
+    (pipeline,) = plan.pipelines
+    segments = [segment for segment in pipeline.segments for _ in range(segment.stages)]
+    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
+    slack = 1 + wanted.stack.slack_fraction
+    return tuple(
+        MixedStage(
+            gpu=segment.gpu,
+            layers=held.layers,
+            tp=segment.tp,
+            recompute=segment.recompute,
+            busy_s=float(seconds[row]) * pipeline.micro_batches,
+            filled_fraction=(held.allocated_bytes * slack + held.runtime_bytes)
+            / usable[segment.gpu],
+        )
+        for row, (segment, held) in enumerate(zip(segments, best.memory.stages, strict=True))
+    )

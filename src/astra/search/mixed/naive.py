@@ -1,0 +1,77 @@
+"""The plan of someone who does not look: every GPU, one tp, equal layers on every stage."""
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.hardware.topology import allowed_counts
+from astra.memory.stage import memory_of
+from astra.search.bulk import filled_fraction
+from astra.search.mixed.cells import Cell, cells_of, plans_table
+from astra.search.step import step_s
+from astra.strategy.plans import Ints, code
+from astra.strategy.recompute import Recompute
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.settle import split_layers
+from astra.strategy.space import Space
+from astra.strategy.view import view_of
+from astra.timing.stage import stage_times
+
+
+def even_split_s(space: Space, stack: Stack, margin: float) -> float | None:
+    """The least step of all even splits over all GPUs; None where none fits. [s]
+
+    Types in order of their names, no recompute or of all layers.
+    """
+    question = space.question
+    cells, tps, slots = [], [], []
+    for cell in cells_of(space):
+        if cell.cp > 1 or cell.sharding != "optimizer" or cell.recompute != Recompute():
+            continue
+        for tp in (1, 2, 4, 8):
+            stages = _stages(space, cell, tp)
+            if stages is not None and (tp > 1) == cell.overlap_tp:
+                cells += [cell, cell]
+                tps += [tp, tp]
+                layers = split_layers(question.task.model.layers, sum(stages))
+                slots += [(stages, layers, 0), (stages, layers, 1)]
+    if not cells:
+        return None
+    table = _table(slots, np.array(tps))
+    many = plans_table(question, cells, np.arange(len(cells)), table, np.array(tps) > 1)
+    task = question.task
+    many = many.take(judge(many, task, rules_for(task.runtime)).allowed)
+    if not len(many):
+        return None
+    view = view_of(many, task, every_stage=True)
+    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
+    steps = step_s(many, view.stages, stage_times(view, stack))
+    return float(steps[fits].min()) if fits.any() else None
+
+
+def _stages(space: Space, cell: Cell, tp: int) -> tuple[int, ...] | None:
+    """Stages of each type where its GPUs divide evenly."""
+    found = []
+    for pool in space.question.task.cluster.pools:
+        stages, rest = divmod(allowed_counts(pool)[-1], tp * cell.dp * cell.cp)
+        if rest or not stages:
+            return None
+        found.append(stages)
+    return tuple(found) if sum(found) <= space.question.task.model.layers else None
+
+
+def _table(slots: list[tuple[tuple[int, ...], tuple[int, ...], int]], tps: Ints) -> dict[str, Ints]:
+    """A slot per stage."""
+    most = max(len(layers) for _, layers, _ in slots)
+    names = ("gpu", "stages", "layers", "recompute", "recompute_layers", "recompute_modules")
+    table = {name: np.zeros((most, len(slots)), np.int64) for name in names}
+    table["tp"] = np.ones((most, len(slots)), np.int64)
+    for row, (stages, layers, full) in enumerate(slots):
+        here = slice(0, len(layers))
+        table["gpu"][here, row] = np.repeat(np.arange(len(stages)), stages)
+        table["stages"][here, row] = 1
+        table["layers"][here, row] = layers
+        table["tp"][here, row] = tps[row]
+        if full:
+            table["recompute"][here, row] = code("recompute", "full:uniform")
+            table["recompute_layers"][here, row] = 1
+    return table

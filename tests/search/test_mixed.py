@@ -1,0 +1,187 @@
+"""The search over several GPU types: as good as brute force, and never worse for more GPUs."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.search.mixed_brute import MARGIN, best_step_s, random_space
+
+import astra
+from astra.errors import InputError
+from astra.hardware.cluster import Cluster
+from astra.hardware.stack import find_stack
+from astra.search.mixed.cells import cells_of, legal_kinds
+from astra.search.mixed.solve import MixedFinder
+from astra.search.mixed.tables import FIRST, INSIDE, LAST, stage_tables
+from astra.strategy.plans import plan_at
+from astra.strategy.recompute import Recompute
+from astra.strategy.rules.book import broken_rules, rules_for
+from astra.strategy.space import Space
+from astra.timing.layer import LayerBook
+
+RULES = rules_for("flagscale")
+SMALL: dict[str, Any] = {"global_batch": 64, "seq_len": 4096}
+
+
+def searched(space: Space) -> MixedFinder:
+    """A search that knows nothing to begin with."""
+    finder = MixedFinder(space, RULES, find_stack("megatron"), MARGIN, np.inf)
+    finder.run(RULES)
+    return finder
+
+
+def by_stage_only(finder: MixedFinder) -> float:
+    """The best of the plans whose stages choose how many whole layers they recompute."""
+    steps = [found.step_s for cell, found in finder.found.items() if cell.recompute == Recompute()]
+    return min(steps, default=np.inf)
+
+
+def check_against_brute_force(seeds: range, tied: bool = False) -> int:
+    """Raises where they differ; how many winners mix types."""
+    stack, mixed = find_stack("megatron"), 0
+    for seed in seeds:
+        space = random_space(seed, tied)
+        only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
+        finder = MixedFinder(space, RULES, stack, MARGIN, np.inf)
+        best = finder.run(RULES, only)
+        wanted, _ = best_step_s(space, stack)
+        got = best[0].step_s if best else np.inf
+        assert got == pytest.approx(wanted, rel=1e-9) or (got == wanted), seed
+        assert np.isinf(finder.tally.open_s)
+        if best:
+            plan = plan_at(best[0].plans, 0, space.question.task)
+            assert not broken_rules(plan)
+            assert astra.predict_plan(plan).step_s == pytest.approx(got, rel=1e-12)
+            mixed += len(plan.gpus) > 1
+    return mixed
+
+
+def test_the_best_step_is_that_of_brute_force_on_small_pools() -> None:
+    assert check_against_brute_force(range(12)) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(12, 112, 25))
+def test_the_best_step_is_that_of_brute_force(start: int) -> None:
+    assert check_against_brute_force(range(start, start + 25)) >= 4
+
+
+def test_tied_ends_get_one_tp() -> None:
+    check_against_brute_force(range(200, 208), tied=True)
+
+
+def smaller(space: Space, cluster: Cluster) -> Space:
+    task = msgspec.structs.replace(space.question.task, cluster=cluster)
+    return Space(replace(space.question, task=task), space.chosen)
+
+
+@pytest.mark.parametrize("seed", range(300, 308))
+def test_a_larger_pool_is_never_slower(seed: int) -> None:
+    space = random_space(seed)
+    cluster = space.question.task.cluster
+    whole = by_stage_or_not(space)
+    for row, pool in enumerate(cluster.pools):
+        others = tuple(p for at, p in enumerate(cluster.pools) if at != row)
+        if len(others) > 1:
+            less = msgspec.structs.replace(cluster, pools=others)
+            assert whole <= by_stage_or_not(smaller(space, less)) * (1 + 1e-9)
+        half = msgspec.structs.replace(pool, count=pool.count // 2)
+        pools = tuple(half if at == row else p for at, p in enumerate(cluster.pools))
+        less = msgspec.structs.replace(cluster, pools=pools)
+        assert whole <= by_stage_or_not(smaller(space, less)) * (1 + 1e-9)
+
+
+def by_stage_or_not(space: Space) -> float:
+    return min((found.step_s for found in searched(space).found.values()), default=np.inf)
+
+
+@pytest.mark.parametrize("seed", (2, 5, 9))
+def test_a_stage_has_the_same_seconds_and_bytes_in_the_tables_as_in_a_plan(seed: int) -> None:
+    """Every stage of every plan found, by itself and as part of the plan."""
+    space, stack = random_space(seed), find_stack("megatron")
+    finder = searched(space)
+    kinds = dict(legal_kinds(space, cells_of(space), RULES))
+    layers = space.question.task.model.layers
+    for cell, found in finder.found.items():
+        most = np.full(len(kinds[cell]), layers - 1)
+        (tables,) = stage_tables(space, stack, MARGIN, LayerBook(), [(cell, kinds[cell], most)])
+        priced = astra.predict_plan(plan_at(found.plans, 0, space.question.task))
+        (pipeline,) = priced.plan.pipelines
+        rows = [segment for segment in pipeline.segments for _ in range(segment.stages)]
+        pools = [pool.gpu.name for pool in priced.plan.cluster.pools]
+        for stage, (segment, size) in enumerate(zip(rows, pipeline.layers, strict=True)):
+            place = FIRST if stage == 0 else LAST if stage == len(rows) - 1 else INSIDE
+            count = sum(s.gpu == segment.gpu for s in rows)
+            (kind,) = [
+                at
+                for at, each in enumerate(kinds[cell])
+                if pools[each.pool] == segment.gpu
+                and each.tp == segment.tp
+                and count in each.stages
+            ]
+            flying = min(pipeline.micro_batches, len(rows) - stage)
+            chosen = tables.at(place, flying)
+            setting = Recompute.of_codes(
+                int(chosen.mode[kind, size]),
+                int(chosen.layers[kind, size]),
+                cell.recompute.module_bits,
+            )
+            assert str(setting) == segment.recompute
+        steady = priced.step_parts_s["forward"] + priced.step_parts_s["backward"]
+        assert 0 < steady < priced.step_s
+
+
+def test_the_order_of_types_on_the_command_line_changes_nothing() -> None:
+    one = astra.plan("llama-3-8b", gpus="h100:16,a100-80g:16", **SMALL)
+    other = astra.plan("llama-3-8b", gpus="a100-80g:16,h100:16", **SMALL)
+    assert [plan.plan for plan in one.plans] == [plan.plan for plan in other.plans]
+
+
+def test_a_mixed_answer_is_never_slower_than_any_type_alone_and_says_what_it_is_worth() -> None:
+    answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:16", **SMALL)
+    assert answer.best is not None and answer.mixed is not None
+    mixed = answer.mixed
+    assert mixed.gap_fraction == 0.0
+    assert set(mixed.alone_step_s) == {"H100-80GB-SXM", "A100-80GB-SXM"}
+    for name, count in (("h100", 8), ("a100-80g", 16)):
+        alone = astra.plan("llama-3-8b", gpus=f"{name}:{count}", runtime="flagscale", **SMALL)
+        assert alone.best is not None
+        told = mixed.alone_step_s[next(iter(alone.best.gpus))]
+        assert told == pytest.approx(alone.best.step_s)
+        assert answer.best.step_s <= alone.best.step_s * (1 + 1e-12)
+    assert mixed.even_split_step_s is None or mixed.even_split_step_s >= answer.best.step_s
+    assert len(mixed.stages) == answer.best.plan.pp
+    assert all(stage.busy_s < answer.best.step_s for stage in mixed.stages)
+    full = max(stage.filled_fraction for stage in mixed.stages)
+    memory = answer.best.memory
+    assert full == pytest.approx(memory.reserved_bytes / memory.usable_bytes)
+    used = dict.fromkeys(mixed.alone_step_s, 0) | answer.best.gpus
+    idle = {"H100-80GB-SXM": 8, "A100-80GB-SXM": 16}
+    assert mixed.idle == {n: idle[n] - used[n] for n in idle if idle[n] > used[n]}
+    assert all(plan.memory.fits and not broken_rules(plan.plan) for plan in answer.plans)
+
+
+def test_a_type_that_cannot_hold_a_layer_is_left_out_with_a_note() -> None:
+    answer = astra.plan("llama-3.1-405b", gpus="h100:512,t4:1", global_batch=512, seq_len=4096)
+    assert answer.mixed is not None and answer.best is not None
+    assert any("T4" in note and "left out" in note for note in answer.mixed.left_out)
+    assert set(answer.best.gpus) == {"H100-80GB-SXM"}
+
+
+def test_the_cap_on_all_gpus_holds() -> None:
+    answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:16", max_gpus=16, **SMALL)
+    assert answer.best is not None
+    assert all(sum(plan.gpus.values()) <= 16 for plan in answer.plans)
+
+
+def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
+    answer = astra.plan("llama-3.1-405b", gpus="h100:8,a100-80g:8", **SMALL)
+    assert answer.best is None and answer.nothing_fits is not None
+    assert "no mixed plan fits" in answer.nothing_fits.binding
+
+
+def test_models_with_layers_of_several_kinds_are_refused_in_words() -> None:
+    with pytest.raises(InputError, match="layers of several kinds"):
+        astra.plan("deepseek-v3", gpus="h100:256,h200:256", **SMALL)

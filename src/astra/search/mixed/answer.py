@@ -75,7 +75,7 @@ def answer_mixed(
     removed: Counter[str] = Counter()
     for counts in (*(funnel.removed_by_rule for funnel in funnels), tally.removed_by_rule):
         removed.update(counts)
-    mixed = _compared(wanted, space, singles, ranked, tally.open_s, left_out)
+    mixed = _compared(wanted, finder, singles, ranked, left_out)
     return Answer(
         request=request,
         search=Search(
@@ -166,9 +166,9 @@ def _single(wanted: Wanted, name: str) -> Wanted:
 
 
 def _alone(wanted: Wanted, name: str, progress: Progress | None) -> Best:
-    """The best plans on one type."""
+    """The best plan on one type."""
     one = _single(wanted, name)
-    return Finder(one.space, rules_of(one), one.stack, one.top, one.margin, one.fold).run(progress)
+    return Finder(one.space, rules_of(one), one.stack, 1, one.margin, one.fold).run(progress)
 
 
 def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:
@@ -201,10 +201,9 @@ def _nothing(wanted: Wanted, singles: dict[str, Best]) -> NothingFits:
 
 def _compared(
     wanted: Wanted,
-    space: Space,
+    finder: MixedFinder,
     singles: dict[str, Best],
     ranked: list[Priced],
-    open_s: float,
     left_out: tuple[str, ...],
 ) -> Mixed:
     """What the best plan is worth beside the others one might have taken."""
@@ -216,11 +215,12 @@ def _compared(
     caps = {pool.gpu.name: pool.count for pool in wanted.space.question.task.cluster.pools}
     used = best.gpus if best else {}
     idle = {name: count - used.get(name, 0) for name, count in caps.items()}
+    open_s, space = finder.tally.open_s, finder.space
     gap = max(best.step_s / open_s - 1, 0.0) if best and np.isfinite(open_s) else 0.0
     return Mixed(
         gap_fraction=gap,
         alone_step_s=alone,
-        even_split_step_s=even_split_s(space, wanted.stack, wanted.margin),
+        even_split_step_s=even_split_s(space, wanted.stack, wanted.margin, finder.book),
         idle={name: count for name, count in idle.items() if count},
         left_out=left_out,
         stages=_stages(best, wanted) if best else (),

@@ -14,10 +14,11 @@ from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.settle import split_layers
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
-from astra.timing.stage import stage_times
+from astra.timing.layer import LayerBook
+from astra.timing.stage import stage_base, stage_times
 
 
-def even_split_s(space: Space, stack: Stack, margin: float) -> float | None:
+def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> float | None:
     """The least step of all even splits over all GPUs; None where none fits. [s]
 
     Types in order of their names, no recompute or of all layers.
@@ -44,7 +45,7 @@ def even_split_s(space: Space, stack: Stack, margin: float) -> float | None:
         return None
     view = view_of(many, task, every_stage=True)
     fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-    steps = step_s(many, view.stages, stage_times(view, stack))
+    steps = step_s(many, view.stages, stage_times(view, stack, stage_base(view, stack, book)))
     return float(steps[fits].min()) if fits.any() else None
 
 

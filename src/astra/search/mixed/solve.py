@@ -42,7 +42,7 @@ ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
 MOST_BOUNDED = 400_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
-TOGETHER = 16  # cells whose tables are priced at once
+TOGETHER = 64  # cells whose tables are priced at once
 
 Made = list[tuple[Labels, Ends]]
 

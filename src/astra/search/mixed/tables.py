@@ -4,7 +4,7 @@ A candidate stage is priced as part of a small plan: as its first stage, inside,
 beside stages of another type. Whatever holds for the stage in that plan holds in any other.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import loads_of
-from astra.search.mixed.cells import Cell, Kind, by_stage, plans_table
+from astra.search.mixed.cells import PER_STAGE, Cell, Kind, by_stage, plans_table
 from astra.strategy.plans import Floats, Ints, Plans, code
+from astra.strategy.recompute import Recompute
 from astra.strategy.space import Space
 from astra.strategy.view import View, view_of
 from astra.timing.layer import LayerBook
@@ -21,6 +22,17 @@ from astra.timing.stage import StageTime, stage_base, stage_times
 
 FIRST, INSIDE, LAST = range(3)  # places in the pipeline
 NONE, UNIFORM, BLOCK = (code("recompute", word) for word in ("none", "full:uniform", "full:block"))
+COLUMNS = (
+    "forward_s",
+    "backward_s",
+    "again_s",
+    "opening_s",
+    "after_s",
+    "room_bytes",
+    "logits_bytes",
+    "kept_bytes",
+    "working_bytes",
+)
 SLIP = 1e-9  # of a layer, against rounding
 
 
@@ -124,21 +136,42 @@ def _put(where: NDArray[np.bool_], *pairs: tuple[NDArray[Any], Any]) -> None:
         np.copyto(column, value, where=where, casting="unsafe")
 
 
+Item = tuple[Cell, list[Kind], Ints]  # most layers of a stage of every kind
+
+
 def stage_tables(
-    space: Space,
-    stack: Stack,
-    margin: float,
-    book: LayerBook,
-    cells: list[tuple[Cell, list[Kind], Ints]],
+    space: Space, stack: Stack, margin: float, book: LayerBook, cells: list[Item]
 ) -> list[Tables]:
-    """Tables of some cells at once; the last of each: most layers of a stage of every kind."""
-    found: dict[int, Tables] = {}
-    for own in (True, False):
-        rows = [row for row, (cell, _, _) in enumerate(cells) if by_stage(cell, space) == own]
-        if rows:
-            some = [cells[row] for row in rows]
-            found.update(zip(rows, _priced(space, stack, margin, book, some, own), strict=True))
-    return [found[row] for row in range(len(cells))]
+    """Tables of some cells at once. Cells that differ in recompute alone are priced together."""
+    own = [by_stage(cell, space) for cell, _, _ in cells]
+    fixed = list(
+        dict.fromkeys(
+            cell.recompute for (cell, _, _), free in zip(cells, own, strict=True) if not free
+        )
+    )
+    groups: dict[Cell, Item] = {}
+    for cell, kinds, most in cells:
+        key = replace(cell, recompute=PER_STAGE)
+        known = groups[key][2] if key in groups else most
+        groups[key] = (key, kinds, np.maximum(known, most))
+    priced = _priced(space, stack, margin, book, list(groups.values()), fixed)
+    found = dict(zip(groups, priced, strict=True))
+    tables = []
+    for (cell, _, _), free in zip(cells, own, strict=True):
+        options = slice(0, 3) if free else slice(3 + fixed.index(cell.recompute), None)
+        options = options if free else slice(options.start, options.start + 1)
+        whole = found[replace(cell, recompute=PER_STAGE)]
+        tables.append(
+            replace(
+                whole,
+                cell=cell,
+                backward_s=whole.backward_s[options],
+                kept_bytes=whole.kept_bytes[options],
+                working_bytes=whole.working_bytes[options],
+                known={},
+            )
+        )
+    return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +187,18 @@ class _Rows:
     count: Ints  # stages of the kind in the small plan
 
 
-def _rows(cells: list[tuple[Cell, list[Kind], Ints]], options: int) -> _Rows:
+def _straight(cell: Cell, fixed: list[Recompute]) -> bool:
+    """Whether all but the traffic between copies grows by the same with every layer."""
+    return cell.sharding != "parameters" and all(
+        setting.mode in ("none", "selective") for setting in fixed
+    )
+
+
+def _rows(items: list[Item], most_of: list[int], options: int) -> _Rows:
+    """`most_of`: of every cell, layers up to which each number is a row."""
     keys = [
-        (row, place, kind.pool, kind.tp, kind.stages[0], int(most))
-        for row, (_, kinds, mosts) in enumerate(cells)
+        (row, place, kind.pool, kind.tp, kind.stages[0], min(int(most), most_of[row]))
+        for row, (_, kinds, mosts) in enumerate(items)
         for place, (kind, most) in enumerate(zip(kinds, mosts.tolist(), strict=True))
         if most > 0
     ]
@@ -170,7 +211,9 @@ def _rows(cells: list[tuple[Cell, list[Kind], Ints]], options: int) -> _Rows:
     return _Rows(wide[0], wide[1], layers, option, wide[2], wide[3], wide[4])
 
 
-def _small_plans(space: Space, cells: list[Cell], rows: _Rows, place: int) -> Plans:
+def _small_plans(
+    space: Space, cells: list[Cell], rows: _Rows, place: int, fixed: list[Recompute]
+) -> Plans:
     """Each candidate in a plan where it lies at this place."""
     pools = len(space.question.task.cluster.pools)
     other = (rows.pool + 1) % pools
@@ -180,7 +223,7 @@ def _small_plans(space: Space, cells: list[Cell], rows: _Rows, place: int) -> Pl
     def slots(own: Ints, filler: Ints, empty: Ints) -> Ints:
         return np.stack([(filler, own, empty)[which] for which in order])
 
-    modes, numbers, bits = _settings(cells, rows)
+    modes, numbers, bits = _settings(rows, fixed)
     table = {
         "gpu": slots(rows.pool, other, none),
         "stages": slots(rows.count, one, none),
@@ -193,16 +236,13 @@ def _small_plans(space: Space, cells: list[Cell], rows: _Rows, place: int) -> Pl
     return plans_table(space.question, cells, rows.cell, table, np.ones(len(rows.cell), np.bool_))
 
 
-def _settings(cells: list[Cell], rows: _Rows) -> tuple[Ints, Ints, Ints]:
-    if rows.option.max(initial=0) > 0:
-        modes = np.where(rows.option > 0, UNIFORM, NONE)
-        numbers = np.choose(rows.option, [np.zeros_like(rows.layers), 1, rows.layers])
-        return modes, numbers, np.zeros_like(modes)
-    asked = [cell.recompute for cell in cells]
-    modes = np.array([code("recompute", setting.mode) for setting in asked])[rows.cell]
-    numbers = np.array([setting.layers for setting in asked])[rows.cell]
-    bits = np.array([setting.module_bits for setting in asked])[rows.cell]
-    return modes, np.minimum(numbers, rows.layers), bits
+def _settings(rows: _Rows, fixed: list[Recompute]) -> tuple[Ints, Ints, Ints]:
+    """Columns of the options: none, all layers one by one, all as one group, the fixed ones."""
+    words = [NONE, UNIFORM, UNIFORM, *(code("recompute", each.mode) for each in fixed)]
+    counts = np.array([0, 1, 0, *(each.layers for each in fixed)])[rows.option]
+    counts = np.where(rows.option == 2, rows.layers, np.minimum(counts, rows.layers))
+    bits = np.array([0, 0, 0, *(each.module_bits for each in fixed)])
+    return np.array(words)[rows.option], counts, bits[rows.option]
 
 
 def _priced(
@@ -210,22 +250,37 @@ def _priced(
     stack: Stack,
     margin: float,
     book: LayerBook,
-    items: list[tuple[Cell, list[Kind], Ints]],
-    own: bool,
+    items: list[Item],
+    fixed: list[Recompute],
 ) -> list[Tables]:
-    cells, options = [cell for cell, _, _ in items], 3 if own else 1
-    rows = _rows(items, options)
-    found: dict[str, list[Floats]] = {}
+    cells, options = [cell for cell, _, _ in items], 3 + len(fixed)
+    tables = [_empty(kinds, int(mosts.max(initial=0)), options) for _, kinds, mosts in items]
+    layers = space.question.task.model.layers
     for place in (FIRST, INSIDE, LAST):
-        view = view_of(_small_plans(space, cells, rows, place), space.question.task)
+        short = [place != FIRST and _straight(cell, fixed) for cell in cells]
+        rows = _rows(items, [2 if each else layers for each in short], options)
+        view = view_of(_small_plans(space, cells, rows, place, fixed), space.question.task)
         times = stage_times(view, stack, stage_base(view, stack, book))
-        for name, column in _columns(view, times, stack, margin, place).items():
-            found.setdefault(name, []).append(column)
+        columns = _columns(view, times, stack, margin, place)
+        for row, (_, _, mosts) in enumerate(items):
+            here = np.flatnonzero(rows.cell == row)
+            at = (rows.option[here], place, rows.kind[here], rows.layers[here])
+            for name, column in columns.items():
+                tables[row][name][at] = column[here]
+                if short[row]:
+                    _go_on(tables[row][name][:, place], mosts)
     links = _links(space, stack, book, items)
     return [
-        _unfold(cell, kinds, int(mosts.max(initial=0)), rows, row, found, links[row], options)
-        for row, (cell, kinds, mosts) in enumerate(items)
+        _tables(cell, kinds, tables[row], links[row]) for row, (cell, kinds, _) in enumerate(items)
     ]
+
+
+def _go_on(table: Floats, mosts: Ints) -> None:
+    """From one and two layers to more, along a straight line. (option, kind, layers)"""
+    for kind in np.flatnonzero(mosts > 2):
+        more = np.arange(1, mosts[kind])
+        first, second = table[:, kind, 1, np.newaxis], table[:, kind, 2, np.newaxis]
+        table[:, kind, 2 : mosts[kind] + 1] = first + more * (second - first)
 
 
 def _columns(
@@ -258,36 +313,23 @@ def _columns(
     }
 
 
-def _unfold(
-    cell: Cell,
-    kinds: list[Kind],
-    most: int,
-    rows: _Rows,
-    row: int,
-    found: dict[str, list[Floats]],
-    link_s: Floats,
-    options: int,
-) -> Tables:
-    """The rows of one cell as tables over kinds and layers; inf where there is no such stage."""
-    here = np.flatnonzero(rows.cell == row)
-    at = (rows.option[here], rows.kind[here], rows.layers[here])
-    tables = {}
-    for name, columns in found.items():
-        empty = np.inf if name == "forward_s" else 0.0  # such a stage never fits
-        table = np.full((options, 3, len(kinds), most + 1), empty)
-        for place, column in enumerate(columns):
-            table[at[0], place, at[1], at[2]] = column[here]
-        tables[name] = table
-    full = min(1, options - 1)
+def _empty(kinds: list[Kind], most: int, options: int) -> dict[str, Floats]:
+    """Tables without a stage: such a one takes for ever."""
+    shape = (options, 3, len(kinds), most + 1)
+    return {name: np.full(shape, np.inf if name == "forward_s" else 0.0) for name in COLUMNS}
+
+
+def _tables(cell: Cell, kinds: list[Kind], tables: dict[str, Floats], link_s: Floats) -> Tables:
+    there = np.isfinite(tables["forward_s"][0])
     return Tables(
         cell=cell,
         kinds=kinds,
         forward_s=tables["forward_s"][0],
         backward_s=tables["backward_s"],
-        again_s=tables["again_s"][full],
+        again_s=tables["again_s"][1],
         opening_s=tables["opening_s"][0],
         after_s=tables["after_s"].min(axis=0),
-        room_bytes=np.where(np.isinf(tables["forward_s"][0]), -np.inf, tables["room_bytes"][0]),
+        room_bytes=np.where(there, tables["room_bytes"][0], -np.inf),
         logits_bytes=tables["logits_bytes"][0],
         kept_bytes=tables["kept_bytes"],
         working_bytes=tables["working_bytes"],
@@ -295,9 +337,7 @@ def _unfold(
     )
 
 
-def _links(
-    space: Space, stack: Stack, book: LayerBook, items: list[tuple[Cell, list[Kind], Ints]]
-) -> list[Floats]:
+def _links(space: Space, stack: Stack, book: LayerBook, items: list[Item]) -> list[Floats]:
     """Seconds from a stage of each kind to the next one on each type. (kind, pool) per cell"""
     pools = len(space.question.task.cluster.pools)
     keys = [

@@ -19,7 +19,9 @@ from astra.strategy.plans import plan_at
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
+from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
+from astra.timing.stage import stage_times
 
 RULES = rules_for("flagscale")
 SMALL: dict[str, Any] = {"global_batch": 64, "seq_len": 4096}
@@ -30,12 +32,6 @@ def searched(space: Space) -> MixedFinder:
     finder = MixedFinder(space, RULES, find_stack("megatron"), MARGIN, np.inf)
     finder.run(RULES)
     return finder
-
-
-def by_stage_only(finder: MixedFinder) -> float:
-    """The best of the plans whose stages choose how many whole layers they recompute."""
-    steps = [found.step_s for cell, found in finder.found.items() if cell.recompute == Recompute()]
-    return min(steps, default=np.inf)
 
 
 def check_against_brute_force(seeds: range, tied: bool = False) -> int:
@@ -59,17 +55,18 @@ def check_against_brute_force(seeds: range, tied: bool = False) -> int:
 
 
 def test_the_best_step_is_that_of_brute_force_on_small_pools() -> None:
-    assert check_against_brute_force(range(12)) >= 2
+    assert check_against_brute_force(range(6)) >= 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(12, 112, 25))
+@pytest.mark.parametrize("start", range(6, 106, 25))
 def test_the_best_step_is_that_of_brute_force(start: int) -> None:
     assert check_against_brute_force(range(start, start + 25)) >= 4
 
 
+@pytest.mark.slow
 def test_tied_ends_get_one_tp() -> None:
-    check_against_brute_force(range(200, 208), tied=True)
+    check_against_brute_force(range(200, 212), tied=True)
 
 
 def smaller(space: Space, cluster: Cluster) -> Space:
@@ -77,60 +74,64 @@ def smaller(space: Space, cluster: Cluster) -> Space:
     return Space(replace(space.question, task=task), space.chosen)
 
 
-@pytest.mark.parametrize("seed", range(300, 308))
+@pytest.mark.parametrize("seed", range(300, 303))
 def test_a_larger_pool_is_never_slower(seed: int) -> None:
     space = random_space(seed)
     cluster = space.question.task.cluster
-    whole = by_stage_or_not(space)
+    whole = least_s(space)
     for row, pool in enumerate(cluster.pools):
         others = tuple(p for at, p in enumerate(cluster.pools) if at != row)
         if len(others) > 1:
             less = msgspec.structs.replace(cluster, pools=others)
-            assert whole <= by_stage_or_not(smaller(space, less)) * (1 + 1e-9)
+            assert whole <= least_s(smaller(space, less)) * (1 + 1e-9)
         half = msgspec.structs.replace(pool, count=pool.count // 2)
         pools = tuple(half if at == row else p for at, p in enumerate(cluster.pools))
         less = msgspec.structs.replace(cluster, pools=pools)
-        assert whole <= by_stage_or_not(smaller(space, less)) * (1 + 1e-9)
+        assert whole <= least_s(smaller(space, less)) * (1 + 1e-9)
 
 
-def by_stage_or_not(space: Space) -> float:
+def least_s(space: Space) -> float:
     return min((found.step_s for found in searched(space).found.values()), default=np.inf)
 
 
 @pytest.mark.parametrize("seed", (2, 5, 9))
-def test_a_stage_has_the_same_seconds_and_bytes_in_the_tables_as_in_a_plan(seed: int) -> None:
-    """Every stage of every plan found, by itself and as part of the plan."""
+def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(seed: int) -> None:
+    """Every stage of every plan found: its passes, its link and what it recomputes."""
     space, stack = random_space(seed), find_stack("megatron")
-    finder = searched(space)
     kinds = dict(legal_kinds(space, cells_of(space), RULES))
-    layers = space.question.task.model.layers
-    for cell, found in finder.found.items():
-        most = np.full(len(kinds[cell]), layers - 1)
+    task, checked = space.question.task, 0
+    for cell, found in searched(space).found.items():
+        most = np.full(len(kinds[cell]), task.model.layers - 1)
         (tables,) = stage_tables(space, stack, MARGIN, LayerBook(), [(cell, kinds[cell], most)])
-        priced = astra.predict_plan(plan_at(found.plans, 0, space.question.task))
-        (pipeline,) = priced.plan.pipelines
-        rows = [segment for segment in pipeline.segments for _ in range(segment.stages)]
-        pools = [pool.gpu.name for pool in priced.plan.cluster.pools]
-        for stage, (segment, size) in enumerate(zip(rows, pipeline.layers, strict=True)):
-            place = FIRST if stage == 0 else LAST if stage == len(rows) - 1 else INSIDE
-            count = sum(s.gpu == segment.gpu for s in rows)
+        view = view_of(found.plans, task, every_stage=True)
+        times = stage_times(view, stack)
+        plans, depth = found.plans, int(found.plans.pp[0, 0])
+        for stage in range(depth):
+            pool, tp, size = (
+                int(column[0, stage, 0]) for column in (plans.gpu, plans.tp, plans.layers)
+            )
+            count = int((plans.gpu[0, :depth, 0] == pool).sum())
             (kind,) = [
                 at
                 for at, each in enumerate(kinds[cell])
-                if pools[each.pool] == segment.gpu
-                and each.tp == segment.tp
-                and count in each.stages
+                if (each.pool, each.tp) == (pool, tp) and count in each.stages
             ]
-            flying = min(pipeline.micro_batches, len(rows) - stage)
-            chosen = tables.at(place, flying)
-            setting = Recompute.of_codes(
-                int(chosen.mode[kind, size]),
-                int(chosen.layers[kind, size]),
-                cell.recompute.module_bits,
-            )
-            assert str(setting) == segment.recompute
-        steady = priced.step_parts_s["forward"] + priced.step_parts_s["backward"]
-        assert 0 < steady < priced.step_s
+            place = FIRST if stage == 0 else LAST if stage == depth - 1 else INSIDE
+            chosen = tables.at(place, min(cell.micro_batches, depth - stage))
+            assert chosen.mode[kind, size] == plans.recompute[0, stage, 0]
+            at = (0, stage, 0)
+            assert chosen.forward_s[kind, size] == pytest.approx(times.whole_forward_s[at])
+            assert chosen.backward_s[kind, size] == pytest.approx(times.whole_backward_s[at])
+            if place != LAST:
+                link = tables.link_s[kind, int(plans.gpu[0, stage + 1, 0])]
+                assert link == pytest.approx(times.part("link_s")[at])
+            if place == FIRST:
+                after = times.after_s()[at] - times.tied_s()[at]
+                waited = tables.wait_s[place, kind, size] * np.log2(plans.gpus[0])
+                assert 0 < waited < after
+                assert tables.after_s[place, kind, size] + waited <= after * (1 + 1e-9)
+            checked += 1
+    assert checked
 
 
 def test_the_order_of_types_on_the_command_line_changes_nothing() -> None:

@@ -95,6 +95,7 @@ class Cellar:
             self.closes[row, list(kind.stages)] = True
         self.any_count = np.array([k.stages == tuple(range(1, k.most + 1)) for k in kinds])
         self.cap = limits.cluster.max_gpus
+        self.counts_gpus = self.cap is not None or bool(tables.wait_s.any())
         self.every = (1 << len(limits.cluster.pools)) - 1
         self.opens = self._opens()
         there = np.isfinite(tables.forward_s[FIRST])
@@ -255,6 +256,8 @@ class Cellar:
             times = chosen[0][kind, size], chosen[1][kind, size]
             value, _ = self._view_s(labels, rows, int(kind), times, depth)
             rest = tables.opening_s[FIRST, kind, size] + tables.after_s[FIRST, kind, size]
+            gpus = labels.gpus[rows] + self.stage_gpus[kind]
+            rest += tables.wait_s[FIRST, kind, size] * np.log2(gpus)
             low = np.flatnonzero(value + rest < self.limit_s)
             found.append((rows[low], np.full(len(low), kind), (value + rest)[low]))
         if not found:
@@ -268,8 +271,8 @@ class Cellar:
             self.limits.tied
         )
         fine = (key * (self.every + 1) + labels.mask) * (self.closes.shape[1]) + labels.count
-        if self.cap is not None:
-            fine = fine * (self.cap + 1) + labels.gpus
+        if self.counts_gpus:
+            fine = fine * (int(labels.gpus.max(initial=0)) + 1) + labels.gpus
         labels, key = self._front(labels, key, fine)
         order = np.lexsort((labels.below_s, labels.value_s, key))
         labels, key = labels.take(order), key[order]
@@ -283,7 +286,7 @@ class Cellar:
             worse &= ~strict[b] | (labels.count[a] == labels.count[b])
             if self.limits.use_all:
                 worse &= labels.mask[a] == labels.mask[b]
-            if self.cap is not None:
+            if self.counts_gpus:
                 worse &= labels.gpus[a] <= labels.gpus[b]
             kept[b] &= ~worse
         return labels.take(np.flatnonzero(kept))

@@ -28,6 +28,7 @@ COLUMNS = (
     "again_s",
     "opening_s",
     "after_s",
+    "wait_s",
     "room_bytes",
     "logits_bytes",
     "kept_bytes",
@@ -60,7 +61,8 @@ class Tables:
     backward_s: Floats  # (option, place, kind, layers)
     again_s: Floats  # what recomputing every layer takes
     opening_s: Floats  # of the first stage: the gather that its first forward waits for
-    after_s: Floats  # behind the last backward, at least
+    after_s: Floats  # behind the last backward, at least; without
+    wait_s: Floats  # for the slowest GPU, for every doubling of the GPUs
     room_bytes: Floats  # left for activations
     logits_bytes: Floats
     kept_bytes: Floats  # (option, place, kind, layers)
@@ -300,12 +302,14 @@ def _columns(
     states = states + loads.part("optimizer") * (1 - hosted)
     usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
     free = usable[stages.of(view.plans.gpu)] * (1 - margin) - loads.part("runtime")
+    waited = times.other_s() - np.where(stages.count > 0, stack.step_s, 0.0)
     return {
         "forward_s": pick(times.whole_forward_s),
         "backward_s": pick(times.whole_backward_s),
         "again_s": pick(times.recompute_s),
         "opening_s": pick(times.first_extra_s()),
-        "after_s": pick(times.after_s() - times.tied_s()),
+        "after_s": pick(times.after_s() - times.tied_s() - waited),
+        "wait_s": pick(waited / np.log2(view.plans.gpus)),
         "room_bytes": pick(free / (1 + stack.slack_fraction) - states),
         "logits_bytes": pick(loads.part("logits")),
         "kept_bytes": pick(loads.kept_bytes),
@@ -329,6 +333,7 @@ def _tables(cell: Cell, kinds: list[Kind], tables: dict[str, Floats], link_s: Fl
         again_s=tables["again_s"][1],
         opening_s=tables["opening_s"][0],
         after_s=tables["after_s"].min(axis=0),
+        wait_s=tables["wait_s"][0],
         room_bytes=np.where(there, tables["room_bytes"][0], -np.inf),
         logits_bytes=tables["logits_bytes"][0],
         kept_bytes=tables["kept_bytes"],

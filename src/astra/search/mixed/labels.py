@@ -46,6 +46,7 @@ class Labels:
     tail: Ints  # tp of the last stage
     value_s: Floats
     below_s: Floats
+    ends_s: Floats  # when a stage has waited for the slowest GPU, the way down to it only
     bound_s: Floats  # least step of any pipeline that ends so
 
     def __len__(self) -> int:
@@ -102,6 +103,11 @@ class Cellar:
         rest = (tables.opening_s + tables.after_s)[FIRST]
         self.rest_s = float(rest[there].min(initial=np.inf))
         self.least_s = self._least_s()
+        self.doublings = float(np.log2(self._fewest_gpus()))
+        self.stay_s = tables.wait_s * self.doublings + tables.after_s  # behind the last backward
+        inside = tables.forward_s[INSIDE, :, 1:]
+        size = np.arange(1, inside.shape[1] + 1)
+        self.down_s = float((inside / size).min(initial=np.inf))  # of a layer, at least
 
     def _opens(self) -> Flags:
         """Which kinds may lie first: overlap of tensor traffic is the first segment's to choose."""
@@ -125,7 +131,7 @@ class Cellar:
         size = np.maximum(np.arange(stage_s.shape[1]), 1)
         good = count * stage_s + self.rest_s < self.limit_s
         good[:, 0] = False
-        pace = np.where(good, stage_s / size, np.inf).min(axis=1)
+        self.pace = pace = np.where(good, stage_s / size, np.inf).min(axis=1)
         holds = np.where(good, size, 0).max(axis=1)
         pools = len(self.limits.cluster.pools)
         fast = [pace[self.pool == row].min(initial=np.inf) for row in range(pools)]
@@ -147,6 +153,21 @@ class Cellar:
                 found[kind, mask] = np.where(left > 0, np.inf, total)
         return found
 
+    def _fewest_gpus(self) -> float:
+        """GPUs of any plan below the limit: the most layers a GPU, as many as hold all."""
+        count, left, total = self.tables.cell.micro_batches, float(self.limits.layers), 0.0
+        if not np.isfinite(self.limit_s):
+            return 1.0
+        dense = self.limit_s / (count * self.pace * self.stage_gpus)  # layers a GPU
+        best = [
+            (float(dense[self.pool == row].max(initial=0.0)), pool.count)
+            for row, pool in enumerate(self.limits.cluster.pools)
+        ]
+        for layers, most in sorted(best, reverse=True):
+            taken = min(most, left / layers) if layers > 0 else 0.0
+            total, left = total + taken, left - taken * layers
+        return max(total, 1.0)
+
     def last(self) -> Labels:
         """Pipelines of one stage, the last."""
         forward, backward = self._seconds(LAST, 1)
@@ -157,9 +178,10 @@ class Cellar:
         seconds = stage_s[kind, layers]
         ones = np.ones_like(kind)
         value = self.tables.cell.micro_batches * seconds
+        ends = value + self.stay_s[LAST, kind, layers]
         return self._kept(
             Labels(-ones, kind, self.bit[kind], ones, self.limits.layers - layers, layers,
-                   self.stage_gpus[kind], self.tp[kind], value, seconds, value.copy())
+                   self.stage_gpus[kind], self.tp[kind], value, seconds, ends, ends.copy())
         )  # fmt: skip
 
     def _kept(self, labels: Labels) -> Labels:
@@ -167,6 +189,7 @@ class Cellar:
         stages = self.most[labels.kind] - labels.count
         above = self.least_s[labels.kind, labels.mask, stages, labels.left]
         bound = labels.value_s + above + self.rest_s
+        bound = np.maximum(bound, labels.ends_s + labels.left * self.down_s)
         good = bound < self.limit_s
         if self.cap is not None:
             good &= labels.gpus <= self.cap
@@ -180,26 +203,32 @@ class Cellar:
         return np.flatnonzero(same | other)
 
     def _view_s(
-        self, labels: Labels, rows: Rows, kind: int, times: tuple[Floats, Floats], depth: int
-    ) -> tuple[Floats, Floats]:
-        """Value and round trip of these labels with one more stage; times (layers,) or (label,).
+        self, labels: Labels, rows: Rows, kind: int, times: tuple[Floats, ...], depth: int
+    ) -> tuple[Floats, Floats, Floats]:
+        """Value, round trip and ends of these labels with one more stage.
 
-        idle   = [below + 2c - q f]+ + [below + 2c - q b]+    (the larger if K <= depth + 1)
-        value' = max(value + t + 2c, K t + idle)
+            idle   = [below + 2c - q f]+ + [below + 2c - q b]+    (the larger if K <= depth + 1)
+            value' = max(value + t + 2c, K t + idle)
+            ends'  = max(ends + f + c, K t + idle + stay)
+
+        Times are forward, backward and stay; (label,), or (1, layers) for all labels.
         """
-        forward, backward = times
+        forward, backward, stay = times
         count = self.tables.cell.micro_batches
         queued = min(count, depth + 1) - 1
         link = 2 * self.tables.link_s[kind, self.pool[labels.kind[rows]]]
         value, below = labels.value_s[rows] + link, labels.below_s[rows] + link
+        ends = labels.ends_s[rows] + link / 2
         if forward.ndim == 2:
-            value, below = value[:, np.newaxis], below[:, np.newaxis]
+            value, below, ends = (each[:, np.newaxis] for each in (value, below, ends))
         stage = forward + backward
         fill, drain = below - queued * forward, below - queued * backward
         np.maximum(fill, 0, out=fill)
         np.maximum(drain, 0, out=drain)
         idle = fill + drain if depth + 1 < count else np.maximum(fill, drain)
-        return np.maximum(value + stage, count * stage + idle), below + stage
+        own = count * stage + idle
+        ends = np.maximum(ends + forward, own + stay)
+        return np.maximum(value + stage, own), below + stage, ends
 
     def extended(self, labels: Labels, depth: int) -> Labels:
         """All labels with one more stage inside the pipeline."""
@@ -213,15 +242,16 @@ class Cellar:
             sizes = np.flatnonzero(within)
             if not len(rows) or not len(sizes):
                 continue
-            times = forward[kind][np.newaxis, sizes], backward[kind][np.newaxis, sizes]
-            value, below = self._view_s(labels, rows, kind, times, depth)
+            columns = forward[kind], backward[kind], self.stay_s[INSIDE, kind]
+            times = tuple(column[np.newaxis, sizes] for column in columns)
+            value, below, ends = self._view_s(labels, rows, kind, times, depth)
             same = labels.kind[rows] == kind
             number = np.where(same, labels.count[rows] + 1, 1)
             mask = labels.mask[rows] | self.bit[kind]
             left = labels.left[rows][:, np.newaxis] - sizes
             stages = (self.most[kind] - number)[:, np.newaxis]
             above = self.least_s[kind][mask[:, np.newaxis], stages, np.maximum(left, 0)]
-            bound = value + above + self.rest_s
+            bound = np.maximum(value + above + self.rest_s, ends + left * self.down_s)
             good = (bound < self.limit_s) & (left >= 1)
             gpus = labels.gpus[rows] + self.stage_gpus[kind]
             if self.cap is not None:
@@ -230,7 +260,7 @@ class Cellar:
             parts.append(
                 Labels(rows[at], np.full(len(at), kind), mask[at], number[at], left[at, size],
                        sizes[size], gpus[at], labels.tail[rows[at]], value[at, size],
-                       below[at, size], bound[at, size])
+                       below[at, size], ends[at, size], bound[at, size])
             )  # fmt: skip
         return join(parts)
 
@@ -253,13 +283,14 @@ class Cellar:
                 good &= labels.gpus[rows] + self.stage_gpus[kind] <= self.cap
             rows = rows[good]
             size = labels.left[rows]
-            times = chosen[0][kind, size], chosen[1][kind, size]
-            value, _ = self._view_s(labels, rows, int(kind), times, depth)
+            times = chosen[0][kind, size], chosen[1][kind, size], self.stay_s[FIRST, kind, size]
+            value, _, ends = self._view_s(labels, rows, int(kind), times, depth)
             rest = tables.opening_s[FIRST, kind, size] + tables.after_s[FIRST, kind, size]
             gpus = labels.gpus[rows] + self.stage_gpus[kind]
             rest += tables.wait_s[FIRST, kind, size] * np.log2(gpus)
-            low = np.flatnonzero(value + rest < self.limit_s)
-            found.append((rows[low], np.full(len(low), kind), (value + rest)[low]))
+            bound = np.maximum(value + rest, ends + tables.opening_s[FIRST, kind, size])
+            low = np.flatnonzero(bound < self.limit_s)
+            found.append((rows[low], np.full(len(low), kind), bound[low]))
         if not found:
             none = np.zeros(0, np.int64)
             return Ends(none, none, np.zeros(0))
@@ -281,6 +312,7 @@ class Cellar:
         for step in range(1, min(NEIGHBOURS, len(labels) - 1) + 1):
             a, b = slice(None, -step), slice(step, None)  # a comes first: its value is no larger
             worse = (key[a] == key[b]) & (labels.below_s[a] <= labels.below_s[b])
+            worse &= labels.ends_s[a] <= labels.ends_s[b]
             worse &= (labels.mask[a] & ~labels.mask[b]) == 0
             worse &= labels.count[a] <= labels.count[b]
             worse &= ~strict[b] | (labels.count[a] == labels.count[b])
@@ -292,7 +324,7 @@ class Cellar:
         return labels.take(np.flatnonzero(kept))
 
     def _front(self, labels: Labels, key: Ints, fine: Ints) -> tuple[Labels, Ints]:
-        """Of labels alike in all counts, those that are better in value or round trip."""
+        """Of labels alike in all counts, those that are better in value, round trip or ends."""
         order = np.lexsort((labels.below_s, labels.value_s, fine))
         rank = np.unique(labels.below_s[order], return_inverse=True)[1].reshape(-1)
         new = np.ones(len(order), np.bool_)
@@ -302,6 +334,9 @@ class Cellar:
         before = np.minimum.accumulate(lowered)
         kept = new.copy()
         kept[1:] |= lowered[1:] < before[:-1]
+        best = np.maximum.accumulate(np.where(kept, np.arange(len(order)), 0))
+        ends = labels.ends_s[order]
+        kept |= ends < ends[best]  # who has the least round trip so far must end first too
         rows = order[kept]
         return labels.take(rows), key[rows]
 

@@ -162,7 +162,20 @@ class MixedFinder:
         self.tally.closed = self.tally.cells - self.tally.closed
 
     def _solve(self, tables: Tables) -> None:
-        """One cell: bounds with dominance, then all that is below the best."""
+        """One cell; with finer tables where it is too much with the coarse ones."""
+        if self._tried(tables) is None:
+            return
+        most = self._most_layers([(tables.cell, tables.kinds)], self.limit_s)[0]
+        if not most.any():
+            return
+        item = (tables.cell, tables.kinds, most)
+        (fine,) = stage_tables(self.space, self.stack, self.margin, self.book, [item], fine=True)
+        open_s = self._tried(fine)
+        if open_s is not None:
+            self._left_open(open_s)
+
+    def _tried(self, tables: Tables) -> float | None:
+        """Bounds with dominance, then all that is below the best; the least bound if left open."""
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []
@@ -171,20 +184,19 @@ class MixedFinder:
                     made.append((labels, ends))
                     self.tally.labels += len(labels)
             except TooManyError as stop:
-                self._left_open(stop.bound_s)
                 self._scout(tables, self.limit_s)
-                return
+                return stop.bound_s
             if not any(len(ends.parent) for _, ends in made):
-                return
+                return None
             self._try_best(tables, made)
             if self.limit_s >= before:
                 break
-        self._list(tables, cellar, made)
+        return self._list(tables, cellar, made)
 
     def _left_open(self, bound_s: float) -> None:
         self.tally.open_s = min(self.tally.open_s, bound_s)
 
-    def _list(self, tables: Tables, cellar: Cellar, made: Made) -> None:
+    def _list(self, tables: Tables, cellar: Cellar, made: Made) -> float | None:
         """Every pipeline of the cell whose bound is below the best, simulated."""
         live = live_states(cellar, made, self.limit_s)
         least = min(float(ends.bound_s.min(initial=np.inf)) for _, ends in made)
@@ -194,9 +206,9 @@ class MixedFinder:
                 every.append((labels, ends))
                 self.tally.labels += len(labels)
         except TooManyError:
-            self._left_open(least)
-            return
+            return least
         self._simulate_all(tables, every)
+        return None
 
     def _try_best(self, tables: Tables, made: Made) -> None:
         """The most promising pipelines of a pass, for a time to beat."""

@@ -142,9 +142,17 @@ Item = tuple[Cell, list[Kind], Ints]  # most layers of a stage of every kind
 
 
 def stage_tables(
-    space: Space, stack: Stack, margin: float, book: LayerBook, cells: list[Item]
+    space: Space,
+    stack: Stack,
+    margin: float,
+    book: LayerBook,
+    cells: list[Item],
+    fine: bool = False,
 ) -> list[Tables]:
-    """Tables of some cells at once. Cells that differ in recompute alone are priced together."""
+    """Tables of some cells at once. Cells that differ in recompute alone are priced together.
+
+    `fine`: with what every stage does behind its last backward, not the first one only.
+    """
     own = [by_stage(cell, space) for cell, _, _ in cells]
     fixed = list(
         dict.fromkeys(
@@ -156,7 +164,7 @@ def stage_tables(
         key = replace(cell, recompute=PER_STAGE)
         known = groups[key][2] if key in groups else most
         groups[key] = (key, kinds, np.maximum(known, most))
-    priced = _priced(space, stack, margin, book, list(groups.values()), fixed)
+    priced = _priced(space, stack, margin, book, list(groups.values()), fixed, fine)
     found = dict(zip(groups, priced, strict=True))
     tables = []
     for (cell, _, _), free in zip(cells, own, strict=True):
@@ -254,12 +262,14 @@ def _priced(
     book: LayerBook,
     items: list[Item],
     fixed: list[Recompute],
+    fine: bool,
 ) -> list[Tables]:
     cells, options = [cell for cell, _, _ in items], 3 + len(fixed)
     tables = [_empty(kinds, int(mosts.max(initial=0)), options) for _, kinds, mosts in items]
     layers = space.question.task.model.layers
     for place in (FIRST, INSIDE, LAST):
-        short = [place != FIRST and _straight(cell, fixed) for cell in cells]
+        straight = place != FIRST and not fine
+        short = [straight and _straight(cell, fixed) for cell in cells]
         rows = _rows(items, [2 if each else layers for each in short], options)
         view = view_of(_small_plans(space, cells, rows, place, fixed), space.question.task)
         times = stage_times(view, stack, stage_base(view, stack, book))
@@ -271,6 +281,9 @@ def _priced(
                 tables[row][name][at] = column[here]
                 if short[row]:
                     _go_on(tables[row][name][:, place], mosts)
+        if straight:
+            for table in tables:
+                table["after_s"][:, place] = 0.0
     links = _links(space, stack, book, items)
     return [
         _tables(cell, kinds, tables[row], links[row]) for row, (cell, kinds, _) in enumerate(items)

@@ -1,0 +1,40 @@
+"""The answer over several GPU types as people see it."""
+
+import io
+
+import msgspec
+from rich.console import Console
+
+import astra
+from astra.report.answer import answer_json, answer_page
+from astra.search.answer import Answer
+
+
+def shown(answer: Answer, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    for part in answer_page(answer, None):
+        console.print(part, highlight=False, markup=False)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_a_mixed_answer_draws_its_pipeline_and_says_what_it_is_worth() -> None:
+    answer = astra.plan(
+        "llama-3-8b", gpus="h100:8,a100-80g:8", global_batch=64, seq_len=4096, top=3
+    )
+    assert answer.best is not None and answer.mixed is not None
+    page = shown(answer)
+    lines = page.splitlines()
+    start = next(row for row, line in enumerate(lines) if line.startswith("stage GPU"))
+    drawn = lines[start + 1 : start + 1 + len(answer.mixed.stages)]
+    for stage, line in zip(answer.mixed.stages, drawn, strict=True):
+        assert stage.gpu in line and f" {stage.layers} " in line and stage.recompute in line
+        assert f"{stage.filled_fraction:.0%}" in line
+    for name in answer.mixed.alone_step_s:
+        assert f"{name} alone: " in page
+    assert "Proven: no plan of the space is faster." in page
+    open_one = msgspec.structs.replace(answer.mixed, gap_fraction=0.003)
+    page = shown(msgspec.structs.replace(answer, mixed=open_one))
+    assert "Within 0.30% of the optimum." in page and "Proven" not in page
+    assert answer_json(answer)["mixed"]["gap_fraction"] == 0.0

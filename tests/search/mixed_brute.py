@@ -44,13 +44,13 @@ def random_space(seed: int, tied: bool = False) -> Space:
     pools = []
     for name in sorted(dice.sample(TYPES, types)):
         gpu = _changed(find_gpu(name)[0], dice)
-        pools.append(Pool(gpu=gpu, count=dice.choice((2, 4, 4, 8))))
+        pools.append(Pool(gpu=gpu, count=dice.choice((1, 2, 2, 4))))
     pools.sort(key=lambda pool: pool.gpu.name)
     cluster = Cluster(name="some", pools=tuple(pools))
     task = Task(model=model, cluster=cluster, runtime="flagscale")
-    dp, size = dice.choice((1, 2)), dice.choice((1, 2, 4))
-    batch = dp * size * dice.choice((1, 2, 3, 8, 24))
-    tps = "1,2,4" if types == 2 else "1,2"
+    dp, size = dice.choice((1, 1, 2)), dice.choice((1, 2, 4))
+    batch = dp * size * dice.choice((1, 3, 8, 24, 24))
+    tps = dice.choice(("1", "1,2"))
     chosen = parse_set(
         [f"dp={dp}", f"micro_batch={size}", "cp=1", f"tp={tps}", "sharding=optimizer"]
     )
@@ -59,8 +59,8 @@ def random_space(seed: int, tied: bool = False) -> Space:
 
 def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
     """Less memory and slower links, by chance."""
-    share = dice.choice((1.0, 0.5, 0.4, 0.3))
-    slow = dice.choice((1.0, 0.1, 0.01))
+    share = dice.choice((1.0, 0.6, 0.5, 0.4, 0.3))
+    slow = dice.choice((1.0, 1.0, 0.1, 0.02))
     node = msgspec.structs.replace(gpu.node, nic_bytes_per_s=slow * gpu.node.nic_bytes_per_s)
     return msgspec.structs.replace(gpu, usable_bytes=share * gpu.usable_bytes, node=node)
 

@@ -126,7 +126,7 @@ def explain(
     subject = subject_of(plans[rank - 1], asked or Asked(), say or (lambda _: None))
     alone = len(subject.plan.cluster.pools) == 1
     if wanted and not alone:
-        raise InputError("--against searches, and the search takes one GPU type so far.")
+        raise InputError("--against searches, and searches over one GPU type only so far.")
     behind = enumerate(plans[rank : rank + NEXT], rank + 1)
     later = [loss_of(plan, subject, place) for place, plan in behind]
     versus = against_of(subject, wanted) if wanted else None
@@ -156,7 +156,10 @@ def _notes(subject: Subject, plain: bool) -> tuple[str, ...]:
     """What a person should know about the searches."""
     notes = subject.asked.notes
     if len(subject.plan.cluster.pools) > 1:
-        return (*notes, "a search takes one GPU type so far, so nothing was searched again")
+        return (
+            *notes,
+            "what would change is searched on one GPU type so far, so nothing was searched again",
+        )
     if subject.asked.settings and not plain:
         narrowed = " ".join(subject.asked.settings)
         return (*notes, f"searched again as narrowly as the file's own search: {narrowed}")

@@ -131,7 +131,7 @@ class Cellar:
         size = np.maximum(np.arange(stage_s.shape[1]), 1)
         good = count * stage_s + self.rest_s < self.limit_s
         good[:, 0] = False
-        self.pace = pace = np.where(good, stage_s / size, np.inf).min(axis=1)
+        pace = np.where(good, stage_s / size, np.inf).min(axis=1)
         holds = np.where(good, size, 0).max(axis=1)
         pools = len(self.limits.cluster.pools)
         fast = [pace[self.pool == row].min(initial=np.inf) for row in range(pools)]
@@ -158,7 +158,10 @@ class Cellar:
         count, left, total = self.tables.cell.micro_batches, float(self.limits.layers), 0.0
         if not np.isfinite(self.limit_s):
             return 1.0
-        dense = self.limit_s / (count * self.pace * self.stage_gpus)  # layers a GPU
+        stage_s = self.tables.forward_s[INSIDE] + self.tables.backward_s[0, INSIDE]
+        size = np.arange(1, stage_s.shape[1])
+        pace = (stage_s[:, 1:] / size).min(axis=1, initial=np.inf)  # whatever fits
+        dense = self.limit_s / (count * pace * self.stage_gpus)  # layers a GPU
         best = [
             (float(dense[self.pool == row].max(initial=0.0)), pool.count)
             for row, pool in enumerate(self.limits.cluster.pools)

@@ -84,7 +84,7 @@ def test_a_larger_pool_is_never_slower(seed: int) -> None:
         if len(others) > 1:
             less = msgspec.structs.replace(cluster, pools=others)
             assert whole <= least_s(smaller(space, less)) * (1 + 1e-9)
-        half = msgspec.structs.replace(pool, count=pool.count // 2)
+        half = msgspec.structs.replace(pool, count=max(pool.count // 2, 1))
         pools = tuple(half if at == row else p for at, p in enumerate(cluster.pools))
         less = msgspec.structs.replace(cluster, pools=pools)
         assert whole <= least_s(smaller(space, less)) * (1 + 1e-9)

@@ -358,6 +358,7 @@ def rounds(
     *,
     width: int | None = None,
     live: Live | None = None,
+    every: list[Labels] | None = None,
     most: int,
 ) -> Iterator[tuple[Labels, Ends]]:
     """Round after round, the labels and the pipelines that end on them.
@@ -366,6 +367,8 @@ def rounds(
     """
     labels, depth = cellar.last(), 1
     while len(labels):
+        if every is not None:
+            every.append(labels)  # those that will be dropped as dominated too
         if live is not None:
             labels = labels.take(_alive(labels, live[depth - 1])) if depth <= len(live) else (
                 labels.take(np.zeros(0, np.intp))
@@ -385,7 +388,9 @@ def _alive(labels: Labels, least: Ints) -> Rows:
     return np.flatnonzero(labels.count >= least[labels.mask, labels.kind, labels.left])
 
 
-def live_states(cellar: Cellar, made: list[tuple[Labels, Ends]], limit_s: float) -> Live:
+def live_states(
+    cellar: Cellar, made: list[tuple[Labels, Ends]], every: list[Labels], limit_s: float
+) -> Live:
     """By round, the states from which some pipeline ends below the limit.
 
     A label that was dropped as dominated ends as its dominator does, which has no more stages of
@@ -393,7 +398,7 @@ def live_states(cellar: Cellar, made: list[tuple[Labels, Ends]], limit_s: float)
     """
     found: Live = []
     above = np.zeros(0, np.int64)
-    for labels, ends in reversed(made):
+    for (labels, ends), whole in zip(reversed(made), reversed(every[: len(made)]), strict=True):
         alive = np.zeros(len(labels), np.bool_)
         alive[ends.parent[ends.bound_s < limit_s]] = True
         alive[above] = True
@@ -409,5 +414,5 @@ def live_states(cellar: Cellar, made: list[tuple[Labels, Ends]], limit_s: float)
                     wide = mask | 1 << pool
                     least[wide] = np.minimum(least[wide], least[mask])
         found.append(least)
-        above = labels.parent[rows]
+        above = whole.parent[_alive(whole, least)]
     return found[::-1]

@@ -179,8 +179,9 @@ class MixedFinder:
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []
+            whole: list[Labels] = []
             try:
-                for labels, ends in rounds(cellar, most=MOST_BOUNDED):
+                for labels, ends in rounds(cellar, every=whole, most=MOST_BOUNDED):
                     made.append((labels, ends))
                     self.tally.labels += len(labels)
             except TooManyError as stop:
@@ -191,14 +192,16 @@ class MixedFinder:
             self._try_best(tables, made)
             if self.limit_s >= before:
                 break
-        return self._list(tables, cellar, made)
+        return self._list(tables, cellar, made, whole)
 
     def _left_open(self, bound_s: float) -> None:
         self.tally.open_s = min(self.tally.open_s, bound_s)
 
-    def _list(self, tables: Tables, cellar: Cellar, made: Made) -> float | None:
+    def _list(
+        self, tables: Tables, cellar: Cellar, made: Made, whole: list[Labels]
+    ) -> float | None:
         """Every pipeline of the cell whose bound is below the best, simulated."""
-        live = live_states(cellar, made, self.limit_s)
+        live = live_states(cellar, made, whole, self.limit_s)
         least = min(float(ends.bound_s.min(initial=np.inf)) for _, ends in made)
         every: Made = []
         try:

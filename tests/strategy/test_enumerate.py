@@ -453,3 +453,13 @@ def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Question)
         plan = check_structure(plan_at(table, row, asked.task))
         files = export_files(plan, "megatron")
         assert plan_of(json.loads(files["plan.json"]), "plan") == plan
+
+
+def test_a_prime_number_of_layers_is_cut_into_chunks_with_a_lighter_last_one() -> None:
+    """61 layers on 4 stages as recipes of DeepSeek-V3 have them: 16, 16, 16, 13 in 4 chunks."""
+    table = table_of(
+        question(layers=61, gpus=8, batch=8), "pp=4", "tp=1", "vpp=2,4", "recompute=none"
+    )
+    cuts = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
+    assert (4,) * 15 + (1,) in cuts and (8,) * 7 + (5,) in cuts
+    assert all(sum(cut) == 61 and min(cut) >= 1 for cut in cuts)

@@ -292,23 +292,27 @@ def _virtual(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
 
 
 def _lighter_ends(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Chunks of one size but for the first and last, which hold a layer less.
+    """Chunks of one size but for the first and the last, which hold fewer layers.
 
-    What Megatron-LM calls accounting for the embedding and the loss in the split.
+    One fewer each is what Megatron-LM calls accounting for the embedding and the loss in the
+    split; where the layers of a model cannot be cut evenly (61 of them, say), the last chunk has
+    what is left, as recipes lay them out.
     """
-    found = []
-    for first, last in ((0, 1), (1, 0), (1, 1)):
-        total = layers + first + last
-        if pp < 2 or total % pp:
-            continue
-        for vpp in divisors(total // pp)[1:]:
-            size = total // pp // vpp
-            chunks = [size] * (pp * vpp)
+    found: dict[tuple[int, tuple[int, ...]], None] = {}
+    if pp < 2:
+        return []
+    for vpp in range(2, layers // pp + 2):
+        size = -(-layers // (pp * vpp))
+        for each, first, last in (
+            (size, 0, size * pp * vpp - layers),
+            *((-(-(layers + a + b) // (pp * vpp)), a, b) for a, b in ((0, 1), (1, 0), (1, 1))),
+        ):
+            chunks = [each] * (pp * vpp)
             chunks[0] -= first
             chunks[-1] -= last
-            if min(chunks) >= 1:
-                found.append((vpp, tuple(chunks)))
-    return found
+            if sum(chunks) == layers and min(chunks) >= 1 and first + last:
+                found[vpp, tuple(chunks)] = None
+    return list(found)
 
 
 def _stage_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:

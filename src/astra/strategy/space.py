@@ -99,7 +99,11 @@ DIMENSIONS = (
         "searched",
         "the even split; uneven first and last stages; what is left over spread over the middle",
     ),
-    Dimension("vpp", "searched", "every number that cuts all stages into whole chunks"),
+    Dimension(
+        "vpp",
+        "searched",
+        "every number that cuts all stages into whole chunks, the first and last perhaps lighter",
+    ),
     Dimension(
         "recompute",
         "searched",

@@ -180,11 +180,12 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
     chunk = np.arange(most)[:, np.newaxis, np.newaxis, np.newaxis]
     share = layers // plans.vpp + (chunk < layers % plans.vpp)
     even = np.where(chunk < plans.vpp, share, 0)
-    for row in np.flatnonzero(plans.chunking >= 0):
-        listed = plans.chunk_layers[int(plans.chunking[row])]
-        pp, vpp = int(plans.pp[0, row]), int(plans.vpp[row])
-        even[:, :, :, row] = 0
-        even[:vpp, 0, :pp, row] = np.reshape(listed, (vpp, pp))
+    for chunking in np.unique(plans.chunking[plans.chunking >= 0]):
+        rows = np.flatnonzero(plans.chunking == chunking)
+        pp, vpp = int(plans.pp[0, rows[0]]), int(plans.vpp[rows[0]])
+        listed = np.reshape(plans.chunk_layers[int(chunking)], (vpp, pp))
+        even[..., rows] = 0
+        even[:vpp, 0, :pp, rows] = listed  # advanced indices apart: the rows come first
     return even
 
 

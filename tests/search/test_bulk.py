@@ -13,7 +13,7 @@ from astra.search.step import step_s
 from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Plans, Task, concatenate
 from astra.strategy.rules.book import judge, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 
@@ -84,6 +84,34 @@ def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: st
             break
     some = table.take(np.sort(dice.choice(rows, 60, replace=False)))
     assert len(set(some.offload_optimizer_fraction)) > 1
+    together = bulk_of(some, task, STACK)
+    for row in range(len(some)):
+        alone = bulk_of(some.take([row]), task, STACK)
+        assert alone.filled_fraction[0] == pytest.approx(together.filled_fraction[row], rel=1e-9)
+        assert alone.bound_s[0] == pytest.approx(together.bound_s[row], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"), [("llama-3-70b", "h100:96"), ("deepseek-v3", "h100:64")]
+)
+def test_one_list_of_chunks_may_be_cut_for_few_stages_or_for_many(model: str, gpus: str) -> None:
+    """80 layers in 27 chunks are 3 stages of 9 or 9 of 3: neither holds what the other does."""
+    cluster, _ = parse_gpus(gpus)
+    task = Task(model=find_model(model), cluster=cluster)
+    chosen = parse_set(
+        ["tp=1", "cp=1", "micro_batch=1", "recompute=none", "ep=8", "sharding=optimizer"]
+    )
+    chosen = chosen if task.model.moe else {k: v for k, v in chosen.items() if k != "ep"}
+    tables = list(enumerate_plans(Space(Question(task, 96, 2048), chosen)))
+    table = concatenate(tables)
+    seen: dict[int, set[int]] = {}
+    for chunking, vpp in zip(table.chunking.tolist(), table.vpp.tolist(), strict=True):
+        seen.setdefault(chunking, set()).add(vpp)
+    shared = [at for at, ways in seen.items() if at >= 0 and len(ways) > 1]
+    assert shared
+    rows = np.flatnonzero(np.isin(table.chunking, shared) & (table.micro_batches[0] >= table.pp[0]))
+    some = table.take(rows[:: max(len(rows) // 40, 1)])
+    assert len(set(some.vpp.tolist())) > 1
     together = bulk_of(some, task, STACK)
     for row in range(len(some)):
         alone = bulk_of(some.take([row]), task, STACK)

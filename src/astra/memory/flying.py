@@ -35,14 +35,14 @@ def _weigh(found: Floats, plans: Plans, stages: Stages, ahead: Ints) -> None:
     turns = -(-ahead[0, :, rows].max(axis=1, initial=1) // (group * vpp)) + 2
     count = plans.micro_batches[0, rows]
     count = np.minimum(count, turns * group + count % group)  # the last group stays as it is
-    keys = [plans.chunking, plans.microbatch_group, plans.overlap_ep, plans.mtp_layers]
+    # The same list of chunks may be cut for few stages and many chunks, or the other way round.
+    keys = [plans.chunking, plans.microbatch_group, plans.overlap_ep, plans.mtp_layers, plans.vpp]
     distinct, at = np.unique(
         np.stack([count, *(key[rows] for key in keys)]), axis=1, return_inverse=True
     )
-    for place, (micro_batches, chunking, size, extra, mtp) in enumerate(distinct.T):
+    for place, (micro_batches, chunking, size, extra, mtp, chunks) in enumerate(distinct.T):
         alike = rows[at.ravel() == place]
-        row = alike[0]
-        layers = np.reshape(plans.chunk_layers[chunking], (int(plans.vpp[row]), -1))
+        layers = np.reshape(plans.chunk_layers[chunking], (int(chunks), -1))
         layers[-1, -1] += mtp  # multi-token prediction lies behind the last layer
         held = _held_layers(layers, int(micro_batches), int(size), int(extra))
         whole = layers.sum(axis=0)

@@ -148,6 +148,12 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
 def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
     view = whole.shared
+    flying = in_flight(view.plans, view.stages)
+    return _still_bytes(view, stack) | {"flying": np.where(view.stages.count > 0, flying, 0.0)}
+
+
+def _still_bytes(view: View, stack: Stack) -> dict[str, Floats]:
+    """The same but for how many micro-batches are in flight."""
     cut = cut_of(view, stack)
     held = states(view, stack)
     found = {
@@ -155,7 +161,6 @@ def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
         "offload": held.offload_bytes,
         "gradients": held.gradients_bytes,
         "optimizer": held.optimizer_bytes,
-        "flying": in_flight(view.plans, view.stages),
         "logits": _logits(view.plans, view.stages, view.task, cut, stack),
         "buffers": _buffers(view, cut, stack),
         "inside": _inside(view.plans, view.task, cut),
@@ -169,7 +174,7 @@ def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
 
     No activation is counted but what a layer or the loss needs while it is worked on.
     """
-    base = memory_base(view, stack)
+    base = _still_bytes(view.shared, stack)
     states = base["weights"] + base["gradients"] + base["optimizer"] * (1 - offloaded)
     least = states + base["buffers"] + np.maximum(base["logits"], base["inside"])
     return least * (1 + stack.slack_fraction) + base["runtime"]

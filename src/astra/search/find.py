@@ -26,7 +26,7 @@ from astra.timing.stage import stage_base, stage_times
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
 FIRST = 1 << 10  # layouts of the first table: enough to learn what to beat
-ENOUGH = 1 << 13  # layouts worth bounding together
+ENOUGH = 1 << 12  # layouts worth bounding together
 GROUP = 256  # layouts whose variants are looked at together
 BATCH = 512  # plans that are bounded tightly together
 SAME = 1e-12  # relative; steps that differ by rounding alone
@@ -73,6 +73,11 @@ def identity_of(plans: Plans, row: int) -> Key:
     used = plans.used[..., row]  # tables differ in how many slots they leave unused
     values = [column[..., row] for column in plans.columns().values()]
     return tuple(hash((v[used] if v.ndim == 2 else v).tobytes()) for v in values)
+
+
+def _slices(layouts: Plans) -> list[Plans]:
+    """Few enough at a time that stages and chunks of all of them stay small."""
+    return [layouts.take(slice(at, at + ENOUGH)) for at in range(0, len(layouts), ENOUGH)]
 
 
 class Finder:
@@ -166,12 +171,15 @@ class Finder:
         layouts = self._roomy(layouts) if len(layouts) else layouts
         if not len(layouts):
             return layouts, np.zeros(0)
-        view = view_of(layouts, self.task)
-        shared = stage_base(view, self.stack, self.book)
-        bounds = bound_s(view, stage_times(view, self.stack, shared))
+        bounds = np.concatenate([self._bounds(some) for some in _slices(layouts)])
         order = np.argsort(bounds, kind="stable")
         self._scout(layouts.take(self._scouted(layouts, order[bounds[order] < self.limit_s])))
         return self._still(layouts, bounds)
+
+    def _bounds(self, layouts: Plans) -> Floats:
+        view = view_of(layouts, self.task)
+        shared = stage_base(view, self.stack, self.book)
+        return bound_s(view, stage_times(view, self.stack, shared))
 
     def _together(self, tables: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
         """Those of several tables that can still win."""
@@ -182,7 +190,12 @@ class Finder:
     def _roomy(self, layouts: Plans) -> Plans:
         """Without the layouts of which no variant can fit."""
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
-        least = least_filled_fraction(view_of(layouts, self.task), self.stack, offloaded)
+        least = np.concatenate(
+            [
+                least_filled_fraction(view_of(some, self.task), self.stack, offloaded)
+                for some in _slices(layouts)
+            ]
+        )
         roomy = least <= 1 - self.margin
         if not roomy.all():
             full = np.flatnonzero(~roomy)

@@ -180,9 +180,11 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
     chunk = np.arange(most)[:, np.newaxis, np.newaxis, np.newaxis]
     share = layers // plans.vpp + (chunk < layers % plans.vpp)
     even = np.where(chunk < plans.vpp, share, 0)
-    for chunking in np.unique(plans.chunking[plans.chunking >= 0]):
-        rows = np.flatnonzero(plans.chunking == chunking)
-        pp, vpp = int(plans.pp[0, rows[0]]), int(plans.vpp[rows[0]])
+    listed_rows = np.flatnonzero(plans.chunking >= 0)
+    cuts = np.stack([plans.chunking[listed_rows], plans.vpp[listed_rows]])
+    for chunking, vpp in np.unique(cuts, axis=1).T:  # one list may be cut in several ways
+        rows = np.flatnonzero((plans.chunking == chunking) & (plans.vpp == vpp))
+        pp = int(plans.pp[0, rows[0]])
         listed = np.reshape(plans.chunk_layers[int(chunking)], (vpp, pp))
         even[..., rows] = 0
         even[:vpp, 0, :pp, rows] = listed  # advanced indices apart: the rows come first

@@ -18,7 +18,7 @@ from astra.timing.bounds import (
 from astra.timing.layer import PARTS, LayerBook, LayerTime, layers_of
 from astra.timing.stage import StageTime, stage_base, stage_times
 
-BLOCK_ROWS = 1 << 13  # plans whose columns stay in cache together
+BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,6 +209,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("--json",), "unknown command '--json'"),
     ((LONG,), "unknown command"),
     (("models", "--jsn"), "Did you mean --json?"),
+    (("plan", "llama-3-8b", "--gpus", "h100:8", "--seq-lenn", "8k"), "Did you mean --seq-len"),
     (("models", "--filter"), "expected one argument"),
     (("models", "llama-3-8b", "extra"), "one argument too many: 'extra'"),
     (("gpus", "", ""), "one argument too many: ''"),

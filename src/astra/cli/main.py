@@ -38,6 +38,14 @@ examples:
 class Parser(argparse.ArgumentParser):
     """argparse with suggestions for typos, and our exit code and wording for bad input."""
 
+    def check_flags(self, arguments: Sequence[str]) -> None:
+        """A misspelt option is named as one, not as another that is missing."""
+        known = {text for action in self._actions for text in action.option_strings}
+        for text in arguments[: arguments.index("--") if "--" in arguments else None]:
+            flag = text.partition("=")[0]
+            if flag.startswith("--") and flag not in known:
+                self.error(f"unrecognized arguments: {text}")
+
     def error(self, message: str) -> NoReturn:
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
@@ -49,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (`{self.prog} --help` lists the options)")
 
 
-def parser_for(command: str) -> argparse.ArgumentParser:
+def parser_for(command: str) -> Parser:
     """The parser of one command, from its module `astra.cli.COMMAND`."""
     module = import_module(f"astra.cli.{command}")
     parser = Parser(
@@ -90,7 +98,9 @@ def run(arguments: Sequence[str]) -> int:
     if command not in COMMANDS:
         hint = did_you_mean(command, COMMANDS, f"The commands are {', '.join(COMMANDS)}.")
         raise InputError(f"unknown command {command!r}. {hint}")
-    options = parser_for(command).parse_args(arguments[1:])
+    parser = parser_for(command)
+    parser.check_flags(arguments[1:])
+    options = parser.parse_args(arguments[1:])
     result: int = import_module(f"astra.cli.{command}").run(options)
     return result
 

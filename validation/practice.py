@@ -7,6 +7,7 @@ our best although the rules allow it and it fits.
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -193,12 +194,7 @@ def _tries_recompute(plan: Plan, space: Space) -> bool:
 
 def _run_lengths(stages: tuple[int, ...]) -> str:
     """8, 8, 8, 6 as `3 x 8, 6`."""
-    runs: list[list[int]] = []
-    for layers in stages:
-        if runs and runs[-1][1] == layers:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, layers])
+    runs = [(len(list(run)), layers) for layers, run in groupby(stages)]
     return ", ".join(f"{count} x {layers}" if count > 1 else f"{layers}" for count, layers in runs)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -273,12 +273,7 @@ def _splits(layers: int, pp: int) -> list[tuple[int, ...]]:
 
 def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:
     """Stages as runs of equal layers, padded to the number of slots."""
-    runs: list[list[int]] = []
-    for layers in stages:
-        if runs and runs[-1][1] == layers:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, layers])
+    runs = [(len(list(run)), layers) for layers, run in groupby(stages)]
     assert len(runs) <= SLOTS
     flat = [number for run in runs for number in run]
     return tuple(flat + [0] * (2 * SLOTS - len(flat)))

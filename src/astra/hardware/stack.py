@@ -23,26 +23,31 @@ TRAFFIC = ("communication", "tensor", "context", "dispatch", "data", "pipeline")
 FACTORS = (*KERNELS, *TRAFFIC, "host", "optimizer")
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Factors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds in a step over those of kernels and collectives alone."""
+
+    compute_factor: float = 1.0  # kernels in a step over kernels alone
+    product_factor: float = 1.0  # on top of it: matrix products
+    attention_factor: float = 1.0
+    elementwise_factor: float = 1.0
+    experts_factor: float = 1.0  # grouped products, and what routes tokens to them
+    communication_factor: float = 1.0  # all traffic
+    tensor_factor: float = 1.0  # on top of it, each kind of traffic
+    context_factor: float = 1.0
+    dispatch_factor: float = 1.0  # tokens to their experts and back
+    data_factor: float = 1.0  # gradients and parameters between copies
+    pipeline_factor: float = 1.0
+    host_factor: float = 1.0  # of the CPU's seconds
+    optimizer_factor: float = 1.0
+
+
+class Setting(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a stack runs otherwise: its factors are multiplied if all that is named holds."""
 
     gpu: str | None = None
     architecture: str | None = None
     precision: str | None = None  # or the recipe of fp8
     release: str | None = None
-    compute_factor: float = 1.0
-    product_factor: float = 1.0
-    attention_factor: float = 1.0
-    elementwise_factor: float = 1.0
-    experts_factor: float = 1.0
-    communication_factor: float = 1.0
-    tensor_factor: float = 1.0
-    context_factor: float = 1.0
-    dispatch_factor: float = 1.0
-    data_factor: float = 1.0
-    pipeline_factor: float = 1.0
-    host_factor: float = 1.0
-    optimizer_factor: float = 1.0
     runs: int  # that it was fitted on
 
     def holds(self, gpu: Gpu, formats: tuple[str | None, ...], release: str | None) -> bool:
@@ -66,24 +71,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {name: value for name, value in found.items() if value != 1.0}
 
 
-class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a framework adds to kernels measured alone."""
 
     name: str
     like: str | None = None  # the stack whose times it has; what its file says is different
     release: str | None = None
-    compute_factor: float = 1.0  # kernels in a step over kernels alone
-    product_factor: float = 1.0  # on top of it: matrix products
-    attention_factor: float = 1.0
-    elementwise_factor: float = 1.0
-    experts_factor: float = 1.0  # grouped products, and what routes tokens to them
-    communication_factor: float = 1.0  # all traffic
-    tensor_factor: float = 1.0  # on top of it, each kind of traffic
-    context_factor: float = 1.0
-    dispatch_factor: float = 1.0  # tokens to their experts and back
-    data_factor: float = 1.0  # gradients and parameters between copies
-    pipeline_factor: float = 1.0
-    host_factor: float = 1.0  # of the three times that follow
     host_forward_s: float = 0.0  # CPU seconds of one layer; kernels wait if they are shorter
     host_backward_s: float = 0.0
     host_experts_s: float = 0.0  # more for routing and dispatch, in either pass
@@ -91,7 +84,6 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # Busy seconds lost to the slowest rank for every doubling of the job's GPUs: what the steps
     # of one model grow by from cluster to cluster, beyond their traffic.
     jitter_fraction: float = 0.0
-    optimizer_factor: float = 1.0
     activation_factor: float = 1.0  # kept activations over those counted tensor by tensor
     logits_bytes: float = 6.0  # per logit at the loss: 2 for itself, 4 for its fp32 copy
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer

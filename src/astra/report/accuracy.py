@@ -100,6 +100,12 @@ settings that multiply some of them on a GPU, in a number format or in a release
 to a model, a family or a run. Where models are held back, a family of a single model has its
 numbers of GPUs held back instead; a stack seen on one number of GPUs is then priced as a stranger.
 
+What the lines of runs held back have seen all the same, and so flatters them: how strongly factors
+are drawn to what is common (`fit/hierarchy.py`), the time lost per doubling of the GPUs, how much
+longer products of odd widths take, and how each framework's rows are read were chosen while
+looking at all runs; so were the host's seconds, by vTrain's small models. Far runs are weighed as
+in the fit of all. Compute factors of `torch-compile` and `torch-eager` are set by the steps below.
+
 Every step beside its prediction by stacks that have not seen it (a fifth of the runs held back at
 a time; the band is 10 % either way; in brackets runs and mean error):
 

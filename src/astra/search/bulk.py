@@ -1,5 +1,6 @@
 """A whole table of plans at once: does each fit, and how fast can it be at best?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,6 @@ from astra.memory.stage import (
     memory_of,
     offload_frees_bytes,
 )
-from astra.model.kinds import layer_kinds
 from astra.search.step import chunks_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.view import View, cuts_of, view_of, views_of
@@ -22,7 +22,7 @@ from astra.timing.bounds import (
     interleaved_tight_bound_s,
     one_f_one_b_bound_s,
 )
-from astra.timing.layer import PARTS, LayerBook, LayerTime, layers_of
+from astra.timing.layer import LayerBook, work_s
 from astra.timing.stage import StageTime, stage_base, stage_times
 
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
@@ -90,22 +90,18 @@ def _distinct(column: Floats) -> list[float]:
     return found
 
 
-def work_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+def work_bound_s(
+    tables: Sequence[Plans], task: Task, stack: Stack, book: LayerBook | None = None
+) -> list[Floats]:
     """A first bound that asks for no stages: the busiest one does no less than the mean. [s]
 
     T >= m (all layers and ends, forward and backward) / p
     """
-    layers = layers_of(cuts_of(plans, task), stack, book)
-    total = np.zeros(len(plans))
-    for kind, count in zip(layers.kinds, layer_kinds(task.model).counts, strict=True):
-        total += count * _both_ways_s(kind)
-    total += _both_ways_s(layers.head) + _both_ways_s(layers.embedding)
-    return plans.micro_batches[0] * total / plans.pp[0]
-
-
-def _both_ways_s(time: LayerTime) -> Floats:
-    seconds: Floats = sum((getattr(time, name) for name in PARTS), np.zeros(1))
-    return seconds[0, 0]
+    each = work_s([cuts_of(plans, task) for plans in tables], stack, book)
+    return [
+        plans.micro_batches[0] * work[0, 0] / plans.pp[0]
+        for plans, work in zip(tables, each, strict=True)
+    ]
 
 
 def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:

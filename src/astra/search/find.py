@@ -20,7 +20,7 @@ from astra.strategy.enumerate import Layouts, enumerate_layouts, variant_counts,
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.view import View, view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
@@ -136,8 +136,11 @@ class Finder:
     def _least_s(self, layouts: Layouts) -> Floats:
         """(degrees, way) How much work every cut is at least."""
         least = np.full(len(layouts) * layouts.ways, np.inf)
-        for cuts, plans in layouts.cuts():
-            least[cuts] = work_bound_s(plans, self.task, self.stack, self.book)
+        found = list(layouts.cuts())
+        if found:
+            works = work_bound_s([plans for _, plans in found], self.task, self.stack, self.book)
+            for (cuts, _), work in zip(found, works, strict=True):
+                least[cuts] = work
         return least.reshape(len(layouts), layouts.ways)
 
     def any_fits(self) -> bool:
@@ -167,17 +170,12 @@ class Finder:
 
     def _open(self, ahead: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
         """Bound layouts, try the best few, and keep those that can still win."""
-        layouts, _ = self._together(ahead)
-        layouts = self._roomy(layouts) if len(layouts) else layouts
-        if not len(layouts):
-            return layouts, np.zeros(0)
-        bounds = np.concatenate([self._bounds(some) for some in _slices(layouts)])
+        layouts, bounds = self._roomy(self._together(ahead)[0])
         order = np.argsort(bounds, kind="stable")
         self._scout(layouts.take(self._scouted(layouts, order[bounds[order] < self.limit_s])))
         return self._still(layouts, bounds)
 
-    def _bounds(self, layouts: Plans) -> Floats:
-        view = view_of(layouts, self.task)
+    def _bounds(self, view: View) -> Floats:
         shared = stage_base(view, self.stack, self.book)
         return bound_s(view, stage_times(view, self.stack, shared))
 
@@ -187,24 +185,27 @@ class Finder:
         kept = [(plans, bounds) for plans, bounds in kept if len(plans)] or kept[:1]
         return concatenate([plans for plans, _ in kept]), np.concatenate([b for _, b in kept])
 
-    def _roomy(self, layouts: Plans) -> Plans:
-        """Without the layouts of which no variant can fit."""
+    def _roomy(self, layouts: Plans) -> tuple[Plans, Floats]:
+        """The layouts of which a variant may fit, and their bounds."""
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
-        least = np.concatenate(
-            [
-                least_filled_fraction(view_of(some, self.task), self.stack, offloaded)
-                for some in _slices(layouts)
-            ]
-        )
-        roomy = least <= 1 - self.margin
-        if not roomy.all():
-            full = np.flatnonzero(~roomy)
-            gone = layouts.take(full)
-            lost = int(variant_counts(gone, self.space).sum())
-            self.funnel.out_of_memory += lost
-            self.funnel.priced += lost
-            self.overfull.append((gone, least[full]))
-        return layouts.take(np.flatnonzero(roomy))
+        kept, bounds = [], [np.zeros(0)]
+        for some in _slices(layouts):
+            view = view_of(some, self.task)
+            least = least_filled_fraction(view, self.stack, offloaded)
+            roomy = np.flatnonzero(least <= 1 - self.margin)
+            if len(roomy) < len(some):
+                full = np.flatnonzero(least > 1 - self.margin)
+                self._overfull(some.take(full), least[full])
+                view = view.take(roomy)
+            kept.append(view.plans)
+            bounds.append(self._bounds(view))
+        return concatenate(kept) if kept else layouts, np.concatenate(bounds)
+
+    def _overfull(self, layouts: Plans, least: Floats) -> None:
+        lost = int(variant_counts(layouts, self.space).sum())
+        self.funnel.out_of_memory += lost
+        self.funnel.priced += lost
+        self.overfull.append((layouts, least))
 
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
         """The first few layouts, each of another kind."""

@@ -40,6 +40,11 @@ class Pipes:
         """The pipelines of these rows."""
         return Pipes(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
 
+    def beside(self, others: "Pipes") -> "Pipes":
+        """These and others of as many chunks and stages."""
+        pairs = {f.name: (getattr(self, f.name), getattr(others, f.name)) for f in fields(self)}
+        return Pipes(**{name: np.concatenate(pair, axis=-1) for name, pair in pairs.items()})
+
 
 def step_s(pipes: Pipes, *, skip: bool = True) -> Floats:
     """(plan,) When the last stage to finish has finished. [s]"""

@@ -374,25 +374,25 @@ def _cross(table: Columns, options: Columns) -> Columns:
 
     Not rules: a group of one has no traffic to choose, and experts need whole groups.
     """
-    rows, ways = len(table["tp"]), len(options["ep"])
-    crossed = {name: np.repeat(column, ways) for name, column in table.items()}
-    crossed |= {
-        name: np.tile(column, rows) if column.ndim else column for name, column in options.items()
-    }
-    tp, ep, etp = crossed["tp"], crossed["ep"], crossed["etp"]
-    is_tp = etp == 0
-    crossed["etp"] = np.where(is_tp, tp, etp)
-    once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
-    once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
-    copies = crossed["dp"] * crossed["cp"]
-    once &= (copies > 1) | (crossed["sharding"] == options["sharding"][0])
-    inside = (
-        (crossed["sharding"] == SHARDS_ALL) & (crossed["near"] > 1) & (crossed["near"] < copies)
+    # (row, way)
+    tp, cp, dp, near, turns = (
+        table[name][:, np.newaxis] for name in ("tp", "cp", "dp", "near", "turns")
     )
-    once &= ~crossed["in_node"] | inside
-    possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
-    possible &= ~crossed["overlap_ep"] | ((ep > 1) & crossed.pop("turns"))
-    return _taken(crossed, once & possible)
+    ep, sharding = options["ep"], options["sharding"]
+    is_tp = options["etp"] == 0
+    etp = np.where(is_tp, tp, options["etp"])
+    once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
+    once &= (cp > 1) | (options["cp_comm_type"] == options["cp_comm_type"][0])
+    copies = dp * cp
+    once &= (copies > 1) | (sharding == sharding[0])
+    inside = (sharding == SHARDS_ALL) & (near > 1) & (near < copies)
+    once &= ~options["in_node"] | inside
+    possible = tp * copies % (ep * etp) == 0
+    possible &= ~options["overlap_ep"] | ((ep > 1) & turns)
+    rows, ways = np.nonzero(once & possible)
+    crossed = _taken(options, ways) | _taken(table, rows) | {"etp": etp[rows, ways]}
+    del crossed["turns"]
+    return crossed
 
 
 def _sensible(table: Columns, space: Space) -> Columns:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import factorized
 from astra.model.flops import mean_reach
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
@@ -155,10 +156,8 @@ def _core(
     heads = model.heads / keys.tp
     if not fused:
         return _unfused_core(keys, device, heads, query_dim + value_dim)
-    lengths = np.unique(keys.seq_len)
-    reach = np.zeros(keys.seq_len.shape)
-    for length in lengths:
-        reach[keys.seq_len == length] = mean_reach(kind, int(length))
+    lengths, of_length = factorized(keys.seq_len)
+    reach = np.array([mean_reach(kind, int(length)) for length in lengths])[of_length]
     flops = 2.0 * keys.tokens * heads * (query_dim + value_dim) * reach
     lengths_seen = np.maximum(2 * reach / keys.cp, 1.0)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from astra.search.explained import Explanation
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
+    from astra.strategy.plans import Task
+    from astra.strategy.rules.rule import Rule
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
@@ -96,7 +98,6 @@ def plan(
     """
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted, answer, fewest_gpus
-    from astra.strategy.own_rules import read_own_rules
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
@@ -115,7 +116,7 @@ def plan(
     wanted = Wanted(
         space=Space(question, parse_set(settings)),
         stack=software,
-        own_rules=read_own_rules(Path(rules), task) if rules is not None else (),
+        own_rules=_own_rules(rules, task),
         top=top,
         margin=_margin(margin),
         fold=fold,
@@ -244,6 +245,14 @@ def _wish(settings: Mapping[str, Any]) -> Wish:
         if value is not None and value < least:
             raise InputError(f"settings: {name} = {value}: expected {least} or more.")
     return wish
+
+
+def _own_rules(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":
+    if rules is None:
+        return ()
+    from astra.strategy.own_rules import read_own_rules  # a language of its own: when asked for
+
+    return read_own_rules(Path(rules), task)
 
 
 def _margin(margin: float) -> float:

@@ -19,7 +19,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 IntsLike: TypeAlias = int | npt.NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Strides:
     """Distance between neighbouring ranks of each kind of group, in Megatron's rank order."""
 

@@ -27,7 +27,7 @@ from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.view import View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Memory:
     """Bytes of one GPU of the first stage of each run. (pipeline, run, plan)"""
 
@@ -95,7 +95,7 @@ def offload_frees_bytes(base: dict[str, Floats], fraction: Floats | float) -> Fl
     return base["optimizer"] * fraction - np.where(fraction > 0, base["offload"], 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Loads:
     """What a stage holds for its micro-batches, before one asks how many. (pipeline, run, plan)"""
 

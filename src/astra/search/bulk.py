@@ -28,7 +28,7 @@ from astra.timing.stage import StageTime, stage_base, stage_times
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Bulk:
     """What a search needs of every plan before it simulates any. (plan,)"""
 

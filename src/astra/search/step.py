@@ -24,7 +24,7 @@ PARTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Step:
     """Seconds of one step of every plan. (plan,)"""
 
@@ -75,7 +75,7 @@ def _ends(pipes: Pipes, rolled: Floats) -> Floats:
     return np.where(end > 0, end + rolled, 0.0).max(axis=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Chunks:
     """Seconds of each chunk of the stages of one pipeline. (chunk, run, plan)"""
 

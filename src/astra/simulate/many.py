@@ -15,7 +15,7 @@ Rows = NDArray[np.intp]
 CELLS = 1 << 15  # numbers of one (stage, plan) table that stay in cache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Pipes:
     """Seconds of many pipelines. The plan axis is last.
 

@@ -58,7 +58,7 @@ def code(column: str, word: str | None) -> int:
     return -1 if word is None else WORDS[column].index(word)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Plans:
     """Many plans of one task as columns. The plan axis is last; new axes go in front.
 

@@ -13,7 +13,7 @@ from astra.model.shape import Model
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans, code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Stages:
     """Runs of alike stages. (pipeline, run, plan); an unused run has `count` 0.
 

@@ -19,7 +19,7 @@ from astra.timing.layer import PARTS, Layers
 from astra.timing.replicas import Replicas, gpus_of, replicas_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StageBase:
     """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
 

@@ -260,7 +260,7 @@ def interleaved_tight_bound_s(
     return views.most_s()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Views:
     """A step seen from some stages of every slot, the first, the last, maybe others: (view, slot,
     plan) unless noted.

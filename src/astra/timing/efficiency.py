@@ -42,7 +42,7 @@ Direction = Literal["forward", "dgrad", "wgrad"]
 Pass = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Efficiency:
     """Shares of a peak, which of them lie outside what was measured, and where they come from."""
 

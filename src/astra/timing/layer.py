@@ -49,7 +49,7 @@ WORDED = ("gpu", "precision", "fp8_recipe", "attention", "overlap_tp", "overlap_
           "cp_comm_type", "cuda_graph")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LayerTime:
     """Seconds of one layer and micro-batch. Traffic is what shows of it."""
 

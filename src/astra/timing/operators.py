@@ -18,7 +18,7 @@ from astra.timing.device import Device
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Keys:
     """Distinct ways to cut a layer. (key,)"""
 

@@ -19,7 +19,7 @@ Rows = NDArray[np.intp]
 ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StageTime:
     """Seconds of one stage of each run. (pipeline, run, plan)
 

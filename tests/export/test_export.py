@@ -260,4 +260,4 @@ def test_a_plan_that_megatron_refuses_is_not_written() -> None:
 def test_the_command_line_knows_the_same_targets() -> None:
     from astra.cli import export
 
-    assert export.TARGETS == TARGETS
+    assert tuple(TARGETS) == export.TARGETS

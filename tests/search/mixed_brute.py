@@ -128,7 +128,7 @@ def _plan(
         replicas=dp, micro_batches=question.global_batch // (dp * size), segments=tuple(segments)
     )
     near = [pool.gpu.link.domain_gpus for pool in order]
-    hides = 1 < tps[0] <= near[0]
+    hides = all(1 < tp <= reach for tp, reach in zip(tps, near, strict=True))
     return Plan(
         model=question.task.model,
         cluster=question.task.cluster,
@@ -141,21 +141,12 @@ def _plan(
         sequence_parallel=max(tps) > 1,
         overlap_grad_reduce=dp > 1,
         overlap_param_gather=dp > 1,
-        # The first segment chooses; it needs all groups inside their link domains.
         overlap_tp=hides,
     )
 
 
-def declared(plan: Plan) -> bool:
-    """Whether tensor-parallel groups lie in their link domains where their traffic is hidden."""
-    near = {pool.gpu.name: pool.gpu.link.domain_gpus for pool in plan.cluster.pools}
-    segments = plan.pipelines[0].segments
-    return not plan.overlap_tp or all(each.tp <= near[each.gpu] for each in segments)
-
-
 def _shortest(plans: list[Plan], stack: Stack) -> float:
     """With recompute where stages do not fit without: every choice of every such stage."""
-    plans = [plan for plan in plans if declared(plan)]
     if not plans:
         return np.inf
     overfull = _overfull(plans, stack)

@@ -1,4 +1,4 @@
-"""Launch files for a plan: the whole command line, its environment and a script that starts it.
+"""Launch files for a plan: all settings, the environment and a script that starts it.
 
 FILE is a search result, a priced plan or a bare plan, as `astra predict --json` writes it."""
 
@@ -14,9 +14,10 @@ examples:
   astra predict llama-3-8b --gpus h100:64 --tp 2 --global-batch 256 --seq-len 8192 --json >plan.json
   astra export plan.json --to megatron --out job
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
-    --tokenizer-type NullTokenizer"""
+    --tokenizer-type NullTokenizer
+  astra export mixed.json --to flagscale --out job"""
 
-TARGETS = ("megatron",)
+TARGETS = ("megatron", "flagscale")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +65,10 @@ def _is_text(name: str) -> bool:
 
 
 def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> None:  # type: ignore[type-arg]
-    from astra.export.megatron import not_expressed
-    from astra.export.targets import expectations
+    from astra.export.targets import TARGETS, expectations, next_steps, not_expressed
     from astra.search.price import price
 
-    lacks = not_expressed(plans[0])
+    lacks = not_expressed(plans[0], options.to)
     expected = expectations(price(plans[0]))
     if options.json:
         answer = {"out": options.out, "files": sorted(files)}
@@ -79,11 +79,7 @@ def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> 
     lines += [f"  {name}" for name in sorted(files)[:12]]
     lines += expected
     if lacks:
-        lines += ["Megatron-LM's command line does not say:", *(f"  {lack}" for lack in lacks)]
+        name, _ = TARGETS[options.to]
+        lines += [f"{name}'s settings do not say:", *(f"  {lack}" for lack in lacks)]
     script = next(name for name in sorted(files) if name.endswith("launch.sh"))
-    lines += [
-        "Next: set your learning rate; data and checkpoints follow on the command line:",
-        "  export MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=localhost",
-        f"  {options.out}/{script} --mock-data --tokenizer-type NullTokenizer",
-    ]
-    print_parts(*lines)
+    print_parts(*lines, *next_steps(plans[0], options.to, f"{options.out}/{script}"))

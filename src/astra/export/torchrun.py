@@ -1,11 +1,14 @@
 """A launch script for torchrun: one call on every node, nodes in rank order."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from math import gcd
 
 from astra.hardware.cluster import Gpu
 from astra.strategy.plan import Plan
 
+Group = tuple[str, int, int]  # GPU type, nodes, GPUs of each
+SAFE = re.compile(r"[^A-Za-z0-9._-]+")  # what no name of a folder or a job should hold
 SCRIPT = """\
 #!/usr/bin/env bash
 # {title}
@@ -42,16 +45,34 @@ exec torchrun \\
 """
 
 
-def nodes_of(plan: Plan) -> list[tuple[str, int, int]]:
+def nodes_of(plan: Plan) -> list[Group]:
     """(GPU type, nodes, GPUs per node) in the order of ranks.
 
     Ranks fill the stages in order, so the types come in pipeline order.
     """
-    counts = plan.gpus
+    groups = node_groups(plan, {name: (name, count) for name, count in plan.gpus.items()})
+    least = gcd(*(each for *_, each in groups))  # torchrun starts as many processes on every node
+    return [(name, nodes * each // least, least) for name, nodes, each in groups]
+
+
+def node_groups(plan: Plan, counts: Mapping[str, tuple[str, int]]) -> list[Group]:
+    """Nodes for each name, its GPU type and how many of them."""
     gpus = {pool.gpu.name: pool.gpu for pool in plan.cluster.pools}
-    per_node = {name: _per_node(gpus[name], count) for name, count in counts.items()}
-    least = gcd(*per_node.values())  # torchrun starts as many processes on every node
-    return [(name, count // least, least) for name, count in counts.items()]
+    groups = []
+    for name, (gpu, count) in counts.items():
+        each = _per_node(gpus[gpu], count)
+        groups.append((name, count // each, each))
+    return groups
+
+
+def rank_lines(groups: Sequence[Group], what: str = "nodes") -> list[str]:
+    """Which nodes are of which type, as `   nodes 0 to 3: 8 x H100 each`."""
+    first, lines = 0, []
+    for name, count, per_node in groups:
+        ranks = f"{first} to {first + count - 1}" if count > 1 else str(first)
+        lines.append(f"   {what} {ranks}: {per_node} x {name} each")
+        first += count
+    return lines
 
 
 def _per_node(gpu: Gpu, count: int) -> int:
@@ -63,24 +84,18 @@ def launch_script(plan: Plan, notes: Sequence[str] = ()) -> str:
     """The text of `launch.sh`."""
     groups = nodes_of(plan)
     nodes = sum(count for _, count, _ in groups)
-    first = 0
-    lines = []
-    for name, count, per_node in groups:
-        ranks = f"{first} to {first + count - 1}" if count > 1 else str(first)
-        lines.append(f"   nodes {ranks}: {per_node} x {name} each")
-        first += count
     gpus = " + ".join(f"{count} x {name}" for name, count in plan.gpus.items())
     return SCRIPT.format(
-        title=f"{_one_line(plan.model.name)}: {plan.summary()}, {gpus}",
+        title=f"{one_line(plan.model.name)}: {plan.summary()}, {gpus}",
         last=nodes - 1,
-        order="\n#".join(lines),
-        notes="".join(f"# {_one_line(note)}\n" for note in notes),
+        order="\n#".join(rank_lines(groups)),
+        notes="".join(f"# {one_line(note)}\n" for note in notes),
         nodes=nodes,
         per_node=groups[0][2],
-        tokenizer=_one_line(plan.model.hf_id or "TOKENIZER"),
+        tokenizer=one_line(plan.model.hf_id or "TOKENIZER"),
     )
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """A user's text inside a comment: a line break in it would start a command."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -111,7 +111,7 @@ def kinds_of(cell: Cell, space: Space, known: dict[tuple[int, int], list[Counts]
     for row, pool in enumerate(cluster.pools):
         gpu = pool.gpu
         for tp in tied or divisors(max(gpu.link.domain_gpus, gpu.node.gpus)):
-            if cell.overlap_tp and tp > gpu.link.domain_gpus:
+            if cell.overlap_tp and not 1 < tp <= gpu.link.domain_gpus:
                 continue
             if tp > max(gpu.link.domain_gpus, gpu.node.gpus):
                 continue

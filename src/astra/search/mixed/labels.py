@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from astra.hardware.cluster import Cluster
 from astra.search.mixed.tables import FIRST, INSIDE, LAST, Tables
-from astra.strategy.plans import Flags, Floats, Ints
+from astra.strategy.plans import Floats, Ints
 
 SAME = 1e-12  # relative; steps that differ by rounding alone
 NEIGHBOURS = 6  # labels that each is compared with beyond its own key
@@ -98,7 +98,6 @@ class Cellar:
         self.cap = limits.cluster.max_gpus
         self.counts_gpus = self.cap is not None or bool(tables.wait_s.any())
         self.every = (1 << len(limits.cluster.pools)) - 1
-        self.opens = self._opens()
         there = np.isfinite(tables.forward_s[FIRST])
         rest = (tables.opening_s + tables.after_s)[FIRST]
         self.rest_s = float(rest[there].min(initial=np.inf))
@@ -108,12 +107,6 @@ class Cellar:
         inside = tables.forward_s[INSIDE, :, 1:]
         size = np.arange(1, inside.shape[1] + 1)
         self.down_s = float((inside / size).min(initial=np.inf))  # of a layer, at least
-
-    def _opens(self) -> Flags:
-        """Which kinds may lie first: overlap of tensor traffic is the first segment's to choose."""
-        domains = [self.limits.cluster.pools[pool].gpu.link.domain_gpus for pool in self.pool]
-        overlaps = (self.tp > 1) & (self.tp <= np.array(domains))
-        return overlaps if self.tables.cell.overlap_tp else ~overlaps
 
     def _seconds(self, place: int, flying: int) -> tuple[Floats, Floats]:
         chosen = self.tables.at(place, flying)
@@ -272,8 +265,8 @@ class Cellar:
         tables = self.tables
         chosen = self._seconds(FIRST, min(tables.cell.micro_batches, depth + 1))
         found: list[tuple[Rows, Ints, Floats]] = []
-        for kind in np.flatnonzero(self.opens):
-            rows = self._may_follow(labels, int(kind))
+        for kind in range(len(self.tp)):
+            rows = self._may_follow(labels, kind)
             rows = rows[labels.left[rows] < chosen[0].shape[1]]
             same = labels.kind[rows] == kind
             good = self.closes[kind, np.where(same, labels.count[rows] + 1, 1)]
@@ -287,7 +280,7 @@ class Cellar:
             rows = rows[good]
             size = labels.left[rows]
             times = chosen[0][kind, size], chosen[1][kind, size], self.stay_s[FIRST, kind, size]
-            value, _, ends = self._view_s(labels, rows, int(kind), times, depth)
+            value, _, ends = self._view_s(labels, rows, kind, times, depth)
             rest = tables.opening_s[FIRST, kind, size] + tables.after_s[FIRST, kind, size]
             gpus = labels.gpus[rows] + self.stage_gpus[kind]
             rest += tables.wait_s[FIRST, kind, size] * np.log2(gpus)

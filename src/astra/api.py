@@ -13,6 +13,7 @@ from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
+    from astra.jobs.read import Job
     from astra.model.shape import Model
     from astra.search.answer import Answer, Wanted
     from astra.search.explained import Explanation
@@ -245,6 +246,37 @@ def _wish(settings: Mapping[str, Any]) -> Wish:
         if value is not None and value < least:
             raise InputError(f"settings: {name} = {value}: expected {least} or more.")
     return wish
+
+
+def import_job(
+    file: str | Path,
+    *,
+    gpus: str = "h100",
+    world_size: int | None = None,
+    model: "str | Path | Model | None" = None,
+    seq_len: int | None = None,
+    vocab_size: int | None = None,
+) -> "Job":
+    """The plan of an existing job: a launch script, a torchtitan or DeepSpeed configuration.
+
+    Parsed as text, never executed. What the file leaves open is the framework's own default;
+    `gpus` names the type (`h100`, or `h100:64` with the count), since launch files do not.
+    """
+    from astra.jobs.read import Asked, read_job
+
+    kind, _, count = gpus.partition(":")
+    if "," in gpus or (count and not count.isdigit()):
+        raise InputError(f"--gpus {gpus}: one type, with or without a count: h100 or h100:64.")
+    if count and world_size is not None and int(count) != world_size:
+        raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; give one of them.")
+    asked = Asked(
+        gpu=kind,
+        world_size=int(count) if count else world_size,
+        model=None if model is None else _model(model),
+        seq_len=seq_len,
+        vocab=vocab_size,
+    )
+    return read_job(Path(file), asked)
 
 
 def _own_rules(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":

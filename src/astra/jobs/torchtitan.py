@@ -1,0 +1,201 @@
+"""A plan out of a torchtitan configuration: TOML, flags, or a Python module read as text.
+
+What is not said is the default of torchtitan 0.3 (`torchtitan/config`).
+"""
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from astra.errors import InputError, shorten
+from astra.jobs.sums import worked_out
+
+# Flavours of torchtitan's models that the zoo has.
+MODELS = {
+    ("llama3", "8b"): "llama-3.1-8b",
+    ("llama3", "70b"): "llama-3.1-70b",
+    ("llama3", "405b"): "llama-3.1-405b",
+    ("deepseek_v3", "671b"): "deepseek-v3",
+    ("deepseek_v3", "16b"): "deepseek-v2-lite",
+    ("qwen3", "0.6b"): "qwen3-0.6b",
+    ("qwen3", "1.7b"): "qwen3-1.7b",
+    ("qwen3", "4b"): "qwen3-4b",
+    ("qwen3", "8b"): "qwen3-8b",
+    ("qwen3", "14b"): "qwen3-14b",
+    ("qwen3", "32b"): "qwen3-32b",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
+    ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+    ("gpt_oss", "20b"): "gpt-oss-20b",
+    ("gpt_oss", "120b"): "gpt-oss-120b",
+}
+SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "quantize")
+DEFAULTS: dict[str, Any] = {
+    "training.local_batch_size": 8,
+    "training.seq_len": 2048,
+    "training.global_batch_size": -1,
+    "parallelism.data_parallel_replicate_degree": 1,
+    "parallelism.data_parallel_shard_degree": -1,
+    "parallelism.tensor_parallel_degree": 1,
+    "parallelism.pipeline_parallel_degree": 1,
+    "parallelism.context_parallel_degree": 1,
+    "parallelism.expert_parallel_degree": 1,
+    "parallelism.pipeline_parallel_schedule": "1F1B",
+    "parallelism.pipeline_parallel_microbatch_size": 1,
+    "parallelism.fsdp_reshard_after_forward": "default",
+    "activation_checkpoint.mode": "selective",
+}
+OTHER_NAMES = {"training.batch_size": "training.local_batch_size"}
+UNREAD = (
+    *("parallelism.module_fqns_per_model_part", "parallelism.pipeline_parallel_layers_per_stage"),
+    *("parallelism.pipeline_parallel_schedule_csv", "training.enable_cpu_offload"),
+    *("parallelism.enable_async_tensor_parallel", "parallelism.pipeline_parallel_split_points"),
+)
+MODEL = ("model.name", "model.flavor")
+READ = (*DEFAULTS, *MODEL, "model.converters", "compile.enable")
+
+
+def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
+    """`parallelism.tensor_parallel_degree` and so on."""
+    found: dict[str, Any] = {}
+    for section, values in table.items():
+        if isinstance(values, dict):
+            for name, value in values.items():
+                key = f"{section}.{name}".replace("-", "_")
+                found[OTHER_NAMES.get(key, key)] = value
+    return found
+
+
+def from_flags(options: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The same out of `--parallelism.tensor_parallel_degree 8`."""
+    found: dict[str, Any] = {}
+    for name, values in options.items():
+        key = name.replace("-", "_")
+        if "." in key and key.partition(".")[0] in SECTIONS:
+            found[OTHER_NAMES.get(key, key)] = _typed(values[0] if values else "true")
+    return found
+
+
+def _typed(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def from_python(text: str, where: str) -> dict[str, Any]:
+    """Settings written as `name=value` in calls, or set on a section, in a Python module."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(f"{where}: is no Python that can be read.") from None
+    names = {key.partition(".")[2]: key for key in (*DEFAULTS, *UNREAD, *MODEL)}
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        pairs = [(word.arg, word.value) for word in getattr(node, "keywords", [])]
+        if isinstance(node, ast.Assign):
+            pairs += [(t.attr, node.value) for t in node.targets if isinstance(t, ast.Attribute)]
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            for kind in ("Full", "Selective"):
+                if called.endswith(f"{kind}AC.Config"):
+                    found["activation_checkpoint.mode"] = kind.lower()
+        for name, value in pairs:
+            if name in TOKENS:
+                found[f"training.{name}"] = _literal(value)
+            elif name in names:
+                found[names[name]] = _literal(value)
+    return _from_tokens(found, where)
+
+
+def _literal(node: ast.expr) -> Any:
+    """A number, a word or a sum as it is written; anything else is its text."""
+    try:
+        return worked_out(node)
+    except ValueError:
+        plain = isinstance(node, ast.Constant | ast.UnaryOp)
+        return ast.literal_eval(node) if plain else ast.unparse(node)
+
+
+TOKENS = (
+    "num_tokens_per_microbatch_per_dp_rank",
+    "num_tokens_per_train_step",
+    "max_context_length",
+)
+
+
+def _from_tokens(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """Batches that are said in tokens, as newer releases have it, in samples."""
+    micro, step, length = (found.pop(f"training.{name}", None) for name in TOKENS)
+    if length is None:
+        return found
+    found["training.seq_len"] = length
+    for key, tokens in (("local_batch_size", micro), ("global_batch_size", step)):
+        if tokens is not None:
+            if type(tokens) is not int or type(length) is not int or tokens % length:
+                raise InputError(f"{where}: {tokens} tokens are no whole samples of {length}.")
+            found[f"training.{key}"] = tokens // length
+    return found
+
+
+def model_name(settings: Mapping[str, Any]) -> str | None:
+    """The zoo's name of the model, where it has it."""
+    name = str(settings.get("model.name", "")).rpartition(".")[2].lower()
+    return MODELS.get((name, str(settings.get("model.flavor", "")).lower()))
+
+
+def wish_of(settings: Mapping[str, Any], world: int, where: str) -> dict[str, Any]:
+    """Every setting of the plan, for so many GPUs."""
+    full = DEFAULTS | dict(settings)
+
+    def whole(key: str) -> int:
+        value = full[key]
+        if type(value) is not int or value == 0 or value < -1:
+            raise InputError(f"{where}: {key} = {shorten(value)} is no degree.")
+        return value
+
+    tp, pp = (whole(f"parallelism.{name}_parallel_degree") for name in ("tensor", "pipeline"))
+    cp = whole("parallelism.context_parallel_degree")
+    copies = whole("parallelism.data_parallel_replicate_degree")
+    shards = whole("parallelism.data_parallel_shard_degree")
+    rest, left = divmod(world, tp * pp * cp * copies)
+    shards = rest if shards == -1 else shards
+    if left or shards != rest or not rest:
+        raise InputError(
+            f"{where}: replicate {copies} x shard {shards} x cp {cp} x tp {tp} x pp {pp} is not "
+            f"{world} GPUs. Say how many there are: --world-size N."
+        )
+    dp, local = copies * shards, whole("training.local_batch_size")
+    batch = whole("training.global_batch_size")
+    schedule = str(full["parallelism.pipeline_parallel_schedule"])
+    reshard = full["parallelism.fsdp_reshard_after_forward"]
+    kept = reshard == "never" or (reshard == "default" and pp > 1)
+    kind = "none" if shards * cp == 1 else "gradients" if kept else "parameters"
+    modes = {"full": "full:uniform:1", "selective": "selective:core_attn", "none": "none"}
+    return {
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "dp": dp,
+        "ep": whole("parallelism.expert_parallel_degree"),
+        "vpp": 2 if pp > 1 and "interleaved" in schedule.lower() else 1,
+        "micro_batch": whole("parallelism.pipeline_parallel_microbatch_size") if pp > 1 else local,
+        "global_batch": batch if batch > 0 else local * dp,
+        "seq_len": whole("training.seq_len"),
+        "sharding": kind,
+        "shard_group": shards * cp if kind != "none" else 1,
+        "sequence_parallel": tp > 1,
+        "recompute": modes.get(str(full["activation_checkpoint.mode"]), "none"),
+        "attention": "flash",
+        "precision": "fp8" if "float8" in str(settings.get("model.converters", "")) else "bf16",
+        "overlap_tp": False,
+    }
+
+
+def left(settings: Mapping[str, Any]) -> list[str]:
+    """What bears on a plan and was not read."""
+    quiet = ("model.", "training.", "compile.", "quantize.")
+    return [
+        f"{key} = {shorten(value)}"
+        for key, value in settings.items()
+        if key in UNREAD
+        or (key.startswith(SECTIONS) and key not in READ and not key.startswith(quiet))
+    ]

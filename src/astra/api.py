@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
+PIPELINE_MODELS = ("simulated", "paper")
 COUNTS = tuple(field.name for field in fields(Wish) if field.type == int | None)
 
 
@@ -35,9 +36,13 @@ def predict(
     runtime: "Runtime | None" = None,
     stack: str | None = None,
     margin: float = 0.05,
+    pipeline_model: str = "simulated",
     **settings: Any,
 ) -> "Priced":
     """One plan, checked against its runtime's rules and priced.
+
+    `pipeline_model="paper"` takes the pipeline formula of arXiv 2502.13480 in place of the
+    simulator, for comparison.
 
     `settings` are the fields of a plan in a person's words (`tp=4, pp=2, global_batch=256,
     seq_len=4096, recompute="full:block:4", ...`); what is left out is what an expert would set,
@@ -63,7 +68,21 @@ def predict(
     broken = broken_rules(answer.plan)
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
-    return price(answer.plan, answer.assumed, notes, _margin(margin))
+    return _modelled(price(answer.plan, answer.assumed, notes, _margin(margin)), pipeline_model)
+
+
+def _modelled(priced: "Priced", pipeline_model: str) -> "Priced":
+    """By the simulator, or by the paper's formula."""
+    from astra.search.paper import by_paper
+
+    return by_paper(priced) if _check_model(pipeline_model) == "paper" else priced
+
+
+def _check_model(pipeline_model: str) -> str:
+    if pipeline_model not in PIPELINE_MODELS:
+        hint = did_you_mean(pipeline_model, PIPELINE_MODELS, "Use simulated or paper.")
+        raise InputError(f"pipeline_model = {pipeline_model!r}: not known. {hint}")
+    return pipeline_model
 
 
 def plan(
@@ -85,6 +104,7 @@ def plan(
     objective: str = "time",
     min_tokens_per_s: float = 0.0,
     fold: bool = True,
+    pipeline_model: str = "simulated",
     progress: Callable[[int], None] | None = None,
 ) -> "Answer":
     """The best plans, proven: no plan of the space has a shorter simulated step.
@@ -94,11 +114,12 @@ def plan(
     `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
     your own. Plans that differ only in chunks, splits and recompute are folded into the best of
     them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
-    reach `min_tokens_per_s`. "Nothing fits" is an answer: `plans` is empty and `nothing_fits`
-    says why.
+    reach `min_tokens_per_s`. `pipeline_model="paper"` adds what the pipeline formula of
+    arXiv 2502.13480 says of the plans found (`paper` of the answer).
+    "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
     """
     from astra.hardware.stack import find_stack
-    from astra.search.answer import Wanted, answer, fewest_gpus
+    from astra.search.answer import Wanted, fewest_gpus
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
@@ -124,13 +145,31 @@ def plan(
     )
     said = {"set": list(settings), "rules": None if rules is None else str(rules)}
     request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
+    by_paper = _check_model(pipeline_model) == "paper"
     if objective == "gpus":
-        return fewest_gpus(wanted, request, min_tokens_per_s, progress)
-    if several:
+        found = fewest_gpus(wanted, request, min_tokens_per_s, progress)
+    else:
+        found = _searched(wanted, request, progress)
+    return _with_paper(found) if by_paper else found
+
+
+def _searched(
+    wanted: "Wanted", request: dict[str, object], progress: Callable[[int], None] | None
+) -> "Answer":
+    """On one GPU type or over several; who asks for one does not load the other."""
+    if len(wanted.space.question.task.cluster.pools) > 1:
         from astra.search.mixed.answer import answer_mixed
 
         return answer_mixed(wanted, request, progress)
+    from astra.search.answer import answer
+
     return answer(wanted, request, progress)
+
+
+def _with_paper(found: "Answer") -> "Answer":
+    from astra.search.paper import compared
+
+    return msgspec.structs.replace(found, paper=compared(found.plans))
 
 
 def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float, several: bool) -> None:
@@ -171,7 +210,13 @@ def _request(wanted: "Wanted") -> dict[str, object]:
     }
 
 
-def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":
+def predict_plan(
+    plan: "str | Path | Plan",
+    rank: int = 1,
+    *,
+    margin: float = 0.05,
+    pipeline_model: str = "simulated",
+) -> "Priced":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.search.price import price
     from astra.strategy.advice import refuse
@@ -184,7 +229,7 @@ def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    return price(found, margin=_margin(margin))
+    return _modelled(price(found, margin=_margin(margin)), pipeline_model)
 
 
 def explain(

@@ -9,7 +9,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import RUNTIMES, add_cluster_options, number, thousands, whole, word
+from astra.cli.options import (
+    RUNTIMES,
+    add_cluster_options,
+    add_pipeline_model,
+    number,
+    pipeline_model_of,
+    thousands,
+    whole,
+    word,
+)
 from astra.cli.printing import note, print_parts, write_json
 from astra.errors import InputError
 
@@ -70,6 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-margin", metavar="X", default="0.05", help="memory to keep free; default: 0.05"
     )
+    add_pipeline_model(parser, "what the formula of arXiv 2502.13480 says of the plans, besides")
     parser.add_argument("--out", metavar="FILE", help="keep the whole answer as JSON")
 
 
@@ -114,6 +124,7 @@ def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
             options.min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15
         ),
         fold=not options.all,
+        pipeline_model=pipeline_model_of(options),
         progress=_progress() if sys.stderr.isatty() and not options.json else None,
     )
 

@@ -12,7 +12,7 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.search.find import Best, Finder, Funnel, Progress
 from astra.search.price import MARGIN, price_many
-from astra.search.priced import Priced
+from astra.search.priced import Compared, Priced
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at
@@ -83,6 +83,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     plans: tuple[Priced, ...]
     nothing_fits: NothingFits | None = None
     mixed: Mixed | None = None  # over several GPU types
+    paper: tuple[Compared, ...] | None = None  # by the paper's pipeline formula, where asked for
 
     @property
     def best(self) -> Priced | None:

@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 from astra.errors import InputError
 from astra.files import read_json
-from astra.search.against import against_of, settings_in
+from astra.hardware.stack import find_stack
+from astra.search.again import why_not_searched
+from astra.search.against import against_of, compared_with, settings_in, space_of
+from astra.search.answer import MixedStage
 from astra.search.breakdown import CLASSES, Detail, exchanges
+from astra.search.by_stage import stages_of
 from astra.search.explained import (
+    Against,
     Asked,
     Binding,
     Change,
@@ -122,16 +127,13 @@ def explain(
     `against` are settings as people write them, `tp=4 pp=8`. `quick` leaves out what has to be
     searched for; `say` hears what is being worked on.
     """
-    wanted = settings_in(against) if against is not None else None
     subject = subject_of(plans[rank - 1], asked or Asked(), say or (lambda _: None))
-    alone = len(subject.plan.cluster.pools) == 1
-    if wanted and not alone:
-        raise InputError("--against searches, and searches over one GPU type only so far.")
+    versus = _versus(plans, subject, against) if against is not None else None
     behind = enumerate(plans[rank : rank + NEXT], rank + 1)
     later = [loss_of(plan, subject, place) for place, plan in behind]
-    versus = against_of(subject, wanted) if wanted else None
     changes = repriced(subject)
-    if alone and not quick:
+    unsearched = None if quick else why_not_searched(space_of(subject))
+    if not quick and unsearched is None:
         changes += searched(subject)
     return Explanation(
         rank=rank,
@@ -148,18 +150,32 @@ def explain(
         against=versus,
         changes=tuple(changes),
         exchanges=exchanges(subject.detail),
-        notes=_notes(subject, quick and against is None),
+        stages=_stages(subject),
+        notes=_notes(subject, quick and against is None, unsearched),
     )
 
 
-def _notes(subject: Subject, plain: bool) -> tuple[str, ...]:
+def _versus(plans: Sequence[Plan], subject: Subject, against: str) -> Against:
+    """A plan of the file by its name, or the best one with these settings."""
+    for place, plan in enumerate(plans, 1):
+        if plan.summary() == " ".join(against.split()):
+            return compared_with(plan, subject, (against,), f"Plan {place}", place)
+    return against_of(subject, settings_in(against))
+
+
+def _stages(subject: Subject) -> tuple[MixedStage, ...]:
+    """Over several GPU types, who does what."""
+    plan = subject.plan
+    if len(plan.gpus) == 1 or len(plan.pipelines) > 1:
+        return ()
+    return stages_of(subject.priced, find_stack(plan.stack))
+
+
+def _notes(subject: Subject, plain: bool, unsearched: str | None) -> tuple[str, ...]:
     """What a person should know about the searches."""
     notes = subject.asked.notes
-    if len(subject.plan.cluster.pools) > 1:
-        return (
-            *notes,
-            "what would change is searched on one GPU type so far, so nothing was searched again",
-        )
+    if unsearched is not None:
+        return (*notes, f"nothing was searched again: {unsearched}")
     if subject.asked.settings and not plain:
         narrowed = " ".join(subject.asked.settings)
         return (*notes, f"searched again as narrowly as the file's own search: {narrowed}")

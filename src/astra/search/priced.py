@@ -85,3 +85,13 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     usd: float | None = None
     provenance: Provenance
     warnings: tuple[str, ...] = ()
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan by the simulator and by the formula."""
+
+    rank: int  # by the simulator
+    summary: str
+    simulated_s: float
+    paper_s: float
+    error_fraction: float  # formula / simulator - 1

@@ -1,5 +1,6 @@
 """The seconds of a step: stages through the simulator, and where the time goes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,10 +35,16 @@ class Step:
     parts_stage: Ints
 
 
-def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
+EndOf = Callable[[Pipes], Floats]  # when each stage has done its last operation, (stage, plan)
+
+
+def simulated_step(
+    plans: Plans, stages: Stages, times: StageTime, ends_of: EndOf = stage_end_s
+) -> Step:
     """The step by the event simulator. `stages` has one run per stage.
 
-    Pipelines of one plan run side by side; the step ends with the last of them.
+    Pipelines of one plan run side by side; the step ends with the last of them. Another
+    `ends_of` puts another model of the pipeline in the simulator's place.
     """
     ends, still = [], []
     for pipeline in range(plans.replicas.shape[0]):
@@ -45,7 +52,8 @@ def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
         none = np.zeros_like(pipes.forward_link_s)
         without = replace(pipes, forward_link_s=none, backward_link_s=none)
         # side by side: plans in the same order cost little more than one
-        both = _ends(pipes.beside(without), np.tile(_rolled_s(stages, times, pipeline), 2))
+        rolled = np.tile(_rolled_s(stages, times, pipeline), 2)
+        both = _ends(pipes.beside(without), rolled, ends_of)
         ends.append(both[: len(plans)])
         still.append(both[len(plans) :])
     step = np.max(ends, axis=0)
@@ -67,11 +75,11 @@ def _rolled_s(stages: Stages, times: StageTime, pipeline: int) -> Floats:
     return _to_the_end(times.after_s()[pipeline], stages.count[pipeline].sum(axis=0))
 
 
-def _ends(pipes: Pipes, rolled: Floats) -> Floats:
+def _ends(pipes: Pipes, rolled: Floats, ends_of: EndOf = stage_end_s) -> Floats:
     """When the last stage has updated its weights. (plan,)"""
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(rolled.shape)
-    end[:, there] = stage_end_s(pipes.take(there))
+    end[:, there] = ends_of(pipes.take(there))
     return np.where(end > 0, end + rolled, 0.0).max(axis=0)
 
 

@@ -13,13 +13,13 @@ from astra.model.kinds import layer_kinds
 from astra.search.answer import (
     Answer,
     Mixed,
-    MixedStage,
     NothingFits,
     Search,
     Wanted,
     nothing_fits,
     rules_of,
 )
+from astra.search.by_stage import stages_of
 from astra.search.find import Best, Finder, Progress
 from astra.search.mixed.cells import cells_of, legal_kinds
 from astra.search.mixed.naive import even_split_s
@@ -28,12 +28,10 @@ from astra.search.mixed.tables import INSIDE, stage_tables
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plan_at, plans_of, task_of
+from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_times
 
 # Dimensions of a mixed plan that can be narrowed.
 SEARCHED = (
@@ -55,7 +53,7 @@ def answer_mixed(
 ) -> Answer:
     """The best plans over several types; the first is proven, or its gap is told."""
     start = time.perf_counter()
-    _check(wanted.space)
+    check_space(wanted.space)
     space, left_out = _holding(wanted)
     pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
     singles = {name: _alone(wanted, name, progress) for name in pools}
@@ -93,7 +91,7 @@ def answer_mixed(
     )
 
 
-def _check(space: Space) -> None:
+def check_space(space: Space) -> None:
     """What the search over several types does not take, in words."""
     task = space.question.task
     if task.runtime != "flagscale":
@@ -223,29 +221,5 @@ def _compared(
         even_split_step_s=even_split_s(space, wanted.stack, wanted.margin, finder.book),
         idle={name: count for name, count in idle.items() if count},
         left_out=left_out,
-        stages=_stages(best, wanted) if best else (),
-    )
-
-
-def _stages(best: Priced, wanted: Wanted) -> tuple[MixedStage, ...]:
-    """The best plan stage by stage: how long each works, and how full it is."""
-    plan = best.plan
-    view = view_of(plans_of([plan]), task_of(plan), every_stage=True)
-    times = stage_times(view, wanted.stack)
-    seconds = (times.whole_forward_s + times.whole_backward_s)[0, :, 0]
-    (pipeline,) = plan.pipelines
-    segments = [segment for segment in pipeline.segments for _ in range(segment.stages)]
-    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    slack = 1 + wanted.stack.slack_fraction
-    return tuple(
-        MixedStage(
-            gpu=segment.gpu,
-            layers=held.layers,
-            tp=segment.tp,
-            recompute=segment.recompute,
-            busy_s=float(seconds[row]) * pipeline.micro_batches,
-            filled_fraction=(held.allocated_bytes * slack + held.runtime_bytes)
-            / usable[segment.gpu],
-        )
-        for row, (segment, held) in enumerate(zip(segments, best.memory.stages, strict=True))
+        stages=stages_of(best, wanted.stack) if best else (),
     )

@@ -452,3 +452,12 @@ def test_a_mixed_plan_with_experts_is_searched_again() -> None:
     explanation = astra.plan("mixtral-8x7b", top=2, **said).explain()
     assert change(explanation, "no A100-80GB-SXM").plan is not None
     assert any("tp=1,2" in note for note in explanation.notes)
+
+
+def test_a_plan_that_another_beats_by_far_binds_itself() -> None:
+    plan = astra.predict(
+        "llama-3-8b", gpus="h100:8", tp=8, global_batch=64, seq_len=4096, recompute="full:uniform:1"
+    ).plan
+    binding = astra.explain(plan).binding
+    assert binding.constraint == "plan"
+    assert "would save" in binding.sentence

@@ -25,7 +25,7 @@ from astra.search.explained import (
 )
 from astra.search.price import MARGIN
 from astra.search.priced import PlanMemory, Priced
-from astra.search.what_if import MORE_MEMORY, repriced, searched
+from astra.search.what_if import AS_IS, MORE_MEMORY, repriced, searched
 from astra.strategy.advice import refuse
 from astra.strategy.own_rules import read_own_rules
 from astra.strategy.plan import Plan
@@ -185,14 +185,17 @@ def _notes(subject: Subject, plain: bool, unsearched: str | None) -> tuple[str, 
 def _binding(subject: Subject, changes: Sequence[Change]) -> Binding:
     """The dearest of memory, traffic and waiting where it costs a tenth of the step; else compute.
 
-    Memory costs what is computed again, or what more of it would save by a search.
+    Memory costs what is computed again, or what more of it would save by a search. Before all of
+    them comes the plan itself, where a search finds one that saves more than any of them costs.
     """
     priced, parts = subject.priced, subject.parts_s
     pipeline = subject.plan.pipelines[subject.detail.pipeline]
     few = pipeline.stages > 1 and pipeline.micro_batches < FEW * pipeline.stages
     far = _far(subject.detail)
+    better_s = _saved(changes, AS_IS)
     cost = {
-        "memory": max(parts["recompute"], _saved(changes, MORE_MEMORY)),
+        "plan": better_s,
+        "memory": max(parts["recompute"], _saved(changes, MORE_MEMORY) - better_s),
         "network": sum(parts[name] for name in far),
         "link": sum(parts[name] for name in TRAFFIC if name not in far),
         "batch" if few else "bubble": parts["bubble"],
@@ -207,7 +210,7 @@ def _binding(subject: Subject, changes: Sequence[Change]) -> Binding:
     filled = priced.memory.reserved_bytes / allowed
     return Binding(
         constraint=dearest,
-        sentence=f"{_bound(dearest, cost, subject)}{_room(priced.memory, filled)}",
+        sentence=f"{_bound(dearest, cost, subject, changes)}{_room(priced.memory, filled)}",
         cost_s=cost,
         filled_fraction=filled,
         fullest_stage=priced.memory.worst_stage,
@@ -228,11 +231,16 @@ def _saved(changes: Sequence[Change], what: str) -> float:
     return max([0.0, *found])
 
 
-def _bound(what: str, cost: Mapping[str, float], subject: Subject) -> str:
+def _bound(
+    what: str, cost: Mapping[str, float], subject: Subject, changes: Sequence[Change]
+) -> str:
     """The binding constraint with its number."""
     priced, parts = subject.priced, subject.parts_s
     pipeline = subject.plan.pipelines[subject.detail.pipeline]
     share = f"{cost[what] / priced.step_s:.0%} of the step"
+    if what == "plan":
+        better = next(change.plan for change in changes if change.what == AS_IS and change.plan)
+        return f"The plan itself binds: {better.summary} would save {share}"
     if what == "memory" and not priced.memory.fits:
         return "Memory binds: the plan does not fit"
     if what == "memory" and parts["recompute"] >= cost[what]:

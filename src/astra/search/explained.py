@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """What holds the step up, and what each constraint costs."""
 
-    constraint: str  # memory, network, link, bubble, batch or compute
+    constraint: str  # plan, memory, network, link, bubble, batch or compute
     sentence: str
     cost_s: dict[str, float]  # seconds of the step that each of them takes
     filled_fraction: float  # of the memory that a plan may take, on the fullest stage

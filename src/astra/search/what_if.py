@@ -18,6 +18,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.space import Space
 
 MORE_MEMORY = "1.25 x the memory"
+AS_IS = "the best plan as things are"
 RATES = ("bf16", "fp16", "tf32", "fp8", "fp4", "fp32")
 
 
@@ -85,7 +86,7 @@ def searched(subject: Subject) -> list[Change]:
     plan = subject.plan
     spaces: dict[str, Space] = {}
     if not subject.asked.searched:
-        spaces["the best plan as things are"] = space_of(subject)
+        spaces[AS_IS] = space_of(subject)
     spaces[MORE_MEMORY] = space_of(replace(subject, plan=_on(plan, lambda gpu: _larger(gpu, 1.25))))
     if len(plan.cluster.pools) > 1:
         spaces |= _other_counts(subject)

@@ -89,6 +89,13 @@ class Layouts:
         """How many degrees."""
         return len(self._degrees["pp"])
 
+    @property
+    def gpus(self) -> Ints:
+        """Of each of the degrees."""
+        held = self._degrees
+        total: Ints = held["tp"] * held["cp"] * held["pp"] * held["dp"]
+        return total
+
     def cuts(self) -> Iterator[tuple[Ints, Plans]]:
         """Each cut once, with the first of its pipelines."""
         block = 4 * CHUNK_ROWS // max(self.ways, 1) + 1  # most of which are no plan

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean
+from astra.errors import InputError, NoPriceError, did_you_mean
 from astra.files import convert
 from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
+    from astra.money.wish import Wish as Wish_
     from astra.search.answer import Answer, Wanted
     from astra.search.explained import Explanation
     from astra.search.priced import Priced
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from astra.strategy.plans import Task
     from astra.strategy.rules.rule import Rule
 
+MONEY = ("money", "frontier")  # objectives
+MOST_RENTED = 1024  # GPUs of a type, where nobody says how many there are
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
 COUNTS = tuple(field.name for field in fields(Wish) if field.type == int | None)
@@ -34,14 +37,16 @@ def predict(
     runtime: "Runtime | None" = None,
     stack: str | None = None,
     margin: float = 0.05,
+    money: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> "Priced":
     """One plan, checked against its runtime's rules and priced.
 
     `settings` are the fields of a plan in a person's words (`tp=4, pp=2, global_batch=256,
     seq_len=4096, recompute="full:block:4", ...`); what is left out is what an expert would set,
-    and is listed in the answer's `assumed`. A plan that the runtime would refuse, and anything
-    else a person can mend, is an `InputError`.
+    and is listed in the answer's `assumed`. `money` are the words of `plan` about money: with
+    `{"tokens": "1T", "price": "h100=2.49"}` the answer has hours and dollars. A plan that the
+    runtime would refuse, and anything else a person can mend, is an `InputError`.
     """
     from astra.hardware.stack import find_stack
     from astra.search.price import price
@@ -62,7 +67,8 @@ def predict(
     broken = broken_rules(answer.plan)
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
-    return price(answer.plan, answer.assumed, notes, _margin(margin))
+    priced = price(answer.plan, answer.assumed, notes, _margin(margin))
+    return _paid([priced], _money(money or {}), machines)[0]
 
 
 def plan(
@@ -85,6 +91,7 @@ def plan(
     min_tokens_per_s: float = 0.0,
     fold: bool = True,
     progress: Callable[[int], None] | None = None,
+    **money: Any,
 ) -> "Answer":
     """The best plans, proven: no plan of the space has a shorter simulated step.
 
@@ -93,18 +100,25 @@ def plan(
     `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
     your own. Plans that differ only in chunks, splits and recompute are folded into the best of
     them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
-    reach `min_tokens_per_s`. "Nothing fits" is an answer: `plans` is empty and `nothing_fits`
-    says why.
+    reach `min_tokens_per_s`; `money` and `frontier` for the frontier of hours and dollars over the
+    GPUs that can be rented, and what `tokens`, `budget`, `deadline`, `price`, `cloud`, `region`,
+    `spot` and the other words of `astra plan --help` ask for. "Nothing fits" is an answer: `plans`
+    is empty and `nothing_fits` says why.
     """
     from astra.hardware.stack import find_stack
-    from astra.search.answer import Wanted, answer, fewest_gpus
+    from astra.search.answer import Wanted
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
     shape = _model(model)
+    wish = _money(money)
+    paid = objective in MONEY
+    if paid and gpus is None and cluster is None:
+        gpus = _for_rent(wish, max_gpus or MOST_RENTED)
+        max_gpus = None
     machines, notes = _cluster(gpus, cluster)
-    several = len(machines.pools) > 1
-    _check_goal(objective, use_all, min_tokens_per_s, several)
+    several = len(machines.pools) > 1 and not paid
+    _check_goal(objective, use_all, min_tokens_per_s, several, wish)
     notes = (*notes, *_too_long(shape, seq_len))
     chosen: Runtime = runtime or ("flagscale" if several else "megatron")
     if max_gpus is not None:
@@ -123,19 +137,112 @@ def plan(
     )
     said = {"set": list(settings), "rules": None if rules is None else str(rules)}
     request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
+    if paid:
+        from astra.money.wish import goals_of
+        from astra.search.market_answer import Asked, answer_money
+
+        asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
+        return answer_money(asked, request | _asked_money(wish), progress)
+    found = _answered(wanted, request, objective, min_tokens_per_s, progress)
+    return msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
+
+
+def _answered(
+    wanted: "Wanted",
+    request: dict[str, object],
+    objective: str,
+    min_tokens_per_s: float,
+    progress: Callable[[int], None] | None,
+) -> "Answer":
+    """The fastest plans, or those on the fewest GPUs."""
+    from astra.search.answer import answer, fewest_gpus
+
     if objective == "gpus":
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
-    if several:
+    if len(wanted.space.question.task.cluster.pools) > 1:
         from astra.search.mixed.answer import answer_mixed
 
         return answer_mixed(wanted, request, progress)
     return answer(wanted, request, progress)
 
 
-def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float, several: bool) -> None:
+def _money(said: Mapping[str, Any]) -> "Wish_":
+    """The words about money, checked."""
+    from astra.money.wish import WORDS, goals_of, wish_of
+
+    for name in said:
+        if name not in WORDS:
+            hint = did_you_mean(name, WORDS, f"The words about money are {', '.join(WORDS)}.")
+            raise InputError(f"there is no setting {name!r}. {hint}")
+    wish = wish_of(said)
+    goals_of(wish)
+    return wish
+
+
+def _asked_money(wish: "Wish_") -> dict[str, object]:
+    """The words about money as a result keeps them, so that it can be asked again."""
+    said = msgspec.to_builtins(msgspec.structs.replace(wish, offers=None))
+    return {"money": {name: value for name, value in said.items() if value not in (None, False)}}
+
+
+def _for_rent(wish: "Wish_", most: int) -> str:
+    """Every GPU type that somebody rents out, as `--gpus` says it."""
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.money.wish import names_in, prices_of
+
+    catalogue = shipped_offers() if wish.offers is None else wish.offers
+    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
+    names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
+    return ",".join(f"{name}:{most}" for name in sorted(names))
+
+
+def _paid(plans: "Sequence[Priced]", wish: "Wish_", cluster: "Cluster") -> "list[Priced]":
+    """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
+    from astra.money.wish import goals_of
+    from astra.search.market_answer import offers_for
+    from astra.search.money import with_money
+
+    goals = goals_of(wish)
+    if goals.tokens is None and wish.price is None and wish.owned is None:
+        return list(plans)
+    try:
+        offers = offers_for(wish, cluster)
+    except NoPriceError as error:
+        return [_warned(plan, str(error)) for plan in plans]
+    if goals.tokens is None:
+        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
+        missing = "hours and dollars need --tokens"
+        return [
+            _warned(msgspec.structs.replace(plan, money=None, hours=None, usd=None), missing)
+            for plan in found
+        ]
+    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
+
+
+def _warned(plan: "Priced", text: str) -> "Priced":
+    from astra.search.priced import NO_MONEY
+
+    kept = tuple(said for said in plan.warnings if said != NO_MONEY)
+    return msgspec.structs.replace(plan, warnings=(*kept, text))
+
+
+def _check_goal(
+    objective: str, use_all: bool, min_tokens_per_s: float, several: bool, wish: "Wish_"
+) -> None:
     """Goals that contradict each other, or that are not known."""
-    if objective not in ("time", "gpus"):
-        raise InputError(f"objective {objective!r}: use time or gpus.")
+    if objective not in ("time", "gpus", *MONEY):
+        raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
+    if objective in MONEY and wish.tokens is None:
+        raise InputError(
+            f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
+            "--tokens 1T; hours and dollars follow from them."
+        )
+    if objective in MONEY and use_all:
+        raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
+    for name in ("budget", "deadline", "order", "what_if"):
+        if getattr(wish, name) is not None and objective not in MONEY:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is a goal of --objective money; add that.")
     if objective == "gpus" and several:
         raise InputError("--objective gpus: the fewest GPUs are searched on one GPU type so far.")
     if objective == "gpus" and use_all:
@@ -170,7 +277,13 @@ def _request(wanted: "Wanted") -> dict[str, object]:
     }
 
 
-def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":
+def predict_plan(
+    plan: "str | Path | Plan",
+    rank: int = 1,
+    *,
+    margin: float = 0.05,
+    money: Mapping[str, Any] | None = None,
+) -> "Priced":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.search.price import price
     from astra.strategy.advice import refuse
@@ -183,7 +296,8 @@ def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    return price(found, margin=_margin(margin))
+    priced = price(found, margin=_margin(margin))
+    return _paid([priced], _money(money or {}), found.cluster)[0]
 
 
 def explain(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.money.conditions import conditions, defaults
-from astra.money.dollars import Rent, bill, losses, step_within
+from astra.money.dollars import Rent, bill, rented_losses, step_within
 from astra.money.goodput import goodput, young_daly_s
 
 
@@ -102,15 +102,16 @@ def test_a_bill_is_its_terms(
 ) -> None:
     kept = conditions(storage_usd_per_gb_month=storage, egress_usd_per_gb=egress)
     rent = Rent(node_gpus=8, node_usd_per_hour=price, spot=spot)
-    lost = losses(np.array([gpus]), one(size), rent, kept)
-    found = bill(one(step), 1000.0, lost, one(size), rent, kept)
+    count = np.array([gpus])
+    lost, hourly = rented_losses(count, one(size), rent, kept), rent.usd_per_hour(count)
+    found = bill(one(step), 1000.0, lost, hourly, one(size), kept)
     nodes = math.ceil(gpus / 8)
     wall = 1000 * step / 3600 / lost.goodput.training[0] + 0.5
     assert found.wall_h[0] == pytest.approx(wall)
     assert found.usd_per_hour[0] == pytest.approx(nodes * price)
     due = nodes * price * wall + size / 1e9 * (storage * wall / 730.5 + egress)
     assert found.usd[0] == pytest.approx(due)
-    again = step_within(found.wall_h, found.usd, 1000.0, lost, one(size), rent, kept)
+    again = step_within(found.wall_h, found.usd, 1000.0, lost, hourly, one(size), kept)
     assert again[0, 0] == pytest.approx(step)
 
 
@@ -118,7 +119,7 @@ def test_spot_nodes_stop_more_often_and_no_failures_stop_nothing() -> None:
     gpus, size = np.array([512]), one(1e12)
     own, spot = (Rent(node_gpus=8, node_usd_per_hour=1.0, spot=flag) for flag in (False, True))
     kept = conditions()
-    shares = [losses(gpus, size, rent, kept).goodput.training[0] for rent in (own, spot)]
+    shares = [rented_losses(gpus, size, rent, kept).goodput.training[0] for rent in (own, spot)]
     assert shares[1] < shares[0] < 1
-    free = losses(gpus, size, spot, conditions(failures=False))
+    free = rented_losses(gpus, size, spot, conditions(failures=False))
     assert free.goodput.training[0] == 1 and free.startup_h == 0

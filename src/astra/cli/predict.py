@@ -6,6 +6,7 @@ would refuse is an error that names the rule and what to try."""
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from astra.cli.money import add_money_options, money_of
 from astra.cli.options import (
     add_cluster_options,
     add_plan_options,
@@ -42,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_options(parser)
     add_plan_options(parser)
+    add_money_options(parser, goals=False)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,7 +70,7 @@ def _from_file(options: argparse.Namespace) -> "Priced":
             "or change the file."
         )
     rank = whole(options.rank or "1", "--rank")
-    return predict_plan(options.plan, rank, margin=_margin(options))
+    return predict_plan(options.plan, rank, margin=_margin(options), money=money_of(options))
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,5 +100,6 @@ def _from_options(options: argparse.Namespace) -> "Priced":
         runtime=runtime_of(options),
         stack=options.stack,
         margin=_margin(options),
+        money=money_of(options),
         **_settings(options),
     )

@@ -1,10 +1,10 @@
 """Prices that the user gives: `--price h100=2.49`, GPUs that are owned, a cluster file's."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from astra.errors import InputError, shorten
-from astra.hardware.catalogue import find_gpu
+from astra.hardware.catalogue import find_gpu, plain
 from astra.hardware.cluster import Gpu
 from astra.money.catalogue import MOST_USD, Instance, Offer
 
@@ -14,21 +14,34 @@ FORM = "The form is GPU=USD[,GPU=USD...], such as h100=2.49,a100-80g=1.29."
 HOST_FRACTION = 0.2  # guessed: power of a node's other parts beside its GPUs
 
 
-def parse_prices(text: str, where: str = "--price") -> dict[str, float]:
-    """`h100=2.49,a100-80g=1.29`: USD for an hour of one GPU, by its full name."""
+def parse_prices(
+    text: str, where: str = "--price", most: float = MOST_USD, own: Sequence[Gpu] = ()
+) -> dict[str, float]:
+    """`h100=2.49,a100-80g=1.29`: USD for an hour of one GPU, by its full name.
+
+    `own`: GPUs that go by their names here before those of the catalogue.
+    """
     found: dict[str, float] = {}
     for entry in text.split(","):
         name, equals, amount = (part.strip() for part in entry.partition("="))
         if not equals or not name or not amount:
             raise InputError(f"{where} {shorten(entry.strip())}: not GPU=USD. {FORM}")
-        try:
-            gpu, _ = find_gpu(name)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-        if gpu.name in found:
-            raise InputError(f"{where}: {gpu.name} is given twice.")
-        found[gpu.name] = parse_usd(amount, f"{where} {name}")
+        full = gpu_named(name, own, where).name
+        if full in found:
+            raise InputError(f"{where}: {full} is given twice.")
+        found[full] = parse_usd(amount, f"{where} {name}", most)
     return found
+
+
+def gpu_named(name: str, own: Sequence[Gpu], where: str) -> Gpu:
+    """One of the GPUs at hand, else one of the catalogue."""
+    for gpu in own:
+        if plain(gpu.name) == plain(name):
+            return gpu
+    try:
+        return find_gpu(name)[0]
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def parse_usd(text: str, where: str, most: float = MOST_USD) -> float:

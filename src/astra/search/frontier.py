@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.model.parameters import parameters
 from astra.money.conditions import Conditions
-from astra.money.dollars import Bill, Losses, Rent, bill, losses, step_within
+from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.search.find import Best, Finder, Found, Key, Progress
 from astra.strategy.enumerate import Layouts
-from astra.strategy.plans import Floats, Ints, Plans, dtype_bytes
+from astra.strategy.plans import DTYPE_BYTES, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
@@ -48,6 +49,15 @@ def checkpoint_bytes_of(plans: Plans, space: Space) -> Floats:
     return count * (2.0 + states)
 
 
+def checkpoint_sizes(space: Space) -> Floats:
+    """All that occur in a space, smallest first. [bytes]"""
+    question = space.question
+    held = parameters(question.task.model)
+    count = held.total + (held.mtp_total if question.mtp_layers else 0)
+    kept = [[DTYPE_BYTES[dtype] for dtype in space.chosen.get(name, ("fp32",))] for name in STATES]
+    return np.array(sorted({count * (2.0 + sum(sizes)) for sizes in product(*kept)}))
+
+
 def _corner(space: Space) -> Space:
     """The space narrowed to what most good plans have in common."""
     usual: dict[str, tuple[Any, ...]] = {}
@@ -76,17 +86,19 @@ class FrontierFinder(Finder):
         rents: Sequence[Rent],
         steps: float,
         kept: Conditions,
+        latest_h: float = np.inf,
     ) -> None:
         super().__init__(space, rules, stack, 1 << 30, margin, fold=True)
         self.rents, self.steps, self.kept = rents, steps, kept
         pool = space.question.task.cluster.pools[0]
         self.counts = np.array(allowed_counts(pool), np.int64)
-        self.sizes = np.zeros(0)  # bytes of checkpoints that occur
+        self.sizes = checkpoint_sizes(space)
         self.known_h, self.known_usd = np.zeros(0), np.zeros(0)  # found elsewhere
-        self.latest_h = 8766.0
+        self.latest_h = latest_h  # what takes longer is of no use
         self.points: list[Point] = []
-        self.table = np.zeros((0, 0))  # limits by (size, count)
-        self.least: dict[int, float] = {}
+        self.hopeless = False  # no cut can reach what is known from elsewhere
+        self.hopeless = False  # no cut can reach what is known from elsewhere
+        self._limit()
 
     def outdo(self, hours: Floats, usd: Floats) -> None:
         """Points that are known already: what they dominate is of no use."""
@@ -98,12 +110,18 @@ class FrontierFinder(Finder):
         corner = _corner(self.space)
         if corner.chosen != self.space.chosen:
             first = FrontierFinder(
-                corner, self.rules, self.stack, self.margin, self.rents, self.steps, self.kept
+                corner,
+                self.rules,
+                self.stack,
+                self.margin,
+                self.rents,
+                self.steps,
+                self.kept,
+                self.latest_h,
             )
             first.book = self.book
             first.outdo(self.known_h, self.known_usd)
             Finder.run(first)
-            self.sizes = first.sizes
             if first.found:
                 self._keep(first.found)
         return super().run(progress)
@@ -112,10 +130,6 @@ class FrontierFinder(Finder):
         if not len(plans):
             return np.zeros(0)
         sizes = checkpoint_bytes_of(plans, self.space)
-        new = np.setdiff1d(sizes, self.sizes)
-        if len(new):
-            self.sizes = np.union1d(self.sizes, new)
-            self._limit()
         size, count = np.searchsorted(self.sizes, sizes), np.searchsorted(self.counts, plans.gpus)
         found: Floats = self.table[size, count]
         return found
@@ -127,15 +141,20 @@ class FrontierFinder(Finder):
         return np.where(np.isfinite(limits), bounds / np.maximum(limits, 1e-30), far)
 
     def _order(self, layouts: Layouts, least_s: Floats) -> Ints:
-        """The best cut of every GPU count first, then the second of each."""
-        gpus = layouts.gpus
+        """The best cut of every GPU count first, then the second of each; no useless ones."""
+        limits = self.table.max(axis=0)[np.searchsorted(self.counts, layouts.gpus)]
+        useful = np.flatnonzero(least_s < limits)
+        self.hopeless = not len(useful)
+        if self.hopeless:
+            return useful
+        gpus, least_s = layouts.gpus[useful], least_s[useful]
         order = np.lexsort((least_s, gpus))
         counts = gpus[order]
         starts = np.flatnonzero(np.concatenate([[True], counts[1:] != counts[:-1]]))
         first = np.repeat(least_s[order][starts], np.diff([*starts, len(order)]))
         with np.errstate(invalid="ignore"):
             excess = np.where(np.isfinite(first), least_s[order] / first, np.inf)
-        return order[np.argsort(excess, kind="stable")]
+        return useful[order[np.argsort(excess, kind="stable")]]
 
     def _keys(self, plans: Plans) -> list[Key]:
         sizes = checkpoint_bytes_of(plans, self.space)
@@ -184,11 +203,9 @@ class FrontierFinder(Finder):
         usd = [*self.known_usd, *(point.usd for point in self.points)]
         return np.array(hours), np.array(usd)
 
-    def _losses(self, gpus: Ints, sizes: Floats, rent: Rent) -> Losses:
-        return losses(gpus, sizes, rent, self.kept)
-
     def _bill(self, steps_s: Floats, gpus: Ints, sizes: Floats, rent: Rent) -> Bill:
-        return bill(steps_s, self.steps, self._losses(gpus, sizes, rent), sizes, rent, self.kept)
+        lost, price = rented_losses(gpus, sizes, rent, self.kept), rent.usd_per_hour(gpus)
+        return bill(steps_s, self.steps, lost, price, sizes, self.kept)
 
     def _limit(self) -> None:
         """The step of every kind from which on it is dominated under every rent."""
@@ -197,11 +214,10 @@ class FrontierFinder(Finder):
         size = np.repeat(self.sizes, len(self.counts))
         gpus = np.tile(self.counts, len(self.sizes))
         limits = np.zeros(len(size))
+        hours = np.append(hours, self.latest_h)
+        usd = np.append(usd, -np.inf)  # whatever it costs
         for rent in self.rents:
-            lost = self._losses(gpus, size, rent)
-            own = step_within(hours, usd, self.steps, lost, size, rent, self.kept)
-            late = step_within(
-                np.array([self.latest_h]), np.zeros(1), self.steps, lost, size, rent, self.kept
-            )
-            limits = np.maximum(limits, np.vstack([own, late]).min(axis=0))
+            lost, price = rented_losses(gpus, size, rent, self.kept), rent.usd_per_hour(gpus)
+            own = step_within(hours, usd, self.steps, lost, price, size, self.kept)
+            limits = np.maximum(limits, own.min(axis=0))
         self.table = limits.reshape(shape)

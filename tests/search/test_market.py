@@ -70,7 +70,7 @@ class Market:
             vocab=dice.choice([1000, 100_000]),
         )
         types = dice.sample(["H100-80GB-SXM", "A100-40GB-SXM", "B200"], dice.choice([1, 2, 3]))
-        self.most = dice.choice([2, 4, 8])
+        self.most = dice.choice([2, 4, 4, 8])
         pools = tuple(Pool(gpu=find_gpu(name)[0], count=self.most) for name in types)
         self.offers = [
             offer_of(dice, name, dice.choice([1, 2, 4, 8]), place)
@@ -79,8 +79,12 @@ class Market:
         chosen: dict[str, tuple[Any, ...]] = {"recompute": ("none", "full:uniform:1")}
         if dice.random() < 0.3:
             chosen["second_moment_dtype"] = ("fp32", "bf16")
-        if dice.random() < 0.3:
+        if dice.random() < 0.3 or self.most == 8:
             chosen["micro_batch"] = (1, 2)
+        if dice.random() < 0.7 or self.most == 8:
+            chosen |= {"cp": (1,), "sharding": ("optimizer",)}
+        if dice.random() < 0.7:
+            chosen["offload_optimizer_fraction"] = (0.0,)
         task = Task(
             model=model,
             cluster=Cluster(name="market", pools=pools),

@@ -105,6 +105,11 @@ class FrontierFinder(Finder):
         self.known_h, self.known_usd = hours, usd
         self._limit()
 
+    @property
+    def limit_s(self) -> float:
+        """The loosest of the limits: infinite while nothing is known."""
+        return float(self.table.max())
+
     def run(self, progress: Progress | None = None) -> Best:
         """First a corner of the space that usually holds good plans, for limits to prune with."""
         corner = _corner(self.space)

@@ -138,13 +138,23 @@ def plan(
     said = {"set": list(settings), "rules": None if rules is None else str(rules)}
     request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
     if paid:
-        from astra.money.wish import goals_of
-        from astra.search.market_answer import Asked, answer_money
-
-        asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
-        return answer_money(asked, request | _asked_money(wish), progress)
+        return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     return msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
+
+
+def _bought(
+    wanted: "Wanted",
+    wish: "Wish_",
+    request: dict[str, object],
+    progress: Callable[[int], None] | None,
+) -> "Answer":
+    """The frontier of hours and dollars, and what the goals come to."""
+    from astra.money.wish import goals_of
+    from astra.search.market_answer import Asked, answer_money
+
+    asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
+    return answer_money(asked, request | _asked_money(wish), progress)
 
 
 def _answered(

@@ -84,11 +84,14 @@ def run(options: argparse.Namespace) -> int:
     from astra.report.money import money_page
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
+    _check_plot(options)
     batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
     answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
     chosen = max(answers, key=_worth)
     if options.out is not None:
         _keep(Path(options.out), answer_json(chosen, answers))
+    if options.plot is not None and chosen.market:
+        _draw(Path(options.plot), chosen)
     if options.json:
         write_json(answer_json(chosen, answers))
     else:
@@ -96,6 +99,24 @@ def run(options: argparse.Namespace) -> int:
         page = money_page if chosen.market else answer_page
         print_parts(*several, *page(chosen, options.out))
     return 0
+
+
+def _check_plot(options: argparse.Namespace) -> None:
+    """Before anything is searched: what is drawn is a frontier, into a file of a known kind."""
+    if options.plot is None:
+        return
+    from astra.report.frontier_plot import kind_of
+
+    kind_of(options.plot)
+    if options.objective not in ("money", "frontier"):
+        raise InputError("--plot draws the frontier of --objective money; add that.")
+
+
+def _draw(path: Path, answer: "Answer") -> None:
+    from astra.export.folder import write_folder
+    from astra.report.frontier_plot import kind_of, plot
+
+    write_folder(path.parent, {path.name: plot(answer, kind_of(str(path)))})
 
 
 def _worth(answer: "Answer") -> float:

@@ -52,12 +52,14 @@ def _goal_lines(grid: list[list[str]], across: "_Axis", up: "_Axis", market: Mar
         grid[HEIGHT - 1 - up.at(budget)] = line
     if deadline is not None and across.holds(deadline):
         column = across.at(deadline)
-        for row in grid:
-            row[column] = "+" if row[column] == "-" else "|"
+        for line in grid:
+            line[column] = "+" if line[column] == "-" else "|"
         text = "deadline"
-        start = min(max(column + 1, 0), WIDTH - len(text))
-        if start > column:
-            grid[0][start : start + len(text)] = list(text)
+        row = next(line for line in grid if "b" not in line)  # without the budget's label
+        if column + 1 + len(text) <= WIDTH:
+            row[column + 1 : column + 1 + len(text)] = list(text)
+        else:
+            row[column - len(text) : column] = list(text)
 
 
 class _Axis:

@@ -73,17 +73,17 @@ def terms(plan: Priced) -> list["RenderableType"]:
     assert plan.hours is not None and plan.usd_per_hour is not None
     found: list[RenderableType] = [
         f"  training   {tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
-        f"{money.training_hours:,.1f} h",
+        f"{money.training_hours:,.2f} h",
         *_lost(money),
-        f"  wall time  {money.training_hours:,.1f} h / {money.goodput_fraction:.4f} + "
-        f"{money.startup_hours:g} h start-up = {plan.hours:,.1f} h",
+        f"  wall time  {money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
+        f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
         *(
             f"  rent       {rent.nodes} x {rent.instance} ({rent.node_gpus} GPUs"
             f"{f', {rent.idle_gpus} idle' if rent.idle_gpus else ''}) x "
-            f"{usd(rent.node_usd_per_hour)}/h = {usd(rent.nodes * rent.node_usd_per_hour)}/h"
+            f"{usd(rent.node_usd_per_hour)}/h = ${rent.nodes * rent.node_usd_per_hour:,.2f}/h"
             for rent in money.rents
         ),
-        f"             {usd(plan.usd_per_hour)}/h x {plan.hours:,.1f} h = {usd(money.rent_usd)}",
+        f"             ${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}",
     ]
     if money.storage_usd:
         found.append(f"  storage    {usd(money.storage_usd)}")
@@ -125,6 +125,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         "",
         drawn(points, market),
         "",
+        *_what_if(market, best),
         "How the answer comes about",
         *terms(best),
         "",
@@ -210,10 +211,10 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("", "days", "hours", "USD", "$/h", "$/Mtok", "goodput"):
+    for name in ("", "hours", "USD", "$/h", "$/Mtok", "good"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("GPUs", no_wrap=True)
-    table.add_column("where")
+    table.add_column("where", min_width=12, overflow="fold")
     for point in points:
         money = point.money
         assert money is not None and point.hours is not None
@@ -221,12 +222,11 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
         mark = "*" if point.rank == market.chosen else ""
         table.add_row(
             f"{mark}{point.rank}",
-            f"{point.hours / DAY_H:,.1f}",
             f"{point.hours:,.1f}",
             f"{point.usd:,.0f}",
             f"{point.usd_per_hour:,.2f}",
             f"{money.usd_per_million_tokens:.3f}",
-            f"{money.goodput_fraction:.1%}",
+            f"{money.goodput_fraction:.0%}",
             " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
             " + ".join(_short(rent) for rent in money.rents),
         )
@@ -256,6 +256,21 @@ def _names(market: Market) -> list[str]:
             f"takes {hours(market.next_saves_hours[row + 1])} longer."
         )
     return lines
+
+
+def _what_if(market: Market, best: Priced) -> list["RenderableType"]:
+    other = market.what_if
+    if other is None:
+        return []
+    if other.plan is None:
+        return [f"With {other.what} no plan fits.", ""]
+    assert best.usd is not None and best.hours is not None
+    change = (
+        f"{other.usd_change / best.usd:+.1%} dollars, {other.hours_change / best.hours:+.1%} hours"
+    )
+    kind = "the same plan" if other.same_plan else "another plan"
+    missed = "" if other.possible else " (the goals cannot be met)"
+    return [f"With {other.what}: {kind}, {change}{missed}:", money_sentence(other.plan), ""]
 
 
 def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableType"]:

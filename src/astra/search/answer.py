@@ -118,6 +118,17 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     points: int  # of the frontier that it has
 
 
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer if something were different."""
+
+    what: str
+    plan: Priced | None  # None: nothing fits then
+    same_plan: bool  # on as many GPUs
+    usd_change: float = 0.0
+    hours_change: float = 0.0
+    possible: bool = True  # whether the goals can be met then
+
+
 class Market(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the frontier's plans are worth naming. Ranks count in the frontier, from 1."""
 
@@ -136,6 +147,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[Machines, ...]
     longest_hours: float  # plans that take longer were left out
     conditions: dict[str, object]
+    what_if: WhatIf | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

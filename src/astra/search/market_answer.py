@@ -10,7 +10,15 @@ import numpy as np
 from astra.errors import InputError, NoPriceError
 from astra.hardware.cluster import Cluster
 from astra.money.catalogue import Offer, chosen, shipped_offers
+from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
+from astra.money.what_if import (
+    Change,
+    changed_cluster,
+    changed_conditions,
+    changed_offers,
+    parse_what_if,
+)
 from astra.money.wish import Goals, Wish, names_in, prices_of, today
 from astra.search.answer import (
     Answer,
@@ -20,6 +28,7 @@ from astra.search.answer import (
     NothingFits,
     Search,
     Wanted,
+    WhatIf,
     Wished,
     nothing_fits,
 )
@@ -37,6 +46,7 @@ from astra.search.market import Search as MarketSearch
 from astra.search.money import with_money
 from astra.search.price import price_many
 from astra.search.priced import Priced
+from astra.strategy.space import Space
 
 MOST_ELSEWHERE = 12
 
@@ -80,34 +90,133 @@ def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A market to search: what can be rented, and under which conditions."""
+
+    wanted: Wanted
+    offers: Sequence[Offer]
+    kept: Conditions
+    join_guessed: bool
+
+    @property
+    def machines(self) -> list[Machine]:
+        pools = self.wanted.space.question.task.cluster.pools
+        return machines_of(pools, self.offers, self.join_guessed)
+
+
+def scene_of(asked: Asked) -> Scene:
+    cluster = asked.wanted.space.question.task.cluster
+    return Scene(
+        wanted=asked.wanted,
+        offers=offers_of(asked.wish, cluster),
+        kept=asked.goals.kept,
+        join_guessed=asked.wish.join_guessed,
+    )
+
+
+def changed(scene: Scene, changes: Sequence[Change]) -> Scene:
+    """The same with other prices, networks, failures."""
+    question = scene.wanted.space.question
+    cluster = changed_cluster(question.task.cluster, changes)
+    task = msgspec.structs.replace(question.task, cluster=cluster)
+    space = Space(replace(question, task=task), scene.wanted.space.chosen)
+    return replace(
+        scene,
+        wanted=replace(scene.wanted, space=space),
+        offers=changed_offers(scene.offers, changes),
+        kept=changed_conditions(scene.kept, changes),
+    )
+
+
+def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tuple[Found, float]:
+    """The frontier, and the hours beyond which nothing was looked for."""
+    latest = max(YEAR_H, asked.goals.deadline_h or 0.0)
+    for longest in (latest, np.inf):  # nothing within a year: whatever it takes
+        found = MarketSearch(scene.wanted, scene.machines, asked.tokens, scene.kept, longest).run(
+            progress
+        )
+        if found.trades:
+            break
+    return found, longest
+
+
+def points_of(asked: Asked, scene: Scene, found: Found) -> list[Priced]:
+    """The frontier as priced plans, fastest first."""
+    plans = price_many([trade.plan for trade in found.trades], asked.wanted.margin)
+    return [
+        msgspec.structs.replace(
+            with_money(plan, trade.offers, asked.tokens, scene.kept), rank=place
+        )
+        for place, (plan, trade) in enumerate(zip(plans, found.trades, strict=True), 1)
+    ]
+
+
 def answer_money(
     asked: Asked, request: dict[str, object], progress: Progress | None = None
 ) -> Answer:
     """The frontier of hours and dollars, exactly, and which of its plans answers the wish."""
     start = time.perf_counter()
-    tokens, goals = asked.tokens, asked.goals
-    cluster = asked.wanted.space.question.task.cluster
-    offers = offers_of(asked.wish, cluster)
-    machines = machines_of(cluster.pools, offers, asked.wish.join_guessed)
-    latest = max(YEAR_H, goals.deadline_h or 0.0)
-    found = MarketSearch(asked.wanted, machines, tokens, goals.kept, latest).run(progress)
-    if not found.trades:  # nothing within a year: whatever it takes
-        latest = np.inf
-        found = MarketSearch(asked.wanted, machines, tokens, goals.kept, latest).run(progress)
-    plans = price_many([trade.plan for trade in found.trades], asked.wanted.margin)
-    points = [
-        msgspec.structs.replace(with_money(plan, trade.offers, tokens, goals.kept), rank=place)
-        for place, (plan, trade) in enumerate(zip(plans, found.trades, strict=True), 1)
-    ]
-    market = _market(asked, points, found, machines, latest) if points else None
+    scene = scene_of(asked)
+    own = [pool.gpu for pool in scene.wanted.space.question.task.cluster.pools]
+    changes = parse_what_if(asked.wish.what_if, own) if asked.wish.what_if else ()
+    found, latest = searched(asked, scene, progress)
+    points = points_of(asked, scene, found)
+    market = _market(asked, points, found, scene.machines, latest) if points else None
+    if market and changes:
+        other = changed(scene, changes)
+        there, _ = searched(asked, other, progress)
+        compared = _what_if(asked, points_of(asked, other, there), points[market.chosen - 1])
+        market = msgspec.structs.replace(market, what_if=compared)
     return Answer(
-        request=request,
+        request=_with_prices(request, scene.offers),
         search=_funnel(found, time.perf_counter() - start),
         plans=_ranked(points, market, asked.wanted.top) if market else (),
         nothing_fits=None if points else _nothing(asked.wanted, found),
         frontier=tuple(points),
         market=market,
     )
+
+
+def _with_prices(request: dict[str, object], offers: Sequence[Offer]) -> dict[str, object]:
+    """The request with the prices that were given, wherever they were."""
+    given = {o.machine.gpu: o.usd_per_gpu_hour for o in offers if o.machine.cloud == "given"}
+    money = request.get("money")
+    if not given or not isinstance(money, dict):
+        return request
+    owned = ("owned", "amortise_years", "power_price", "pue")
+    kept = {name: value for name, value in money.items() if name not in owned}
+    return request | {"money": kept | {"price": given}}
+
+
+def _what_if(asked: Asked, points: Sequence[Priced], before: Priced) -> WhatIf:
+    """The answer in the changed market beside the one there is."""
+    assert asked.wish.what_if is not None
+    if not points:
+        return WhatIf(what=asked.wish.what_if, plan=None, same_plan=False)
+    row, wished = chosen_row(points, asked.goals, asked.tokens)
+    plan = points[row]
+    assert plan.usd is not None and before.usd is not None
+    assert plan.hours is not None and before.hours is not None
+    same = (plan.summary, plan.gpus) == (before.summary, before.gpus)
+    return WhatIf(
+        what=asked.wish.what_if,
+        plan=plan,
+        same_plan=same,
+        usd_change=plan.usd - before.usd,
+        hours_change=plan.hours - before.hours,
+        possible=wished is None or wished.possible,
+    )
+
+
+def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[int, Wished | None]:
+    """Which point of a frontier is the answer."""
+    hours = np.array([point.hours for point in points], np.float64)
+    usd = np.array([point.usd for point in points], np.float64)
+    wished = wished_of(hours, usd, goals, tokens)
+    if wished is not None:
+        return wished.rank - 1, wished
+    return (0 if goals.order == "throughput" else len(points) - 1), None
 
 
 def _nothing(wanted: Wanted, found: Found) -> NothingFits:
@@ -138,16 +247,13 @@ def _market(
     goals = asked.goals
     hours = np.array([point.hours for point in points], np.float64)
     usd = np.array([point.usd for point in points], np.float64)
-    wished = wished_of(hours, usd, goals, asked.tokens)
-    order = goals.order
-    free = 0 if order == "throughput" else len(points) - 1
-    best = free if wished is None else wished.rank - 1
+    best, wished = chosen_row(points, goals, asked.tokens)
     saved, more = steps_along(hours, usd)
     return Market(
         tokens=asked.tokens,
         budget_usd=goals.budget_usd,
         deadline_hours=goals.deadline_h,
-        order=order,
+        order=goals.order,
         fastest=1,
         cheapest=len(points),
         knee=knee(hours, usd) + 1,

@@ -144,7 +144,11 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
             if market.longest_hours
             else []
         ),
-        "note: list prices; a price is no promise of capacity",
+        *(
+            ["note: list prices; a price is no promise of capacity"]
+            if any(machine.cloud != "given" for machine in market.machines)
+            else []
+        ),
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None
         else f"Kept in {saved}. Next:",

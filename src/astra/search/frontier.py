@@ -127,6 +127,7 @@ class FrontierFinder(Finder):
             first.book = self.book
             first.outdo(self.known_h, self.known_usd)
             Finder.run(first)
+            self.funnel.simulated += first.funnel.simulated
             if first.found:
                 self._keep(first.found)
         return super().run(progress)

@@ -4,10 +4,9 @@ import resource
 import subprocess
 import sys
 
-TYPES = (
-    "h100 h200 b200 b300 a100-80g a100-40g l40s mi300x rtx-pro-6000-blackwell-se h100-nvl".split()
-)
-QUESTIONS = (
+TYPES = ["h100", "h200", "b200", "b300", "a100-80g", "a100-40g", "l40s", "mi300x"]
+TYPES += ["rtx-pro-6000-blackwell-se", "h100-nvl"]
+QUESTIONS: tuple[tuple[str, str, int, dict[str, object]], ...] = (
     ("ten types, every cloud", ",".join(f"{name}:1024" for name in TYPES), 1024, {}),
     ("the same with spot", ",".join(f"{name}:1024" for name in TYPES), 1024, {"spot": True}),
     ("one type", "h100:4096", 1024, {}),

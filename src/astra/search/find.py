@@ -123,7 +123,10 @@ class Finder:
         order = self._order(layouts, least.min(axis=1, initial=np.inf))
         ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
         waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
-        for cuts, table in layouts.tables(order, np.isfinite(least).sum(axis=1), FIRST):
+        only = self._wanted(layouts, least)
+        many = (np.isfinite(least) if only is None else only).sum(axis=1)
+        flat = None if only is None else only.ravel()
+        for cuts, table in layouts.tables(order, many, FIRST, flat):
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
             allowed, bounds = self._judge(table, counts), least.ravel()[cuts]
@@ -141,6 +144,10 @@ class Finder:
         if not self.found:
             self._look_closer()
         return self._best()
+
+    def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:  # noqa: ARG002
+        """(degrees, way) The cuts to look at; None: all of them, if only to count them."""
+        return None
 
     def _order(self, layouts: Layouts, least_s: Floats) -> Ints:  # noqa: ARG002
         """Degrees, the most promising first."""

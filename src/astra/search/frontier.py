@@ -14,8 +14,9 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.search.find import Best, Finder, Found, Key, Progress
-from astra.strategy.enumerate import Layouts
-from astra.strategy.plans import DTYPE_BYTES, Floats, Ints, Plans, dtype_bytes
+from astra.search.squeeze import squeezed_bound_s
+from astra.strategy.enumerate import Layouts, module_sets
+from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
@@ -145,6 +146,22 @@ class FrontierFinder(Finder):
         limits = np.broadcast_to(self.limits_s(plans), len(plans))
         far = bounds * plans.gpus / max(float(np.max(bounds * plans.gpus, initial=1.0)), 1e-30)
         return np.where(np.isfinite(limits), bounds / np.maximum(limits, 1e-30), far)
+
+    def _least_s(self, layouts: Layouts) -> Floats:
+        """A bound of every cut that knows of memory, too."""
+        modules = tuple(sorted({m for some in module_sets(self.space.question) for m in some}))
+        least = np.full(len(layouts) * layouts.ways, np.inf)
+        for cuts, plans in layouts.cuts():
+            least[cuts] = squeezed_bound_s(
+                plans, self.task, self.stack, self.margin, modules, self.book
+            )
+        return least.reshape(len(layouts), layouts.ways)
+
+    def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:
+        """Those whose bound is below the limit of their GPU count."""
+        limits = self.table.max(axis=0)[np.searchsorted(self.counts, layouts.gpus)]
+        found: Flags = least_s < limits[:, np.newaxis]
+        return found
 
     def _order(self, layouts: Layouts, least_s: Floats) -> Ints:
         """The best cut of every GPU count first, then the second of each; no useless ones."""

@@ -66,6 +66,7 @@ bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py
 	$(BIN)/python benchmarks/prices.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/money.py
 
 clean:           ## remove what the targets made
 	rm -rf $(VENV) .verify .mypy_cache .ruff_cache .hypothesis

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean
+from astra.errors import InputError, NoPriceError, did_you_mean
 from astra.files import convert
 from astra.strategy.settle import Settled, Wish, settle
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.jobs.read import Job
     from astra.model.shape import Model
+    from astra.money.wish import Wish as Wish_
     from astra.search.answer import Answer, Wanted
     from astra.search.explained import Explanation
     from astra.search.priced import Priced
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from astra.strategy.plans import Task
     from astra.strategy.rules.rule import Rule
 
+MONEY = ("money", "frontier")  # objectives
+MOST_RENTED = 1024  # GPUs of a type, where nobody says how many there are
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
 PIPELINE_MODELS = ("simulated", "paper")
@@ -37,6 +40,7 @@ def predict(
     stack: str | None = None,
     margin: float = 0.05,
     pipeline_model: str = "simulated",
+    money: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> "Priced":
     """One plan, checked against its runtime's rules and priced.
@@ -46,8 +50,9 @@ def predict(
 
     `settings` are the fields of a plan in a person's words (`tp=4, pp=2, global_batch=256,
     seq_len=4096, recompute="full:block:4", ...`); what is left out is what an expert would set,
-    and is listed in the answer's `assumed`. A plan that the runtime would refuse, and anything
-    else a person can mend, is an `InputError`.
+    and is listed in the answer's `assumed`. `money` are the words of `plan` about money: with
+    `{"tokens": "1T", "price": "h100=2.49"}` the answer has hours and dollars. A plan that the
+    runtime would refuse, and anything else a person can mend, is an `InputError`.
     """
     from astra.hardware.stack import find_stack
     from astra.search.price import price
@@ -68,7 +73,8 @@ def predict(
     broken = broken_rules(answer.plan)
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
-    return _modelled(price(answer.plan, answer.assumed, notes, _margin(margin)), pipeline_model)
+    priced = _modelled(price(answer.plan, answer.assumed, notes, _margin(margin)), pipeline_model)
+    return _paid([priced], _money(money or {}), machines)[0]
 
 
 def _modelled(priced: "Priced", pipeline_model: str) -> "Priced":
@@ -106,35 +112,39 @@ def plan(
     fold: bool = True,
     pipeline_model: str = "simulated",
     progress: Callable[[int], None] | None = None,
+    **money: Any,
 ) -> "Answer":
     """The best plans, proven: no plan of the space has a shorter simulated step.
 
-    Over several GPU types the best pipeline that mixes them is searched too (`mixed` of the
-    answer tells what it is worth); the runtime is then flagscale, else megatron.
-    `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
-    your own. Plans that differ only in chunks, splits and recompute are folded into the best of
-    them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
-    reach `min_tokens_per_s`. `pipeline_model="paper"` adds what the pipeline formula of
-    arXiv 2502.13480 says of the plans found (`paper` of the answer).
-    "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
+    Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
+    is worth); the runtime is then flagscale, else megatron. `settings` narrow the space
+    (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of your own. Near-identical plans
+    are folded unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
+    reach `min_tokens_per_s`; `money` and `frontier` for the frontier of hours and dollars over the
+    GPUs that can be rented, with the words of `astra plan --help` (`tokens`, `budget`, `deadline`,
+    `price`, ...). `pipeline_model="paper"` adds what the formula of arXiv 2502.13480 says (`paper`
+    of the answer). "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
     """
     from astra.hardware.stack import find_stack
-    from astra.search.answer import Wanted, fewest_gpus
+    from astra.search.answer import Wanted
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
     shape = _model(model)
+    wish = _money(money)
+    paid = objective in MONEY
+    if paid and gpus is None and cluster is None:
+        gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED), None
     machines, notes = _cluster(gpus, cluster)
-    several = len(machines.pools) > 1
-    _check_goal(objective, use_all, min_tokens_per_s, several)
+    several = len(machines.pools) > 1 and not paid
+    _check_goal(objective, use_all, min_tokens_per_s, several, wish)
     notes = (*notes, *_too_long(shape, seq_len))
     chosen: Runtime = runtime or ("flagscale" if several else "megatron")
-    if max_gpus is not None:
-        machines = msgspec.structs.replace(machines, max_gpus=max_gpus)
+    machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(chosen, "megatron"))
     task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
-    trained = shape.mtp_layers if chosen == "megatron" else 0
-    question = Question(task, global_batch, seq_len, trained, precision, use_all)
+    mtp = shape.mtp_layers if chosen == "megatron" else 0
+    question = Question(task, global_batch, seq_len, mtp, precision, use_all)
     wanted = Wanted(
         space=Space(question, parse_set(settings)),
         stack=software,
@@ -143,25 +153,46 @@ def plan(
         margin=_margin(margin),
         fold=fold,
     )
-    said = {"set": list(settings), "rules": None if rules is None else str(rules)}
-    request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
-    by_paper = _check_model(pipeline_model) == "paper"
-    if objective == "gpus":
-        found = fewest_gpus(wanted, request, min_tokens_per_s, progress)
-    else:
-        found = _searched(wanted, request, progress)
-    return _with_paper(found) if by_paper else found
+    said = {"set": list(settings), "rules": rules and str(rules), "objective": objective}
+    request = _request(wanted) | said | {"notes": list(notes)}
+    _check_model(pipeline_model)
+    if paid:
+        return _bought(wanted, wish, request, progress)
+    found = _answered(wanted, request, objective, min_tokens_per_s, progress)
+    found = msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
+    return found if pipeline_model == "simulated" else _with_paper(found)
 
 
-def _searched(
-    wanted: "Wanted", request: dict[str, object], progress: Callable[[int], None] | None
+def _bought(
+    wanted: "Wanted",
+    wish: "Wish_",
+    request: dict[str, object],
+    progress: Callable[[int], None] | None,
 ) -> "Answer":
-    """On one GPU type or over several; who asks for one does not load the other."""
+    """The frontier of hours and dollars, and what the goals come to."""
+    from astra.money.wish import goals_of
+    from astra.search.market_answer import Asked, answer_money
+
+    asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
+    return answer_money(asked, request | _asked_money(wish), progress)
+
+
+def _answered(
+    wanted: "Wanted",
+    request: dict[str, object],
+    objective: str,
+    min_tokens_per_s: float,
+    progress: Callable[[int], None] | None,
+) -> "Answer":
+    """The fastest plans, or those on the fewest GPUs."""
+    from astra.search.answer import answer, fewest_gpus
+
+    if objective == "gpus":
+        return fewest_gpus(wanted, request, min_tokens_per_s, progress)
     if len(wanted.space.question.task.cluster.pools) > 1:
         from astra.search.mixed.answer import answer_mixed
 
         return answer_mixed(wanted, request, progress)
-    from astra.search.answer import answer
 
     return answer(wanted, request, progress)
 
@@ -172,10 +203,83 @@ def _with_paper(found: "Answer") -> "Answer":
     return msgspec.structs.replace(found, paper=compared(found.plans))
 
 
-def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float, several: bool) -> None:
+def _money(said: Mapping[str, Any]) -> "Wish_":
+    """The words about money, checked."""
+    from astra.money.wish import WORDS, goals_of, wish_of
+
+    for name in said:
+        if name not in WORDS:
+            hint = did_you_mean(name, WORDS, f"The words about money are {', '.join(WORDS)}.")
+            raise InputError(f"there is no setting {name!r}. {hint}")
+    wish = wish_of(said)
+    goals_of(wish)
+    return wish
+
+
+def _asked_money(wish: "Wish_") -> dict[str, object]:
+    """The words about money as a result keeps them, so that it can be asked again."""
+    said = msgspec.to_builtins(msgspec.structs.replace(wish, offers=None))
+    return {"money": {name: value for name, value in said.items() if value not in (None, False)}}
+
+
+def _for_rent(wish: "Wish_", most: int) -> str:
+    """Every GPU type that somebody rents out, as `--gpus` says it."""
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.money.wish import names_in, prices_of
+
+    catalogue = shipped_offers() if wish.offers is None else wish.offers
+    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
+    names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
+    return ",".join(f"{name}:{most}" for name in sorted(names))
+
+
+def _paid(plans: "Sequence[Priced]", wish: "Wish_", cluster: "Cluster") -> "list[Priced]":
+    """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
+    from astra.money.wish import goals_of
+    from astra.search.market_answer import offers_for
+    from astra.search.money import with_money
+
+    goals = goals_of(wish)
+    if goals.tokens is None and wish.price is None and wish.owned is None:
+        return list(plans)
+    try:
+        offers = offers_for(wish, cluster)
+    except NoPriceError as error:
+        return [_warned(plan, str(error)) for plan in plans]
+    if goals.tokens is None:
+        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
+        missing = "hours and dollars need --tokens"
+        return [
+            _warned(msgspec.structs.replace(plan, money=None, hours=None, usd=None), missing)
+            for plan in found
+        ]
+    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
+
+
+def _warned(plan: "Priced", text: str) -> "Priced":
+    from astra.search.priced import NO_MONEY
+
+    kept = tuple(said for said in plan.warnings if said != NO_MONEY)
+    return msgspec.structs.replace(plan, warnings=(*kept, text))
+
+
+def _check_goal(
+    objective: str, use_all: bool, min_tokens_per_s: float, several: bool, wish: "Wish_"
+) -> None:
     """Goals that contradict each other, or that are not known."""
-    if objective not in ("time", "gpus"):
-        raise InputError(f"objective {objective!r}: use time or gpus.")
+    if objective not in ("time", "gpus", *MONEY):
+        raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
+    if objective in MONEY and wish.tokens is None:
+        raise InputError(
+            f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
+            "--tokens 1T; hours and dollars follow from them."
+        )
+    if objective in MONEY and use_all:
+        raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
+    for name in ("budget", "deadline", "order", "what_if"):
+        if getattr(wish, name) is not None and objective not in MONEY:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is a goal of --objective money; add that.")
     if objective == "gpus" and several:
         raise InputError("--objective gpus: the fewest GPUs are searched on one GPU type so far.")
     if objective == "gpus" and use_all:
@@ -216,6 +320,7 @@ def predict_plan(
     *,
     margin: float = 0.05,
     pipeline_model: str = "simulated",
+    money: Mapping[str, Any] | None = None,
 ) -> "Priced":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.search.price import price
@@ -229,7 +334,8 @@ def predict_plan(
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    return _modelled(price(found, margin=_margin(margin)), pipeline_model)
+    priced = _modelled(price(found, margin=_margin(margin)), pipeline_model)
+    return _paid([priced], _money(money or {}), found.cluster)[0]
 
 
 def explain(

@@ -203,7 +203,7 @@ LONG = "x" * 5000
 PREDICT = ("predict", "llama-3-8b")
 BAD: list[tuple[tuple[str, ...], str]] = [
     (("plam",), "unknown command 'plam'"),
-    (("pred",), "Did you mean predict?"),
+    (("predct",), "Did you mean predict?"),
     (("modles",), "Did you mean models"),
     (("",), "unknown command ''"),
     (("--json",), "unknown command '--json'"),

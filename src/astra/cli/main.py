@@ -19,6 +19,7 @@ COMMANDS = {
     "calibrate": "a stack of your own, fitted on your runs",
     "models": "the models that are known, or one model's shape and counts",
     "gpus": "the GPUs that are known, or one GPU's facts and their source",
+    "prices": "what GPUs cost to rent, where, and since when",
     "rules": "what makes a plan illegal, who says so, and why",
     "stacks": "the software that is known to run plans, and its factors",
     "profile": "measure this machine's GPU and links",

@@ -6,6 +6,7 @@ would refuse is an error that names the rule and what to try."""
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from astra.cli.money import add_money_options, money_of
 from astra.cli.options import (
     add_cluster_options,
     add_pipeline_model,
@@ -45,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_pipeline_model(parser, "the formula of arXiv 2502.13480 in its place")
     add_cluster_options(parser)
     add_plan_options(parser)
+    add_money_options(parser, goals=False)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,8 +73,13 @@ def _from_file(options: argparse.Namespace) -> "Priced":
             "or change the file."
         )
     rank = whole(options.rank or "1", "--rank")
-    model = pipeline_model_of(options)
-    return predict_plan(options.plan, rank, margin=_margin(options), pipeline_model=model)
+    return predict_plan(
+        options.plan,
+        rank,
+        margin=_margin(options),
+        pipeline_model=pipeline_model_of(options),
+        money=money_of(options),
+    )
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -103,5 +110,6 @@ def _from_options(options: argparse.Namespace) -> "Priced":
         stack=options.stack,
         margin=_margin(options),
         pipeline_model=pipeline_model_of(options),
+        money=money_of(options),
         **_settings(options),
     )

@@ -7,7 +7,7 @@ import msgspec
 from astra.report.mixed import drawn
 from astra.report.priced import BAR, PART_NAMES, seconds
 from astra.search.breakdown import Exchange
-from astra.search.explained import Against, Change, Explanation, Loss
+from astra.search.explained import Against, Change, Explanation, Loss, PriceMove
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,6 +58,8 @@ def explanation_page(found: Explanation) -> list["RenderableType"]:
     if found.next_plans:
         parts += ["", "What the next plans lose", _losses(found.next_plans[:LATER])]
     parts += ["", "What would change", _changes(found.changes)]
+    if found.prices:
+        parts += ["", "How far a price must move for another answer", *map(_price, found.prices)]
     parts += ["", f"Bytes of one GPU of stage {_stage(found)} in a step", *_traffic(found)]
     parts += [f"note: {note}" for note in found.notes]
     return parts
@@ -83,6 +85,24 @@ def _shares(found: Explanation) -> list[str]:
             f"{count} GPUs; its busiest works {busy / found.step_s:.0%} of the step."
         )
     return lines
+
+
+def _price(move: PriceMove) -> str:
+    """One GPU type in a line."""
+    said = []
+    if move.rise_fraction is not None:
+        said.append(f"rise by {move.rise_fraction:.1%}")
+    if move.fall_fraction is not None:
+        said.append(f"fall by {move.fall_fraction:.1%}")
+    if not said:
+        return f"  {move.gpu}: no move of its price alone changes the answer"
+    then = ""
+    if move.rival_gpus is not None and move.rival_usd is not None and move.rival_hours is not None:
+        gpus = " + ".join(f"{count} {name}" for name, count in move.rival_gpus.items())
+        then = (
+            f"; then {gpus} ({move.rival}), today ${move.rival_usd:,.0f}, {move.rival_hours:,.0f} h"
+        )
+    return f"  {move.gpu}: {' or '.join(said)}{then}"
 
 
 def _stage(found: Explanation) -> str:

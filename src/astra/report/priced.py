@@ -81,6 +81,12 @@ def page(priced: Priced) -> list["RenderableType"]:
     ]
     if priced.host_memory_bytes:
         parts.append(_line("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
+    if priced.money is not None:
+        from astra.report.money import terms
+
+        parts += ["What a run takes and costs", *terms(priced), ""]
+    elif priced.usd_per_hour is not None:
+        parts.append(_line("price", f"${priced.usd_per_hour:,.2f} an hour"))
     parts.append(_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
         parts.append(_line("assumed", "; ".join(priced.assumed)))

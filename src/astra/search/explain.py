@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from astra.errors import InputError
 from astra.files import read_json
 from astra.hardware.stack import find_stack
@@ -111,7 +113,13 @@ def explain_source(
         if broken:
             raise InputError(f"{where}: {refuse(plan, broken, None, None)}")
     asked = asked_of(request, plans[rank - 1], margin)
-    return explain(plans, rank, against, asked, quick, say)
+    found = explain(plans, rank, against, asked, quick, say)
+    if quick or not isinstance(request.get("money"), dict):
+        return found
+    from astra.search.price_moves import asked_again, price_moves
+
+    moves = price_moves(asked_again(request, plans[0], where), say or (lambda _: None))
+    return msgspec.structs.replace(found, prices=moves)
 
 
 def explain(

@@ -65,6 +65,18 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     same_plan: bool
 
 
+class PriceMove(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the prices of one GPU type must move for the answer to change; None: never."""
+
+    gpu: str
+    rise_fraction: float | None
+    fall_fraction: float | None
+    rival: str | None = None  # the plan that is chosen then
+    rival_gpus: dict[str, int] | None = None
+    rival_usd: float | None = None  # at the prices of today
+    rival_hours: float | None = None
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """All that is to say about one plan, in the words of the JSON."""
 
@@ -84,6 +96,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: tuple[Exchange, ...]
     stages: tuple[MixedStage, ...]  # over several GPU types: who does what
     notes: tuple[str, ...]
+    prices: tuple[PriceMove, ...] = ()  # of an answer about money
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from astra.strategy.plans import (
     OFFLOAD_MODULES,
     PLAN_AXES,
     UNUSED,
+    Flags,
     Ints,
     Plans,
     code,
@@ -89,6 +90,13 @@ class Layouts:
         """How many degrees."""
         return len(self._degrees["pp"])
 
+    @property
+    def gpus(self) -> Ints:
+        """Of each of the degrees."""
+        held = self._degrees
+        total: Ints = held["tp"] * held["cp"] * held["pp"] * held["dp"]
+        return total
+
     def cuts(self) -> Iterator[tuple[Ints, Plans]]:
         """Each cut once, with the first of its pipelines."""
         block = 4 * CHUNK_ROWS // max(self.ways, 1) + 1  # most of which are no plan
@@ -99,16 +107,18 @@ class Layouts:
                 yield cuts["cut"], self._plans(joined)
 
     def tables(
-        self, order: Ints, cuts_of: Ints, first: int | None = None
+        self, order: Ints, cuts_of: Ints, first: int | None = None, only: Flags | None = None
     ) -> Iterator[tuple[Ints, Plans]]:
         """Every layout and its cut, degrees in this order, in tables that grow to a chunk.
 
         `cuts_of` (degrees,): about how many cuts there are of each. `first`: about how many
-        layouts the first table has.
+        layouts the first table has. `only` (cut,): those that are wanted.
         """
         counts = self._pipelines.counts[self._degrees["pp"][order]]
         for rows in _blocks(counts * cuts_of[order], first or CHUNK_ROWS // 4):
             cuts = self._cuts(order[rows])
+            if only is not None:
+                cuts = _taken(cuts, only[cuts["cut"]])
             joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
             table = _sensible(joined, self.space)
             if len(table["tp"]):

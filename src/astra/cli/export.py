@@ -15,9 +15,11 @@ examples:
   astra export plan.json --to megatron --out job
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
     --tokenizer-type NullTokenizer
-  astra export mixed.json --to flagscale --out job"""
+  astra export mixed.json --to flagscale --out job
+  astra plan llama-3-8b --gpus h100:64 --global-batch 128 --runtime fsdp --json >found.json
+  astra export found.json --to torchtitan --out job"""
 
-TARGETS = ("megatron", "flagscale")
+TARGETS = ("megatron", "bridge", "flagscale", "torchtitan", "accelerate", "deepspeed")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.export import tuner
     from astra.export.folder import write_folder
     from astra.export.targets import export_files
     from astra.strategy.plan_file import read_plans
@@ -54,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         prefix = f"rank-{place:03d}/" if rank is None else ""
         made = export_files(plan, target, train_iters=steps, learning_rate=rate)
         files |= {f"{prefix}{name}": text for name, text in made.items()}
+    if rank is None and target == "flagscale":
+        files |= tuner.files(plans)
     write_folder(Path(options.out), files)
     _report(options, plans, files)
     return 0
@@ -79,7 +84,7 @@ def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> 
     lines += [f"  {name}" for name in sorted(files)[:12]]
     lines += expected
     if lacks:
-        name, _ = TARGETS[options.to]
+        name = TARGETS[options.to].name
         lines += [f"{name}'s settings do not say:", *(f"  {lack}" for lack in lacks)]
     script = next(name for name in sorted(files) if name.endswith("launch.sh"))
     print_parts(*lines, *next_steps(plans[0], options.to, f"{options.out}/{script}"))

@@ -1,18 +1,103 @@
 """Which files each training framework gets."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import msgspec
 
 from astra.errors import InputError
-from astra.export import flagscale, megatron
-from astra.export.torchrun import launch_script, nodes_of
+from astra.export import (
+    accelerate,
+    bridge,
+    deepspeed,
+    flagscale,
+    megatron,
+    megatron_files,
+    torchtitan,
+)
+from astra.export.torchrun import nodes_of
 from astra.search.price import price
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.book import broken_rules
 
-TARGETS: dict[str, tuple[str, Runtime]] = {  # what people call them, and whose rules they obey
-    "megatron": ("Megatron-LM", "megatron"),
-    "flagscale": ("FlagScale", "flagscale"),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A framework that plans are written for."""
+
+    name: str  # what people call it
+    runtime: Runtime  # whose rules it obeys
+    takes: tuple[Runtime, ...]  # runtimes of the plans that can be its
+    files: Callable[..., dict[str, str]]
+    not_expressed: Callable[[Plan], list[str]]  # what the files leave out, in words
+    refusals: Callable[[Plan], list[str]]  # parts it has no words for
+    set_up: tuple[str, ...]  # what to set before the script
+    first_try: str  # what follows the script the first time
+
+
+MEGATRON: tuple[Runtime, ...] = ("megatron", "flagscale", "any")
+TARGETS: dict[str, Target] = {
+    "megatron": Target(
+        name="Megatron-LM",
+        runtime="megatron",
+        takes=MEGATRON,
+        files=megatron_files.files,
+        not_expressed=megatron.not_expressed,
+        refusals=lambda _: [],
+        set_up=("MEGATRON=~/Megatron-LM",),
+        first_try="--mock-data --tokenizer-type NullTokenizer",
+    ),
+    "bridge": Target(
+        name="Megatron-Bridge",
+        runtime="megatron",
+        takes=MEGATRON,
+        files=bridge.files,
+        not_expressed=megatron.not_expressed,
+        refusals=lambda _: [],
+        set_up=(),
+        first_try="logger.log_interval=1",
+    ),
+    "flagscale": Target(
+        name="FlagScale",
+        runtime="flagscale",
+        takes=MEGATRON,
+        files=flagscale.files,
+        not_expressed=flagscale.not_expressed,
+        refusals=flagscale.refusals,
+        set_up=("FLAGSCALE=~/FlagScale",),
+        first_try="action=dryrun    (then without it)",
+    ),
+    "torchtitan": Target(
+        name="torchtitan",
+        runtime="fsdp",
+        takes=("fsdp",),
+        files=torchtitan.files,
+        not_expressed=torchtitan.not_expressed,
+        refusals=torchtitan.refusals,
+        set_up=("HF_ASSETS=~/assets/hf/MODEL",),
+        first_try="",
+    ),
+    "accelerate": Target(
+        name="accelerate",
+        runtime="fsdp",
+        takes=("fsdp",),
+        files=accelerate.files,
+        not_expressed=accelerate.not_expressed,
+        refusals=accelerate.refusals,
+        set_up=("TRAIN_SCRIPT=train.py",),
+        first_try="",
+    ),
+    "deepspeed": Target(
+        name="DeepSpeed",
+        runtime="deepspeed",
+        takes=("deepspeed",),
+        files=deepspeed.files,
+        not_expressed=deepspeed.not_expressed,
+        refusals=deepspeed.refusals,
+        set_up=("TRAIN_SCRIPT=train.py",),
+        first_try="",
+    ),
 }
 
 
@@ -24,71 +109,66 @@ def export_files(
     if refused:
         raise InputError(refused)
     notes = [*expectations(price(plan)), *not_expressed(plan, target)]
-    if target == "flagscale":
-        made = flagscale.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
-        return {**made, "plan.json": plan_json(plan)}
-    found = megatron.arguments(plan, train_iters=train_iters, learning_rate=learning_rate)
-    return {
-        "args.txt": "".join(f"{' '.join(argument)}\n" for argument in found),
-        "env.txt": "".join(f"{name}={value}\n" for name, value in environment(plan).items()),
-        "launch.sh": launch_script(plan, notes),
-        "plan.json": plan_json(plan),
-    }
+    made = TARGETS[target].files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
+    return {**made, "plan.json": plan_json(plan)}
 
 
 def not_expressed(plan: Plan, target: str) -> list[str]:
     """What the files of a target leave out, in words."""
-    own = {"megatron": megatron.not_expressed, "flagscale": flagscale.not_expressed}
-    return own[target](plan)
+    return TARGETS[target].not_expressed(plan)
 
 
 def refusal(plan: Plan, target: str) -> str | None:
     """Which part of a plan a target cannot start and which target can; None where it can."""
-    name, _ = TARGETS[target]
-    if plan.runtime not in ("megatron", "flagscale", "any"):
+    own = TARGETS[target]
+    if plan.runtime not in own.takes:
         return (
-            f"a plan of the runtime {plan.runtime} is not {name}'s; "
-            f"plan it again with --runtime {TARGETS[target][1]}."
+            f"a plan of the runtime {plan.runtime} is not {own.name}'s; "
+            f"plan it again with --runtime {own.runtime}."
         )
     reasons = _reasons(plan, target)
     if not reasons:
         return None
-    able = [other for other in TARGETS if other != target and not _reasons(plan, other)]
-    others = f" {TARGETS[able[0]][0]} can: --to {able[0]}." if able else " No other target can."
-    return f"{name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
+    able = [
+        other
+        for other in TARGETS
+        if other != target and plan.runtime in TARGETS[other].takes and not _reasons(plan, other)
+    ]
+    others = f" {TARGETS[able[0]].name} can: --to {able[0]}." if able else " No other target can."
+    return f"{own.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
 
 
 def _reasons(plan: Plan, target: str) -> list[str]:
     """Rules of a target that a plan breaks, and parts that it has no words for."""
-    _, runtime = TARGETS[target]
-    broken = broken_rules(msgspec.structs.replace(plan, runtime=runtime))
+    own = TARGETS[target]
+    broken = broken_rules(msgspec.structs.replace(plan, runtime=own.runtime))
     if broken:
         return [f"{rule.reason} [rule {rule.name}]" for rule in broken]
-    if target != "flagscale":
-        return []
-    return [f"it has no words for {part}" for part in flagscale.refusals(plan)]
+    return [f"it has no words for {part}" for part in own.refusals(plan)]
 
 
 def next_steps(plan: Plan, target: str, script: str) -> list[str]:
     """What a person does with the files, in words and commands."""
+    own = TARGETS[target]
     if target == "flagscale":
         hosts = sum(count for _, count, _ in flagscale.hosts_of(plan))
         where = "once, on the first; it starts the others by ssh" if hosts > 1 else "on it"
         return [
             "Next: set your learning rate, the data (train/plan.yaml) and the names of your "
             f"{hosts} hosts (hostfile). Then, {where}:",
-            "  export FLAGSCALE=~/FlagScale",
-            f"  {script} action=dryrun    (then without it)",
+            f"  export {' '.join(own.set_up)}",
+            f"  {script} {own.first_try}",
         ]
     nodes = sum(count for _, count, _ in nodes_of(plan))
     first = "localhost" if nodes == 1 else "10.0.0.1"
     where = "" if nodes == 1 else f"On each of the {nodes} nodes, NODE_RANK 0 to {nodes - 1}, "
     where += "" if nodes == 1 else "MASTER_ADDR the address of the first:"
+    settings = [*own.set_up, "NODE_RANK=0", f"MASTER_ADDR={first}"]
     return [
         "Next: set your learning rate; data and checkpoints follow on the command line:",
         *([where] if where else []),
-        f"  export MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR={first}",
-        f"  {script} --mock-data --tokenizer-type NullTokenizer",
+        f"  export {' '.join(settings)}",
+        f"  {script} {own.first_try}".rstrip(),
     ]
 
 
@@ -101,10 +181,6 @@ def expectations(priced: Priced) -> list[str]:
         f"expected: {priced.step_s:.3g} s a step ({priced.step_s_low:.3g} to "
         f"{priced.step_s_high:.3g}), {gib} reserved on the fullest GPU{fits}"
     ]
-
-
-def environment(plan: Plan) -> dict[str, str]:
-    return dict(sorted(megatron.environment(plan).items()))
 
 
 def plan_json(plan: Plan) -> str:

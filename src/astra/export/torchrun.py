@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import gcd
 
 from astra.hardware.cluster import Gpu
@@ -14,35 +15,40 @@ SCRIPT = """\
 # {title}
 {notes}# Run on every node, with NODE_RANK from 0 to {last}, MASTER_ADDR the first node's address:
 #{order}
-# What follows on the command line is handed to Megatron-LM: data, checkpoints, logging. Example:
-#   NODE_RANK=0 MASTER_ADDR=10.0.0.1 MEGATRON=~/Megatron-LM ./launch.sh \\
-#     --data-path corpus_text_document --tokenizer-type HuggingFaceTokenizer \\
-#     --tokenizer-model {tokenizer} --save checkpoints --save-interval 500 --log-interval 1
-# A first try without data, one log line a step:
-#   ./launch.sh --mock-data --tokenizer-type NullTokenizer --log-interval 1 --log-throughput \\
-#     --eval-iters 0
-set -euo pipefail
+{usage}set -euo pipefail
 here="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
 
 set -a
 # shellcheck source=/dev/null
 source "$here/env.txt"
 set +a
-
+{arguments}
+{start}
+"""
+ARGUMENTS = """
 arguments=()
 while IFS= read -r line; do
   read -ra words <<<"$line"
-  arguments+=("${{words[@]}}")
+  arguments+=("${words[@]}")
 done <"$here/args.txt"
-
+"""
+TORCHRUN = """\
 exec torchrun \\
   --nnodes {nodes} --nproc-per-node {per_node} \\
   --node-rank "${{NODE_RANK:?the rank of this node, from 0}}" \\
   --master-addr "${{MASTER_ADDR:?the address of node 0}}" \\
   --master-port "${{MASTER_PORT:-29500}}" \\
-  "${{MEGATRON:?the folder of Megatron-LM}}/pretrain_gpt.py" \\
-  "${{arguments[@]}}" "$@"
-"""
+  {program}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every node starts, in the words of a shell."""
+
+    run: str  # what follows torchrun's own options, or the whole command with `{nodes}` in it
+    usage: tuple[str, ...]  # comment lines: what may follow on the command line
+    reads_arguments: bool = True  # from args.txt
+    by_torchrun: bool = True
 
 
 def nodes_of(plan: Plan) -> list[Group]:
@@ -80,19 +86,23 @@ def _per_node(gpu: Gpu, count: int) -> int:
     return count if count < gpu.node.gpus else gcd(count, gpu.node.gpus)
 
 
-def launch_script(plan: Plan, notes: Sequence[str] = ()) -> str:
+def launch_script(plan: Plan, program: Program, notes: Sequence[str] = ()) -> str:
     """The text of `launch.sh`."""
     groups = nodes_of(plan)
-    nodes = sum(count for _, count, _ in groups)
+    sizes = {"nodes": sum(count for _, count, _ in groups), "per_node": groups[0][2]}
     gpus = " + ".join(f"{count} x {name}" for name, count in plan.gpus.items())
+    if program.by_torchrun:
+        start = TORCHRUN.format(program=program.run, **sizes)
+    else:
+        start = program.run.format(total=sum(plan.gpus.values()), **sizes)
     return SCRIPT.format(
         title=f"{one_line(plan.model.name)}: {plan.summary()}, {gpus}",
-        last=nodes - 1,
+        last=sizes["nodes"] - 1,
         order="\n#".join(rank_lines(groups)),
         notes="".join(f"# {one_line(note)}\n" for note in notes),
-        nodes=nodes,
-        per_node=groups[0][2],
-        tokenizer=one_line(plan.model.hf_id or "TOKENIZER"),
+        usage="".join(f"# {line}\n" for line in program.usage),
+        arguments=ARGUMENTS if program.reads_arguments else "",
+        start=start,
     )
 
 

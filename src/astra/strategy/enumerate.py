@@ -24,7 +24,7 @@ from astra.strategy.plans import (
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import fp8_recipe, split_layers
+from astra.strategy.settle import first_stages_first, fp8_recipe, split_layers
 from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
@@ -240,7 +240,7 @@ class _Pipelines:
         interleaves = question.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
-            for slots in _splits(model.layers, pp):
+            for slots in _splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
                 for vpp in _virtual(slots, pp) if interleaves else (1,):
                     if space.allows("vpp", vpp):
                         rows.append((*slots, vpp, -1))
@@ -279,6 +279,11 @@ def _splits(layers: int, pp: int) -> list[tuple[int, ...]]:
             for first in range(max(ends - middle, 1), min(middle, ends - 1) + 1):
                 found.append(_slots_of((first, *[middle] * (pp - 2), ends - first)))
     return list(dict.fromkeys(found))
+
+
+def _falling(layers: int, pp: int) -> tuple[int, ...]:
+    """DeepSpeed's own and only split: as even as can be, the first stages first."""
+    return _slots_of(first_stages_first(layers, pp))
 
 
 def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:

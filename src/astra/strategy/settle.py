@@ -82,7 +82,7 @@ def settle(
     settings.fill("seq_len", min(model.max_positions or 4096, 4096), "sequence length {}")
     for degree in ("tp", "cp", "ep", "vpp", "micro_batch"):
         settings.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
-    _fill_pipeline(settings, model, cluster)
+    _fill_pipeline(settings, model, cluster, runtime)
     _fill_parallel(settings, model, runtime)
     _fill_numbers(settings, cluster)
     _fill_overlaps(settings, runtime, cluster)
@@ -114,7 +114,7 @@ class _Settings:
         return {name: value for name, value in self.values.items() if name in names}
 
 
-def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
+def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster, runtime: Runtime) -> None:
     """Stages, their layers and the replicas that use all GPUs."""
     given = settings.values.get("layers_per_stage")
     if given is not None:
@@ -133,7 +133,10 @@ def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
     stage_gpus = settings["tp"] * settings["cp"]
     replicas = _replicas(settings, cluster, stage_gpus * pp)
     micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
-    layers = given or _layers(settings, model, cluster, stage_gpus * replicas)
+    if runtime == "deepspeed":
+        layers = given or first_stages_first(model.layers, pp)
+    else:
+        layers = given or _layers(settings, model, cluster, stage_gpus * replicas)
     settings.fill("recompute", "none", "no recompute")
     recompute = str(Recompute.parse(settings["recompute"], "--recompute"))
     segments = _segments(cluster, layers, stage_gpus * replicas, settings["tp"], recompute)
@@ -235,6 +238,16 @@ def split_layers(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (before <= stage < before + extra) for stage in range(stages))
 
 
+def first_stages_first(layers: int, stages: int) -> tuple[int, ...]:
+    """As even as can be; the first stages take what is left over, as DeepSpeed shares out.
+
+    >>> first_stages_first(10, 4), first_stages_first(8, 4)
+    ((3, 3, 2, 2), (2, 2, 2, 2))
+    """
+    least, extra = divmod(layers, stages)
+    return tuple(least + (stage < extra) for stage in range(stages))
+
+
 def _segments(
     cluster: Cluster, layers: tuple[int, ...], stage_gpus: int, tp: int, recompute: str
 ) -> tuple[Segment, ...]:
@@ -262,7 +275,9 @@ def _segments(
 
 def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
     tp, vpp, pp = settings["tp"], settings["vpp"], settings["pp"]
-    settings.fill("etp", 1, "experts not cut by tensor parallelism (etp 1)" if model.moe else "")
+    cut = tp if model.moe and runtime == "fsdp" and settings["ep"] == 1 else 1
+    why = f"experts {'' if cut > 1 else 'not '}cut by tensor parallelism (etp {cut})"
+    settings.fill("etp", cut, why if model.moe else "")
     settings.fill("dispatcher", "alltoall" if model.moe else None)
     settings.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"

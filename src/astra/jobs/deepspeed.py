@@ -10,6 +10,7 @@ READ = (
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
     *("zero_optimization", "bf16", "fp16", "tensor_parallel", "sequence_parallel_size"),
     *("activation_checkpointing", "data_types", "communication_data_type", "pipeline"),
+    "expert_parallel",
 )
 IGNORED = (
     *("optimizer", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown"),
@@ -29,11 +30,16 @@ def wish_of(document: Mapping[str, Any], world: int, where: str) -> dict[str, An
     tensor = document.get("tensor_parallel") or {}
     tp = _whole(tensor.get("autotp_size", 1), "tensor_parallel.autotp_size", where)
     cp = _whole(document.get("sequence_parallel_size", 1), "sequence_parallel_size", where)
-    if world % (tp * cp):
+    pipeline = document.get("pipeline") or {}
+    pp = _whole(pipeline.get("stages", 1), "pipeline.stages", where)
+    if world % (tp * cp * pp):
         raise InputError(
-            f"{where}: {world} GPUs do not divide into tensor {tp} x sequence {cp} parallel ranks."
+            f"{where}: {world} GPUs do not divide into tensor {tp} x sequence {cp} x pipeline {pp} "
+            "parallel ranks."
         )
-    dp = world // (tp * cp)
+    dp = world // (tp * cp * pp)
+    experts = document.get("expert_parallel") or {}
+    again = pp > 1 and bool(pipeline.get("activation_checkpoint_interval"))
     micro_batch, batch = _batches(document, dp, where)
     zero = document.get("zero_optimization") or {}
     stage = _whole(zero.get("stage", 0), "zero_optimization.stage", where, least=0)
@@ -45,8 +51,11 @@ def wish_of(document: Mapping[str, Any], world: int, where: str) -> dict[str, An
     return {
         "tp": tp,
         "cp": cp,
-        "pp": 1,
+        "pp": pp,
         "dp": dp,
+        "ep": _whole(experts.get("autoep_size", 1), "expert_parallel.autoep_size", where),
+        "etp": experts.get("expert_tensor_parallel_size"),
+        "dispatcher": experts.get("comm_backend"),
         "vpp": 1,
         "cp_comm_type": "a2a",
         "micro_batch": micro_batch,
@@ -54,9 +63,11 @@ def wish_of(document: Mapping[str, Any], world: int, where: str) -> dict[str, An
         "sharding": ZERO[stage],
         "shard_group": group if stage else 1,
         "sequence_parallel": False,
-        "recompute": "none",
+        "recompute": "full:uniform:1" if again else "none",
         "attention": "flash",
         "precision": _precision(document),
+        "grad_reduce_dtype": document.get("communication_data_type"),
+        "main_grads_dtype": (document.get("data_types") or {}).get("grad_accum_dtype"),
         "overlap_grad_reduce": overlaps,
         "overlap_param_gather": overlaps and stage == 3,
         "overlap_tp": False,

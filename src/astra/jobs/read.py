@@ -75,20 +75,25 @@ def read_job(path: Path, asked: Asked) -> Job:
 def _script_of(text: str) -> Script:
     """A shell script; or options alone on their lines, which no shell will ever read."""
     lines = [line for line in text.splitlines() if line.strip()]
-    if lines and all(line.startswith("--") for line in lines) and "\\\n" not in text:
+    words = ("--", torchtitan.CHECKPOINT)
+    if lines and all(line.startswith(words) for line in lines) and "\\\n" not in text:
         return Script(commands=[text.split()])
     return read_script(text)
 
 
 def _from_folder(path: Path, asked: Asked) -> Job:
-    arguments = path / "args.txt"
+    """What `astra export` wrote: its arguments or configuration, and how many it starts."""
+    launcher, arguments, config = (
+        path / name for name in ("launch.sh", "args.txt", "ds_config.json")
+    )
+    launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
+    if config.is_file():
+        counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
+        return _from_deepspeed(read_json(config), counted, str(config))
     if not arguments.is_file():
         raise InputError(f"{path}: this folder holds no args.txt; name the launch file itself.")
     script = _script_of(read_text(arguments))
-    launcher = path / "launch.sh"
-    if launcher.is_file():
-        launch = read_script(read_text(launcher))
-        script.commands += launch.commands
+    script.commands += launch.commands
     return _from_script(script, asked, path)
 
 
@@ -126,6 +131,7 @@ def _from_titan_script(script: Script, asked: Asked, path: Path) -> Job:
             raise InputError(f"{path}: it names {shorten(named)}, which is not there. Import that.")
         settings = torchtitan.flattened(parse_toml(read_text(file), str(file)))
     settings |= torchtitan.from_flags(options.values)
+    settings |= torchtitan.checkpointing(word for words in script.commands for word in words)
     counted = replace(asked, world_size=_world(script, options, asked))
     return _from_torchtitan(settings, counted, path)
 

@@ -4,7 +4,7 @@ What is not said is the default of torchtitan 0.3 (`torchtitan/config`).
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astra.errors import InputError, shorten
@@ -28,6 +28,7 @@ MODELS = {
     ("gpt_oss", "20b"): "gpt-oss-20b",
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
+CHECKPOINT = "activation-checkpoint:"
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "quantize")
 DEFAULTS: dict[str, Any] = {
     "training.local_batch_size": 8,
@@ -42,14 +43,22 @@ DEFAULTS: dict[str, Any] = {
     "parallelism.pipeline_parallel_schedule": "1F1B",
     "parallelism.pipeline_parallel_microbatch_size": 1,
     "parallelism.fsdp_reshard_after_forward": "default",
+    "parallelism.enable_sequence_parallel": True,
+    "parallelism.module_fqns_per_model_part": None,
+    "training.enable_cpu_offload": False,
+    "training.mixed_precision_param": "bfloat16",
+    "compile.enable_async_tensor_parallel": False,
     "activation_checkpoint.mode": "selective",
 }
 OTHER_NAMES = {"training.batch_size": "training.local_batch_size"}
 UNREAD = (
-    *("parallelism.module_fqns_per_model_part", "parallelism.pipeline_parallel_layers_per_stage"),
-    *("parallelism.pipeline_parallel_schedule_csv", "training.enable_cpu_offload"),
-    *("parallelism.enable_async_tensor_parallel", "parallelism.pipeline_parallel_split_points"),
+    *(
+        "parallelism.pipeline_parallel_layers_per_stage",
+        "parallelism.pipeline_parallel_split_points",
+    ),
+    *("parallelism.pipeline_parallel_schedule_csv", "parallelism.enable_async_tensor_parallel"),
 )
+REGISTRY = "torchtitan.models."
 MODEL = ("model.name", "model.flavor")
 READ = (*DEFAULTS, *MODEL, "model.converters", "compile.enable")
 
@@ -70,9 +79,21 @@ def from_flags(options: Mapping[str, list[str]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, values in options.items():
         key = name.replace("-", "_")
-        if "." in key and key.partition(".")[0] in SECTIONS:
+        if "." not in key or key.partition(".")[0] not in SECTIONS:
+            continue
+        if ".no_" in key:  # `--parallelism.no-enable_sequence_parallel`
+            found[key.replace(".no_", ".")] = False
+        elif key.endswith("module_fqns_per_model_part"):
+            found[key] = [part.split(",") for part in values]
+        else:
             found[OTHER_NAMES.get(key, key)] = _typed(values[0] if values else "true")
     return found
+
+
+def checkpointing(words: Iterable[str]) -> dict[str, Any]:
+    """`activation-checkpoint:full`, a word of its own in 0.3."""
+    kinds = [word.partition(":")[2] for word in words if word.startswith(CHECKPOINT)]
+    return {"activation_checkpoint.mode": kinds[-1]} if kinds else {}
 
 
 def _typed(text: str) -> Any:
@@ -93,8 +114,20 @@ def from_python(text: str, where: str) -> dict[str, Any]:
         pairs = [(word.arg, word.value) for word in getattr(node, "keywords", [])]
         if isinstance(node, ast.Assign):
             pairs += [(t.attr, node.value) for t in node.targets if isinstance(t, ast.Attribute)]
+        if isinstance(node, ast.Dict):
+            pairs += [
+                (key.value, value)
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant)
+            ]
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(REGISTRY):
+            found["model.name"] = (node.module or "").removeprefix(REGISTRY)
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
+            if called.endswith("model_registry") and node.args:
+                found["model.flavor"] = _literal(node.args[0])
+            if any(word.arg == "activation_checkpoint" for word in node.keywords):
+                found.setdefault("activation_checkpoint.mode", "none")
             for kind in ("Full", "Selective"):
                 if called.endswith(f"{kind}AC.Config"):
                     found["activation_checkpoint.mode"] = kind.lower()
@@ -111,8 +144,11 @@ def _literal(node: ast.expr) -> Any:
     try:
         return worked_out(node)
     except ValueError:
-        plain = isinstance(node, ast.Constant | ast.UnaryOp)
-        return ast.literal_eval(node) if plain else ast.unparse(node)
+        plain = isinstance(node, ast.Constant | ast.UnaryOp | ast.List | ast.Tuple)
+        try:
+            return ast.literal_eval(node) if plain else ast.unparse(node)
+        except ValueError:  # a list of things that are no plain values
+            return ast.unparse(node)
 
 
 TOKENS = (
@@ -127,12 +163,12 @@ def _from_tokens(found: dict[str, Any], where: str) -> dict[str, Any]:
     micro, step, length = (found.pop(f"training.{name}", None) for name in TOKENS)
     if length is None:
         return found
-    found["training.seq_len"] = length
+    found.setdefault("training.seq_len", length)
     for key, tokens in (("local_batch_size", micro), ("global_batch_size", step)):
         if tokens is not None:
             if type(tokens) is not int or type(length) is not int or tokens % length:
                 raise InputError(f"{where}: {tokens} tokens are no whole samples of {length}.")
-            found[f"training.{key}"] = tokens // length
+            found.setdefault(f"training.{key}", tokens // length)
     return found
 
 
@@ -165,10 +201,13 @@ def wish_of(settings: Mapping[str, Any], world: int, where: str) -> dict[str, An
         )
     dp, local = copies * shards, whole("training.local_batch_size")
     batch = whole("training.global_batch_size")
+    eight = "float8" in str(settings.get("model.converters", ""))
     schedule = str(full["parallelism.pipeline_parallel_schedule"])
     reshard = full["parallelism.fsdp_reshard_after_forward"]
     kept = reshard == "never" or (reshard == "default" and pp > 1)
     kind = "none" if shards * cp == 1 else "gradients" if kept else "parameters"
+    cut = _chunks(full["parallelism.module_fqns_per_model_part"], pp, where)
+    low = str(full["training.mixed_precision_param"])
     modes = {"full": "full:uniform:1", "selective": "selective:core_attn", "none": "none"}
     return {
         "tp": tp,
@@ -177,16 +216,36 @@ def wish_of(settings: Mapping[str, Any], world: int, where: str) -> dict[str, An
         "dp": dp,
         "ep": whole("parallelism.expert_parallel_degree"),
         "vpp": 2 if pp > 1 and "interleaved" in schedule.lower() else 1,
+        "cp_comm_type": "allgather",
         "micro_batch": whole("parallelism.pipeline_parallel_microbatch_size") if pp > 1 else local,
         "global_batch": batch if batch > 0 else local * dp,
         "seq_len": whole("training.seq_len"),
         "sharding": kind,
         "shard_group": shards * cp if kind != "none" else 1,
-        "sequence_parallel": tp > 1,
+        "sequence_parallel": tp > 1 and full["parallelism.enable_sequence_parallel"] is True,
         "recompute": modes.get(str(full["activation_checkpoint.mode"]), "none"),
         "attention": "flash",
-        "precision": "fp8" if "float8" in str(settings.get("model.converters", "")) else "bf16",
-        "overlap_tp": False,
+        "precision": "fp8" if eight else "fp32" if low == "float32" else "bf16",
+        "overlap_tp": full["compile.enable_async_tensor_parallel"] is True,
+        "offload_optimizer_fraction": float(full["training.enable_cpu_offload"] is True),
+        **cut,
+    }
+
+
+def _chunks(parts: Any, pp: int, where: str) -> dict[str, Any]:
+    """Layers of every stage out of the modules of every virtual stage, where they are listed."""
+    if not isinstance(parts, list) or pp == 1:
+        return {}
+    chunks = tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
+    if len(chunks) % pp:
+        raise InputError(
+            f"{where}: module_fqns_per_model_part has {len(chunks)} parts for pp {pp}."
+        )
+    vpp = len(chunks) // pp
+    return {
+        "vpp": vpp,
+        "layers_per_stage": tuple(sum(chunks[stage::pp]) for stage in range(pp)),
+        "chunk_layers": chunks if vpp > 1 and len(set(chunks)) > 1 else None,
     }
 
 

@@ -106,7 +106,7 @@ def is_tried(split: tuple[int, ...], layers: int) -> bool:
     """The splits of the documentation: even, uneven ends, the left-over in the middle."""
     stages = len(split)
     least, extra = divmod(layers, stages)
-    before = -(-(stages - extra) // 2)
+    before = (stages - extra) // 2
     if split == tuple(least + (before <= k < before + extra) for k in range(stages)):
         return True
     if stages == 1:

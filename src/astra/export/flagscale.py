@@ -159,10 +159,6 @@ def refusals(plan: Plan) -> list[str]:
     dtypes = (plan.main_grads_dtype, plan.master_dtype, plan.grad_reduce_dtype)
     if megatron.is_fsdp(plan) and set(dtypes) != {"fp32"}:
         found.append("dtypes of Megatron-FSDP other than fp32")
-    if plan.sharding != "none":
-        copies = {mesh.dp * plan.cp for mesh in meshes_of(plan)}
-        if len({max(count // plan.shard_group, 1) for count in copies}) > 1:
-            found.append(f"shards over groups of {plan.shard_group} in meshes of unlike dp")
     return found
 
 
@@ -214,6 +210,10 @@ def _settings(plan: Plan, found: Iterable[megatron.Argument], mixed: bool) -> di
         first = plan.pipelines[0].segments[0]
         settings.pop("pipeline_model_parallel_layout", None)
         settings["micro_batch_size"] = first.micro_batch or plan.micro_batch
+        settings.pop("num_distributed_optimizer_instances", None)
+        copies = meshes_of(plan)[0].dp * plan.cp  # a shard group is the same share of every mesh
+        if plan.sharding != "none" and copies > plan.shard_group:
+            settings["num_distributed_optimizer_instances"] = copies // plan.shard_group
         if plan.model.moe is not None:
             settings["expert_model_parallel_size"] = first.ep or plan.ep
             settings["expert_tensor_parallel_size"] = first.etp or plan.etp

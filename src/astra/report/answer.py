@@ -42,7 +42,7 @@ def batches_table(answers: Sequence[Answer]) -> "RenderableType":
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("batch", "step", "tokens/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("best plan")
+    table.add_column("best plan", overflow="fold")
     for row in map(_batch, answers):
         step = "-" if row["step_s"] is None else seconds(row["step_s"])
         rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
@@ -163,7 +163,7 @@ def _table(plans: tuple[Priced, ...]) -> "RenderableType":
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("", "step", "tokens/s", "MFU", "GPUs", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("plan")
+    table.add_column("plan", overflow="fold")
     for plan in plans:
         memory = plan.memory
         table.add_row(

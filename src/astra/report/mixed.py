@@ -30,7 +30,13 @@ def drawn(stages: tuple[MixedStage, ...], step_s: float) -> "RenderableType":
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("stage", "GPU", "tp", "lay", "work", "of step", "mem", "", "recompute"):
         right = name in ("tp", "lay", "work", "of step", "mem")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "recompute")
+        bar, words = name == "", name == "recompute"
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=not (bar or words),
+            overflow="crop" if bar else "fold",
+        )
     busiest = max(stage.busy_s for stage in stages)
     for first, last, stage in _runs(stages):
         table.add_row(

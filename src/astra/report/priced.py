@@ -152,11 +152,12 @@ def memory_bars(priced: Priced) -> "RenderableType":
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("lay", justify="right", no_wrap=True)
     if mixed:
-        table.add_column("GPU", no_wrap=True)
+        table.add_column("GPU", overflow="fold")
     for title, _, _ in MEMORY_COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("all", justify="right", no_wrap=True)
-    table.add_column("full", no_wrap=True)
+    table.add_column("full", justify="right", no_wrap=True)
+    table.add_column(overflow="crop")  # cut where there is no room, so that no number is
     for label, row in _folded(memory):
         cells = [value(row) for _, _, value in MEMORY_COLUMNS]
         cells[-1] += row.allocated_bytes * (slack - 1)
@@ -166,7 +167,8 @@ def memory_bars(priced: Priced) -> "RenderableType":
             str(row.layers),
             *([row.gpu] if mixed else []),
             *(f"{cell / GIB:.1f}" for cell in (*cells, sum(cells))),
-            f"{sum(shares):.0%} {_letters(shares)}",
+            f"{sum(shares):.0%}",
+            _letters(shares),
         )
     return table
 

@@ -20,6 +20,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import View, view_of
 from astra.timing.device import Device, Used
+from astra.timing.facts import facts
 from astra.timing.operators import (
     Keys,
     Operator,
@@ -330,7 +331,8 @@ def _pipeline(detail: Detail) -> list[Exchange]:
         return []
     neighbours = _Group("pp", 2, tp * plan.cp * detail.own("dp"))
     payload = detail.tokens * plan.model.hidden * detail.element_bytes
-    payload /= tp if plan.sequence_parallel else 1
+    cut = plan.sequence_parallel or detail.stack.name in facts().sends.shared
+    payload /= tp if cut else 1
     down = detail.micro_batches * (plan.vpp - detail.last)
     back = detail.micro_batches * (plan.vpp - (detail.stage == 0))
     found = [

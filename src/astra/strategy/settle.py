@@ -160,6 +160,10 @@ def _layers(
         settings.values["chunk_layers"] = chunks
         settings.assumed.append("a layer less at the ends, where embedding and loss are")
         return tuple(sum(chunks[stage::pp]) for stage in range(pp))
+    if model.layers % pp:
+        split = split_layers(model.layers, pp)
+        settings.assumed.append(f"layers {'+'.join(map(str, split))}")
+        return split
     return split_layers(model.layers, pp)
 
 
@@ -228,13 +232,15 @@ def _replicas(settings: _Settings, cluster: Cluster, replica_gpus: int) -> int:
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """As even as can be; what is left over goes to the middle, since the ends do more.
+    """As even as can be; what is left over goes to the middle, since the ends do more. Where one
+    end must be longer it is the first: the loss costs more than the embedding, and a shorter last
+    stage is what Megatron-LM's users set (`--decoder-last-pipeline-num-layers`).
 
-    >>> split_layers(30, 4), split_layers(32, 4)
-    ((7, 8, 8, 7), (8, 8, 8, 8))
+    >>> split_layers(30, 4), split_layers(32, 4), split_layers(32, 3)
+    ((7, 8, 8, 7), (8, 8, 8, 8), (11, 11, 10))
     """
     least, extra = divmod(layers, stages)
-    before = -(-(stages - extra) // 2)
+    before = (stages - extra) // 2
     return tuple(least + (before <= stage < before + extra) for stage in range(stages))
 
 

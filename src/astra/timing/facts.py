@@ -30,8 +30,16 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: Source
 
 
+class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How stages pass activations on."""
+
+    shared: tuple[str, ...]  # stacks whose tensor-parallel ranks each send a share, then gather
+    source: Source
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shows: Shows
+    sends: Sends
     optimizer: Optimizer
 
 

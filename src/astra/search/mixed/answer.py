@@ -2,13 +2,14 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from astra.errors import InputError
-from astra.hardware.cluster import Cluster
+from astra.hardware.cluster import Cluster, Gpu
 from astra.model.kinds import layer_kinds
 from astra.search.answer import (
     Answer,
@@ -128,7 +129,7 @@ def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
     cells = [cell for cell in cells if cell.micro_batch == smallest]
     legal = legal_kinds(space, cells, rules_for("flagscale"))
     allowed = {kind.pool for _, kinds in legal for kind in kinds}
-    space, ruled_out = _without(space, allowed, "the rules allow no plan on it")
+    space, ruled_out = _without(space, allowed, lambda gpu: _why_ruled_out(gpu, space))
     legal = legal_kinds(space, cells, rules_for("flagscale"))
     items = [(cell, kinds, np.ones(len(kinds), np.int64)) for cell, kinds in legal]
     tables = stage_tables(space, wanted.stack, wanted.margin, LayerBook(), items) if items else []
@@ -137,19 +138,30 @@ def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
         for table in tables
         for kind in np.flatnonzero(np.isfinite(table.at(INSIDE, 1).forward_s[:, 1]))
     }
-    space, too_small = _without(space, able, "cannot hold one layer")
+    space, too_small = _without(space, able, lambda _: "cannot hold one layer")
     return space, (*ruled_out, *too_small)
 
 
-def _without(space: Space, kept: set[int], why: str) -> tuple[Space, tuple[str, ...]]:
+def _why_ruled_out(gpu: Gpu, space: Space) -> str:
+    """What a type lacks that all its plans would need."""
+    precision = space.question.precision
+    if getattr(gpu, f"{precision}_flops_per_s") is not None:
+        return "the rules allow no plan on it"
+    other = "; --precision fp16 would use it" if gpu.fp16_flops_per_s is not None else ""
+    return f"it has no {precision} units{other}"
+
+
+def _without(
+    space: Space, kept: set[int], why: Callable[[Gpu], str]
+) -> tuple[Space, tuple[str, ...]]:
     """The space on these pools, and words on the others; all of them where none would be left."""
     cluster = space.question.task.cluster
     if not kept or len(kept) == len(cluster.pools):
         return space, ()
     pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
-    gone = [pool.gpu.name for row, pool in enumerate(cluster.pools) if row not in kept]
+    gone = [pool.gpu for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
-    return _on(space, smaller), tuple(f"{name} is left out: {why}" for name in gone)
+    return _on(space, smaller), tuple(f"{gpu.name} is left out: {why(gpu)}" for gpu in gone)
 
 
 def _on(space: Space, cluster: Cluster) -> Space:

@@ -219,7 +219,8 @@ def _money(said: Mapping[str, Any]) -> "Wish_":
 def _asked_money(wish: "Wish_") -> dict[str, object]:
     """The words about money as a result keeps them, so that it can be asked again."""
     said = msgspec.to_builtins(msgspec.structs.replace(wish, offers=None))
-    return {"money": {name: value for name, value in said.items() if value not in (None, False)}}
+    plain = msgspec.to_builtins(type(wish)())
+    return {"money": {name: value for name, value in said.items() if value != plain[name]}}
 
 
 def _for_rent(wish: "Wish_", most: int) -> str:

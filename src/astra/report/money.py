@@ -39,7 +39,7 @@ def money_sentence(plan: Priced) -> str:
     assert plan.money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
     gpus = " + ".join(f"{count} {name}" for name, count in plan.gpus.items())
-    places = "; ".join(_place(rent) for rent in plan.money.rents)
+    places = "; ".join(dict.fromkeys(_place(rent) for rent in plan.money.rents))
     return (
         f"{plan.plan.model.name} on {tokens(plan.money.tokens)} tokens: {usd(plan.usd)} in "
         f"{hours(plan.hours)} at {usd(plan.usd_per_hour)}/h, "
@@ -78,9 +78,8 @@ def terms(plan: Priced) -> list["RenderableType"]:
         f"  wall time  {money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
         f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
         *(
-            f"  rent       {rent.nodes} x {rent.instance} ({rent.node_gpus} GPUs"
-            f"{f', {rent.idle_gpus} idle' if rent.idle_gpus else ''}) x "
-            f"{usd(rent.node_usd_per_hour)}/h = ${rent.nodes * rent.node_usd_per_hour:,.2f}/h"
+            f"  rent       {_nodes(rent)} x ${rent.node_usd_per_hour:,.2f}/h = "
+            f"${rent.nodes * rent.node_usd_per_hour:,.2f}/h"
             for rent in money.rents
         ),
         f"             ${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}",
@@ -92,6 +91,13 @@ def terms(plan: Priced) -> list["RenderableType"]:
     if money.storage_usd or money.egress_usd:
         found.append(f"  in all     {usd(plan.usd)}")
     return found
+
+
+def _nodes(rent: Rented) -> str:
+    idle = f", {rent.idle_gpus} idle" if rent.idle_gpus else ""
+    if rent.cloud == "given":
+        return f"{rent.nodes} nodes ({rent.instance}{idle})"
+    return f"{rent.nodes} {rent.instance} ({rent.node_gpus} GPUs{idle})"
 
 
 def _lost(money: Money) -> list[str]:
@@ -232,7 +238,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
             f"{money.usd_per_million_tokens:.3f}",
             f"{money.goodput_fraction:.0%}",
             " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
-            " + ".join(_short(rent) for rent in money.rents),
+            " + ".join(dict.fromkeys(_short(rent) for rent in money.rents)),
         )
     return table
 

@@ -52,11 +52,16 @@ def _place(rent: Rented) -> str:
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
         return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour as given"
-    guess = ", its network a guess" if rent.network_certainty == "guessed" else ""
+    guess = ", its network a guess" if _guessed(rent) else ""
     return (
         f"{rent.cloud} {rent.region} {rent.instance}, {kind}{usd(rent.usd_per_gpu_hour)} a "
         f"GPU-hour on {rent.price_date}{guess}"
     )
+
+
+def _guessed(rent: Rented) -> bool:
+    """One node asks for no network."""
+    return rent.network_certainty == "guessed" and rent.nodes > 1
 
 
 def tokens(value: float) -> str:
@@ -246,7 +251,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
 def _short(rent: Rented) -> str:
     if rent.cloud == "given":
         return "as given"
-    doubt = "?" if rent.network_certainty == "guessed" else ""
+    doubt = "?" if _guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from astra.report.frontier_text import drawn
-from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars
+from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars, titled
 from astra.search.answer import Answer, Elsewhere, Market, Wished
 from astra.search.priced import Money, Priced, Rented
 
@@ -76,26 +76,35 @@ def terms(plan: Priced) -> list["RenderableType"]:
     money = plan.money
     assert money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
-    found: list[RenderableType] = [
-        f"  training   {tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
-        f"{money.training_hours:,.2f} h",
-        *_lost(money),
-        f"  wall time  {money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
-        f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
+    rows = [
+        (
+            "training",
+            f"{tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
+            f"{money.training_hours:,.2f} h",
+        ),
+        ("goodput", _lost(money)),
+        (
+            "wall time",
+            f"{money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
+            f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
+        ),
         *(
-            f"  rent       {_nodes(rent)} x ${rent.node_usd_per_hour:,.2f}/h = "
-            f"${rent.nodes * rent.node_usd_per_hour:,.2f}/h"
+            (
+                "rent",
+                f"{_nodes(rent)} x ${rent.node_usd_per_hour:,.2f}/h = "
+                f"${rent.nodes * rent.node_usd_per_hour:,.2f}/h",
+            )
             for rent in money.rents
         ),
-        f"             ${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}",
+        ("", f"${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
     ]
-    if money.storage_usd:
-        found.append(f"  storage    {usd(money.storage_usd)}")
-    if money.egress_usd:
-        found.append(f"  egress     {usd(money.egress_usd)}")
     if money.storage_usd or money.egress_usd:
-        found.append(f"  in all     {usd(plan.usd)}")
-    return found
+        rows += [
+            ("storage", usd(money.storage_usd)),
+            ("egress", usd(money.egress_usd)),
+            ("in all", usd(plan.usd)),
+        ]
+    return [titled(title, text) for title, text in rows]
 
 
 def _nodes(rent: Rented) -> str:
@@ -105,18 +114,16 @@ def _nodes(rent: Rented) -> str:
     return f"{rent.nodes} {rent.instance} ({rent.node_gpus} GPUs{idle})"
 
 
-def _lost(money: Money) -> list[str]:
+def _lost(money: Money) -> str:
     if money.checkpoint_interval_s is None:
-        return ["  goodput    100 %: no failures"]
+        return "100 %: no failures"
     between = 1 / money.failures_per_hour
-    return [
-        f"  goodput    {money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing "
-        f"checkpoints, {money.lost_fraction:.2%} work done again, "
-        f"{money.restarting_fraction:.2%} restarting",
-        f"             a failure every {hours(between)}; a checkpoint takes "
-        f"{seconds(money.checkpoint_s)}, every {money.checkpoint_interval_s / 60:.0f} min; "
-        f"a restart {money.restart_s / 60:.0f} min",
-    ]
+    return (
+        f"{money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing checkpoints, "
+        f"{money.lost_fraction:.2%} work done again, {money.restarting_fraction:.2%} restarting; "
+        f"a failure every {hours(between)}, a checkpoint of {seconds(money.checkpoint_s)} every "
+        f"{money.checkpoint_interval_s / 60:.0f} min, a restart of {money.restart_s / 60:.0f} min"
+    )
 
 
 def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:

@@ -134,7 +134,7 @@ def plan(
     wish = _money(money)
     paid = objective in MONEY
     if paid and gpus is None and cluster is None:
-        gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED), None
+        gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
     machines, notes = _cluster(gpus, cluster)
     several = len(machines.pools) > 1 and not paid
     _check_goal(objective, use_all, min_tokens_per_s, several, wish)
@@ -219,18 +219,21 @@ def _money(said: Mapping[str, Any]) -> "Wish_":
 def _asked_money(wish: "Wish_") -> dict[str, object]:
     """The words about money as a result keeps them, so that it can be asked again."""
     said = msgspec.to_builtins(msgspec.structs.replace(wish, offers=None))
-    return {"money": {name: value for name, value in said.items() if value not in (None, False)}}
+    plain = msgspec.to_builtins(type(wish)())
+    return {"money": {name: value for name, value in said.items() if value != plain[name]}}
 
 
-def _for_rent(wish: "Wish_", most: int) -> str:
-    """Every GPU type that somebody rents out, as `--gpus` says it."""
+def _for_rent(wish: "Wish_", most: int, precision: str) -> str:
+    """Every GPU type that somebody rents out and that knows the format, as `--gpus` says it."""
+    from astra.hardware.catalogue import find_gpu
     from astra.money.catalogue import chosen, shipped_offers
     from astra.money.wish import names_in, prices_of
 
     catalogue = shipped_offers() if wish.offers is None else wish.offers
     listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
     names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
-    return ",".join(f"{name}:{most}" for name in sorted(names))
+    able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
+    return ",".join(f"{name}:{most}" for name in sorted(able))
 
 
 def _paid(plans: "Sequence[Priced]", wish: "Wish_", cluster: "Cluster") -> "list[Priced]":

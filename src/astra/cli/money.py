@@ -55,6 +55,10 @@ def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
             action="store_true",
             help="clusters also of nodes between which no network is published",
         )
+        group.add_argument("--no-mixed", action="store_true", help="no clusters of several types")
+        group.add_argument(
+            "--any-region", action="store_true", help="such clusters across clouds and regions"
+        )
     group = parser.add_argument_group("what a run loses (`src/astra/data/money.toml`)")
     group.add_argument("--no-failures", action="store_true", help="nothing: every second trains")
     for name, (metavar, meaning) in RUN.items():
@@ -73,8 +77,11 @@ def money_of(options: argparse.Namespace) -> dict[str, Any]:
         said["offers"] = catalogue_of(options.prices)
     if options.spot:
         said["spot"] = True
-    if getattr(options, "join_guessed", False):
-        said["join_guessed"] = True
+    for name in ("join_guessed", "any_region"):
+        if getattr(options, name, False):
+            said[name] = True
+    if getattr(options, "no_mixed", False):
+        said["mixed"] = False
     if options.no_failures:
         said["failures"] = False
     return said

@@ -41,6 +41,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     region: str | tuple[str, ...] | None = None
     spot: bool = False
     join_guessed: bool = False
+    mixed: bool = True  # clusters of several types, too
+    any_region: bool = False  # such clusters across clouds and regions
     order: str | None = None
     owned: str | dict[str, Amount] | None = None  # purchase price of one GPU
     amortise_years: Amount = None

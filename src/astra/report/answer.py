@@ -68,6 +68,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         "",
         funnel(answer),
         "",
+        *_paid(best),
         f"Where the time of the best goes (stage {best.parts_stage})",
         time_bars(best),
         "",
@@ -114,6 +115,15 @@ def paper_table(plans: tuple[Compared, ...]) -> list["RenderableType"]:
         f"Of these the formula would take {chosen}.",
         "",
     ]
+
+
+def _paid(best: Priced) -> list["RenderableType"]:
+    """Hours and dollars of the best, where tokens and a price are known."""
+    if best.money is None:
+        return []
+    from astra.report.money import money_sentence, terms
+
+    return [money_sentence(best), *terms(best), ""]
 
 
 def safer(plans: tuple[Priced, ...]) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from astra.report.frontier_text import drawn
-from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars
+from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars, titled
 from astra.search.answer import Answer, Elsewhere, Market, Wished
 from astra.search.priced import Money, Priced, Rented
 
@@ -39,7 +39,7 @@ def money_sentence(plan: Priced) -> str:
     assert plan.money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
     gpus = " + ".join(f"{count} {name}" for name, count in plan.gpus.items())
-    places = "; ".join(_place(rent) for rent in plan.money.rents)
+    places = "; ".join(dict.fromkeys(_place(rent) for rent in plan.money.rents))
     return (
         f"{plan.plan.model.name} on {tokens(plan.money.tokens)} tokens: {usd(plan.usd)} in "
         f"{hours(plan.hours)} at {usd(plan.usd_per_hour)}/h, "
@@ -52,11 +52,16 @@ def _place(rent: Rented) -> str:
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
         return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour as given"
-    guess = ", its network a guess" if rent.network_certainty == "guessed" else ""
+    guess = ", its network a guess" if _guessed(rent) else ""
     return (
         f"{rent.cloud} {rent.region} {rent.instance}, {kind}{usd(rent.usd_per_gpu_hour)} a "
         f"GPU-hour on {rent.price_date}{guess}"
     )
+
+
+def _guessed(rent: Rented) -> bool:
+    """One node asks for no network."""
+    return rent.network_certainty == "guessed" and rent.nodes > 1
 
 
 def tokens(value: float) -> str:
@@ -71,41 +76,54 @@ def terms(plan: Priced) -> list["RenderableType"]:
     money = plan.money
     assert money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
-    found: list[RenderableType] = [
-        f"  training   {tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
-        f"{money.training_hours:,.2f} h",
-        *_lost(money),
-        f"  wall time  {money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
-        f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
+    rows = [
+        (
+            "training",
+            f"{tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
+            f"{money.training_hours:,.2f} h",
+        ),
+        ("goodput", _lost(money)),
+        (
+            "wall time",
+            f"{money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
+            f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
+        ),
         *(
-            f"  rent       {rent.nodes} x {rent.instance} ({rent.node_gpus} GPUs"
-            f"{f', {rent.idle_gpus} idle' if rent.idle_gpus else ''}) x "
-            f"{usd(rent.node_usd_per_hour)}/h = ${rent.nodes * rent.node_usd_per_hour:,.2f}/h"
+            (
+                "rent",
+                f"{_nodes(rent)} x ${rent.node_usd_per_hour:,.2f}/h = "
+                f"${rent.nodes * rent.node_usd_per_hour:,.2f}/h",
+            )
             for rent in money.rents
         ),
-        f"             ${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}",
+        ("", f"${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
     ]
-    if money.storage_usd:
-        found.append(f"  storage    {usd(money.storage_usd)}")
-    if money.egress_usd:
-        found.append(f"  egress     {usd(money.egress_usd)}")
     if money.storage_usd or money.egress_usd:
-        found.append(f"  in all     {usd(plan.usd)}")
-    return found
+        rows += [
+            ("storage", usd(money.storage_usd)),
+            ("egress", usd(money.egress_usd)),
+            ("in all", usd(plan.usd)),
+        ]
+    return [titled(title, text) for title, text in rows]
 
 
-def _lost(money: Money) -> list[str]:
+def _nodes(rent: Rented) -> str:
+    idle = f", {rent.idle_gpus} idle" if rent.idle_gpus else ""
+    if rent.cloud == "given":
+        return f"{rent.nodes} nodes ({rent.instance}{idle})"
+    return f"{rent.nodes} {rent.instance} ({rent.node_gpus} GPUs{idle})"
+
+
+def _lost(money: Money) -> str:
     if money.checkpoint_interval_s is None:
-        return ["  goodput    100 %: no failures"]
+        return "100 %: no failures"
     between = 1 / money.failures_per_hour
-    return [
-        f"  goodput    {money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing "
-        f"checkpoints, {money.lost_fraction:.2%} work done again, "
-        f"{money.restarting_fraction:.2%} restarting",
-        f"             a failure every {hours(between)}; a checkpoint takes "
-        f"{seconds(money.checkpoint_s)}, every {money.checkpoint_interval_s / 60:.0f} min; "
-        f"a restart {money.restart_s / 60:.0f} min",
-    ]
+    return (
+        f"{money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing checkpoints, "
+        f"{money.lost_fraction:.2%} work done again, {money.restarting_fraction:.2%} restarting; "
+        f"a failure every {hours(between)}, a checkpoint of {seconds(money.checkpoint_s)} every "
+        f"{money.checkpoint_interval_s / 60:.0f} min, a restart of {money.restart_s / 60:.0f} min"
+    )
 
 
 def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
@@ -232,7 +250,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
             f"{money.usd_per_million_tokens:.3f}",
             f"{money.goodput_fraction:.0%}",
             " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
-            " + ".join(_short(rent) for rent in money.rents),
+            " + ".join(dict.fromkeys(_short(rent) for rent in money.rents)),
         )
     return table
 
@@ -240,7 +258,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
 def _short(rent: Rented) -> str:
     if rent.cloud == "given":
         return "as given"
-    doubt = "?" if rent.network_certainty == "guessed" else ""
+    doubt = "?" if _guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 
 

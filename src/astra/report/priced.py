@@ -80,16 +80,16 @@ def page(priced: Priced) -> list["RenderableType"]:
         "",
     ]
     if priced.host_memory_bytes:
-        parts.append(_line("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
+        parts.append(titled("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
     if priced.money is not None:
         from astra.report.money import terms
 
         parts += ["What a run takes and costs", *terms(priced), ""]
     elif priced.usd_per_hour is not None:
-        parts.append(_line("price", f"${priced.usd_per_hour:,.2f} an hour"))
-    parts.append(_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
+        parts.append(titled("price", f"${priced.usd_per_hour:,.2f} an hour"))
+    parts.append(titled("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
-        parts.append(_line("assumed", "; ".join(priced.assumed)))
+        parts.append(titled("assumed", "; ".join(priced.assumed)))
     known = priced.provenance
     share = (
         f"{known.measured_fraction:.0%} of the busy time measured, "
@@ -97,13 +97,13 @@ def page(priced: Priced) -> list["RenderableType"]:
         f"step times of the stack {priced.plan.stack} "
         "(`--json` names each source)"
     )
-    parts.append(_line("sources", share))
-    parts += [_line("note", note) for note in known.notes if " was read as " in note]
-    parts += [_line("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
+    parts.append(titled("sources", share))
+    parts += [titled("note", note) for note in known.notes if " was read as " in note]
+    parts += [titled("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
     return parts
 
 
-def _line(title: str, text: str) -> "RenderableType":
+def titled(title: str, text: str) -> "RenderableType":
     """A title and its text, wrapped beside it."""
     from rich.table import Table
 

@@ -64,7 +64,7 @@ def prices_table(offers: Sequence[Offer], most: int | None = None) -> "Renderabl
     table.add_column("NIC Gbps", justify="right", no_wrap=True)
     table.add_column("link", justify="right", no_wrap=True)
     table.add_column("date", no_wrap=True)
-    table.add_column("where")
+    table.add_column("where", overflow="fold")
     for offer, regions in joined(offers)[:most]:
         machine = offer.machine
         doubt = "?" if machine.certainty == GUESSED else ""

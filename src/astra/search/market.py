@@ -41,12 +41,8 @@ class Trade:
     wall_h: float
     usd: float
     plan: Plan
-    offer: Offer
-    machine: Machine
-
-    @property
-    def offers(self) -> dict[str, Offer]:
-        return {self.machine.gpu.name: self.offer}
+    offers: dict[str, Offer]  # by GPU type
+    machine: Machine | None  # None: several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +53,7 @@ class Found:
     funnel: Funnel
     closest: tuple[Machine, Best] | None  # where nothing fits
     skipped: int  # machines whose best bound is dominated already
+    notes: tuple[str, ...] = ()
 
 
 def machines_of(
@@ -173,15 +170,19 @@ class Search:
             wall_h=point.wall_h,
             usd=point.usd,
             plan=_rented(plan, offer),
-            offer=offer,
+            offers={machine.gpu.name: offer},
             machine=machine,
         )
 
     def _merge(self, new: list[Trade]) -> None:
-        trades = [*self.trades, *new]
-        hours = np.array([trade.wall_h for trade in trades])
-        usd = np.array([trade.usd for trade in trades])
-        self.trades = [trades[row] for row in frontier(hours, usd)]
+        self.trades = best_of([*self.trades, *new])
+
+
+def best_of(trades: Sequence[Trade]) -> list[Trade]:
+    """Those that no other beats, fastest first."""
+    hours = np.array([trade.wall_h for trade in trades])
+    usd = np.array([trade.usd for trade in trades])
+    return [trades[row] for row in frontier(hours, usd)]
 
 
 def _promise(machine: Machine) -> tuple[float, str]:

@@ -38,11 +38,13 @@ from astra.search.market import (
     Found,
     Machine,
     Trade,
+    best_of,
     machines_of,
     priced_pools,
     space_on,
 )
 from astra.search.market import Search as MarketSearch
+from astra.search.mixed_market import mixed_trades
 from astra.search.money import with_money
 from astra.search.price import price_many
 from astra.search.priced import Priced
@@ -75,8 +77,8 @@ def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
     given = priced_pools(cluster, prices, today(), wish.spot)
     catalogue = shipped_offers() if wish.offers is None else wish.offers
     listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
-    own = {offer.machine.gpu for offer in given}
-    found = [*given, *(offer for offer in listed if offer.machine.gpu not in own)]
+    wanted = {pool.gpu.name for pool in cluster.pools} - {offer.machine.gpu for offer in given}
+    found = [*given, *(offer for offer in listed if offer.machine.gpu in wanted)]
     sold = {offer.machine.gpu for offer in found}
     for pool in cluster.pools:
         if pool.gpu.name not in sold:
@@ -138,6 +140,11 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
         )
         if found.trades:
             break
+    if asked.wish.mixed:
+        mixed, notes = mixed_trades(
+            scene.wanted, scene.offers, asked.wish.any_region, asked.tokens, scene.kept, progress
+        )
+        found = replace(found, trades=tuple(best_of([*found.trades, *mixed])), notes=tuple(notes))
     return found, longest
 
 
@@ -169,7 +176,7 @@ def answer_money(
         compared = _what_if(asked, points_of(asked, other, there), points[market.chosen - 1])
         market = msgspec.structs.replace(market, what_if=compared)
     return Answer(
-        request=_with_prices(request, scene.offers),
+        request=_with_prices(request, scene.offers, found.notes),
         search=_funnel(found, time.perf_counter() - start),
         plans=_ranked(points, market, asked.wanted.top) if market else (),
         nothing_fits=None if points else _nothing(asked.wanted, found),
@@ -178,8 +185,13 @@ def answer_money(
     )
 
 
-def _with_prices(request: dict[str, object], offers: Sequence[Offer]) -> dict[str, object]:
-    """The request with the prices that were given, wherever they were."""
+def _with_prices(
+    request: dict[str, object], offers: Sequence[Offer], notes: Sequence[str]
+) -> dict[str, object]:
+    """The request with the prices that were given, wherever they were, and with more notes."""
+    said = request.get("notes")
+    if notes and isinstance(said, list):
+        request = request | {"notes": [*said, *notes]}
     given = {o.machine.gpu: o.usd_per_gpu_hour for o in offers if o.machine.cloud == "given"}
     money = request.get("money")
     if not given or not isinstance(money, dict):
@@ -339,9 +351,11 @@ def _meets(point: Priced, market: Market) -> bool:
 
 def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...]:
     """The chosen plan on the same kind of machine in other places, cheapest first."""
-    found = []
+    found: list[Elsewhere] = []
+    if trade.machine is None:
+        return ()
     for offer in (*trade.machine.offers, *trade.machine.elsewhere):
-        if offer == trade.offer:
+        if offer in trade.offers.values():
             continue
         there = {trade.machine.gpu.name: offer}
         other = with_money(best, there, asked.tokens, asked.goals.kept)

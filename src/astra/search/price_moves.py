@@ -70,6 +70,7 @@ def price_moves(asked: Asked, say: Say) -> tuple[PriceMove, ...]:
     Prices of a type scale all its dollars alike, so its own frontier keeps its shape, and the
     change at which a point of it enters or leaves is where it costs just as much.
     """
+    asked = changed(asked, wish=msgspec.structs.replace(asked.wish, mixed=False))
     scene = scene_of(asked)
     names = [pool.gpu.name for pool in asked.wanted.space.question.task.cluster.pools]
     own: dict[str, list[Priced]] = {}

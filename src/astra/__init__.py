@@ -9,7 +9,7 @@ True
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.api import explain, import_job, plan, predict, predict_plan
+    from astra.api import explain, import_job, plan, predict, predict_plan, prices
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
@@ -33,6 +33,7 @@ __all__ = [
     "plan",
     "predict",
     "predict_plan",
+    "prices",
     "read_plan",
     "to_frame",
     "to_rows",
@@ -51,6 +52,7 @@ _HOMES = {
     "plan": "astra.api",
     "predict": "astra.api",
     "predict_plan": "astra.api",
+    "prices": "astra.api",
     "read_plan": "astra.strategy.plan_file",
     "to_frame": "astra.report.frame",
     "to_rows": "astra.report.frame",

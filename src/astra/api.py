@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.jobs.read import Job
     from astra.model.shape import Model
+    from astra.money.catalogue import Offer
     from astra.money.wish import Wish as Wish_
     from astra.search.answer import Answer, Wanted
     from astra.search.explained import Explanation
@@ -201,6 +202,24 @@ def _with_paper(found: "Answer") -> "Answer":
     from astra.search.paper import compared
 
     return msgspec.structs.replace(found, paper=compared(found.plans))
+
+
+def prices(
+    gpu: str | None = None,
+    *,
+    cloud: str | Sequence[str] | None = None,
+    region: str | Sequence[str] | None = None,
+    spot: bool = False,
+) -> "tuple[Offer, ...]":
+    """What GPUs cost to rent, cheapest first: offers with their machine, date and source."""
+    from astra.hardware.catalogue import find_gpu
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.money.wish import names_in
+
+    some = chosen(shipped_offers(), names_in(cloud), names_in(region), spot)
+    wanted = None if gpu is None else find_gpu(gpu)[0].name
+    own = [offer for offer in some if wanted in (None, offer.machine.gpu)]
+    return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
 
 
 def _money(said: Mapping[str, Any]) -> "Wish_":

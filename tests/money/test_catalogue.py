@@ -158,3 +158,12 @@ def test_regions_are_of_the_clouds_that_are_asked_for() -> None:
     assert {o.place for o in some} == {("aws", "us-east-1")} and not any(o.spot for o in some)
     with pytest.raises(InputError, match="no prices of it at gcp"):
         chosen(shipped_offers(), ["gcp"], ["us-east-1"])
+
+
+def test_prices_are_there_from_python_too() -> None:
+    import astra
+
+    found = astra.prices("h100", cloud="aws", spot=True)
+    assert {o.machine.gpu for o in found} == {"H100-80GB-SXM"}
+    costs = [o.usd_per_gpu_hour for o in found]
+    assert costs == sorted(costs) and {o.spot for o in found} == {True, False}

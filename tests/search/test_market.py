@@ -200,6 +200,20 @@ def test_the_frontier_is_what_brute_force_finds_on_many_markets(first: int) -> N
         assert_same_frontier(seed)
 
 
+def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.search.market import undominated
+
+    pools = (Pool(gpu=find_gpu("h100")[0], count=1024),)
+    machines = machines_of(pools, chosen(shipped_offers()))
+    left = undominated(machines)
+    speeds = {m.gpu.node.nic_bytes_per_s for m in left if m.gpu.node.gpus == 8}
+    assert len(left) < len(machines) and 50e9 in speeds
+    fast = next(m for m in left if m.gpu.node.nic_bytes_per_s == 50e9)
+    gone = [m for m in machines if m not in left]
+    assert all(m.offers[0].usd_per_hour >= fast.offers[0].usd_per_hour for m in gone)
+
+
 def test_markets_of_the_tests_have_frontiers_worth_the_name() -> None:
     lengths = [len(Market(seed).searched()) for seed in range(QUICK)]
     assert max(lengths) >= 3 and sum(length > 1 for length in lengths) >= QUICK // 4
@@ -344,6 +358,7 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
         ({"use_all": True}, "--use-all forbids it"),
         ({"objective": "time", "budget": 5}, "--objective money"),
         ({"failures": False, "mtbf": 5}, "drop --mtbf"),
+        ({"mtbf": 0}, "never works"),
         ({"power_price": 0.1}, "give --owned"),
         ({"budgett": 5}, "Did you mean budget"),
     ],

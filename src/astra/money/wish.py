@@ -113,7 +113,9 @@ def conditions_of(wish: Wish) -> Conditions:
         raise InputError(f"--no-failures leaves all of that out: drop --{' --'.join(odd)}.")
     said: dict[str, float | bool | None] = {"failures": wish.failures}
     if wish.mtbf is not None:
-        said["gpu_mtbf_hours"] = hours(wish.mtbf, "--mtbf", most=1e12)
+        between = said["gpu_mtbf_hours"] = hours(wish.mtbf, "--mtbf", most=1e12)
+        if between < 1e-3:
+            raise InputError(f"--mtbf {shorten(wish.mtbf)}: a GPU that never works trains nothing.")
     if wish.spot_interruptions is not None:
         said["spot_interruptions_per_hour"] = _number(
             wish.spot_interruptions, "--spot-interruptions", 0.0, 60.0

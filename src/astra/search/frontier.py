@@ -179,6 +179,10 @@ class FrontierFinder(Finder):
             excess = np.where(np.isfinite(first), least_s[order] / first, np.inf)
         return useful[order[np.argsort(excess, kind="stable")]]
 
+    def _scouted(self, layouts: Plans, order: Ints) -> Ints:
+        """None once there is a limit for every count: all that is left is looked at in turn."""
+        return super()._scouted(layouts, order) if np.isinf(self.limit_s) else order[:0]
+
     def _keys(self, plans: Plans) -> list[Key]:
         sizes = checkpoint_bytes_of(plans, self.space)
         return list(zip(plans.gpus.tolist(), sizes.astype(np.int64).tolist(), strict=True))

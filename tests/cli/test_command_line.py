@@ -153,10 +153,11 @@ def test_export_writes_the_files_it_names(call: Call, plan_file: Path, tmp_path:
     code, out, err = call(*words, "--json")
     assert (code, err) == (0, "")
     named = json.loads(out)["files"]
-    assert named == ["args.txt", "env.txt", "launch.sh", "plan.json"]
+    own = ["args.txt", "env.txt", "launch.sh", "plan.json"]
+    assert named == sorted([*own, "README.md", "check.py", "expected.json"])
     assert sorted(path.name for path in out_folder.iterdir()) == named
     code, out, err = call(*words)
-    assert code == 0 and f"Wrote 4 files to {out_folder}" in " ".join(out.split())
+    assert code == 0 and f"Wrote 7 files to {out_folder}" in " ".join(out.split())
 
 
 def test_export_of_all_ranks_makes_one_folder_each(

@@ -18,6 +18,7 @@ from astra.strategy.rules import deepspeed as rules  # noqa: E402
 from astra.strategy.rules.book import broken_rules  # noqa: E402
 from astra.strategy.settle import first_stages_first  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, not of ours
 MODELS = (
     "llama-3-8b",
     "qwen2.5-0.5b",  # 14 heads, 2 KV heads

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from tests.support.frameworks import needs
 
 needs("torch", "torchtitan")
@@ -14,6 +15,7 @@ from astra.model.zoo import find_model  # noqa: E402
 from astra.strategy.rules import fsdp  # noqa: E402
 from astra.strategy.rules.book import broken_rules  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, not of ours
 MODELS = (
     "llama-3-8b",  # dense, 8 KV heads
     "llama-3.2-1b",  # tied embeddings

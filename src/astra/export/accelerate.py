@@ -105,8 +105,8 @@ def refusals(plan: Plan) -> list[str]:
         found.append(f"expert parallelism (ep {plan.ep}, etp {plan.etp})")
     if tp > 1 and not is_fsdp(plan):
         found.append("tensor parallelism without ranks that shard (sharding, dp)")
-    if is_fsdp(plan) and (tp > 1 or plan.cp > 1) and replicas > 1 and shards == 1:
-        found.append("tensor or context parallelism in replicas of which none is sharded by dp")
+    if is_fsdp(plan) and shards == 1 and (plan.cp == 1 or replicas > 1):
+        found.append("replicas that no data-parallel rank shards (shard_group)")
     if plan.sequence_parallel:
         found.append("sequence parallelism beside tensor parallelism (sequence_parallel)")
     if plan.precision == "fp8":

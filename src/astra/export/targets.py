@@ -15,6 +15,8 @@ from astra.export import (
     megatron_files,
     torchtitan,
 )
+from astra.export.job_folder import folder_files
+from astra.export.launchers import LAUNCHERS, Job, start_lines
 from astra.export.torchrun import nodes_of
 from astra.search.price import price
 from astra.search.priced import Priced
@@ -34,6 +36,7 @@ class Target:
     refusals: Callable[[Plan], list[str]]  # parts it has no words for
     set_up: tuple[str, ...]  # what to set before the script
     first_try: str  # what follows the script the first time
+    logs: str  # how its log gets a line a step
 
 
 MEGATRON: tuple[Runtime, ...] = ("megatron", "flagscale", "any")
@@ -47,6 +50,7 @@ TARGETS: dict[str, Target] = {
         refusals=lambda _: [],
         set_up=("MEGATRON=~/Megatron-LM",),
         first_try="--mock-data --tokenizer-type NullTokenizer",
+        logs="Megatron-LM does with --log-interval 1 --log-throughput.",
     ),
     "bridge": Target(
         name="Megatron-Bridge",
@@ -57,6 +61,7 @@ TARGETS: dict[str, Target] = {
         refusals=lambda _: [],
         set_up=(),
         first_try="logger.log_interval=1",
+        logs="Megatron-Bridge does with logger.log_interval=1.",
     ),
     "flagscale": Target(
         name="FlagScale",
@@ -67,6 +72,7 @@ TARGETS: dict[str, Target] = {
         refusals=flagscale.refusals,
         set_up=("FLAGSCALE=~/FlagScale",),
         first_try="action=dryrun    (then without it)",
+        logs="FlagScale does, in outputs/logs.",
     ),
     "torchtitan": Target(
         name="torchtitan",
@@ -77,6 +83,7 @@ TARGETS: dict[str, Target] = {
         refusals=torchtitan.refusals,
         set_up=("HF_ASSETS=~/assets/hf/MODEL",),
         first_try="",
+        logs="torchtitan does.",
     ),
     "accelerate": Target(
         name="accelerate",
@@ -87,6 +94,7 @@ TARGETS: dict[str, Target] = {
         refusals=accelerate.refusals,
         set_up=("TRAIN_SCRIPT=train.py",),
         first_try="",
+        logs="A Trainer says its speed at the end.",
     ),
     "deepspeed": Target(
         name="DeepSpeed",
@@ -97,20 +105,41 @@ TARGETS: dict[str, Target] = {
         refusals=deepspeed.refusals,
         set_up=("TRAIN_SCRIPT=train.py",),
         first_try="",
+        logs="DeepSpeed does, on rank 0.",
     ),
 }
 
 
 def export_files(
-    plan: Plan, target: str, *, train_iters: int = 100, learning_rate: float = 1e-4
+    plan: Plan,
+    target: str,
+    *,
+    launcher: str = "torchrun",
+    train_iters: int = 100,
+    learning_rate: float = 1e-4,
 ) -> dict[str, str]:
-    """Name and text of every launch file of a plan. Refuses what the target cannot start."""
+    """Name and text of every file of a plan's folder. Refuses what the target cannot start."""
     refused = refusal(plan, target)
     if refused:
         raise InputError(refused)
-    notes = [*expectations(price(plan)), *not_expressed(plan, target)]
-    made = TARGETS[target].files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
-    return {**made, "plan.json": plan_json(plan)}
+    own, priced = TARGETS[target], price(plan)
+    notes = [*expectations(priced), *not_expressed(plan, target)]
+    made = own.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
+    made |= {"plan.json": plan_json(plan)}
+    if target == "flagscale":
+        if launcher != "torchrun":
+            raise InputError(
+                f"--launcher {launcher}: FlagScale starts its hosts by ssh, from the first. Leave "
+                "--launcher out; --to megatron takes one where all stages are alike."
+            )
+        _, *commands = next_steps(plan, target, "./launch.sh")
+        steps = ["Put your host names in `hostfile` and your data in `train/plan.yaml`, then:", ""]
+        steps += [f"  {line}" for line in commands]
+    else:
+        job = Job(plan, nodes_of(plan), own.set_up, own.first_try)
+        made |= LAUNCHERS[launcher](job)
+        steps = start_lines(job, launcher)
+    return made | folder_files(priced, own.name, steps, own.logs, list(made))
 
 
 def not_expressed(plan: Plan, target: str) -> list[str]:
@@ -147,9 +176,13 @@ def _reasons(plan: Plan, target: str) -> list[str]:
     return [f"it has no words for {part}" for part in own.refusals(plan)]
 
 
-def next_steps(plan: Plan, target: str, script: str) -> list[str]:
+def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun") -> list[str]:
     """What a person does with the files, in words and commands."""
     own = TARGETS[target]
+    if launcher != "torchrun":
+        job = Job(plan, nodes_of(plan), own.set_up, own.first_try)
+        where = script.removesuffix("/launch.sh")
+        return [f"Next, in {where} (README.md says it too):", *start_lines(job, launcher)]
     if target == "flagscale":
         hosts = sum(count for _, count, _ in flagscale.hosts_of(plan))
         where = "once, on the first; it starts the others by ssh" if hosts > 1 else "on it"

@@ -60,6 +60,9 @@ from astra.timing.gemm import (
     roofline_s,
 )
 
+CAPPED = (
+    "power-capped at 70 W: 24 TFLOP/s in products of 4,096, NVIDIA developer forum, thread 264462"
+)
 READ_ON = "2026-11-15"
 DOCS = Path(__file__).parent.parent / "docs" / "efficiency.md"
 RAMP_S = 2e-6
@@ -796,13 +799,13 @@ def scaled_gpus(
         speed = speeds.get(name, speeds["V100-16GB-SXM2"])
         found.append(_scaled(name, speed, slow_attention * speed, "fitted", SAILOR))
     found.append(_scaled("RTX-3090", speeds["RTX-3090"], speeds["RTX-3090"], "fitted", SAILOR))
+    found.append(_scaled("T4", 0.5, 0.5, "measured", CAPPED))
     return found + guessed_gpus(speeds["RTX-3090"])
 
 
 def guessed_gpus(half_rate: float) -> list[Scaled]:
     """Guesses: what the power limit or a halved tensor rate does to a peak on paper."""
     guesses = [
-        (("T4",), 0.5, "a guess: 70 W cannot feed its tensor units"),
         (("H100-96GB-HBM2e",), 0.8, "a guess: 500 W where the full part has 700 W"),
         (("L4",), 0.75, "a guess: 72 W cannot feed its tensor units"),
         (("A10",), 0.75, "a guess: 150 W cannot feed its tensor units"),

@@ -50,7 +50,7 @@ def spread(errors: Floats, families: Sequence[str], own: Sequence[bool]) -> floa
     """80 % of a stack's `own` runs lie within this fraction; few of them are believed in part."""
     mine = np.flatnonzero(own)
     counted = KNOWN * shares(families)
-    counted[mine] += len(mine) * shares([families[row] for row in mine])
+    counted[mine] += len(mine) * shares([families[row] for row in mine.tolist()])
     order = np.argsort(errors)
     reached = np.cumsum(counted[order]) / counted.sum()
     return round(float(errors[order][int(np.searchsorted(reached, 0.8 - 1e-9))]), 3)

@@ -248,18 +248,18 @@ def _ranking(sweeps: tuple[Sweep, ...]) -> str:
     for name, members in sorted(by_family.items()):
         families.append(f"| {name} | {len(members)} | {' | '.join(_ranked(members))} |")
     others = [sweep for sweep in sweeps if not sweep.name.startswith("vtrain-single")]
+    rest = " and ".join(_ranked(others or sweeps))
     regret, tau = _ranked(sweeps)
     lines = ["| sweep | layouts | regret | Kendall's tau |", "|---|---|---|---|"]
     for sweep in sorted(sweeps, key=lambda sweep: -sweep.runs)[:20]:
-        tau = "-" if sweep.kendall_tau is None else f"{sweep.kendall_tau:.2f}"
-        lines.append(f"| {sweep.name} | {sweep.runs} | {sweep.regret_fraction:.1%} | {tau} |")
+        lines.append(f"| {sweep.name} | {sweep.runs} | {' | '.join(_ranked([sweep]))} |")
     table, parts = "\n".join(lines), "\n".join(families)
     return f"""\
 ## Ranking
 
 {len(sweeps)} sweeps of five or more layouts of one model on one cluster: our pick is on average
 {regret} slower than the best measured; Kendall's tau is {tau} on average. Without vTrain's single
-node it is {" and ".join(_ranked(others))}. Steps of that source are exactly linear in the number of
+node it is {rest}. Steps of that source are exactly linear in the number of
 micro-batches, and jump by up to 40 % either way from one tensor-parallel degree or micro-batch to
 the next: each combination seems to have been timed once, with the noise of a host that is too
 slow for the GPU, and the step put together from it. That noise is what is lost there.

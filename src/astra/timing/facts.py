@@ -37,10 +37,21 @@ class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: Source
 
 
+class Casts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes moved for each element of an input that is cast to fp8 or fp4."""
+
+    fp8_bytes: float
+    fp8_tensorwise_bytes: float
+    fp4_bytes: float
+    padded_bytes: float
+    source: Source
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shows: Shows
     sends: Sends
     optimizer: Optimizer
+    casts: Casts
 
 
 @cache

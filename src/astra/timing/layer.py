@@ -172,7 +172,7 @@ def _price(
         keys = _keys(table, rows)
         gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
         recipe = words["fp8_recipe"] if precision == "fp8" else None
-        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe))
+        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe), recipe)
         for row, kind in enumerate(kinds):
             _store(found[str(row)], rows, _layer(task, kind, keys, device, words))
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
@@ -262,7 +262,8 @@ def _layer(
     words: dict[str, Any],
 ) -> LayerTime:
     model = task.model
-    operators = layer_operators(model, kind, keys, device, words["attention"] == "flash")
+    fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
+    operators = layer_operators(model, kind, keys, device, fused, dispatcher)
     gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
     core = next(op for op in operators if op.module == "core_attn")
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
@@ -270,7 +271,6 @@ def _layer(
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element)
     expert = nothing
     if kind.mlp == "moe":
-        dispatcher = str(words["dispatcher"])
         hides = bool(words["overlap_ep"])
         expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
     own = device.stack

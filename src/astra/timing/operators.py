@@ -14,6 +14,7 @@ from astra.model.flops import mean_reach
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.timing.device import Device
+from astra.timing.facts import facts
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +52,12 @@ class Operator:
 
 
 def layer_operators(
-    model: Model, kind: LayerKind, keys: Keys, device: Device, fused_attention: bool
+    model: Model,
+    kind: LayerKind,
+    keys: Keys,
+    device: Device,
+    fused_attention: bool,
+    dispatcher: str = "alltoall",
 ) -> list[Operator]:
     """All operators of one decoder layer, in the order of the forward pass."""
     if model.mla is not None:
@@ -60,7 +66,7 @@ def layer_operators(
         attention = _attention(model, kind, keys, device, fused_attention)
     if kind.mlp == "moe":
         assert model.moe is not None
-        mlp = _experts(model, model.moe, keys, device)
+        mlp = _experts(model, model.moe, keys, device, dispatcher)
     else:
         mlp = _mlp(model, model.ffn, keys, device, "mlp")
     return [*attention, *mlp, *_stream(model, keys, device)]
@@ -84,10 +90,10 @@ def _linear(
 
 
 def _casts(tokens: Floats, width: Floats, device: Device) -> Floats:
-    """fp8 reads an input once more and writes it twice, as it is and transposed."""
-    if device.precision not in ("fp8", "fp4"):
+    """Inputs of a product in fp8 or fp4, made by a kernel of their own."""
+    if not device.cast_bytes:
         return np.zeros(tokens.shape)
-    return device.memory_s(4.0 * tokens * width)
+    return device.memory_s(device.cast_bytes * tokens * width)
 
 
 def _attention(
@@ -205,7 +211,7 @@ def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> l
     ]
 
 
-def _experts(model: Model, moe: Moe, keys: Keys, device: Device) -> list[Operator]:
+def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str) -> list[Operator]:
     """Router, permutation, grouped products of the local experts, shared experts."""
     arriving = keys.tokens / keys.sp
     routed = arriving * moe.top_k * keys.capacity * keys.etp
@@ -216,7 +222,9 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device) -> list[Operato
     half = np.full(routed.shape, float(moe.experts))
     router = device.gemm_s(arriving, half, hidden, "forward", device.half)
     scores = device.memory_s(24.0 * arriving * moe.experts, 6, True)
-    moved = device.memory_s(8.0 * routed * model.hidden, 4, True)
+    pads = device.cast_bytes > 0 and dispatcher != "hybridep"
+    copied = 8.0 + (2 * facts().casts.padded_bytes if pads else 0.0)
+    moved = device.memory_s(copied * routed * model.hidden, 4, True)
     act = device.memory_s(2.0 * (ups + 1) * routed * cut)
     act_back = device.memory_s(2.0 * (2 * ups + 1) * routed * cut)
 

@@ -132,9 +132,9 @@ def plan(
     from astra.strategy.space import Question, Space, parse_set
 
     shape = _model(model)
-    wish = _money(money)
-    paid = objective in MONEY
-    if paid and gpus is None and cluster is None:
+    wish = _money(money, objective)
+    paid = wish is not None and objective in MONEY
+    if wish is not None and paid and gpus is None and cluster is None:
         gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
     machines, notes = _cluster(gpus, cluster)
     several = len(machines.pools) > 1 and not paid
@@ -157,7 +157,7 @@ def plan(
     said = {"set": list(settings), "rules": rules and str(rules), "objective": objective}
     request = _request(wanted) | said | {"notes": list(notes)}
     _check_model(pipeline_model)
-    if paid:
+    if wish is not None and paid:
         return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     found = msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
@@ -222,8 +222,10 @@ def prices(
     return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
 
 
-def _money(said: Mapping[str, Any]) -> "Wish_":
-    """The words about money, checked."""
+def _money(said: Mapping[str, Any], objective: str = "time") -> "Wish_ | None":
+    """The words about money, checked; None where nobody speaks of it."""
+    if not said and objective not in MONEY:
+        return None
     from astra.money.wish import WORDS, goals_of, wish_of
 
     for name in said:
@@ -255,8 +257,10 @@ def _for_rent(wish: "Wish_", most: int, precision: str) -> str:
     return ",".join(f"{name}:{most}" for name in sorted(able))
 
 
-def _paid(plans: "Sequence[Priced]", wish: "Wish_", cluster: "Cluster") -> "list[Priced]":
+def _paid(plans: "Sequence[Priced]", wish: "Wish_ | None", cluster: "Cluster") -> "list[Priced]":
     """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
+    if wish is None:
+        return list(plans)
     from astra.money.wish import goals_of
     from astra.search.market_answer import offers_for
     from astra.search.money import with_money
@@ -286,12 +290,12 @@ def _warned(plan: "Priced", text: str) -> "Priced":
 
 
 def _check_goal(
-    objective: str, use_all: bool, min_tokens_per_s: float, several: bool, wish: "Wish_"
+    objective: str, use_all: bool, min_tokens_per_s: float, several: bool, wish: "Wish_ | None"
 ) -> None:
     """Goals that contradict each other, or that are not known."""
     if objective not in ("time", "gpus", *MONEY):
         raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
-    if objective in MONEY and wish.tokens is None:
+    if objective in MONEY and (wish is None or wish.tokens is None):
         raise InputError(
             f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
             "--tokens 1T; hours and dollars follow from them."
@@ -299,7 +303,7 @@ def _check_goal(
     if objective in MONEY and use_all:
         raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
     for name in ("budget", "deadline", "order", "what_if"):
-        if getattr(wish, name) is not None and objective not in MONEY:
+        if getattr(wish, name, None) is not None and objective not in MONEY:
             option = name.replace("_", "-")
             raise InputError(f"--{option} is a goal of --objective money; add that.")
     if objective == "gpus" and several:

@@ -26,6 +26,8 @@ from astra.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
+
     from astra.search.answer import Answer
 
 EXAMPLES = """\
@@ -90,8 +92,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.report.answer import answer_json, answer_page, batches_table
-    from astra.report.money import money_page
+    from astra.report.answer import answer_json, batches_table
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
     _check_plot(options)
@@ -106,9 +107,19 @@ def run(options: argparse.Namespace) -> int:
         write_json(answer_json(chosen, answers))
     else:
         several = [batches_table(answers), ""] if len(answers) > 1 else []
-        page = money_page if chosen.market else answer_page
-        print_parts(*several, *page(chosen, options.out))
+        print_parts(*several, *_page(chosen, options.out))
     return 0
+
+
+def _page(found: "Answer", out: str | None) -> "list[RenderableType]":
+    """For people: the best plans, or what money buys."""
+    if found.market is None:
+        from astra.report.answer import answer_page
+
+        return answer_page(found, out)
+    from astra.report.money import money_page
+
+    return money_page(found, out)
 
 
 def _check_plot(options: argparse.Namespace) -> None:

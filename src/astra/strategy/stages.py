@@ -194,8 +194,8 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
     share = layers // plans.vpp + (chunk < layers % plans.vpp)
     even = np.where(chunk < plans.vpp, share, 0)
     listed_rows = np.flatnonzero(plans.chunking >= 0)
-    cuts = np.stack([plans.chunking[listed_rows], plans.vpp[listed_rows]])
-    for chunking, vpp in np.unique(cuts, axis=1).T:  # one list may be cut in several ways
+    cuts = zip(plans.chunking[listed_rows].tolist(), plans.vpp[listed_rows].tolist(), strict=True)
+    for chunking, vpp in sorted(set(cuts)):  # one list may be cut in several ways
         rows = np.flatnonzero((plans.chunking == chunking) & (plans.vpp == vpp))
         pp = int(plans.pp[0, rows[0]])
         listed = np.reshape(plans.chunk_layers[int(chunking)], (vpp, pp))

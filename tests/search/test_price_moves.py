@@ -102,3 +102,14 @@ def test_an_explanation_of_plain_plans_speaks_of_no_prices(tmp_path: Any) -> Non
     plan = astra.predict("llama-3.2-1b", gpus="h100:8", global_batch=8)
     assert astra.explain(plan, quick=True).prices == ()
     assert tmp_path.exists()
+
+
+def test_a_catalogue_of_the_users_own_is_kept_in_the_answer() -> None:
+    own = tuple(o for o in shipped_offers() if o.machine.cloud == "nebius" and not o.spot)
+    found = asked(gpus="h100:64", price=None, offers=own)
+    moves = moves_of(found)
+    assert list(moves) == ["H100-80GB-SXM"]
+    money = found.request["money"]
+    assert isinstance(money, dict) and {o["machine"]["cloud"] for o in money["offers"]} == {
+        "nebius"
+    }

@@ -5,7 +5,7 @@ import pytest
 from tests.search.test_find import space_of, stack_of, steps_of
 
 from astra.search.bulk import bulk_of
-from astra.search.squeeze import squeezed_bound_s
+from astra.search.squeeze import filled_bound_s, squeezed_bound_s
 from astra.strategy.enumerate import enumerate_plans, module_sets
 from astra.strategy.rules.book import judge, rules_for
 from astra.timing.layer import LayerBook
@@ -24,6 +24,8 @@ def test_no_plan_that_fits_beats_the_bound_of_its_cut(seed: int, margin: float) 
         if not len(plans):
             continue
         plans = plans.take(slice(0, len(plans), max(len(plans) // 400, 1)))  # some of them
-        bound = squeezed_bound_s(plans, task, stack, margin, modules, LayerBook())
-        assert (bound <= steps_of(plans, space) * (1 + 1e-9)).all()
+        bound, layer_s = squeezed_bound_s(plans, task, stack, margin, modules, LayerBook())
+        steps = steps_of(plans, space) * (1 + 1e-9)
+        assert (bound <= steps).all()
+        assert (filled_bound_s(plans, layer_s) <= steps).all()
         assert (bound > 0).all()

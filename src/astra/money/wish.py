@@ -76,10 +76,11 @@ class Goals(msgspec.Struct, frozen=True, kw_only=True):
 
 def wish_of(said: Mapping[str, Any]) -> Wish:
     given = {name: _plain(value) for name, value in said.items() if value is not None}
-    return msgspec.structs.replace(
-        convert({k: v for k, v in given.items() if k != "offers"}, Wish, "money"),
-        offers=said.get("offers"),
-    )
+    offers = given.pop("offers", None)
+    if isinstance(offers, list) and offers and isinstance(offers[0], dict):  # out of a file
+        offers = convert(offers, tuple[Offer, ...], "money: offers")
+    wish = convert(given, Wish, "money")
+    return msgspec.structs.replace(wish, offers=None if offers is None else tuple(offers))
 
 
 def _plain(value: Any) -> Any:

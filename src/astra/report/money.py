@@ -133,6 +133,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     best = points[market.chosen - 1]
     notes = answer.request.get("notes")
     next_file = saved or "result.json"
+    target = "megatron" if len(best.gpus) == 1 else "flagscale"
     return [
         *_verdict(market, points),
         money_sentence(best),
@@ -171,7 +172,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         if saved is None
         else f"Kept in {saved}. Next:",
         f"  astra explain {next_file}",
-        f"  astra export {next_file} --to megatron --out job",
+        f"  astra export {next_file} --to {target} --out job",
     ]
 
 

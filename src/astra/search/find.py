@@ -129,7 +129,7 @@ class Finder:
         for cuts, table in layouts.tables(order, many, FIRST, flat):
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
-            allowed, bounds = self._judge(table, counts), least.ravel()[cuts]
+            allowed, bounds = self._judge(table, counts), self._sharper_s(table, cuts, least)
             useful = np.flatnonzero(allowed & (bounds < self.limits_s(table)))
             self.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
             ahead.append((table.take(useful), bounds[useful]))
@@ -144,6 +144,10 @@ class Finder:
         if not self.found:
             self._look_closer()
         return self._best()
+
+    def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:  # noqa: ARG002
+        """Bounds of layouts: those of their cuts, or better."""
+        return least_s.ravel()[cuts]
 
     def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:  # noqa: ARG002
         """(degrees, way) The cuts to look at; None: all of them, if only to count them."""

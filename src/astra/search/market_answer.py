@@ -176,7 +176,7 @@ def answer_money(
         compared = _what_if(asked, points_of(asked, other, there), points[market.chosen - 1])
         market = msgspec.structs.replace(market, what_if=compared)
     return Answer(
-        request=_with_prices(request, scene.offers, found.notes),
+        request=_with_prices(request, scene.offers, asked.wish.offers is not None, found.notes),
         search=_funnel(found, time.perf_counter() - start),
         plans=_ranked(points, market, asked.wanted.top) if market else (),
         nothing_fits=None if points else _nothing(asked.wanted, found),
@@ -186,19 +186,26 @@ def answer_money(
 
 
 def _with_prices(
-    request: dict[str, object], offers: Sequence[Offer], notes: Sequence[str]
+    request: dict[str, object],
+    offers: Sequence[Offer],
+    own_catalogue: bool,
+    notes: Sequence[str],
 ) -> dict[str, object]:
     """The request with the prices that were given, wherever they were, and with more notes."""
     said = request.get("notes")
     if notes and isinstance(said, list):
         request = request | {"notes": [*said, *notes]}
-    given = {o.machine.gpu: o.usd_per_gpu_hour for o in offers if o.machine.cloud == "given"}
     money = request.get("money")
-    if not given or not isinstance(money, dict):
+    if not isinstance(money, dict):
         return request
-    owned = ("owned", "amortise_years", "power_price", "pue")
-    kept = {name: value for name, value in money.items() if name not in owned}
-    return request | {"money": kept | {"price": given}}
+    given = {o.machine.gpu: o.usd_per_gpu_hour for o in offers if o.machine.cloud == "given"}
+    if given:
+        owned = ("owned", "amortise_years", "power_price", "pue")
+        money = {name: value for name, value in money.items() if name not in owned}
+        money["price"] = given
+    if own_catalogue:
+        money = money | {"offers": [msgspec.to_builtins(o) for o in offers]}
+    return request | {"money": money}
 
 
 def _what_if(asked: Asked, points: Sequence[Priced], before: Priced) -> WhatIf:

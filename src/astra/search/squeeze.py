@@ -32,10 +32,25 @@ from astra.timing.layer import PARTS, LayerBook, Layers, LayerTime, layers_of
 HALVINGS = 10  # of the share of layers that are recomputed whole
 
 
+def filled_bound_s(layouts: Plans, layer_s: Floats) -> Floats:
+    """Least step of layouts with one pipeline, by the stage that ends last. (plan,) [s]
+
+        T >= c (sum over the stages above k of floor(n_j / v)  +  m n_k)
+
+    with n layers on a stage in v chunks, of which the first has no fewer than floor(n / v), and c
+    the least time of one layer, both ways.
+    """
+    stages, layers = layouts.stages[0], layouts.layers[0]
+    chunk = layers // layouts.vpp
+    passed = np.cumsum(stages * chunk, axis=0) - chunk  # above the last stage of each slot
+    found = passed + layouts.micro_batches[0] * layers
+    return layer_s * np.where(stages > 0, found, 0).max(axis=0)
+
+
 def squeezed_bound_s(
     plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
-) -> Floats:
-    """Least step of any plan of each cut. (cut,) [s]
+) -> tuple[Floats, Floats]:
+    """Least step of any plan of each cut, and the least time of one layer, both ways. (cut,) [s]
 
     The mean over stages of  k c + m t_k,  recompute counted; or the stages with most layers: at
     least ceil(L / p), on r = L mod p of them (on all where r is 0), of which one lies below r - 1
@@ -58,7 +73,7 @@ def squeezed_bound_s(
     total = task.model.layers
     most = np.where(total % stages == 0, stages, total % stages)
     whole = least * (batches * -(-total // stages) + np.minimum(most - 1, batches))
-    return np.maximum(mean, whole)
+    return np.maximum(mean, whole), least
 
 
 def _both_ways_s(time: LayerTime) -> Floats:

@@ -54,6 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from astra.export import tuner
     from astra.export.folder import write_folder
+    from astra.export.rents import read_rents
     from astra.export.targets import export_files
     from astra.strategy.plan_file import read_plans
 
@@ -67,11 +68,19 @@ def run(options: argparse.Namespace) -> int:
     plans = read_plans(Path(options.file), rank)
     if not plans:
         raise InputError(f"{options.file}: the search found no plan; there is nothing to export.")
+    rents = read_rents(Path(options.file), rank)
     files: dict[str, str] = {}
     verdicts: list[Verdict] = []
     for place, plan in enumerate(plans, 1):
         prefix = f"rank-{place:03d}/" if rank is None else ""
-        made = export_files(plan, target, launcher=launcher, train_iters=steps, learning_rate=rate)
+        made = export_files(
+            plan,
+            target,
+            launcher=launcher,
+            rents=rents[place - 1],
+            train_iters=steps,
+            learning_rate=rate,
+        )
         if options.verify:
             verdicts += _verdicts(plan, target, made, prefix)
         files |= {f"{prefix}{name}": text for name, text in made.items()}

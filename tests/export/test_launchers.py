@@ -33,7 +33,9 @@ def test_slurm_gives_every_node_its_rank(tmp_path: Path) -> None:
     (tmp_path / "launch.sh").chmod(0o755)
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "scontrol").write_text('#!/bin/bash\nprintf "node-a\\nnode-b\\n"\n')
+    (tools / "scontrol").write_text(  # more than a pipe holds
+        '#!/bin/bash\necho node-a\nfor i in {1..20000}; do echo "node-$i"; done\n'
+    )
     (tools / "srun").write_text(
         '#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\n'
         'for i in 0 1; do SLURM_PROCID=$i "$@"; done\n'

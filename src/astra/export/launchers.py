@@ -50,7 +50,7 @@ SBATCH = """\
 set -euo pipefail
 here="${{JOB_DIR:-$SLURM_SUBMIT_DIR}}"
 {exports}nodes="${{SLURM_JOB_NODELIST_HET_GROUP_0:-$SLURM_JOB_NODELIST}}"
-MASTER_ADDR="$(scontrol show hostnames "$nodes" | head -n 1)"
+read -r MASTER_ADDR < <(scontrol show hostnames "$nodes")  # no pipe: head would break it
 export MASTER_ADDR
 
 # One task a node; its number over all groups is the node's rank.

@@ -21,7 +21,8 @@ examples:
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
     --tokenizer-type NullTokenizer
   astra export mixed.json --to flagscale --out job
-  astra plan llama-3-8b --gpus h100:64 --global-batch 128 --runtime fsdp --json >found.json
+  astra plan llama-3-8b --gpus h100:64 --global-batch 128 --seq-len 8192 \\
+    --runtime fsdp --json >found.json
   astra export found.json --to torchtitan --out job"""
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
@@ -128,7 +129,7 @@ def _report(
     lines = [f"Wrote {len(files)} files to {options.out}: {count}."]
     lines += [f"  {name}" for name in sorted(files)[:12]]
     lines += expected
-    lines += dict.fromkeys(f"verified: {verdict.line()}" for verdict in verdicts)
+    lines += dict.fromkeys(f"verify: {verdict.line()}" for verdict in verdicts)
     if lacks:
         name = TARGETS[options.to].name
         lines += [f"{name}'s settings do not say:", *(f"  {lack}" for lack in lacks)]

@@ -476,3 +476,20 @@ def test_nothing_heavy_is_imported_for_help() -> None:
 def test_run_raises_what_main_prints() -> None:
     with pytest.raises(InputError, match="unknown command"):
         run(["nonsense"])
+
+
+def test_export_verify_writes_nothing_that_the_framework_refuses(
+    call: Call, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from astra.export import verify as verifying
+
+    words = ("export", str(plan_file), "--to", "megatron", "--launcher", "slurm", "--verify")
+    monkeypatch.setattr(verifying, "_found", lambda _: False)
+    code, out, err = call(*words, "--out", str(tmp_path / "job"))
+    assert (code, err) == (0, "") and (tmp_path / "job" / "job.sbatch").is_file()
+    assert "megatron: not checked: megatron.training is not installed" in " ".join(out.split())
+    refused = verifying.Verdict("megatron", "refused", "AssertionError: no")
+    monkeypatch.setattr(verifying, "verify", lambda *_: [refused])
+    code, out, err = call(*words, "--out", str(tmp_path / "other"))
+    assert code == 2 and "megatron: refused: AssertionError: no. Nothing was written" in err
+    assert not (tmp_path / "other").exists()

@@ -1,8 +1,10 @@
 """How nodes get their part of a job: what the files of each launcher say."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +13,9 @@ from tests.support.launch_plans import job_of, mixed_plan, plain_plan
 from astra.cli import export as command
 from astra.errors import InputError
 from astra.export.launchers import LAUNCHERS, skypilot_files, slurm_files
+from astra.export.rents import read_rents
 from astra.export.targets import export_files
+from astra.search.priced import Rented
 
 
 def test_the_command_line_knows_the_launchers() -> None:
@@ -29,7 +33,9 @@ def test_slurm_gives_every_node_its_rank(tmp_path: Path) -> None:
     (tmp_path / "launch.sh").chmod(0o755)
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "scontrol").write_text('#!/bin/bash\nprintf "node-a\\nnode-b\\n"\n')
+    (tools / "scontrol").write_text(  # more than a pipe holds
+        '#!/bin/bash\necho node-a\nfor i in {1..20000}; do echo "node-$i"; done\n'
+    )
     (tools / "srun").write_text(
         '#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\n'
         'for i in 0 1; do SLURM_PROCID=$i "$@"; done\n'
@@ -131,3 +137,38 @@ def test_a_price_makes_dollars() -> None:
 def test_flagscale_has_a_launcher_of_its_own() -> None:
     with pytest.raises(InputError, match="FlagScale starts its hosts by ssh"):
         export_files(plain_plan(), "flagscale", launcher="slurm")
+
+
+def rented(**more: Any) -> Rented:
+    said: dict[str, Any] = {
+        "gpu": "H100-80GB-SXM",
+        "cloud": "aws",
+        "region": "us-east-2",
+        "instance": "p5.48xlarge",
+        "spot": True,
+        "nodes": 2,
+        "node_gpus": 8,
+        "idle_gpus": 0,
+        "node_usd_per_hour": 55.04,
+        "usd_per_gpu_hour": 6.88,
+        "price_date": "2026-05-01",
+        "price_source": "a list",
+        "network_certainty": "high",
+    }
+    return Rented(**said | more)
+
+
+def test_skypilot_rents_what_the_search_for_money_chose(tmp_path: Path) -> None:
+    plan = plain_plan()
+    text = export_files(plan, "megatron", launcher="skypilot", rents=(rented(),))["sky.yaml"]
+    for line in ('cloud: "aws"', 'region: "us-east-2"', 'instance_type: "p5.48xlarge"'):
+        assert f"  {line}\n" in text
+    assert "  use_spot: true\n" in text and "$55.04 an hour for a node" in text
+    own = export_files(plan, "megatron", launcher="skypilot", rents=(rented(cloud="given"),))
+    assert "instance_type" not in own["sky.yaml"] and "use_spot: false" in own["sky.yaml"]
+    entry = {"plan": msgspec.to_builtins(plan), "money": {"rents": [msgspec.to_builtins(rented())]}}
+    (tmp_path / "found.json").write_text(json.dumps({"plans": [{"plan": {}}, entry]}))
+    assert read_rents(tmp_path / "found.json") == [(), (rented(),)]
+    assert read_rents(tmp_path / "found.json", 2) == [(rented(),)]
+    (tmp_path / "plan.json").write_text(json.dumps(entry["plan"]))
+    assert read_rents(tmp_path / "plan.json", 1) == [()]

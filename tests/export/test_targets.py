@@ -152,6 +152,12 @@ def test_a_model_like_llama_is_built_and_another_is_refused() -> None:
     assert "accelerate can: --to accelerate" in refused
 
 
+def test_a_sequence_longer_than_the_network_is_refused() -> None:
+    plan = plan_for("fsdp", model="deepseek-v2-lite", seq_len=32_768)
+    refused = refusal(plan, "torchtitan")
+    assert refused is not None and "sequences of 32,768 tokens; 16,384 are its most" in refused
+
+
 def test_a_name_cannot_leave_the_docstring() -> None:
     model = msgspec.structs.replace(find_model("llama-3-8b"), name='x"""\nimport os\n\\')
     plan = msgspec.structs.replace(plan_for("fsdp"), model=model)

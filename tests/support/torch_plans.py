@@ -92,4 +92,7 @@ def _deepspeed(dice: random.Random, plan: Plan, changes: dict[str, Any]) -> dict
     if plan.model.moe:
         found["etp"] = plan.etp if dice.random() < 0.1 else 1
         found["dispatcher"] = dice.choice(("alltoall", "deepep"))
+        if plan.cp > 1 and plan.pp == 1 and dice.random() < 0.5:
+            found |= {"ep": 2, "etp": 1, "sharding": "parameters"}
+            found |= {"shard_group": plan.dp * plan.cp, "offload_optimizer_fraction": 0.0}
     return found

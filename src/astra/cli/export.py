@@ -21,7 +21,8 @@ examples:
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
     --tokenizer-type NullTokenizer
   astra export mixed.json --to flagscale --out job
-  astra plan llama-3-8b --gpus h100:64 --global-batch 128 --runtime fsdp --json >found.json
+  astra plan llama-3-8b --gpus h100:64 --global-batch 128 --seq-len 8192 \\
+    --runtime fsdp --json >found.json
   astra export found.json --to torchtitan --out job"""
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
@@ -54,6 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from astra.export import tuner
     from astra.export.folder import write_folder
+    from astra.export.rents import read_rents
     from astra.export.targets import export_files
     from astra.strategy.plan_file import read_plans
 
@@ -67,11 +69,19 @@ def run(options: argparse.Namespace) -> int:
     plans = read_plans(Path(options.file), rank)
     if not plans:
         raise InputError(f"{options.file}: the search found no plan; there is nothing to export.")
+    rents = read_rents(Path(options.file), rank)
     files: dict[str, str] = {}
     verdicts: list[Verdict] = []
     for place, plan in enumerate(plans, 1):
         prefix = f"rank-{place:03d}/" if rank is None else ""
-        made = export_files(plan, target, launcher=launcher, train_iters=steps, learning_rate=rate)
+        made = export_files(
+            plan,
+            target,
+            launcher=launcher,
+            rents=rents[place - 1],
+            train_iters=steps,
+            learning_rate=rate,
+        )
         if options.verify:
             verdicts += _verdicts(plan, target, made, prefix)
         files |= {f"{prefix}{name}": text for name, text in made.items()}
@@ -119,7 +129,7 @@ def _report(
     lines = [f"Wrote {len(files)} files to {options.out}: {count}."]
     lines += [f"  {name}" for name in sorted(files)[:12]]
     lines += expected
-    lines += dict.fromkeys(f"verified: {verdict.line()}" for verdict in verdicts)
+    lines += dict.fromkeys(f"verify: {verdict.line()}" for verdict in verdicts)
     if lacks:
         name = TARGETS[options.to].name
         lines += [f"{name}'s settings do not say:", *(f"  {lack}" for lack in lacks)]

@@ -24,7 +24,8 @@ README = """\
 
 ## Compare
 
-Keep the log of a process that prints every step. {logs} Then:
+Keep the log of a process that prints every step. {logs}
+Then:
 
     python3 check.py job.log
 

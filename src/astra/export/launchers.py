@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from astra.errors import InputError, either
+from astra.export.rents import Rents, price_note, resources
 from astra.export.torchrun import SAFE, Group, one_line
 from astra.export.yaml_text import yaml_text
 from astra.strategy.plan import Plan
@@ -49,7 +50,7 @@ SBATCH = """\
 set -euo pipefail
 here="${{JOB_DIR:-$SLURM_SUBMIT_DIR}}"
 {exports}nodes="${{SLURM_JOB_NODELIST_HET_GROUP_0:-$SLURM_JOB_NODELIST}}"
-MASTER_ADDR="$(scontrol show hostnames "$nodes" | head -n 1)"
+read -r MASTER_ADDR < <(scontrol show hostnames "$nodes")  # no pipe: head would break it
 export MASTER_ADDR
 
 # One task a node; its number over all groups is the node's rank.
@@ -74,6 +75,7 @@ class Job:
     groups: Sequence[Group]  # in the order of ranks
     variables: Sequence[str]  # `NAME=value` that launch.sh wants
     trial: str  # what follows launch.sh the first time
+    rents: Rents = ()  # machines that were chosen for their price
 
     @property
     def name(self) -> str:
@@ -144,7 +146,10 @@ def skypilot_files(job: Job) -> dict[str, str]:
         envs |= {"NODE_OFFSET": str(offset), "MASTER_ADDR": ""}
         task = {
             "name": f"{job.name}-{name}" if several else job.name,
-            "resources": {"accelerators": f"{SKY_NAMES[gpu]}:{each}", "use_spot": False},
+            "resources": {
+                "accelerators": f"{SKY_NAMES[gpu]}:{each}",
+                **resources(job.rents, gpu),
+            },
             "num_nodes": nodes,
             "workdir": ".",
             "envs": envs,
@@ -157,10 +162,8 @@ def skypilot_files(job: Job) -> dict[str, str]:
                 launch=f"./launch.sh {job.trial}".rstrip(),
             ),
         }
-        head = f"# nodes {offset} to {offset + nodes - 1}\n"
-        price = {pool.gpu.name: pool.usd_per_hour for pool in job.plan.cluster.pools}.get(gpu)
-        if price is not None:
-            head += f"# reckoned with ${price:g} an hour for a GPU\n"
+        head = f"# {nodes} nodes, the first of them node {offset}\n"
+        head += price_note(job.rents, gpu)
         if offset:
             head += "# give it the address of node 0: sky launch --env MASTER_ADDR=... \n"
         file = f"sky-{name}.yaml" if several else "sky.yaml"
@@ -243,7 +246,8 @@ def start_lines(job: Job, launcher: str) -> list[str]:
         ]
     if launcher == "skypilot":
         found = list(skypilot_files(job))
-        lines = ["In this folder, the first node's address for all but the first:", ""]
+        several = ", with the first node's address for all but the first" if len(found) > 1 else ""
+        lines = [f"In this folder{several}:", ""]
         lines += [f"    sky launch -c {job.name} {found[0]}"]
         lines += [
             f"    sky launch -c {job.name}-{row} --env MASTER_ADDR=ADDRESS {file}"

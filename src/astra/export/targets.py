@@ -17,6 +17,7 @@ from astra.export import (
 )
 from astra.export.job_folder import folder_files
 from astra.export.launchers import LAUNCHERS, Job, start_lines
+from astra.export.rents import Rents
 from astra.export.torchrun import nodes_of
 from astra.search.price import price
 from astra.search.priced import Priced
@@ -115,6 +116,7 @@ def export_files(
     target: str,
     *,
     launcher: str = "torchrun",
+    rents: Rents = (),
     train_iters: int = 100,
     learning_rate: float = 1e-4,
 ) -> dict[str, str]:
@@ -136,7 +138,7 @@ def export_files(
         steps = ["Put your host names in `hostfile` and your data in `train/plan.yaml`, then:", ""]
         steps += [f"  {line}" for line in commands]
     else:
-        job = Job(plan, nodes_of(plan), own.set_up, own.first_try)
+        job = Job(plan, nodes_of(plan), own.set_up, own.first_try, rents)
         made |= LAUNCHERS[launcher](job)
         steps = start_lines(job, launcher)
     return made | folder_files(priced, own.name, steps, own.logs, list(made))

@@ -34,6 +34,14 @@ FLAVOURS = {
     "gpt-oss-120b": ("gpt_oss", "120b"),
     "moonlight-16b-a3b": ("kimi_k2_7", "moonlight-16B-A3B"),
 }
+# The longest sequence that the networks of a module are built for.
+LONGEST = {
+    "llama3": 131_072,
+    "qwen3": 40_960,
+    "deepseek_v3": 16_384,
+    "gpt_oss": 131_072,
+    "kimi_k2_7": 8_192,
+}
 # Our dispatchers and fp8 recipes in its words.
 COMM_BACKENDS = {None: "", "alltoall": "standard", "deepep": "deepep", "hybridep": "hybridep"}
 CONVERTERS = {"tensorwise": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter"}

@@ -12,7 +12,7 @@ from typing import Any
 from astra.export.accelerate import copies
 from astra.export.layout import chunks_of
 from astra.export.megatron_files import environment_text
-from astra.export.titan_models import COMM_BACKENDS, CONVERTERS, model_lines, model_of
+from astra.export.titan_models import COMM_BACKENDS, CONVERTERS, LONGEST, model_lines, model_of
 from astra.export.torchrun import Program, launch_script, one_line
 from astra.strategy.plan import Plan
 from astra.strategy.recompute import Recompute
@@ -186,7 +186,10 @@ def is_compiled(plan: Plan) -> bool:
 def refusals(plan: Plan) -> list[str]:
     """Parts of a plan that torchtitan has no words for."""
     found = []
-    if model_of(plan.model) is None:
+    module, flavour = model_of(plan.model) or ("", "")
+    if flavour and plan.seq_len > LONGEST[module]:
+        found.append(f"sequences of {plan.seq_len:,} tokens; {LONGEST[module]:,} are its most")
+    if not module:
         found.append(
             f"the network of {plan.model.name}; it has Llama 3, Qwen 3, DeepSeek-V2 and V3, "
             "gpt-oss, Moonlight and what is shaped like Llama"

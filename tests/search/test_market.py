@@ -383,6 +383,21 @@ def test_a_plan_that_is_given_has_hours_and_dollars_too() -> None:
     assert bare.usd is None and any("no price of H800" in text for text in bare.warnings)
 
 
+def test_gpus_of_ones_own_show_amortisation_and_power() -> None:
+    plan = astra.predict(
+        "llama-3-8b",
+        gpus="h100:8",
+        global_batch=8,
+        money={"tokens": "1B", "owned": "h100=30000", "power_price": 0.1, "pue": 1.5},
+    )
+    assert plan.money is not None
+    hourly = 30_000 / (4 * 8766) + 0.7 * 1.2 * 1.5 * 0.1
+    assert plan.usd_per_hour == pytest.approx(8 * hourly)
+    source = plan.money.rents[0].price_source
+    assert "amortisation" in source and "$0.1260/h power" in source
+    assert_terms(plan)
+
+
 def test_a_fraction_of_a_node_pays_for_all_of_it() -> None:
     plan = astra.predict(
         "llama-3.2-1b",

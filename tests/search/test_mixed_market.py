@@ -49,6 +49,11 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     assert fastest is not None and first.step_s == pytest.approx(fastest.step_s)
 
 
+def test_explain_of_a_mixed_answer_says_what_it_leaves_out() -> None:
+    found = asked(order="throughput").explain()
+    assert found.prices == () and any("mix GPU types" in note for note in found.notes)
+
+
 def test_what_cannot_be_mixed_is_said() -> None:
     found = astra.plan(
         "mixtral-8x7b",

@@ -141,17 +141,24 @@ def conditions_of(wish: Wish) -> Conditions:
     return conditions(**said)
 
 
+def owned_terms(wish: Wish, own: Sequence[Gpu] = ()) -> dict[str, dict[str, float]]:
+    """What an hour of a GPU that one owns costs, term by term, by its full name."""
+    years = _number(wish.amortise_years or 4.0, "--amortise-years", 0.01, 100.0)
+    kwh = _number(wish.power_price or 0.0, "--power-price", 0.0, 100.0)
+    pue = _number(wish.pue or PUE, "--pue", 1.0, 10.0)
+    return {
+        name: owned_usd_per_gpu_hour(gpu_named(name, own, "--owned"), purchase, years, kwh, pue)
+        for name, purchase in _table(wish.owned, "--owned", own, most=1e9).items()
+    }
+
+
 def prices_of(wish: Wish, own: Sequence[Gpu] = ()) -> dict[str, float]:
     """USD for an hour of one GPU, by its full name: given outright, or of GPUs one owns."""
     found = _table(wish.price, "--price", own)
-    for name, purchase in _table(wish.owned, "--owned", own, most=1e9).items():
+    for name, terms in owned_terms(wish, own).items():
         if name in found:
             raise InputError(f"{name} has both a --price and an --owned; which is it?")
-        gpu = gpu_named(name, own, "--owned")
-        years = _number(wish.amortise_years or 4.0, "--amortise-years", 0.01, 100.0)
-        kwh = _number(wish.power_price or 0.0, "--power-price", 0.0, 100.0)
-        pue = _number(wish.pue or PUE, "--pue", 1.0, 10.0)
-        found[name] = total(owned_usd_per_gpu_hour(gpu, purchase, years, kwh, pue))
+        found[name] = total(terms)
     if not wish.owned:
         for word in ("amortise_years", "power_price", "pue"):
             if getattr(wish, word) is not None:

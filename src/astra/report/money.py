@@ -51,7 +51,8 @@ def money_sentence(plan: Priced) -> str:
 def _place(rent: Rented) -> str:
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
-        return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour as given"
+        how = rent.price_source if rent.price_source.startswith("owned") else "as given"
+        return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour {how}"
     guess = ", its network a guess" if _guessed(rent) else ""
     return (
         f"{rent.cloud} {rent.region} {rent.instance}, {kind}{usd(rent.usd_per_gpu_hour)} a "
@@ -258,7 +259,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
 
 def _short(rent: Rented) -> str:
     if rent.cloud == "given":
-        return "as given"
+        return "owned" if rent.price_source.startswith("owned") else "as given"
     doubt = "?" if _guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 

@@ -116,6 +116,9 @@ def explain_source(
     found = explain(plans, rank, against, asked, quick, say)
     if quick or not isinstance(request.get("money"), dict):
         return found
+    if len(plans[0].gpus) > 1:
+        said = "how far a price must move is not worked out for answers that mix GPU types"
+        return msgspec.structs.replace(found, notes=(*found.notes, said))
     from astra.search.price_moves import asked_again, price_moves
 
     moves = price_moves(asked_again(request, plans[0], where), say or (lambda _: None))

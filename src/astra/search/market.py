@@ -132,13 +132,22 @@ def gpu_in(machine: Instance, own: Gpu) -> Gpu:
     return own if machine.cloud == "given" else machine_gpu(machine)
 
 
-def priced_pools(cluster: Cluster, prices: dict[str, float], date: str, spot: bool) -> list[Offer]:
+def priced_pools(
+    cluster: Cluster,
+    prices: dict[str, float],
+    owned: dict[str, dict[str, float]],
+    date: str,
+    spot: bool,
+) -> list[Offer]:
     """Offers of the pools whose price was given, on the command line or in the file."""
     found = []
     for pool in cluster.pools:
         price = prices.get(pool.gpu.name, pool.usd_per_hour)
         if price is not None:
             source = "--price" if pool.gpu.name in prices else f"cluster {cluster.name}"
+            if pool.gpu.name in owned:
+                terms = owned[pool.gpu.name].items()
+                source = "owned: " + " + ".join(f"${cost:.4f}/h {what}" for what, cost in terms)
             found.append(given_offer(pool.gpu, price, date, spot, source))
     for name in prices:
         if name not in {pool.gpu.name for pool in cluster.pools}:

@@ -19,7 +19,7 @@ from astra.money.what_if import (
     changed_offers,
     parse_what_if,
 )
-from astra.money.wish import Goals, Wish, names_in, prices_of, today
+from astra.money.wish import Goals, Wish, names_in, owned_terms, prices_of, today
 from astra.search.answer import (
     Answer,
     Elsewhere,
@@ -73,8 +73,9 @@ class Asked:
 
 def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
     """What can be rented: prices that were given, else the catalogue's, for every GPU type."""
-    prices = prices_of(wish, [pool.gpu for pool in cluster.pools])
-    given = priced_pools(cluster, prices, today(), wish.spot)
+    gpus = [pool.gpu for pool in cluster.pools]
+    prices, owned = prices_of(wish, gpus), owned_terms(wish, gpus)
+    given = priced_pools(cluster, prices, owned, today(), wish.spot)
     catalogue = shipped_offers() if wish.offers is None else wish.offers
     listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
     wanted = {pool.gpu.name for pool in cluster.pools} - {offer.machine.gpu for offer in given}

@@ -17,7 +17,7 @@ from astra.search.explained import PriceMove, Say
 from astra.search.market_answer import Asked, Scene, chosen_row, points_of, scene_of, searched
 from astra.search.priced import Priced
 from astra.strategy.own_rules import read_own_rules
-from astra.strategy.plan import Plan
+from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
 
@@ -28,7 +28,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[str, int]
     global_batch: int
     seq_len: int
-    runtime: str
+    runtime: Runtime
     stack: str
     precision: str
     memory_margin: float
@@ -50,7 +50,7 @@ def asked_again(request: Mapping[str, object], plan: Plan, where: str) -> Asked:
         for name, count in said.gpus.items()
     )
     cluster = Cluster(name="asked", pools=pools, max_gpus=said.max_gpus)
-    task = Task(model=plan.model, cluster=cluster, runtime=plan.runtime, stack=said.stack)
+    task = Task(model=plan.model, cluster=cluster, runtime=said.runtime, stack=said.stack)
     question = Question(task, said.global_batch, said.seq_len, plan.mtp_layers, said.precision)
     rules = read_own_rules(Path(said.rules), task) if said.rules else ()
     wish = wish_of(said.money)

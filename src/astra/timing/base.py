@@ -1,15 +1,17 @@
 """What a stage takes however much of it is recomputed or offloaded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.strategy.offload import offloaded_values
-from astra.strategy.plans import Floats, Ints
+from astra.strategy.plans import Floats
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
@@ -133,7 +135,8 @@ def _offload_s(view: View) -> Floats:
 
 
 def _links(view: View, stack: Stack) -> Floats:
-    """Activations to the next stage. Between two GPU types they cross the slower of two NICs.
+    """Activations to the next stage. Between two GPU types they cross the slower of two NICs,
+    and where the stages are cut differently the GPU with the larger part sets the pace.
 
     The link of a run of several stages is the one inside it.
     """
@@ -143,11 +146,13 @@ def _links(view: View, stack: Stack) -> Floats:
     element = np.where(is_word(plans, "precision", "fp32"), 4.0, 2.0)
     tokens = stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp
     payload = tokens * task.model.hidden * element / shared
+    if not stages.alike:
+        payload = np.where(stages.count == 1, np.maximum(payload, _next(view, payload)), payload)
     stage_gpus = tp * plans.cp * stages.of(plans.dp)
     found = np.zeros(stages.count.shape)
     together = np.maximum(stages.of(view.domain), stages.of(view.node))
     near = ranks_per_domain(2, stage_gpus, together) == 2
-    following = _following(view)
+    following = _next(view, stages.of(plans.gpu))
     for gpu, here in gpus_of(view):
         factor = _sending(stack, gpu)
         found = np.where(here, p2p_s(payload, near, gpu) * factor, found)
@@ -158,13 +163,13 @@ def _links(view: View, stack: Stack) -> Floats:
     return np.where(plans.pp[:, np.newaxis] > 1, found, 0.0)
 
 
-def _following(view: View) -> Ints:
-    """The GPU type of the stage that comes after each run; after the last, that of the first."""
+def _next(view: View, column: NDArray[Any]) -> NDArray[Any]:
+    """What the stage that comes after each run has; after the last, what the first one has."""
     count = view.stages.count
-    gpu = np.broadcast_to(view.stages.of(view.plans.gpu), count.shape)
-    found = np.empty(count.shape, np.int64)
-    after = gpu[:, 0]
+    values = np.broadcast_to(column, count.shape)
+    found = np.empty(count.shape, values.dtype)
+    after = values[:, 0]
     for run in reversed(range(count.shape[1])):
         found[:, run] = after
-        after = np.where(count[:, run] > 0, gpu[:, run], after)
+        after = np.where(count[:, run] > 0, values[:, run], after)
     return found

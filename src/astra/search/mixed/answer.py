@@ -2,14 +2,14 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from astra.errors import InputError
-from astra.hardware.cluster import Cluster
-from astra.model.kinds import layer_kinds
+from astra.hardware.cluster import Cluster, Pool
 from astra.search.answer import (
     Answer,
     Mixed,
@@ -21,16 +21,17 @@ from astra.search.answer import (
     rules_of,
 )
 from astra.search.find import Best, Finder, Progress
-from astra.search.mixed.cells import cells_of, legal_kinds
+from astra.search.mixed.cells import cells_of, cut_of, legal_kinds
+from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.naive import even_split_s
+from astra.search.mixed.pricing import Pricer, stage_tables
 from astra.search.mixed.solve import MixedFinder
-from astra.search.mixed.tables import INSIDE, stage_tables
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of, task_of
 from astra.strategy.rules.book import judge, rules_for
-from astra.strategy.space import Space
+from astra.strategy.space import Question, Space
 from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_times
@@ -44,6 +45,8 @@ SEARCHED = (
     "cp_comm_type",
     "sharding",
     "ep",
+    "etp",
+    "mesh_dp",
     "recompute",
     "offload_optimizer_fraction",
 )
@@ -101,12 +104,6 @@ def _check(space: Space) -> None:
             f"--runtime {task.runtime}: over several GPU types plans are searched for flagscale "
             "so far. Leave --runtime out, or give one type."
         )
-    if len(layer_kinds(task.model).kinds) > 1:
-        raise InputError(
-            f"{task.model.name} has layers of several kinds: over several GPU types only models "
-            "whose layers are alike are searched so far. Give one type, or price a plan of your "
-            "own with predict."
-        )
     for name in space.chosen:
         if name not in SEARCHED:
             raise InputError(
@@ -125,33 +122,52 @@ def mixed_space(space: Space) -> Space:
 def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
     """The space without the types that cannot hold one layer, and what was left out and why."""
     space = mixed_space(wanted.space)
-    cells = cells_of(space)
-    smallest = min((cell.micro_batch for cell in cells), default=1)
-    cells = [cell for cell in cells if cell.micro_batch == smallest]
-    legal = legal_kinds(space, cells, rules_for("flagscale"))
-    allowed = {kind.pool for _, kinds in legal for kind in kinds}
-    space, ruled_out = _without(space, allowed, "the rules allow no plan on it")
-    legal = legal_kinds(space, cells, rules_for("flagscale"))
-    items = [(cell, kinds, np.ones(len(kinds), np.int64)) for cell, kinds in legal]
-    tables = stage_tables(space, wanted.stack, wanted.margin, LayerBook(), items) if items else []
-    able = {
-        table.kinds[kind].pool
-        for table in tables
-        for kind in np.flatnonzero(np.isfinite(table.at(INSIDE, 1).forward_s[:, 1]))
-    }
-    space, too_small = _without(space, able, "cannot hold one layer")
+    rules = rules_for(space.question.task.runtime)
+    cells = [cell for cell in cells_of(space) if not cell.overlap_tp]
+    if "recompute" not in space.chosen:
+        cells = list(dict.fromkeys(cut_of(cell) for cell in cells))
+    legal = legal_kinds(space, cells, rules)
+    space, ruled_out = _without(space, {kind.pool for _, kinds in legal for kind in kinds}, _why)
+    model = space.question.task.model
+    loads = loads_of(model)
+    pricer = Pricer(space, wanted.stack, wanted.margin, LayerBook(), loads, loads.weights(None))
+    able: set[int] = set()
+    for cell, kinds in legal_kinds(space, cells, rules):
+        some = [kind for kind in kinds if kind.pool not in able]
+        if some:
+            item = (cell, some, np.ones(len(some), np.int64))
+            (table,) = stage_tables(pricer, [item])
+            one = slice(1, loads.upto(1))
+            fits = [np.isfinite(table.at(place, 1).forward_s[:, one]) for place in (FIRST, INSIDE)]
+            able |= {some[row].pool for row in np.flatnonzero((fits[0] | fits[1]).any(axis=1))}
+    space, too_small = _without(space, able, _too_small)
     return space, (*ruled_out, *too_small)
 
 
-def _without(space: Space, kept: set[int], why: str) -> tuple[Space, tuple[str, ...]]:
+def _too_small(pool: Pool, _: Question) -> str:
+    return f"{pool.gpu.usable_bytes / 2**30:.0f} GiB cannot hold one layer"
+
+
+def _why(pool: Pool, question: Question) -> str:
+    """Why no plan is allowed on a type."""
+    rate = getattr(pool.gpu, f"{question.precision}_flops_per_s", 1.0)
+    if rate is None:
+        return f"it has no {question.precision}"
+    return "the rules allow no plan on it"
+
+
+def _without(
+    space: Space, kept: set[int], why: Callable[[Pool, Question], str]
+) -> tuple[Space, tuple[str, ...]]:
     """The space on these pools, and words on the others; all of them where none would be left."""
     cluster = space.question.task.cluster
     if not kept or len(kept) == len(cluster.pools):
         return space, ()
     pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
-    gone = [pool.gpu.name for row, pool in enumerate(cluster.pools) if row not in kept]
+    gone = [pool for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
-    return _on(space, smaller), tuple(f"{name} is left out: {why}" for name in gone)
+    words = (f"{pool.gpu.name} is left out: {why(pool, space.question)}" for pool in gone)
+    return _on(space, smaller), tuple(words)
 
 
 def _on(space: Space, cluster: Cluster) -> Space:

@@ -1,32 +1,23 @@
 """The best pipeline over several GPU types, exactly: bound by labels, simulate what can win."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
+from astra.model.kinds import layer_kinds
 from astra.search.bulk import filled_fraction
-from astra.search.mixed.cells import (
-    Cell,
-    Kind,
-    cells_of,
-    layer_seconds,
-    legal_kinds,
-    plans_table,
-    speed_bounds_s,
-)
-from astra.search.mixed.labels import (
-    Cellar,
-    Ends,
-    Labels,
-    Limits,
-    TooManyError,
-    live_states,
-    rounds,
-)
-from astra.search.mixed.tables import FIRST, INSIDE, LAST, Tables, stage_tables
+from astra.search.mixed.cellar import Cellar, Limits
+from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
+from astra.search.mixed.columns import DEGREES, kind_columns, plans_table
+from astra.search.mixed.labels import Round
+from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
+from astra.search.mixed.pricing import Pricer, stage_tables
+from astra.search.mixed.rounds import TooManyError, Trace, live_states, rounds
+from astra.search.mixed.speed import layer_seconds, speed_bounds_s
+from astra.search.mixed.tables import Tables
 from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
@@ -37,6 +28,8 @@ from astra.timing.stage import stage_base, stage_times
 
 BEAM = 400  # labels a round of the first try
 RISE = 1.15  # of the time that a first plan is looked for under
+MOST_TURNS = 24  # limits that a first plan is looked for under
+TIGHT = 2  # of them, before it is asked which cells can hold the model
 SCOUTED = 8  # cells that the first try looks at together
 ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
@@ -44,7 +37,8 @@ MOST_BOUNDED = 400_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
 TOGETHER = 64  # cells whose tables are priced at once
 
-Made = list[tuple[Labels, Ends]]
+Made = list[Round]
+Legal = tuple[Cell, list[Kind]]
 
 
 @dataclass(slots=True)
@@ -81,8 +75,10 @@ class MixedFinder:
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.found: dict[Cell, Found] = {}
-        self.layer_s: dict[Cell, Floats] = {}
+        self.layer_s: dict[Cell, Floats] = {}  # least of any layer, (kind,)
         model = self.task.model
+        self.loads = loads_of(model)
+        self.weights = self.loads.weights(None)
         self.limits = Limits(
             cluster=self.task.cluster,
             layers=model.layers,
@@ -99,27 +95,62 @@ class MixedFinder:
         self.tally.cells = len(cells)
         if cells:
             seconds = layer_seconds(self.space, cells, self.stack, self.book)
-            self.layer_s = {cell: own for (cell, _), own in zip(cells, seconds, strict=True)}
-            speeds = speed_bounds_s(self.space, cells, seconds)
+            self.layer_s = {
+                c: own.min(axis=0) for (c, _), (own, _) in zip(cells, seconds, strict=True)
+            }
+            if not self.loads.alike:
+                self.weights = self.loads.weights(
+                    np.mean([own.mean(axis=1) for own, _ in seconds], axis=0)
+                )
+            counts = layer_kinds(self.task.model).counts
+            speeds = speed_bounds_s(cells, seconds, counts)
             order = np.argsort(speeds, kind="stable")
             cells, speeds = [cells[row] for row in order], speeds[order]
-            self._first(cells, speeds)
-            self._all(cells, speeds)
+            self._all(*self._first(cells, speeds))
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
-    def _first(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
-        """A time to beat, by beams under a limit that rises until a plan appears."""
+    @property
+    def pricer(self) -> Pricer:
+        return Pricer(self.space, self.stack, self.margin, self.book, self.loads, self.weights)
+
+    def _first(self, cells: list[Legal], speeds: Floats) -> tuple[list[Legal], Floats]:
+        """A time to beat, by beams under a limit that rises until a plan appears.
+
+        Where none does for long, cells that cannot hold the model at all are left out.
+        """
         goal, rise = float(speeds[0]) * RISE, RISE
-        while True:
+        for turn in range(MOST_TURNS):
             goal = min(goal, self.limit_s)
+            if turn == TIGHT:
+                rows = self._roomy(cells)
+                cells, speeds = [cells[row] for row in rows], speeds[rows]
             rows = np.flatnonzero(speeds < goal)[: 4 * SCOUTED]
             for tables in self._tables([cells[row] for row in rows], goal):
                 self._scout(tables, min(goal, self.limit_s))
-            if self.found or goal >= self.limit_s or goal > 1e3 * float(speeds[0]):
-                return
+            if self.found or goal >= self.limit_s or not len(cells):
+                break
             goal, rise = goal * rise, rise * RISE
+        return cells, speeds
 
-    def _tables(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> Iterator[Tables]:
+    def _roomy(self, cells: list[Legal]) -> Ints:
+        """Those whose stages, one micro-batch in flight, could hold all layers. (row,)"""
+        found, layers = [], self.loads.layers
+        places = (INSIDE,) if self.loads.alike else (FIRST, INSIDE)  # the ends hold no more
+        for row, (cell, kinds) in enumerate(cells):
+            item = (cell, kinds, np.full(len(kinds), layers - 1))
+            (table,) = stage_tables(self.pricer, [item], places=places)
+            fits = [np.isfinite(table.at(place, 1).forward_s) for place in places]
+            held = np.where(np.any(fits, axis=0), self.loads.sizes[: fits[0].shape[1]], 0)
+            size = held.max(axis=1)
+            size = np.where(size >= layers - 2, layers, size)  # none inside holds more than that
+            holds = np.array([kind.most for kind in kinds]) * size
+            pool = np.array([kind.pool for kind in kinds])
+            total = sum(holds[pool == each].max(initial=0) for each in np.unique(pool))
+            if total >= layers:
+                found.append(row)
+        return np.array(found, np.int64)
+
+    def _tables(self, cells: list[Legal], limit_s: float) -> Iterator[Tables]:
         """Tables for no more layers a stage than the limit allows, of some cells at a time."""
         for start in range(0, len(cells), TOGETHER):
             some = cells[start : start + TOGETHER]
@@ -127,9 +158,9 @@ class MixedFinder:
             items = [(cell, kinds, most) for (cell, kinds), most in zip(some, mosts, strict=True)]
             items = [item for item in items if item[2].any()]
             if items:
-                yield from stage_tables(self.space, self.stack, self.margin, self.book, items)
+                yield from stage_tables(self.pricer, items)
 
-    def _most_layers(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> list[Ints]:
+    def _most_layers(self, cells: list[Legal], limit_s: float) -> list[Ints]:
         """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
         layers, found = self.task.model.layers, []
         for cell, _ in cells:
@@ -139,14 +170,12 @@ class MixedFinder:
 
     def _scout(self, tables: Tables, limit_s: float) -> None:
         made: Made = []
-        for labels, ends in rounds(
-            Cellar(tables, self.limits, limit_s), width=BEAM, most=MOST_BOUNDED
-        ):
-            made.append((labels, ends))
-            self.tally.labels += len(labels)
+        for each in rounds(Cellar(tables, self.limits, limit_s), width=BEAM, most=MOST_BOUNDED):
+            made.append(each)
+            self.tally.labels += len(each.labels)
         self._try_best(tables, made)
 
-    def _all(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
+    def _all(self, cells: list[Legal], speeds: Floats) -> None:
         """Every cell, the most promising first, until none can be faster."""
         for start in range(0, len(cells), TOGETHER):
             some = [
@@ -169,7 +198,7 @@ class MixedFinder:
         if not most.any():
             return
         item = (tables.cell, tables.kinds, most)
-        (fine,) = stage_tables(self.space, self.stack, self.margin, self.book, [item], fine=True)
+        (fine,) = stage_tables(self.pricer, [item], fine=True)
         open_s = self._tried(fine)
         if open_s is not None:
             self._left_open(open_s)
@@ -179,35 +208,35 @@ class MixedFinder:
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []
-            whole: list[Labels] = []
+            traces: list[Trace] = []
             try:
-                for labels, ends in rounds(cellar, every=whole, most=MOST_BOUNDED):
-                    made.append((labels, ends))
-                    self.tally.labels += len(labels)
+                for each in rounds(cellar, traces=traces, most=MOST_BOUNDED):
+                    made.append(each)
+                    self.tally.labels += len(each.labels)
             except TooManyError as stop:
                 self._scout(tables, self.limit_s)
                 return stop.bound_s
-            if not any(len(ends.parent) for _, ends in made):
+            if not any(len(each.ends.parent) for each in made):
                 return None
             self._try_best(tables, made)
             if self.limit_s >= before:
                 break
-        return self._list(tables, cellar, made, whole)
+        return self._list(tables, cellar, made, traces)
 
     def _left_open(self, bound_s: float) -> None:
         self.tally.open_s = min(self.tally.open_s, bound_s)
 
     def _list(
-        self, tables: Tables, cellar: Cellar, made: Made, whole: list[Labels]
+        self, tables: Tables, cellar: Cellar, made: Made, traces: list[Trace]
     ) -> float | None:
         """Every pipeline of the cell whose bound is below the best, simulated."""
-        live = live_states(cellar, made, whole, self.limit_s)
-        least = min(float(ends.bound_s.min(initial=np.inf)) for _, ends in made)
+        live = live_states(cellar, made, traces, self.limit_s)
+        least = min(float(each.ends.bound_s.min(initial=np.inf)) for each in made)
         every: Made = []
         try:
-            for labels, ends in rounds(cellar, live=live, most=MOST_LISTED):
-                every.append((labels, ends))
-                self.tally.labels += len(labels)
+            for each in rounds(cellar, live=live, most=MOST_LISTED):
+                every.append(each)
+                self.tally.labels += len(each.labels)
         except TooManyError:
             return least
         self._simulate_all(tables, every)
@@ -215,18 +244,22 @@ class MixedFinder:
 
     def _try_best(self, tables: Tables, made: Made) -> None:
         """The most promising pipelines of a pass, for a time to beat."""
-        bounds = np.concatenate([ends.bound_s for _, ends in made] or [np.zeros(0)])
+        bounds = np.concatenate([each.ends.bound_s for each in made] or [np.zeros(0)])
         if not len(bounds):
             return
         limit = np.sort(bounds)[:ENOUGH][-1]
-        some = [(labels, _of(ends, np.flatnonzero(ends.bound_s <= limit))) for labels, ends in made]
+        some = [
+            replace(each, ends=each.ends.take(np.flatnonzero(each.ends.bound_s <= limit)))
+            for each in made
+        ]
         self._simulate_all(tables, some)
 
     def _simulate_all(self, tables: Tables, made: Made) -> None:
         """By bound, until none beats the best."""
-        depth = np.concatenate([np.full(len(ends.parent), at) for at, (_, ends) in enumerate(made)])
-        row = np.concatenate([np.arange(len(ends.parent)) for _, ends in made])
-        bound = np.concatenate([ends.bound_s for _, ends in made])
+        sizes = [len(each.ends.parent) for each in made]
+        depth = np.repeat(np.arange(len(made)), sizes)
+        row = np.concatenate([np.arange(size) for size in sizes])
+        bound = np.concatenate([each.ends.bound_s for each in made])
         self.tally.listed += len(bound)
         order = np.argsort(bound, kind="stable")
         for start in range(0, len(order), BATCH):
@@ -261,33 +294,30 @@ class MixedFinder:
             self.limit_s = min(self.limit_s, float(steps[best]))
 
 
-def _of(ends: Ends, rows: Ints) -> Ends:
-    return Ends(ends.parent[rows], ends.kind[rows], ends.bound_s[rows])
-
-
 def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Ints) -> Plans:
     """Pipelines as a table of plans: `row` of the ends of round `depth`. A slot per stage."""
     most = int(depth.max()) + 2
-    names = ("gpu", "stages", "layers", "tp", "recompute", "recompute_layers")
+    names = ("gpu", "stages", "layers", "recompute", "recompute_layers")
     slots = {name: np.zeros((most, len(row)), np.int64) for name in names}
-    slots["tp"] += 1
+    slots |= {name: np.ones((most, len(row)), np.int64) for name in DEGREES}
     slots["recompute_modules"] = np.full_like(slots["gpu"], tables.cell.recompute.module_bits)
-    kind, size, parent = (np.zeros(len(row), np.int64) for _ in range(3))
+    kind, size, load, parent = (np.zeros(len(row), np.int64) for _ in range(4))
+    above = np.zeros(len(row), np.int64)  # layers of the stages above
     for at in range(most - 2, -2, -1):  # the round whose labels a stage is put on; -1: the last
         starts, goes_on = depth == at, depth > at
         if starts.any():
-            labels, ends = made[at]
+            labels, ends = made[at].labels, made[at].ends
             parent[starts], kind[starts] = ends.parent[row[starts]], ends.kind[row[starts]]
             size[starts] = labels.left[parent[starts]]
         if goes_on.any():
-            labels = made[at + 1][0]
-            kind[goes_on], size[goes_on] = (
-                labels.kind[parent[goes_on]],
-                labels.layers[parent[goes_on]],
-            )
-            parent[goes_on] = labels.parent[parent[goes_on]]
+            labels = made[at + 1].labels
+            here = parent[goes_on]
+            kind[goes_on], size[goes_on] = labels.kind[here], labels.layers[here]
+            parent[goes_on] = labels.parent[here]
         here = np.flatnonzero(depth >= at)
-        _place(slots, tables, here, depth[here] - at, kind[here], size[here], at)
+        load[here] = tables.loads.at[above[here] + size[here], size[here]]
+        _place(slots, tables, here, depth[here] - at, kind[here], size[here], load[here], at)
+        above[here] += size[here]
     slots["recompute_modules"] *= slots["stages"]
     tensor = slots["tp"].max(axis=0) > 1
     which = np.zeros(len(row), np.int64)
@@ -295,13 +325,19 @@ def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Int
 
 
 def _place(
-    slots: dict[str, Ints], tables: Tables, here: Ints, slot: Ints, kind: Ints, size: Ints, at: int
+    slots: dict[str, Ints],
+    tables: Tables,
+    here: Ints,
+    slot: Ints,
+    kind: Ints,
+    size: Ints,
+    load: Ints,
+    at: int,
 ) -> None:
     """Writes one stage of each of these plans: the one that is `at + 2` from the end."""
     flying = min(tables.cell.micro_batches, at + 2)
-    pools = np.array([each.pool for each in tables.kinds])
-    tps = np.array([each.tp for each in tables.kinds])
-    slots["gpu"][slot, here], slots["tp"][slot, here] = pools[kind], tps[kind]
+    for name, column in kind_columns(tables.kinds).items():
+        slots[name][slot, here] = column[kind]
     slots["stages"][slot, here], slots["layers"][slot, here] = 1, size
     inside = tables.at(LAST if at < 0 else INSIDE, flying)
     first = tables.at(FIRST, flying)
@@ -309,5 +345,4 @@ def _place(
         ("recompute", inside.mode, first.mode),
         ("recompute_layers", inside.layers, first.layers),
     ):
-        value = np.where(slot == 0, upper[kind, size], lower[kind, size])
-        slots[name][slot, here] = value
+        slots[name][slot, here] = np.where(slot == 0, upper[kind, load], lower[kind, load])

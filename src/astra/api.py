@@ -120,6 +120,8 @@ def plan(
         margin=_margin(margin),
         fold=fold,
     )
+    if not several and "mesh_dp" in wanted.space.chosen:
+        raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
     said = {"set": list(settings), "rules": None if rules is None else str(rules)}
     request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
     if objective == "gpus":

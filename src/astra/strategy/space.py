@@ -140,8 +140,7 @@ DIMENSIONS = (
     Dimension(
         "mesh_dp",
         "searched",
-        "over several GPU types, whether each has a dp, micro-batch and ep of its own: true and "
-        "with it all plans that have one for all; false: those alone",
+        "over several GPU types, each has a dp, micro-batch and ep of its own; false: one for all",
         lambda _: (True,),
     ),
     Dimension("rank_order", "asked", "tp-cp-ep-dp-pp, the runtime's default"),

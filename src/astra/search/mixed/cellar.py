@@ -282,7 +282,8 @@ class Cellar:
         times = chosen.forward_s[kind, load], chosen.backward_s[kind, load]
         link = 2 * tables.link_s[kind, labels.kind[row]]
         stay = self.stay_s[FIRST, kind, load]
-        value, _, ends = self._view_s(labels, row, link, (*times, stay), depth)
+        value, through, ends = self._view_s(labels, row, link, (*times, stay), depth)
+        up = through - labels.below_s[row]
         opening = tables.opening_s[FIRST, kind, load]
         gpus = labels.gpus[row] + self.stage_gpus[kind]
         rest = opening + tables.after_s[FIRST, kind, load]
@@ -292,4 +293,5 @@ class Cellar:
         if self.cap is not None:
             low &= gpus <= self.cap
         rows = np.flatnonzero(low)
-        return Ends(row[rows].astype(np.int32), kind[rows].astype(np.int32), bound[rows])
+        whole = row[rows].astype(np.int32), kind[rows].astype(np.int32)
+        return Ends(*whole, up[rows], bound[rows])

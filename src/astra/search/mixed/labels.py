@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from astra.strategy.plans import Flags, Floats
 
-Rows = NDArray[np.intp]
+Rows = NDArray[np.integer[Any]]
 Small = NDArray[np.int32]
 
 
@@ -50,10 +50,11 @@ class Ends:
 
     parent: Small
     kind: Small
+    up_s: Floats  # of the first stage and the links to it
     bound_s: Floats
 
     def take(self, rows: Rows) -> "Ends":
-        return Ends(self.parent[rows], self.kind[rows], self.bound_s[rows])
+        return Ends(self.parent[rows], self.kind[rows], self.up_s[rows], self.bound_s[rows])
 
 
 @dataclass(frozen=True, slots=True)

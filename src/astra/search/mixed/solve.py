@@ -10,12 +10,12 @@ from astra.memory.stage import memory_of
 from astra.model.kinds import layer_kinds
 from astra.search.bulk import filled_fraction
 from astra.search.mixed.cellar import Cellar, Limits
-from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
+from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
 from astra.search.mixed.columns import DEGREES, kind_columns, plans_table
 from astra.search.mixed.labels import Round
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
 from astra.search.mixed.pricing import Pricer, stage_tables
-from astra.search.mixed.rounds import TooManyError, Trace, live_states, rounds
+from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
 from astra.search.mixed.speed import layer_seconds, speed_bounds_s
 from astra.search.mixed.tables import Tables
 from astra.search.step import step_s
@@ -29,12 +29,15 @@ from astra.timing.stage import stage_base, stage_times
 BEAM = 400  # labels a round of the first try
 RISE = 1.15  # of the time that a first plan is looked for under
 MOST_TURNS = 24  # limits that a first plan is looked for under
-TIGHT = 2  # of them, before it is asked which cells can hold the model
-SCOUTED = 8  # cells that the first try looks at together
+TIGHT = 4  # of them, before it is asked which cells can hold the model
+SCOUTED = 12  # cells that the first try looks at
 ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
-MOST_BOUNDED = 400_000  # labels of a round with dominance
+MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
+EXACT = 100  # times as many where the proof is asked for
+HALVINGS = 5  # tries to list all pipelines below some bound
+WORTH = 0.99  # of the best step: a lower one is worth another pass
 TOGETHER = 64  # cells whose tables are priced at once
 
 Made = list[Round]
@@ -68,14 +71,23 @@ class MixedFinder:
     """One search over cells; keeps the best plan of each cell it met."""
 
     def __init__(
-        self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, limit_s: float
+        self,
+        space: Space,
+        rules: Sequence[Rule],
+        stack: Stack,
+        margin: float,
+        limit_s: float,
+        exact: bool = False,
     ) -> None:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
         self.question, self.task = space.question, space.question.task
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
+        self.most_bounded = MOST_BOUNDED * (EXACT if exact else 1)
+        self.most_listed = MOST_LISTED * (EXACT if exact else 1)
         self.found: dict[Cell, Found] = {}
-        self.layer_s: dict[Cell, Floats] = {}  # least of any layer, (kind,)
+        self.layer_s: dict[Cell, dict[Kind, float]] = {}  # least of any layer
+        self.kept: dict[Cell, Tables] = {}  # of the first try
         model = self.task.model
         self.loads = loads_of(model)
         self.weights = self.loads.weights(None)
@@ -96,12 +108,12 @@ class MixedFinder:
         if cells:
             seconds = layer_seconds(self.space, cells, self.stack, self.book)
             self.layer_s = {
-                c: own.min(axis=0) for (c, _), (own, _) in zip(cells, seconds, strict=True)
+                cell: dict(zip(kinds, own.whole_s.min(axis=0).tolist(), strict=True))
+                for (cell, kinds), own in zip(cells, seconds, strict=True)
             }
             if not self.loads.alike:
-                self.weights = self.loads.weights(
-                    np.mean([own.mean(axis=1) for own, _ in seconds], axis=0)
-                )
+                each = [own.whole_s.mean(axis=1) for own in seconds]
+                self.weights = self.loads.weights(np.mean(each, axis=0))
             counts = layer_kinds(self.task.model).counts
             speeds = speed_bounds_s(cells, seconds, counts)
             order = np.argsort(speeds, kind="stable")
@@ -124,9 +136,11 @@ class MixedFinder:
             if turn == TIGHT:
                 rows = self._roomy(cells)
                 cells, speeds = [cells[row] for row in rows], speeds[rows]
-            rows = np.flatnonzero(speeds < goal)[: 4 * SCOUTED]
-            for tables in self._tables([cells[row] for row in rows], goal):
+            some = _various(cells, np.flatnonzero(speeds < goal))
+            self.kept = {}
+            for tables in self._tables([cells[row] for row in some], goal):
                 self._scout(tables, min(goal, self.limit_s))
+                self.kept[tables.cell] = tables
             if self.found or goal >= self.limit_s or not len(cells):
                 break
             goal, rise = goal * rise, rise * RISE
@@ -153,20 +167,28 @@ class MixedFinder:
     def _tables(self, cells: list[Legal], limit_s: float) -> Iterator[Tables]:
         """Tables for no more layers a stage than the limit allows, of some cells at a time."""
         for start in range(0, len(cells), TOGETHER):
-            some = cells[start : start + TOGETHER]
-            mosts = self._most_layers(some, min(limit_s, self.limit_s))
-            items = [(cell, kinds, most) for (cell, kinds), most in zip(some, mosts, strict=True)]
-            items = [item for item in items if item[2].any()]
+            some: list[Legal] = []
+            most: dict[Cell, Ints] = {}  # cells that differ in recompute are priced together
+            for cell, kinds in cells[start : start + TOGETHER]:
+                if cell in self.kept:
+                    yield self.kept.pop(cell)
+                    continue
+                some.append((cell, kinds))
+                own, cut = self._most_layers(cell, kinds, min(limit_s, self.limit_s)), cut_of(cell)
+                most[cut] = np.maximum(most.get(cut, 0), own)
+            items = []
+            for cell, kinds in some:
+                rows = np.flatnonzero(most[cut_of(cell)])
+                if len(rows):
+                    items.append((cell, [kinds[r] for r in rows], most[cut_of(cell)][rows]))
             if items:
                 yield from stage_tables(self.pricer, items)
 
-    def _most_layers(self, cells: list[Legal], limit_s: float) -> list[Ints]:
+    def _most_layers(self, cell: Cell, kinds: list[Kind], limit_s: float) -> Ints:
         """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
-        layers, found = self.task.model.layers, []
-        for cell, _ in cells:
-            most = limit_s / (cell.micro_batches * self.layer_s[cell])
-            found.append(np.minimum(np.floor(most), layers - 1).astype(np.int64))
-        return found
+        seconds = np.array([self.layer_s[cell][kind] for kind in kinds])
+        most = np.floor(limit_s / (cell.micro_batches * seconds))
+        return np.minimum(most, self.loads.layers - 1).astype(np.int64)
 
     def _scout(self, tables: Tables, limit_s: float) -> None:
         made: Made = []
@@ -176,7 +198,11 @@ class MixedFinder:
         self._try_best(tables, made)
 
     def _all(self, cells: list[Legal], speeds: Floats) -> None:
-        """Every cell, the most promising first, until none can be faster."""
+        """Every cell, the most promising first, until none can be faster.
+
+        Those that are too much at first come again at the end, when a shorter step is known.
+        """
+        again: list[Legal] = []
         for start in range(0, len(cells), TOGETHER):
             some = [
                 cells[row]
@@ -187,60 +213,81 @@ class MixedFinder:
                 break
             self.tally.closed += len(some)
             for tables in self._tables(some, self.limit_s):
-                self._solve(tables)
+                if not self._solve(tables, last=False):
+                    again.append((tables.cell, tables.kinds))
         self.tally.closed = self.tally.cells - self.tally.closed
+        for cell in again:
+            for tables in self._tables([cell], self.limit_s):
+                self._solve(tables, last=True)
 
-    def _solve(self, tables: Tables) -> None:
-        """One cell; with finer tables where it is too much with the coarse ones."""
-        if self._tried(tables) is None:
-            return
-        most = self._most_layers([(tables.cell, tables.kinds)], self.limit_s)[0]
-        if not most.any():
-            return
-        item = (tables.cell, tables.kinds, most)
-        (fine,) = stage_tables(self.pricer, [item], fine=True)
-        open_s = self._tried(fine)
-        if open_s is not None:
-            self._left_open(open_s)
+    def _solve(self, tables: Tables, last: bool) -> bool:
+        """One cell: bounds with dominance, then all that is below the best, simulated.
 
-    def _tried(self, tables: Tables) -> float | None:
-        """Bounds with dominance, then all that is below the best; the least bound if left open."""
+        False where that is too much; the last time it is then told what was left open.
+        """
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []
             traces: list[Trace] = []
             try:
-                for each in rounds(cellar, traces=traces, most=MOST_BOUNDED):
+                for each in rounds(cellar, traces=traces, most=self.most_bounded):
                     made.append(each)
                     self.tally.labels += len(each.labels)
             except TooManyError as stop:
                 self._scout(tables, self.limit_s)
-                return stop.bound_s
+                if self.limit_s < before:
+                    continue
+                if last:
+                    self._left_open(stop.bound_s)
+                return False
             if not any(len(each.ends.parent) for each in made):
-                return None
+                return True
             self._try_best(tables, made)
-            if self.limit_s >= before:
+            if self.limit_s > before * WORTH:
                 break
-        return self._list(tables, cellar, made, traces)
+        live = live_states(cellar, made, traces, self.limit_s)
+        if self._listed(tables, live, self.limit_s):
+            return True
+        if last:
+            self._list(tables, cellar, made, traces)
+        return False
 
     def _left_open(self, bound_s: float) -> None:
         self.tally.open_s = min(self.tally.open_s, bound_s)
 
-    def _list(
-        self, tables: Tables, cellar: Cellar, made: Made, traces: list[Trace]
-    ) -> float | None:
-        """Every pipeline of the cell whose bound is below the best, simulated."""
-        live = live_states(cellar, made, traces, self.limit_s)
-        least = min(float(each.ends.bound_s.min(initial=np.inf)) for each in made)
+    def _list(self, tables: Tables, cellar: Cellar, made: Made, traces: list[Trace]) -> None:
+        """Every pipeline below the best with finer tables; where they are too many, all below a
+        bound that is as high as can be.
+        """
+        most = self._most_layers(tables.cell, tables.kinds, self.limit_s)
+        if not most.any():
+            return
+        item = (tables.cell, tables.kinds, most)
+        (fine,) = stage_tables(self.pricer, [item], fine=True)
+        low = min(float(each.ends.bound_s.min(initial=np.inf)) for each in made)
+        high = goal = self.limit_s
+        for _ in range(HALVINGS):
+            if self._listed(fine, live_states(cellar, made, traces, goal), goal):
+                low = goal
+            else:
+                high = goal
+            if low >= self.limit_s:
+                return
+            goal = min((low + high) / 2, self.limit_s)
+        self._left_open(low)
+
+    def _listed(self, tables: Tables, live: list[Live], limit_s: float) -> bool:
+        """Whether all pipelines with a bound below this could be simulated."""
         every: Made = []
+        cellar = Cellar(tables, self.limits, limit_s)
         try:
-            for each in rounds(cellar, live=live, most=MOST_LISTED):
+            for each in listing(cellar, live, self.most_listed):
                 every.append(each)
                 self.tally.labels += len(each.labels)
         except TooManyError:
-            return least
+            return False
         self._simulate_all(tables, every)
-        return None
+        return True
 
     def _try_best(self, tables: Tables, made: Made) -> None:
         """The most promising pipelines of a pass, for a time to beat."""
@@ -292,6 +339,15 @@ class MixedFinder:
         if steps[best] < known_s:
             self.found[cell] = Found(float(steps[best]), cell, plans.take([best]))
             self.limit_s = min(self.limit_s, float(steps[best]))
+
+
+def _various(cells: list[Legal], rows: Ints) -> list[int]:
+    """The first few of these cells, no two of which differ in recompute, sharding or cp alone."""
+    first: dict[object, int] = {}
+    for row in rows.tolist():
+        cell = cells[row][0]
+        first.setdefault((cell.samples, cell.overlap_tp, cell.alike), row)
+    return list(first.values())[:SCOUTED]
 
 
 def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Ints) -> Plans:

@@ -1,13 +1,14 @@
 """How fast a cell can be at best, before any of its stages is priced."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.search.mixed.cells import Cell, Kind, cut_of
 from astra.search.mixed.columns import one_stage
-from astra.strategy.plans import Floats
+from astra.strategy.plans import Floats, Ints
 from astra.strategy.space import Space
 from astra.strategy.view import cuts_of
 from astra.timing.layer import LayerBook, layers_of
@@ -15,13 +16,19 @@ from astra.timing.layer import LayerBook, layers_of
 Legal = tuple[Cell, list[Kind]]
 
 
+@dataclass(frozen=True, slots=True)
+class LayerSeconds:
+    """Of the kinds of one cell, for one micro-batch; recompute of modules is part of them."""
+
+    whole_s: Floats  # (layer kind, kind) both ways
+    forward_s: Floats
+    head_s: Floats  # (kind,) of the last stage, both ways
+
+
 def layer_seconds(
     space: Space, cells: Sequence[Legal], stack: Stack, book: LayerBook
-) -> list[tuple[Floats, Floats]]:
-    """Least seconds of a layer and micro-batch, both ways and forward. (layer kind, kind) per cell
-
-    Recompute of modules is part of them.
-    """
+) -> list[LayerSeconds]:
+    """What every kind takes at least."""
     question = space.question
     cuts = {cut_of(cell): kinds for cell, kinds in cells}
     sizes = [len(kinds) for kinds in cuts.values()]
@@ -40,14 +47,13 @@ def layer_seconds(
             parts += [time.expert_backward_s, *(time.module_s[m] for m in cell.recompute.modules)]
             whole.append(down + sum(part[0, 0, here] for part in parts))
             forward.append(down)
-        found.append((np.array(whole), np.array(forward)))
+        head = (layers.head.forward_s + layers.head.backward_s)[0, 0, here]
+        found.append(LayerSeconds(np.array(whole), np.array(forward), head))
     return found
 
 
 def speed_bounds_s(
-    cells: Sequence[Legal],
-    layer_s: Sequence[tuple[Floats, Floats]],
-    counts: tuple[int, ...],
+    cells: Sequence[Legal], layer_s: Sequence[LayerSeconds], counts: tuple[int, ...]
 ) -> Floats:
     """No plan of a cell is faster. (cell,) [s]
 
@@ -56,7 +62,8 @@ def speed_bounds_s(
 
         T >= S + (K - 1) t - q f,   so   t <= (T - S) / D,   D = K - 1 - q max(f / t).
 
-    Of p stages m are as slow as that and the others have a layer at least:
+    Of p stages m are as slow as that and the others have a layer at least; the head counts as
+    layers:
 
         T >= (D + m) (L - (p - m)) / (sum of the m fastest paces) + (p - m) (least seconds)
 
@@ -64,21 +71,21 @@ def speed_bounds_s(
     seconds of those above it:  T >= L / sum over k of  (1 / K) (1 - 1 / K)^k / (seconds of a layer)
     """
     found = np.zeros(len(cells))
-    for row, ((cell, kinds), (seconds, forward)) in enumerate(zip(cells, layer_s, strict=True)):
-        found[row] = _bound_s(cell, kinds, seconds, forward, np.array(counts))
+    for row, ((cell, kinds), seconds) in enumerate(zip(cells, layer_s, strict=True)):
+        found[row] = _bound_s(cell, kinds, seconds, np.array(counts))
     return found
 
 
-def _bound_s(
-    cell: Cell, kinds: list[Kind], seconds: Floats, forward: Floats, counts: Floats
-) -> float:
+def _bound_s(cell: Cell, kinds: list[Kind], times: LayerSeconds, counts: Ints) -> float:
+    seconds, forward = times.whole_s, times.forward_s
     mean = seconds.mean(axis=1)
     weight = mean * counts.sum() / (mean * counts).sum()
     pace = (seconds / weight[:, np.newaxis]).min(axis=0)  # of a mean layer, (kind,)
     stages = _fastest(kinds, pace, int(counts.sum()))
     if not len(stages):
         return np.inf
-    total, count = float(counts.sum()), cell.micro_batches
+    head = float((times.head_s / pace).min())  # as so many layers
+    total, count = float(counts.sum()) + head, cell.micro_batches
     share = float((forward / seconds).max())
     speeds, least = np.cumsum(stages), float(weight.min())
     most = len(stages)

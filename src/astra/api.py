@@ -82,12 +82,14 @@ def plan(
     objective: str = "time",
     min_tokens_per_s: float = 0.0,
     fold: bool = True,
+    exact: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> "Answer":
     """The best plans, proven: no plan of the space has a shorter simulated step.
 
     Over several GPU types the best pipeline that mixes them is searched too (`mixed` of the
-    answer tells what it is worth); the runtime is then flagscale, else megatron.
+    answer tells what it is worth); the runtime is then flagscale, else megatron. Where that is
+    too much to prove, the answer says by how much it may miss; `exact` goes on instead.
     `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
     your own. Plans that differ only in chunks, splits and recompute are folded into the best of
     them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
@@ -103,7 +105,7 @@ def plan(
     shape = _model(model)
     machines, notes = _cluster(gpus, cluster)
     several = len(machines.pools) > 1
-    _check_goal(objective, use_all, min_tokens_per_s, several)
+    _check_goal(objective, use_all, min_tokens_per_s)
     notes = (*notes, *_too_long(shape, seq_len))
     chosen: Runtime = runtime or ("flagscale" if several else "megatron")
     if max_gpus is not None:
@@ -119,26 +121,27 @@ def plan(
         top=top,
         margin=_margin(margin),
         fold=fold,
+        exact=exact,
     )
     if not several and "mesh_dp" in wanted.space.chosen:
         raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
     said = {"set": list(settings), "rules": None if rules is None else str(rules)}
     request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
-    if objective == "gpus":
+    if objective == "gpus" and not several:
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
     if several:
-        from astra.search.mixed.answer import answer_mixed
+        from astra.search.mixed.answer import answer_mixed, fewest_mixed
 
+        if objective == "gpus":
+            return fewest_mixed(wanted, request, min_tokens_per_s, progress)
         return answer_mixed(wanted, request, progress)
     return answer(wanted, request, progress)
 
 
-def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float, several: bool) -> None:
+def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float) -> None:
     """Goals that contradict each other, or that are not known."""
     if objective not in ("time", "gpus"):
         raise InputError(f"objective {objective!r}: use time or gpus.")
-    if objective == "gpus" and several:
-        raise InputError("--objective gpus: the fewest GPUs are searched on one GPU type so far.")
     if objective == "gpus" and use_all:
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
     if min_tokens_per_s and objective != "gpus":

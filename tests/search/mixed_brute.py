@@ -17,7 +17,7 @@ from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
 from astra.search.step import step_s
-from astra.strategy.plan import Pipeline, Plan, Segment
+from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import Task, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, divisors, parse_set
@@ -34,11 +34,17 @@ SEVERAL = ("deepseek-v2-lite", "gpt-oss-20b", "mixtral-8x7b")  # layers of sever
 
 
 def random_space(
-    seed: int, tied: bool = False, meshes: bool = False, experts: bool = False
+    seed: int,
+    tied: bool = False,
+    meshes: bool = False,
+    experts: bool = False,
+    use_all: bool = False,
+    megatron: bool = False,
 ) -> Space:
     """A small question: two or three types, a few layers, memory that binds or does not.
 
-    `meshes`: several dp and micro-batches to choose from, for each type its own.
+    `meshes`: several dp and micro-batches to choose from, for each type its own. `megatron`: one
+    cut for all stages, nothing recomputed.
     """
     dice = random.Random(seed)
     types = dice.choice((2, 2, 3))
@@ -60,7 +66,8 @@ def random_space(
         pools.append(Pool(gpu=gpu, count=dice.choice((1, 2, 2, 4))))
     pools.sort(key=lambda pool: pool.gpu.name)
     cluster = Cluster(name="some", pools=tuple(pools))
-    task = Task(model=model, cluster=cluster, runtime="flagscale")
+    runtime: Runtime = "megatron" if megatron else "flagscale"
+    task = Task(model=model, cluster=cluster, runtime=runtime)
     dp, size = dice.choice((1, 1, 2)), dice.choice((1, 2, 4))
     batch = dp * size * dice.choice((1, 3, 8, 24, 24))
     tps = dice.choice(("1", "1,2"))
@@ -70,7 +77,10 @@ def random_space(
         batch = 4 * size * dice.choice((1, 3, 6))
     if experts:
         texts += [f"ep={dice.choice(('1,2', '1', '2'))}", "etp=1"]
-    return Space(Question(task, batch, dice.choice((2048, 8192))), parse_set(texts))
+    if megatron:
+        texts += ["recompute=none"]
+    question = Question(task, batch, dice.choice((2048, 8192)), use_all=use_all)
+    return Space(question, parse_set(texts))
 
 
 def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
@@ -119,7 +129,12 @@ def _of_cuts(
     ]
     for stages in product(*counts):
         total = sum(stages)
-        if 2 <= total <= model.layers:
+        whole = all(
+            n * tp * dp == allowed_counts(pool)[-1]
+            for pool, (tp, dp, _), n in zip(order, cuts, stages, strict=True)
+        )
+        everything = whole and len(order) == len(space.question.task.cluster.pools)
+        if 2 <= total <= model.layers and (everything or not space.question.use_all):
             for layers in _splits(model.layers, total):
                 yield _plan(space, order, cuts, stages, layers, samples)
 
@@ -171,7 +186,7 @@ def _plan(
     return Plan(
         model=question.task.model,
         cluster=question.task.cluster,
-        runtime="flagscale",
+        runtime=question.task.runtime,
         pipelines=(pipeline,),
         micro_batch=samples // dp,
         ep=cuts[0][2],
@@ -202,6 +217,8 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     overfull = _overfull(plans, stack)
     fitting = [plan for plan, full in zip(plans, overfull, strict=True) if not full.any()]
     best = _least(fitting, stack)
+    if plans[0].runtime == "megatron":
+        return best
     for plan, full in zip(plans, overfull, strict=True):
         if full.any():
             best = min(best, _least(list(_recomputed(plan, full)), stack))
@@ -219,7 +236,7 @@ def _overfull(plans: list[Plan], stack: Stack) -> np.ndarray:
 
 
 def _task(plan: Plan) -> Task:
-    return Task(model=plan.model, cluster=plan.cluster, runtime="flagscale", stack=plan.stack)
+    return Task(model=plan.model, cluster=plan.cluster, runtime=plan.runtime, stack=plan.stack)
 
 
 def _recomputed(plan: Plan, full: np.ndarray) -> Iterator[Plan]:
@@ -252,7 +269,7 @@ def _least(plans: list[Plan], stack: Stack) -> float:
     for start in range(0, len(plans), MANY):
         table = plans_of(plans[start : start + MANY])
         task = _task(plans[0])
-        table = table.take(judge(table, task, rules_for("flagscale")).allowed)
+        table = table.take(judge(table, task, rules_for(task.runtime)).allowed)
         if not len(table):
             continue
         view = view_of(table, task, every_stage=True)

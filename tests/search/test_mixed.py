@@ -9,7 +9,9 @@ import pytest
 from tests.search.mixed_brute import MARGIN, best_step_s, random_space
 
 import astra
-from astra.hardware.cluster import Cluster
+from astra.errors import InputError
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.search.mixed.cells import Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
@@ -40,8 +42,9 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
     for seed in seeds:
         space = random_space(seed, **options)
         only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
-        finder = MixedFinder(space, RULES, stack, MARGIN, np.inf)
-        best = finder.run(RULES, only)
+        rules = rules_for(space.question.task.runtime)
+        finder = MixedFinder(space, rules, stack, MARGIN, np.inf)
+        best = finder.run(rules, only)
         wanted, _ = best_step_s(space, stack)
         got = best[0].step_s if best else np.inf
         assert got == pytest.approx(wanted, rel=1e-9) or (got == wanted), seed
@@ -88,6 +91,18 @@ def test_layers_of_several_kinds_on_many_pools(start: int) -> None:
 @pytest.mark.parametrize("start", range(504, 564, 20))
 def test_own_dp_on_many_pools(start: int) -> None:
     assert check_against_brute_force(range(start, start + 20), meshes=True) >= 4
+
+
+@pytest.mark.slow
+def test_all_gpus_are_used_as_by_brute_force() -> None:
+    check_against_brute_force(range(700, 720), use_all=True)
+    check_against_brute_force(range(720, 728), use_all=True, meshes=True)
+
+
+@pytest.mark.slow
+def test_one_cut_for_megatron_is_as_good_as_brute_force() -> None:
+    assert check_against_brute_force(range(800, 820), megatron=True) >= 4
+    check_against_brute_force(range(820, 830), megatron=True, meshes=True)
 
 
 @pytest.mark.slow
@@ -202,7 +217,7 @@ def test_a_mixed_answer_is_never_slower_than_any_type_alone_and_says_what_it_is_
 def test_a_type_that_cannot_hold_a_layer_is_left_out_with_a_note() -> None:
     answer = astra.plan("llama-3.1-405b", gpus="h100:512,t4:1", global_batch=512, seq_len=4096)
     assert answer.mixed is not None and answer.best is not None
-    assert any("T4" in note and "left out" in note for note in answer.mixed.left_out)
+    assert answer.mixed.left_out == ("T4 is left out: it has no bf16",)
     assert set(answer.best.gpus) == {"H100-80GB-SXM"}
 
 
@@ -216,3 +231,64 @@ def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
     answer = astra.plan("llama-3.1-405b", gpus="h100:8,a100-80g:8", **SMALL)
     assert answer.best is None and answer.nothing_fits is not None
     assert "no mixed plan fits" in answer.nothing_fits.binding
+
+
+def test_the_answer_for_megatron_has_one_cut_and_is_no_faster() -> None:
+    pools = "h100:8,a100-80g:16"
+    one = astra.plan("llama-3-8b", gpus=pools, runtime="megatron", **SMALL)
+    free = astra.plan("llama-3-8b", gpus=pools, **SMALL)
+    assert one.best is not None and free.best is not None
+    (pipeline,) = one.best.plan.pipelines
+    assert len({(s.tp, s.dp, s.micro_batch, s.recompute) for s in pipeline.segments}) == 1
+    assert one.best.plan.runtime == "megatron" and not broken_rules(one.best.plan)
+    assert free.best.step_s <= one.best.step_s * (1 + 1e-12)
+
+
+def test_the_fewest_gpus_of_all_types_reach_a_throughput() -> None:
+    pools = "h100:8,a100-80g:8"
+    found = astra.plan("llama-3-8b", gpus=pools, objective="gpus", min_tokens_per_s=60_000, **SMALL)
+    assert found.best is not None and found.best.tokens_per_s >= 60_000
+    total = sum(found.best.gpus.values())
+    less = astra.plan("llama-3-8b", gpus=pools, max_gpus=total - 1, **SMALL)
+    assert less.best is not None and less.best.tokens_per_s < 60_000
+
+
+def test_a_type_under_two_names_is_its_sum() -> None:
+    gpu = find_gpu("h100")[0]
+    twin = msgspec.structs.replace(gpu, name="mine", aliases=())
+    pools = (Pool(gpu=gpu, count=8), Pool(gpu=twin, count=8))
+    twins = astra.plan("llama-3-8b", cluster=Cluster(name="some", pools=pools), **SMALL)
+    whole = astra.plan("llama-3-8b", gpus="h100:16", **SMALL)
+    assert twins.best is not None and whole.best is not None
+    assert twins.best.step_s == whole.best.step_s
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("h100:8,h100:8", "given twice"),
+        ("h100:8,a100-80g:0", "no GPUs at all"),
+    ],
+)
+def test_bad_pools_are_told_in_words(gpus: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        astra.plan("llama-3-8b", gpus=gpus, **SMALL)
+
+
+def test_runtimes_and_settings_that_are_not_searched_are_told() -> None:
+    with pytest.raises(InputError, match="flagscale and megatron"):
+        astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", runtime="fsdp", **SMALL)
+    with pytest.raises(InputError, match="vpp"):
+        astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", settings=["vpp=2"], **SMALL)
+    with pytest.raises(InputError, match="mesh_dp"):
+        astra.plan("llama-3-8b", gpus="h100:8", settings=["mesh_dp=false"], **SMALL)
+
+
+def test_one_dp_for_all_is_no_faster_than_one_for_each() -> None:
+    pools = "h100:16,a100-80g:16"
+    one = astra.plan("llama-3-8b", gpus=pools, settings=["mesh_dp=false"], **SMALL)
+    own = astra.plan("llama-3-8b", gpus=pools, **SMALL)
+    assert one.best is not None and own.best is not None
+    assert own.best.step_s <= one.best.step_s * (1 + 1e-12)
+    (pipeline,) = one.best.plan.pipelines
+    assert len({segment.dp for segment in pipeline.segments}) == 1

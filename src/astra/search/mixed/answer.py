@@ -18,6 +18,7 @@ from astra.search.answer import (
     Search,
     Wanted,
     nothing_fits,
+    reaching,
     rules_of,
 )
 from astra.search.find import Best, Finder, Progress
@@ -64,8 +65,9 @@ def answer_mixed(
     singles = {name: _alone(wanted, name, progress) for name in pools}
     own = [] if space.question.use_all else _plans(singles, wanted)
     limit = min((plan.step_s for plan in own), default=np.inf)
-    finder = MixedFinder(space, rules_of(wanted), wanted.stack, wanted.margin, limit)
-    found = finder.run(rules_for("flagscale")) if len(pools) > 1 else []
+    rules, built_in = rules_of(wanted), rules_for(space.question.task.runtime)
+    finder = MixedFinder(space, rules, wanted.stack, wanted.margin, limit, wanted.exact)
+    found = finder.run(built_in) if len(pools) > 1 else []
     task = wanted.space.question.task
     plans = [_whole(plan_at(each.plans, 0, space.question.task), task.cluster) for each in found]
     priced = sorted([*own, *price_many(plans, wanted.margin)], key=lambda each: each.step_s)
@@ -96,13 +98,43 @@ def answer_mixed(
     )
 
 
+def fewest_mixed(
+    wanted: Wanted, request: dict[str, object], tokens_per_s: float, progress: Progress | None
+) -> Answer:
+    """The best plans on the fewest GPUs of all types that fit, or that reach a throughput.
+
+    More GPUs never take longer, so the least total is found by halving.
+    """
+    best = answer_mixed(wanted, request, progress)
+
+    def used(found: Answer) -> int | None:
+        enough = [plan for plan in found.plans if plan.tokens_per_s >= tokens_per_s]
+        return min((sum(plan.gpus.values()) for plan in enough), default=None)
+
+    high, low = used(best), 0  # the most that is enough, and one that is not
+    while high is not None and high - low > 1:
+        middle = (low + high) // 2
+        found = answer_mixed(_capped(wanted, middle), request, progress)
+        now = used(found)
+        low, high = (low, now) if now is not None else (middle, high)
+    if high is not None:
+        best = answer_mixed(_capped(wanted, high), request, progress)
+    total = sum(pool.count for pool in wanted.space.question.task.cluster.pools)
+    return reaching(best, tokens_per_s, total)
+
+
+def _capped(wanted: Wanted, gpus: int) -> Wanted:
+    cluster = wanted.space.question.task.cluster
+    return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, max_gpus=gpus)))
+
+
 def _check(space: Space) -> None:
     """What the search over several types does not take, in words."""
     task = space.question.task
-    if task.runtime != "flagscale":
+    if task.runtime not in ("flagscale", "megatron"):
         raise InputError(
             f"--runtime {task.runtime}: over several GPU types plans are searched for flagscale "
-            "so far. Leave --runtime out, or give one type."
+            "and megatron. Leave --runtime out, or give one type."
         )
     for name in space.chosen:
         if name not in SEARCHED:
@@ -124,7 +156,7 @@ def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
     space = mixed_space(wanted.space)
     rules = rules_for(space.question.task.runtime)
     cells = [cell for cell in cells_of(space) if not cell.overlap_tp]
-    if "recompute" not in space.chosen:
+    if "recompute" not in space.chosen and space.question.task.runtime == "flagscale":
         cells = list(dict.fromkeys(cut_of(cell) for cell in cells))
     legal = legal_kinds(space, cells, rules)
     space, ruled_out = _without(space, {kind.pool for _, kinds in legal for kind in kinds}, _why)

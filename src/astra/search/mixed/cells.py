@@ -74,10 +74,15 @@ def cells_of(space: Space) -> list[Cell]:
     sharding = space.values("sharding") or ()
     own = space.chosen.get("mesh_dp", (True,))
     pairs = [(dp, size) for dp, size in product(dps, sizes) if batch % (dp * size) == 0]
-    meshes = [(dp * size, Alike()) for dp, size in pairs] if True in own else []
-    if False in own:
+    meshes: list[tuple[int, Alike]] = []
+    if question.task.runtime == "megatron":
+        for (dp, size), alike in product(pairs, _one_cut(space)):
+            meshes.append((dp * size, replace(alike, dp=dp)))
+    elif False in own:
         eps = space.values("ep") or ()
-        meshes += [(dp * size, Alike(dp=dp, ep=ep)) for (dp, size), ep in product(pairs, eps)]
+        meshes = [(dp * size, Alike(dp=dp, ep=ep)) for (dp, size), ep in product(pairs, eps)]
+    if question.task.runtime != "megatron" and True in own:
+        meshes += [(dp * size, Alike()) for dp, size in pairs]
     dims = product(
         dict.fromkeys(meshes),
         space.values("cp") or (),
@@ -96,17 +101,41 @@ def cells_of(space: Space) -> list[Cell]:
     return found
 
 
+def _one_cut(space: Space) -> list[Alike]:
+    """Megatron-LM: one tp, ep and etp for all stages."""
+    pools = space.question.task.cluster.pools
+    reach = [divisors(max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus)) for pool in pools]
+    tps = space.chosen.get("tp") or sorted({tp for each in reach for tp in each})
+    moe, found = space.question.task.model.moe is not None, []
+    for tp, ep in product(tps, space.values("ep") or ()):
+        etps = space.chosen.get("etp") or ((1, tp) if moe else (1,))
+        found += [Alike(tp=tp, ep=ep, etp=etp) for etp in dict.fromkeys(etps)]
+    return found
+
+
 def _modes(space: Space) -> list[Recompute]:
-    """Whole layers stage by stage, or one set of modules for all stages."""
+    """Whole layers stage by stage, or one set of modules for all stages.
+
+    Megatron-LM has one setting for all stages: then whole layers are all of them, or a number
+    of each stage that is a power of two.
+    """
     asked = space.chosen.get("recompute")
     if asked is not None:
         return [Recompute.parse(text) for text in asked]
-    return [PER_STAGE, *(Recompute("selective", 0, some) for some in module_sets(space.question))]
+    found = [PER_STAGE, *(Recompute("selective", 0, some) for some in module_sets(space.question))]
+    if space.question.task.runtime == "megatron":
+        layers, count = space.question.task.model.layers, 1
+        found.append(Recompute("full:uniform", 1, ()))
+        while count < layers:
+            found.append(Recompute("full:block", count, ()))
+            count *= 2
+    return found
 
 
 def by_stage(cell: Cell, space: Space) -> bool:
     """Whether stages choose for themselves how much they recompute."""
-    return cell.recompute == PER_STAGE and "recompute" not in space.chosen
+    own = space.question.task.runtime != "megatron" and "recompute" not in space.chosen
+    return own and cell.recompute == PER_STAGE
 
 
 def kinds_of(cell: Cell, space: Space, known: dict[tuple[int, int], list[Counts]]) -> list[Kind]:

@@ -55,10 +55,16 @@ class Live:
 
 
 def rounds(
-    cellar: Cellar, *, width: int | None = None, traces: list[Trace] | None = None, most: int
+    cellar: Cellar,
+    *,
+    width: int | None = None,
+    traces: list[Trace] | None = None,
+    dropped: list[float] | None = None,
+    most: int,
 ) -> Iterator[Round]:
     """Round after round, the labels that no other is as good as, and the pipelines that end on
-    them. `width`: a beam.
+    them. `width`: a beam; `dropped`: where there are too many, the rest is dropped and its least
+    bound told here.
     """
     labels, depth = cellar.last(), 1
     while len(labels):
@@ -70,7 +76,12 @@ def rounds(
             rows = _beam(labels, width)
             labels, open_, closed = labels.take(rows), open_[rows], closed[rows]
         if len(labels) > most:
-            raise TooManyError(float(labels.bound_s.min()))
+            if dropped is None:
+                raise TooManyError(float(labels.bound_s.min()))
+            order = np.argpartition(labels.bound_s, most)
+            dropped.append(float(labels.bound_s[order[most:]].min()))
+            rows = np.sort(order[:most])
+            labels, open_, closed = labels.take(rows), open_[rows], closed[rows]
         ends = cellar.ended(labels, open_, closed, depth)
         made = Round(labels, open_, closed, ends)
         yield made

@@ -35,6 +35,7 @@ ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
 MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
+MOST_WORK = 6_000_000  # labels of a round times kinds of stages
 EXACT = 100  # times as many where the proof is asked for
 HALVINGS = 5  # tries to list all pipelines below some bound
 WORTH = 0.99  # of the best step: a lower one is worth another pass
@@ -84,6 +85,7 @@ class MixedFinder:
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.most_bounded = MOST_BOUNDED * (EXACT if exact else 1)
+        self.most_work = MOST_WORK * (EXACT if exact else 1)
         self.most_listed = MOST_LISTED * (EXACT if exact else 1)
         self.found: dict[Cell, Found] = {}
         self.layer_s: dict[Cell, dict[Kind, float]] = {}  # least of any layer
@@ -141,6 +143,8 @@ class MixedFinder:
             for tables in self._tables([cells[row] for row in some], goal):
                 self._scout(tables, min(goal, self.limit_s))
                 self.kept[tables.cell] = tables
+            if self.limit_s > goal:  # they hold no stages for so long a step
+                self.kept = {}
             if self.found or goal >= self.limit_s or not len(cells):
                 break
             goal, rise = goal * rise, rise * RISE
@@ -225,20 +229,24 @@ class MixedFinder:
 
         False where that is too much; the last time it is then told what was left open.
         """
+        most = min(self.most_bounded, self.most_work // len(tables.kinds))
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []
             traces: list[Trace] = []
+            dropped: list[float] = []
+            told = dropped if last else None
             try:
-                for each in rounds(cellar, traces=traces, most=self.most_bounded):
+                for each in rounds(cellar, traces=traces, dropped=told, most=most):
                     made.append(each)
                     self.tally.labels += len(each.labels)
-            except TooManyError as stop:
+            except TooManyError:
                 self._scout(tables, self.limit_s)
-                if self.limit_s < before:
-                    continue
-                if last:
-                    self._left_open(stop.bound_s)
+                return False
+            if dropped:
+                bounds = (each.ends.bound_s.min(initial=np.inf) for each in made)
+                self._try_best(tables, made)
+                self._left_open(float(min(*dropped, *bounds)))
                 return False
             if not any(len(each.ends.parent) for each in made):
                 return True

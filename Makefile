@@ -45,23 +45,28 @@ format: $(DEV)   ## rewrite the code the way ruff likes it
 # Checks against the frameworks' own code, in an environment of their own.
 VERIFY   := .verify
 MEGATRON := megatron-core==0.19.2
+FLAGSCALE := flag-scale==0.8.0
 $(VERIFY)/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VERIFY)/venv
 	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[verify]'
-	rm -rf $(VERIFY)/wheels $(VERIFY)/megatron
+	rm -rf $(VERIFY)/wheels $(VERIFY)/megatron $(VERIFY)/flagscale
 	$(VERIFY)/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
 	  --python-version 3.12 --only-binary=:all: --dest $(VERIFY)/wheels '$(MEGATRON)'
-	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/*.whl $(VERIFY)/megatron
+	$(VERIFY)/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
+	  --only-binary=:all: --dest $(VERIFY)/wheels '$(FLAGSCALE)'
+	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/megatron*.whl $(VERIFY)/megatron
+	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/flag*.whl $(VERIFY)/flagscale
 	@touch $@
 
 verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the frameworks themselves
-	ASTRA_VERIFY=1 PYTHONPATH=$(VERIFY)/megatron $(VERIFY)/venv/bin/python -m pytest tests/verify
+	ASTRA_VERIFY=1 PYTHONPATH=$(VERIFY)/megatron:$(VERIFY)/flagscale $(VERIFY)/venv/bin/python -m pytest tests/verify
 
 bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py
 	$(BIN)/python benchmarks/prices.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/money.py
 
 clean:           ## remove what the targets made
 	rm -rf $(VENV) .verify .mypy_cache .ruff_cache .hypothesis

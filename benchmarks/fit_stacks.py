@@ -4,11 +4,13 @@
 
 Prices every run with each factor moved a little, solves for the effects of stacks, GPUs, number
 formats and releases (`astra.fit.hierarchy`), writes the stacks, and prices again: two rounds, as
-steps are not quite linear. Spreads come from runs held back. Prints the score of either kind.
+steps are not quite linear. Spreads come from models and cluster sizes held back. Prints the score
+of either kind.
 """
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +28,7 @@ from astra.search.ranking import FILE as RANKING
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
 ROUNDS = 2
-FEW = 10  # runs that say too little of how far they scatter
-UNKNOWN = 0.25  # spread where there are so few
+KNOWN = 10  # runs that the scatter of all stacks counts for
 KINDS = ("host_forward_s", "host_backward_s", "host_experts_s", "step_s", "jitter_fraction")
 
 
@@ -39,25 +40,33 @@ def scored(runs: Sequence[Run], logs: Floats) -> float:
     return score(families) or 0.0
 
 
-def spread(errors: Floats, families: Sequence[str]) -> float:
-    """80 % of the runs lie within this fraction, each family counted alike."""
-    if len(errors) < FEW:
-        return UNKNOWN
-    counts = {family: families.count(family) for family in families}
-    shares = np.array([1 / counts[family] for family in families]) / len(counts)
+def shares(families: Sequence[str]) -> Floats:
+    """What each run counts, each family counted alike."""
+    members = Counter(families)
+    return np.array([1 / members[family] for family in families]) / max(len(members), 1)
+
+
+def spread(errors: Floats, families: Sequence[str], own: Sequence[bool]) -> float:
+    """80 % of a stack's `own` runs lie within this fraction; few of them are believed in part."""
+    mine = np.flatnonzero(own)
+    counted = KNOWN * shares(families)
+    counted[mine] += len(mine) * shares([families[row] for row in mine.tolist()])
     order = np.argsort(errors)
-    place = int(np.searchsorted(np.cumsum(shares[order]), 0.8 - 1e-9))
-    return round(float(errors[order][min(place, len(order) - 1)]), 3)
+    reached = np.cumsum(counted[order]) / counted.sum()
+    return round(float(errors[order][int(np.searchsorted(reached, 0.8 - 1e-9))]), 3)
 
 
-def with_spreads(stack: Stack, runs: Sequence[Run], logs: Floats) -> Stack:
-    """How far runs of a stack lie from a prediction that has not seen them."""
-    own = [row for row, run in enumerate(runs) if place_of(run).stack == stack.name]
+def with_spreads(stack: Stack, runs: Sequence[Run], backs: Sequence[Floats]) -> Stack:
+    """How far runs of a stack lie from predictions that have not seen their model, or their
+    number of GPUs: what a new question meets.
+    """
     found = {}
     for field, moe in (("spread_fraction", False), ("moe_spread_fraction", True)):
-        rows = [row for row in own if (runs[row].plan.model.moe is not None) == moe]
-        errors = np.expm1(np.abs(logs[rows]))
-        found[field] = spread(errors, [runs[row].family for row in rows])
+        rows = [row for row, run in enumerate(runs) if (run.plan.model.moe is not None) == moe]
+        errors = np.concatenate([np.expm1(np.abs(logs[rows])) for logs in backs])
+        families = [runs[row].family for row in rows] * len(backs)
+        own = [place_of(runs[row]).stack == stack.name for row in rows] * len(backs)
+        found[field] = spread(errors, families, own)
     found["moe_spread_fraction"] = max(found.values())
     return replace(stack, **found)
 
@@ -132,7 +141,7 @@ def main() -> None:
         print(f"score with {name} held back {scored(runs, logs):.1%}")
     write_ranking(runs, back["a fifth"])
     for name in sorted({place.stack for place in seen.places}):
-        stack = with_spreads(stacks[name], runs, back["a fifth"])
+        stack = with_spreads(stacks[name], runs, (back["models"], back["cluster sizes"]))
         path = FOLDER / f"{name}.toml"
         path.write_text(written(stack, path.read_text(encoding="utf-8")), encoding="utf-8")
 

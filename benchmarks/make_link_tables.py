@@ -746,7 +746,8 @@ WEAK = """## What is weak
   all-to-all, one of which does not name its system. Growth with nodes rests on that source.
 * The switch from the low-latency to the bulk protocol shows as a step at 1 to 16 MiB that a smooth
   curve misses: the worst errors inside a node are there.
-* PCIe boxes differ by board: how many GPUs share a switch is not known to the planner.
+* PCIe boxes differ by board: how many GPUs share a switch is not known to the planner. GPUs that
+  borrow such curves get no faster pairs from them (T4s in clouds and GeForce cards have none).
 * AMD: two rows. Volta: all-reduce only. Gaudi: nothing, it borrows AMD's.
 * Where a system or a size is left out and only a lone figure remains, a loose prior rules; that is
   what the large errors of H200 all-gather "system out" are.

@@ -38,6 +38,7 @@ from astra.profile.rows import kernel_rows, told, write_rows
 from astra.profile.store import Profile, read_profile
 from astra.timing.attention_rate import AttentionRate
 from astra.timing.efficiency import (
+    FINE,
     FOLDER,
     Attention,
     Kernels,
@@ -248,7 +249,8 @@ def main() -> None:
         print("written: kernels.toml")
     elif options.write:
         row = next(row for row in known.measured if row.gpu == gpu.name)
-        write_table(gpu.name, table, row.source)
+        write_table(f"{gpu.name}.json", table, row.source)
+        (FOLDER / f"{gpu.name}{FINE}").unlink(missing_ok=True)  # it was another machine's
         write_kernels(known)
         print(f"written: {FOLDER / gpu.name}.json and kernels.toml")
 

@@ -45,3 +45,10 @@ def test_the_readme_gives_the_accuracy_that_was_measured() -> None:
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     scores = re.findall(r"^\| (?:as shipped|with all those factors).*?\| ([\d.]+%)", page, re.M)
     assert len(scores) == 2 and all(score in readme for score in scores)
+
+
+def test_the_table_of_pipeline_models_is_the_one_the_script_prints() -> None:
+    from benchmarks.pipeline_models import table
+
+    page = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in page

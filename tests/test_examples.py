@@ -46,7 +46,7 @@ def printed(script: Path) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={
             "PATH": f"{programs}:/usr/bin:/bin",

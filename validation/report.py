@@ -21,7 +21,7 @@ from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_back
 from astra.fit.observe import fifths, gpu_groups, model_groups, observe
 from astra.fit.runs import Run, Runs, read_runs
 from astra.fit.score import capped_error, is_timed, score
-from astra.fit.steps import read_steps
+from astra.fit.steps import TimedStep, read_steps
 from astra.fit.validate import Row, Validation, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
@@ -175,20 +175,25 @@ def write_plots(runs: Sequence[Run], logs: Floats) -> None:
         (DOCS / f"accuracy-{name}.svg").write_text(page, encoding="utf-8")
 
 
+def timed_steps(name: str) -> list[tuple[TimedStep, Priced]]:
+    steps = read_steps(HERE / "runs" / name)
+    return list(zip(steps, price_many([step.plan for step in steps]), strict=True))
+
+
 def main() -> None:
     runs = read_runs(HERE / "runs" / "one-type.csv")
     timed, ours = timed_runs(runs), priced_by_plan(runs)
     names = {run.plan.stack for run in runs.runs}
     plain = {name: _bare(find_stack(name)) for name in names}
     several = read_runs(HERE / "runs" / "mixed.csv")
-    steps = read_steps(HERE / "runs" / "h200-steps.jsonl")
     logs = shipped_logs(timed, ours)
     back, errors_of = apart(timed, ours)
     found = Measured(
         one=compared(runs, ours),
         bare=compared(runs, priced_by_plan(runs, plain)),
         mixed=compared(several, priced_by_plan(several)),
-        steps=list(zip(steps, price_many([step.plan for step in steps]), strict=True)),
+        steps=timed_steps("h200-steps.jsonl"),
+        unseen=timed_steps("h200-unseen.jsonl"),
         inside=covered(timed, ours, logs),
         back=back,
         gpus=by_gpu(timed, logs),

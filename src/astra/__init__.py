@@ -9,7 +9,7 @@ True
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.api import explain, plan, predict, predict_plan
+    from astra.api import explain, import_job, plan, predict, predict_plan, prices
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
@@ -29,9 +29,11 @@ __all__ = [
     "explain",
     "find_gpu",
     "find_model",
+    "import_job",
     "plan",
     "predict",
     "predict_plan",
+    "prices",
     "read_plan",
     "to_frame",
     "to_rows",
@@ -46,9 +48,11 @@ _HOMES = {
     "explain": "astra.api",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",
+    "import_job": "astra.api",
     "plan": "astra.api",
     "predict": "astra.api",
     "predict_plan": "astra.api",
+    "prices": "astra.api",
     "read_plan": "astra.strategy.plan_file",
     "to_frame": "astra.report.frame",
     "to_rows": "astra.report.frame",

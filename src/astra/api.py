@@ -7,20 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean
+from astra.errors import InputError, NoPriceError, did_you_mean
 from astra.files import convert
 from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
+    from astra.jobs.read import Job
     from astra.model.shape import Model
+    from astra.money.catalogue import Offer
+    from astra.money.wish import Wish as Wish_
     from astra.search.answer import Answer, Wanted
     from astra.search.explained import Explanation
     from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
+    from astra.strategy.plans import Task
+    from astra.strategy.rules.rule import Rule
 
+MONEY = ("money", "frontier")  # objectives
+MOST_RENTED = 1024  # GPUs of a type, where nobody says how many there are
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
+PIPELINE_MODELS = ("simulated", "paper")
 COUNTS = tuple(field.name for field in fields(Wish) if field.type == int | None)
 
 
@@ -32,14 +40,20 @@ def predict(
     runtime: "Runtime | None" = None,
     stack: str | None = None,
     margin: float = 0.05,
+    pipeline_model: str = "simulated",
+    money: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> "Priced":
     """One plan, checked against its runtime's rules and priced.
 
+    `pipeline_model="paper"` takes the pipeline formula of arXiv 2502.13480 in place of the
+    simulator, for comparison.
+
     `settings` are the fields of a plan in a person's words (`tp=4, pp=2, global_batch=256,
     seq_len=4096, recompute="full:block:4", ...`); what is left out is what an expert would set,
-    and is listed in the answer's `assumed`. A plan that the runtime would refuse, and anything
-    else a person can mend, is an `InputError`.
+    and is listed in the answer's `assumed`. `money` are the words of `plan` about money: with
+    `{"tokens": "1T", "price": "h100=2.49"}` the answer has hours and dollars. A plan that the
+    runtime would refuse, and anything else a person can mend, is an `InputError`.
     """
     from astra.hardware.stack import find_stack
     from astra.search.price import price
@@ -60,7 +74,22 @@ def predict(
     broken = broken_rules(answer.plan)
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
-    return price(answer.plan, answer.assumed, notes, _margin(margin))
+    priced = _modelled(price(answer.plan, answer.assumed, notes, _margin(margin)), pipeline_model)
+    return _paid([priced], _money(money or {}), machines)[0]
+
+
+def _modelled(priced: "Priced", pipeline_model: str) -> "Priced":
+    """By the simulator, or by the paper's formula."""
+    from astra.search.paper import by_paper
+
+    return by_paper(priced) if _check_model(pipeline_model) == "paper" else priced
+
+
+def _check_model(pipeline_model: str) -> str:
+    if pipeline_model not in PIPELINE_MODELS:
+        hint = did_you_mean(pipeline_model, PIPELINE_MODELS, "Use simulated or paper.")
+        raise InputError(f"pipeline_model = {pipeline_model!r}: not known. {hint}")
+    return pipeline_model
 
 
 def plan(
@@ -83,50 +112,88 @@ def plan(
     min_tokens_per_s: float = 0.0,
     fold: bool = True,
     exact: bool = False,
+    pipeline_model: str = "simulated",
     progress: Callable[[int], None] | None = None,
+    **money: Any,
 ) -> "Answer":
     """The best plans, proven: no plan of the space has a shorter simulated step.
 
-    Over several GPU types the best pipeline that mixes them is searched too (`mixed` of the
-    answer tells what it is worth); the runtime is then flagscale, else megatron. Where that is
-    too much to prove, the answer says by how much it may miss; `exact` goes on instead.
-    `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of
-    your own. Plans that differ only in chunks, splits and recompute are folded into the best of
-    them unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
-    reach `min_tokens_per_s`. "Nothing fits" is an answer: `plans` is empty and `nothing_fits`
-    says why.
+    Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
+    is worth); the runtime is then flagscale, else megatron. Where that is too much to prove, the
+    answer says by how much it may miss; `exact` goes on instead. `settings` narrow the space
+    (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of your own. Near-identical plans
+    are folded unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
+    reach `min_tokens_per_s`; `money` and `frontier` for the frontier of hours and dollars over the
+    GPUs that can be rented, with the words of `astra plan --help` (`tokens`, `budget`, `deadline`,
+    `price`, ...). `pipeline_model="paper"` adds what the formula of arXiv 2502.13480 says (`paper`
+    of the answer). "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
     """
     from astra.hardware.stack import find_stack
-    from astra.search.answer import Wanted, answer, fewest_gpus
-    from astra.strategy.own_rules import read_own_rules
+    from astra.search.answer import Wanted
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
     shape = _model(model)
+    wish = _money(money, objective)
+    paid = wish is not None and objective in MONEY
+    if wish is not None and paid and gpus is None and cluster is None:
+        gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
     machines, notes = _cluster(gpus, cluster)
-    several = len(machines.pools) > 1
-    _check_goal(objective, use_all, min_tokens_per_s)
+    several = len(machines.pools) > 1 and not paid
+    _check_goal(objective, use_all, min_tokens_per_s, wish)
     notes = (*notes, *_too_long(shape, seq_len))
     chosen: Runtime = runtime or ("flagscale" if several else "megatron")
-    if max_gpus is not None:
-        machines = msgspec.structs.replace(machines, max_gpus=max_gpus)
+    machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(chosen, "megatron"))
     task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
-    trained = shape.mtp_layers if chosen == "megatron" else 0
-    question = Question(task, global_batch, seq_len, trained, precision, use_all)
+    mtp = shape.mtp_layers if chosen == "megatron" else 0
+    question = Question(task, global_batch, seq_len, mtp, precision, use_all)
     wanted = Wanted(
         space=Space(question, parse_set(settings)),
         stack=software,
-        own_rules=read_own_rules(Path(rules), task) if rules is not None else (),
+        own_rules=_own_rules(rules, task),
         top=top,
         margin=_margin(margin),
         fold=fold,
         exact=exact,
     )
-    if not several and "mesh_dp" in wanted.space.chosen:
+    if len(machines.pools) == 1 and "mesh_dp" in wanted.space.chosen:
         raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
-    said = {"set": list(settings), "rules": None if rules is None else str(rules)}
-    request = _request(wanted) | said | {"objective": objective, "notes": list(notes)}
+    said = {"set": list(settings), "rules": rules and str(rules), "objective": objective}
+    request = _request(wanted) | said | {"notes": list(notes)}
+    _check_model(pipeline_model)
+    if wish is not None and paid:
+        return _bought(wanted, wish, request, progress)
+    found = _answered(wanted, request, objective, min_tokens_per_s, progress)
+    found = msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
+    return found if pipeline_model == "simulated" else _with_paper(found)
+
+
+def _bought(
+    wanted: "Wanted",
+    wish: "Wish_",
+    request: dict[str, object],
+    progress: Callable[[int], None] | None,
+) -> "Answer":
+    """The frontier of hours and dollars, and what the goals come to."""
+    from astra.money.wish import goals_of
+    from astra.search.market_answer import Asked, answer_money
+
+    asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
+    return answer_money(asked, request | _asked_money(wish), progress)
+
+
+def _answered(
+    wanted: "Wanted",
+    request: dict[str, object],
+    objective: str,
+    min_tokens_per_s: float,
+    progress: Callable[[int], None] | None,
+) -> "Answer":
+    """The fastest plans, or those on the fewest GPUs."""
+    from astra.search.answer import answer, fewest_gpus
+
+    several = len(wanted.space.question.task.cluster.pools) > 1
     if objective == "gpus" and not several:
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
     if several:
@@ -135,13 +202,118 @@ def plan(
         if objective == "gpus":
             return fewest_mixed(wanted, request, min_tokens_per_s, progress)
         return answer_mixed(wanted, request, progress)
+
     return answer(wanted, request, progress)
 
 
-def _check_goal(objective: str, use_all: bool, min_tokens_per_s: float) -> None:
+def _with_paper(found: "Answer") -> "Answer":
+    from astra.search.paper import compared
+
+    return msgspec.structs.replace(found, paper=compared(found.plans))
+
+
+def prices(
+    gpu: str | None = None,
+    *,
+    cloud: str | Sequence[str] | None = None,
+    region: str | Sequence[str] | None = None,
+    spot: bool = False,
+) -> "tuple[Offer, ...]":
+    """What GPUs cost to rent, cheapest first: offers with their machine, date and source."""
+    from astra.hardware.catalogue import find_gpu
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.money.wish import names_in
+
+    some = chosen(shipped_offers(), names_in(cloud), names_in(region), spot)
+    wanted = None if gpu is None else find_gpu(gpu)[0].name
+    own = [offer for offer in some if wanted in (None, offer.machine.gpu)]
+    return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
+
+
+def _money(said: Mapping[str, Any], objective: str = "time") -> "Wish_ | None":
+    """The words about money, checked; None where nobody speaks of it."""
+    if not said and objective not in MONEY:
+        return None
+    from astra.money.wish import WORDS, goals_of, wish_of
+
+    for name in said:
+        if name not in WORDS:
+            hint = did_you_mean(name, WORDS, f"The words about money are {', '.join(WORDS)}.")
+            raise InputError(f"there is no setting {name!r}. {hint}")
+    wish = wish_of(said)
+    goals_of(wish)
+    return wish
+
+
+def _asked_money(wish: "Wish_") -> dict[str, object]:
+    """The words about money as a result keeps them, so that it can be asked again."""
+    said = msgspec.to_builtins(msgspec.structs.replace(wish, offers=None))
+    plain = msgspec.to_builtins(type(wish)())
+    return {"money": {name: value for name, value in said.items() if value != plain[name]}}
+
+
+def _for_rent(wish: "Wish_", most: int, precision: str) -> str:
+    """Every GPU type that somebody rents out and that knows the format, as `--gpus` says it."""
+    from astra.hardware.catalogue import find_gpu
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.money.wish import names_in, prices_of
+
+    catalogue = shipped_offers() if wish.offers is None else wish.offers
+    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
+    names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
+    able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
+    return ",".join(f"{name}:{most}" for name in sorted(able))
+
+
+def _paid(plans: "Sequence[Priced]", wish: "Wish_ | None", cluster: "Cluster") -> "list[Priced]":
+    """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
+    if wish is None:
+        return list(plans)
+    from astra.money.wish import goals_of
+    from astra.search.market_answer import offers_for
+    from astra.search.money import with_money
+
+    goals = goals_of(wish)
+    if goals.tokens is None and wish.price is None and wish.owned is None:
+        return list(plans)
+    try:
+        offers = offers_for(wish, cluster)
+    except NoPriceError as error:
+        return [_warned(plan, str(error)) for plan in plans]
+    if goals.tokens is None:
+        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
+        missing = "hours and dollars need --tokens"
+        return [
+            _warned(msgspec.structs.replace(plan, money=None, hours=None, usd=None), missing)
+            for plan in found
+        ]
+    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
+
+
+def _warned(plan: "Priced", text: str) -> "Priced":
+    from astra.search.priced import NO_MONEY
+
+    kept = tuple(said for said in plan.warnings if said != NO_MONEY)
+    return msgspec.structs.replace(plan, warnings=(*kept, text))
+
+
+def _check_goal(
+    objective: str, use_all: bool, min_tokens_per_s: float, wish: "Wish_ | None"
+) -> None:
     """Goals that contradict each other, or that are not known."""
-    if objective not in ("time", "gpus"):
-        raise InputError(f"objective {objective!r}: use time or gpus.")
+    if objective not in ("time", "gpus", *MONEY):
+        raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
+    if objective in MONEY and (wish is None or wish.tokens is None):
+        raise InputError(
+            f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
+            "--tokens 1T; hours and dollars follow from them."
+        )
+    if objective in MONEY and use_all:
+        raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
+    for name in ("budget", "deadline", "order", "what_if"):
+        if getattr(wish, name, None) is not None and objective not in MONEY:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is a goal of --objective money; add that.")
     if objective == "gpus" and use_all:
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
     if min_tokens_per_s and objective != "gpus":
@@ -174,7 +346,14 @@ def _request(wanted: "Wanted") -> dict[str, object]:
     }
 
 
-def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.05) -> "Priced":
+def predict_plan(
+    plan: "str | Path | Plan",
+    rank: int = 1,
+    *,
+    margin: float = 0.05,
+    pipeline_model: str = "simulated",
+    money: Mapping[str, Any] | None = None,
+) -> "Priced":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.search.price import price
     from astra.strategy.advice import refuse
@@ -187,7 +366,8 @@ def predict_plan(plan: "str | Path | Plan", rank: int = 1, *, margin: float = 0.
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    return price(found, margin=_margin(margin))
+    priced = _modelled(price(found, margin=_margin(margin)), pipeline_model)
+    return _paid([priced], _money(money or {}), found.cluster)[0]
 
 
 def explain(
@@ -249,6 +429,45 @@ def _wish(settings: Mapping[str, Any]) -> Wish:
         if value is not None and value < least:
             raise InputError(f"settings: {name} = {value}: expected {least} or more.")
     return wish
+
+
+def import_job(
+    file: str | Path,
+    *,
+    gpus: str = "h100",
+    world_size: int | None = None,
+    model: "str | Path | Model | None" = None,
+    seq_len: int | None = None,
+    vocab_size: int | None = None,
+) -> "Job":
+    """The plan of an existing job: a launch script, a torchtitan or DeepSpeed configuration.
+
+    Parsed as text, never executed. What the file leaves open is the framework's own default;
+    `gpus` names the type (`h100`, or `h100:64` with the count), since launch files do not.
+    """
+    from astra.jobs.read import Asked, read_job
+
+    kind, _, count = gpus.partition(":")
+    if "," in gpus or (count and not count.isdigit()):
+        raise InputError(f"--gpus {gpus}: one type, with or without a count: h100 or h100:64.")
+    if count and world_size is not None and int(count) != world_size:
+        raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; give one of them.")
+    asked = Asked(
+        gpu=kind,
+        world_size=int(count) if count else world_size,
+        model=None if model is None else _model(model),
+        seq_len=seq_len,
+        vocab=vocab_size,
+    )
+    return read_job(Path(file), asked)
+
+
+def _own_rules(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":
+    if rules is None:
+        return ()
+    from astra.strategy.own_rules import read_own_rules  # a language of its own: when asked for
+
+    return read_own_rules(Path(rules), task)
 
 
 def _margin(margin: float) -> float:

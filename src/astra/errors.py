@@ -7,6 +7,10 @@ class InputError(Exception):
     """What the user gave cannot be used. The message is one paragraph for a person."""
 
 
+class NoPriceError(InputError):
+    """No price of a GPU is known; what else was asked can still be answered."""
+
+
 def near(name: str, names: Iterable[str], most: int = 4) -> list[str]:
     """The known names that look most like `name`, best first."""
     from difflib import SequenceMatcher, get_close_matches

@@ -153,10 +153,11 @@ def test_export_writes_the_files_it_names(call: Call, plan_file: Path, tmp_path:
     code, out, err = call(*words, "--json")
     assert (code, err) == (0, "")
     named = json.loads(out)["files"]
-    assert named == ["args.txt", "env.txt", "launch.sh", "plan.json"]
+    own = ["args.txt", "env.txt", "launch.sh", "plan.json"]
+    assert named == sorted([*own, "README.md", "check.py", "expected.json"])
     assert sorted(path.name for path in out_folder.iterdir()) == named
     code, out, err = call(*words)
-    assert code == 0 and f"Wrote 4 files to {out_folder}" in " ".join(out.split())
+    assert code == 0 and f"Wrote 7 files to {out_folder}" in " ".join(out.split())
 
 
 def test_export_of_all_ranks_makes_one_folder_each(
@@ -203,7 +204,7 @@ LONG = "x" * 5000
 PREDICT = ("predict", "llama-3-8b")
 BAD: list[tuple[tuple[str, ...], str]] = [
     (("plam",), "unknown command 'plam'"),
-    (("pred",), "Did you mean predict?"),
+    (("predct",), "Did you mean predict?"),
     (("modles",), "Did you mean models"),
     (("",), "unknown command ''"),
     (("--json",), "unknown command '--json'"),
@@ -475,3 +476,20 @@ def test_nothing_heavy_is_imported_for_help() -> None:
 def test_run_raises_what_main_prints() -> None:
     with pytest.raises(InputError, match="unknown command"):
         run(["nonsense"])
+
+
+def test_export_verify_writes_nothing_that_the_framework_refuses(
+    call: Call, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from astra.export import verify as verifying
+
+    words = ("export", str(plan_file), "--to", "megatron", "--launcher", "slurm", "--verify")
+    monkeypatch.setattr(verifying, "_found", lambda _: False)
+    code, out, err = call(*words, "--out", str(tmp_path / "job"))
+    assert (code, err) == (0, "") and (tmp_path / "job" / "job.sbatch").is_file()
+    assert "megatron: not checked: megatron.training is not installed" in " ".join(out.split())
+    refused = verifying.Verdict("megatron", "refused", "AssertionError: no")
+    monkeypatch.setattr(verifying, "verify", lambda *_: [refused])
+    code, out, err = call(*words, "--out", str(tmp_path / "other"))
+    assert code == 2 and "megatron: refused: AssertionError: no. Nothing was written" in err
+    assert not (tmp_path / "other").exists()

@@ -36,18 +36,26 @@ def result(tmp_path: Path, call: Call) -> Path:
 
 
 def test_the_page_has_every_part(call: Call, result: Path) -> None:
-    code, out, err = call("explain", str(result), "--against", "tp=4 pp=2")
+    code, out, err = call("explain", str(result))
     assert (code, err) == (0, "")
     for part in (
         "Where the time goes",
         "binds:",
-        "Against tp=4 pp=2",
         "What the next plans lose",
         "What would change",
         "1.25 x the memory",
         "Bytes of one GPU",
     ):
         assert part in out
+
+
+def test_against_prints_the_comparison_alone(call: Call, result: Path) -> None:
+    code, out, err = call("explain", str(result), "--against", "tp=4 pp=2")
+    assert (code, err) == (0, "")
+    assert "Against tp=4 pp=2: The best plan" in out
+    assert "this" in out and "that" in out and "matrix products" in out
+    for part in ("What the next plans lose", "What would change", "Bytes of one GPU"):
+        assert part not in out
 
 
 def test_json_is_alone_on_standard_output(call: Call, result: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support.random_plans import random_plan
 
 from astra.errors import InputError
 from astra.export.megatron import arguments, environment, not_expressed
+from astra.export.megatron_files import program
 from astra.export.targets import TARGETS, export_files
 from astra.export.torchrun import launch_script, nodes_of
 from astra.hardware.gpus_option import parse_gpus
@@ -32,6 +33,10 @@ def plan_for(
 ) -> Plan:
     cluster, _ = parse_gpus(gpus)
     return settle(Wish(**{"global_batch": 64} | said), find_model(model), cluster, runtime).plan
+
+
+def script_of(plan: Plan) -> str:
+    return launch_script(plan, program(plan))
 
 
 def options_of(plan: Plan) -> dict[str, tuple[str, ...]]:
@@ -157,7 +162,7 @@ def syntax_errors(script: str) -> str:
 
 @pytest.mark.parametrize("plan", LEGAL[::12], ids=range(len(LEGAL[::12])))
 def test_the_script_is_correct_bash(plan: Plan) -> None:
-    assert syntax_errors(launch_script(plan)) == ""
+    assert syntax_errors(script_of(plan)) == ""
 
 
 def run_script(folder: Path, plan: Plan, **env: str) -> tuple[list[str], str]:
@@ -206,9 +211,9 @@ def test_a_model_name_cannot_smuggle_a_command_into_the_script() -> None:
     plan = plan_for()
     for name in ("x\ntouch /tmp/owned", "x\r\nexit 1", "a\u2028b", "\x1b[2J"):
         model = msgspec.structs.replace(plan.model, name=name, hf_id=f"org/{name}")
-        script = launch_script(msgspec.structs.replace(plan, model=model))
+        script = script_of(msgspec.structs.replace(plan, model=model))
         body = script[script.index("set -euo pipefail") :]
-        assert body == launch_script(plan)[launch_script(plan).index("set -euo pipefail") :]
+        assert body == script_of(plan)[script_of(plan).index("set -euo pipefail") :]
         head = script[: script.index("set -euo pipefail")].splitlines()
         assert all(line.startswith("#") for line in head)
         assert "\x1b" not in script
@@ -227,8 +232,8 @@ def test_nodes_hold_all_gpus_of_the_plan(plan: Plan) -> None:
 def test_nodes_of_a_mixed_plan_come_in_the_order_of_its_pipeline() -> None:
     plan = plan_for("h100:16,a100-80g:8", runtime="flagscale", tp=4, pp=3)
     assert nodes_of(plan) == [("A100-80GB-SXM", 1, 8), ("H100-80GB-SXM", 2, 8)]
-    assert "nodes 1 to 2: 8 x H100-80GB-SXM each" in launch_script(plan)
-    assert "NODE_RANK from 0 to 2" in launch_script(plan)
+    assert "nodes 1 to 2: 8 x H100-80GB-SXM each" in script_of(plan)
+    assert "NODE_RANK from 0 to 2" in script_of(plan)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -260,4 +265,4 @@ def test_a_plan_that_megatron_refuses_is_not_written() -> None:
 def test_the_command_line_knows_the_same_targets() -> None:
     from astra.cli import export
 
-    assert export.TARGETS == TARGETS
+    assert tuple(TARGETS) == export.TARGETS

@@ -38,6 +38,19 @@ def test_steps_on_one_h200_are_as_predicted() -> None:
         assert memory <= 0.02, step.name
 
 
+def test_steps_of_models_that_nothing_was_fitted_on_are_as_predicted() -> None:
+    """Timed on an H200 after all factors were set: dense, long, recomputed, eager, experts, MLA."""
+    steps = read_steps(RUNS / "h200-unseen.jsonl")
+    priced = price_many([step.plan for step in steps])
+    errors = {}
+    for step, answer in zip(steps, priced, strict=True):
+        errors[step.name] = abs(answer.step_s / step.step_s - 1)
+        memory = abs(answer.memory.allocated_bytes / step.allocated_bytes - 1)
+        assert memory <= (0.04 if "olmoe" in step.name else 0.02), step.name
+    assert len(errors) == 8 and max(errors.values()) <= 0.05
+    assert fmean(errors.values()) <= 0.025
+
+
 def memory_errors(kinds: set[str]) -> dict[str, list[tuple[str, float]]]:
     """Signed errors of the rows that measured memory of these kinds, by family."""
     runs = [run for run in read_runs(RUNS / "one-type.csv").runs if run.memory_kind in kinds]

@@ -428,14 +428,19 @@ def test_no_type_is_both_a_family_and_refused() -> None:
     assert not set(refused) & set(table().families)
 
 
-def test_the_name_is_the_folder_s_or_the_file_s(tmp_path: Path) -> None:
-    (tmp_path / "my-llama").mkdir()
-    for path in (tmp_path / "my-llama" / "config.json", tmp_path / "other.json"):
+def test_the_name_is_the_file_s_the_hub_s_or_family_and_size(tmp_path: Path) -> None:
+    (tmp_path / "snapshot").mkdir()
+    config, other = tmp_path / "snapshot" / "config.json", tmp_path / "other.json"
+    for path in (config, other):
         path.write_text(json.dumps(LLAMA | {"_name_or_path": "meta-llama/Llama-2-7b-hf"}))
-    assert find_model(str(tmp_path / "my-llama")).name == "my-llama"
-    model = find_model(str(tmp_path / "other.json"))
+    assert find_model(str(tmp_path / "snapshot")).name == "Llama-2-7b-hf"
+    model = find_model(str(other))
     assert (model.name, model.hf_id) == ("other", "meta-llama/Llama-2-7b-hf")
     assert model.source.kind == "user"
+    for place in ("/data/checkpoints/7", "./here", "", None):
+        config.write_text(json.dumps(LLAMA | {"_name_or_path": place}))
+        size = f"{parameters(find_model(str(config))).total / 1e9:.3g}b"
+        assert find_model(str(config)).name == f"llama-{size}"
 
 
 @pytest.mark.parametrize(

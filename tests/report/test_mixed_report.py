@@ -38,3 +38,16 @@ def test_a_mixed_answer_draws_its_pipeline_and_says_what_it_is_worth() -> None:
     page = shown(msgspec.structs.replace(answer, mixed=open_one))
     assert "Within 0.30% of the optimum." in page and "Proven" not in page
     assert answer_json(answer)["mixed"]["gap_fraction"] == 0.0
+
+
+def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
+    """Bars are what gives way."""
+    answer = astra.plan(
+        "llama-3-70b", gpus="h100:64,a100-80g:64", global_batch=512, seq_len=4096, top=4
+    )
+    assert any("recompute none|full" in plan.summary for plan in answer.plans)
+    page = shown(answer, 70)
+    assert "…" not in page and "..." not in page
+    words = page.replace("\n", " ").split()
+    for plan in answer.plans:
+        assert all(word in words for word in plan.summary.split())

@@ -182,7 +182,9 @@ def _plan(
     pipeline = Pipeline(
         replicas=dp, micro_batches=question.global_batch // samples, segments=tuple(segments)
     )
-    hides = 1 < cuts[0][0] <= order[0].gpu.link.domain_gpus
+    hides = all(
+        1 < tp <= pool.gpu.link.domain_gpus for pool, (tp, _, _) in zip(order, cuts, strict=True)
+    )
     return Plan(
         model=question.task.model,
         cluster=question.task.cluster,
@@ -196,22 +198,13 @@ def _plan(
         sequence_parallel=max(tp for tp, _, _ in cuts) > 1,
         overlap_grad_reduce=most > 1,
         overlap_param_gather=most > 1,
-        # The first segment chooses; it needs all groups inside their link domains.
         overlap_tp=hides,
         dispatcher="alltoall" if question.task.model.moe else None,
     )
 
 
-def declared(plan: Plan) -> bool:
-    """Whether tensor-parallel groups lie in their link domains where their traffic is hidden."""
-    near = {pool.gpu.name: pool.gpu.link.domain_gpus for pool in plan.cluster.pools}
-    segments = plan.pipelines[0].segments
-    return not plan.overlap_tp or all(each.tp <= near[each.gpu] for each in segments)
-
-
 def _shortest(plans: list[Plan], stack: Stack) -> float:
     """With recompute where stages do not fit without: every choice of every such stage."""
-    plans = [plan for plan in plans if declared(plan)]
     if not plans:
         return np.inf
     overfull = _overfull(plans, stack)

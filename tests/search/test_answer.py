@@ -125,7 +125,7 @@ def test_own_rules_are_obeyed(tmp_path: Path) -> None:
         ({"gpus": "h100:8,a100:8", "runtime": "megatron"}, "flagscale"),
         ({"gpus": "h100:8,a100:8", "settings": ["vpp=2"]}, "can be narrowed"),
         ({"gpus": "h100:8,a100:8", "objective": "gpus"}, "one GPU type"),
-        ({"objective": "speed"}, "use time or gpus"),
+        ({"objective": "speed"}, "use time, money, frontier or gpus"),
         ({"stack": "megatronn"}, "Did you mean megatron"),
     ],
 )

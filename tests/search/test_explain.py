@@ -12,6 +12,7 @@ import astra
 from astra.errors import InputError
 from astra.hardware.topology import ranks_per_domain
 from astra.search.breakdown import CLASSES, Detail, Exchange, detail_of, exchanges, parts_s
+from astra.search.explain import explain as explain_plans
 from astra.search.explained import Change, Explanation
 from astra.search.price import price
 from astra.search.what_if import MORE_MEMORY
@@ -271,8 +272,9 @@ def test_against_tells_the_seconds_and_where_they_go() -> None:
 def test_against_takes_a_plan_as_tables_name_it() -> None:
     best = found().best
     assert best is not None
-    against = found().explain(against=best.summary, quick=True).against
-    assert against is not None and "as fast" in against.sentence
+    answer = msgspec.structs.replace(found(), plans=found().plans[1:])  # another plan's file
+    against = answer.explain(against=best.summary, quick=True).against
+    assert against is not None and "faster" in against.sentence
     assert {"tp", "pp", "mb"} <= {setting.partition("=")[0] for setting in against.settings}
 
 
@@ -366,13 +368,74 @@ def test_quick_searches_for_nothing() -> None:
 # ------------------------------------------------------------------ mixed plans
 
 
-def test_a_mixed_plan_is_explained_without_a_search() -> None:
-    plan = mixed_plans("llama-3-8b")[0]
+MIXED: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096}
+
+
+@cache
+def mixed_answer() -> astra.Answer:
+    return astra.plan("llama-3-8b", top=5, **MIXED)
+
+
+def test_a_mixed_plan_is_searched_again_over_its_types() -> None:
+    answer = mixed_answer()
+    assert answer.mixed is not None and len(answer.plans[0].gpus) == 2
+    explanation = answer.explain()
+    assert explanation.stages == answer.mixed.stages
+    for name, step_s in answer.mixed.alone_step_s.items():
+        other = next(gpu for gpu in answer.mixed.alone_step_s if gpu != name)
+        alone = change(explanation, f"no {other}").plan
+        assert alone is not None and alone.step_s == pytest.approx(step_s)
+        more = change(explanation, f"16 {name}").plan
+        assert more is not None and more.step_s <= answer.plans[0].step_s * (1 + 1e-9)
+    twice = astra.plan("llama-3-8b", **{**MIXED, "gpus": "h100:16,a100-80g:8"})
+    double = change(explanation, "16 H100-80GB-SXM").plan
+    assert double is not None and double.step_s == pytest.approx(twice.plans[0].step_s)
+
+
+def test_the_network_between_types_is_the_slower_one() -> None:
+    """Faster NICs of both types save no less than those of either."""
+    explanation = mixed_answer().explain(quick=True)
+    both = change(explanation, "2 x the network").plan
+    each = [change(explanation, f"2 x the network of {name}").plan for name in explanation.gpus]
+    assert both is not None
+    assert all(one is not None and one.slower_s >= both.slower_s - 1e-9 for one in each)
+
+
+def test_against_searches_over_several_types() -> None:
+    answer = mixed_answer()
+    against = answer.explain(against="tp=4", quick=True).against
+    narrowed = astra.plan("llama-3-8b", settings=("tp=4",), **MIXED).plans[0]
+    assert against is not None and against.plan is not None
+    assert against.plan.step_s == pytest.approx(narrowed.step_s)
+    with pytest.raises(InputError, match=r"--against pp=2: over several GPU types pp cannot"):
+        answer.explain(against="pp=2", quick=True)
+
+
+def test_against_a_plan_of_the_answer_by_its_name_needs_no_search() -> None:
+    for answer in (mixed_answer(), found()):
+        other = answer.plans[1]
+        heard: list[str] = []
+        explained = astra.explain(answer, against=other.summary, quick=True, say=heard.append)
+        assert explained.against is not None and explained.against.plan is not None
+        assert explained.against.plan.step_s == pytest.approx(other.step_s)
+        assert explained.against.plan.rank == 2 and not heard
+
+
+def test_a_mixed_plan_that_no_search_takes_says_so() -> None:
+    plan = msgspec.structs.replace(mixed_answer().plans[0].plan, cuda_graph="local")
     explanation = astra.explain(plan)
     assert {change.how for change in explanation.changes} == {"repriced"}
-    assert any("one GPU type" in note for note in explanation.notes)
-    with pytest.raises(InputError, match="one GPU type"):
-        astra.explain(plan, against="tp=2")
+    assert any("nothing was searched again" in note for note in explanation.notes)
+
+
+def test_another_busiest_stage_is_named() -> None:
+    """A part that only the last stage has must not look like a loss of the other plan's."""
+    plan = plan_of(pp=4, tp=2, layers_per_stage=(9, 9, 8, 6))
+    other = plan_of(pp=4, tp=2, layers_per_stage=(7, 7, 8, 10))
+    loss = explain_plans([plan, other], quick=True).next_plans[0]
+    assert loss.other_place and loss.busiest == "stage 3 of 4 on H100-80GB-SXM, the last"
+    same = explain_plans([plan, plan], quick=True).next_plans[0]
+    assert not same.other_place and same.parts_stage == 0
 
 
 def test_every_kind_of_source_gives_the_same() -> None:
@@ -381,3 +444,20 @@ def test_every_kind_of_source_gives_the_same() -> None:
     assert astra.explain(priced, quick=True) == plain
     whole = found().explain(quick=True)
     assert msgspec.structs.replace(whole, next_plans=()) == plain
+
+
+@pytest.mark.slow
+def test_a_mixed_plan_with_experts_is_searched_again() -> None:
+    said: dict[str, Any] = {**MIXED, "gpus": "h100:16,a100-80g:16", "settings": ("cp=1", "tp=1,2")}
+    explanation = astra.plan("mixtral-8x7b", top=2, **said).explain()
+    assert change(explanation, "no A100-80GB-SXM").plan is not None
+    assert any("tp=1,2" in note for note in explanation.notes)
+
+
+def test_a_plan_that_another_beats_by_far_binds_itself() -> None:
+    plan = astra.predict(
+        "llama-3-8b", gpus="h100:8", tp=8, global_batch=64, seq_len=4096, recompute="full:uniform:1"
+    ).plan
+    binding = astra.explain(plan).binding
+    assert binding.constraint == "plan"
+    assert "would save" in binding.sentence

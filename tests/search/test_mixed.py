@@ -214,10 +214,19 @@ def test_a_mixed_answer_is_never_slower_than_any_type_alone_and_says_what_it_is_
     assert all(plan.memory.fits and not broken_rules(plan.plan) for plan in answer.plans)
 
 
+def test_a_type_without_the_precision_is_left_out_and_says_what_it_lacks() -> None:
+    answer = astra.plan("llama-3.2-1b", gpus="h100:8,t4:8", global_batch=64, seq_len=2048)
+    assert answer.mixed is not None
+    (note,) = answer.mixed.left_out
+    assert note == "T4 is left out: it has no bf16 units; --precision fp16 would use it"
+
+
 def test_a_type_that_cannot_hold_a_layer_is_left_out_with_a_note() -> None:
     answer = astra.plan("llama-3.1-405b", gpus="h100:512,t4:1", global_batch=512, seq_len=4096)
     assert answer.mixed is not None and answer.best is not None
-    assert answer.mixed.left_out == ("T4 is left out: it has no bf16",)
+    assert answer.mixed.left_out == (
+        "T4 is left out: it has no bf16 units; --precision fp16 would use it",
+    )
     assert set(answer.best.gpus) == {"H100-80GB-SXM"}
 
 

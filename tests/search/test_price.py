@@ -296,3 +296,45 @@ def test_hidden_traffic_and_host_times_are_called_guesses() -> None:
     hidden = price(plan_of(overlap_grad_reduce=True)).provenance
     assert hidden.guessed_fraction > 0
     assert shown.fitted_fraction > hidden.fitted_fraction
+
+
+def test_a_plan_by_the_papers_formula_keeps_the_simulators_step_in_a_warning() -> None:
+    import astra
+
+    said: dict[str, Any] = {
+        "gpus": "h100:32",
+        "pp": 4,
+        "vpp": 4,
+        "global_batch": 32,
+        "seq_len": 4096,
+    }
+    simulated = astra.predict("llama-3-8b", **said)
+    paper = astra.predict("llama-3-8b", pipeline_model="paper", **said)
+    assert paper.step_s > 1.05 * simulated.step_s  # few micro-batches, interleaved
+    assert sum(paper.step_parts_s.values()) == pytest.approx(paper.step_s)
+    assert f"the simulator gives {simulated.step_s:.4g} s" in paper.warnings[-1]
+    assert paper.memory == simulated.memory
+    tokens = paper.tokens_per_s * paper.step_s
+    assert tokens == pytest.approx(simulated.tokens_per_s * simulated.step_s)
+
+
+def test_an_answer_compares_its_plans_with_the_papers_formula() -> None:
+    import astra
+
+    said: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
+    plain = astra.plan("llama-3-8b", **said)
+    found = astra.plan("llama-3-8b", pipeline_model="paper", **said)
+    assert plain.paper is None and found.paper is not None
+    assert [row.simulated_s for row in found.paper] == [plan.step_s for plan in plain.plans]
+    for row, priced in zip(found.paper, found.plans, strict=True):
+        by_paper = astra.predict_plan(priced.plan, pipeline_model="paper")
+        assert row.paper_s == pytest.approx(by_paper.step_s)
+        assert row.error_fraction == pytest.approx(row.paper_s / row.simulated_s - 1)
+
+
+def test_an_unknown_pipeline_model_is_an_input_error() -> None:
+    import astra
+    from astra.errors import InputError
+
+    with pytest.raises(InputError, match="Did you mean paper"):
+        astra.predict("llama-3-8b", gpus="h100:8", global_batch=8, pipeline_model="papers")

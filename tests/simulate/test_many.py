@@ -2,15 +2,27 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.simulate.random_pipes import joined, one_by_one, random_pipes, shapes
 
+from astra.simulate import interleaved_columns
 from astra.simulate.many import stage_end_s, step_s, unrolled
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.fixture(params=[0, 1000], ids=["in columns", "in plain numbers"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interleaved pipelines run as columns or one by one, by how many there are."""
+    monkeypatch.setattr(interleaved_columns, "FEW", request.param)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(shapes(), min_size=1, max_size=4), st.integers(0, 10_000))
+@pytest.mark.usefixtures("either_way")
 def test_columns_and_events_agree_on_random_pipelines(
     mixture: list[dict[str, int]], seed: int
 ) -> None:
@@ -39,6 +51,7 @@ def test_columns_and_events_agree_on_random_pipelines(
         (8, 2, 200, 8),
     ],
 )
+@pytest.mark.usefixtures("either_way")
 def test_a_run_that_jumps_ends_where_the_full_run_ends(
     stages: int, chunks: int, micro_batches: int, group: int
 ) -> None:

@@ -106,7 +106,7 @@ def is_tried(split: tuple[int, ...], layers: int) -> bool:
     """The splits of the documentation: even, uneven ends, the left-over in the middle."""
     stages = len(split)
     least, extra = divmod(layers, stages)
-    before = -(-(stages - extra) // 2)
+    before = (stages - extra) // 2
     if split == tuple(least + (before <= k < before + extra) for k in range(stages)):
         return True
     if stages == 1:
@@ -121,13 +121,16 @@ def is_tried(split: tuple[int, ...], layers: int) -> bool:
 
 def pipelines(layers: int, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
     """(layers of each stage, vpp, uneven chunks or None)."""
+    if not virtual:  # DeepSpeed's own split: as even as can be, the longer stages first
+        yield tuple(layers // pp + (stage < layers % pp) for stage in range(pp)), 1, None
+        return
     for split in compositions(layers, pp):
         if is_tried(split, layers):
-            most = max(split) if pp > 1 and virtual else 1
+            most = max(split) if pp > 1 else 1
             for vpp in range(1, most + 1):
                 if all(held % vpp == 0 for held in split):
                     yield split, vpp, None
-    if pp == 1 or not virtual:
+    if pp == 1:
         return
     for vpp in range(2, layers + 2):
         for size, first, last in itertools.product(range(1, layers + 2), (0, 1), (0, 1)):

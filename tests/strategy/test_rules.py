@@ -240,6 +240,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("tied-ends-share-tp", {"second": {"tp": 2}}, {**MIXED, "tied_embeddings": True}),
     ("tied-ends-share-tp", {"second": {"tp": 2}}, {**MIXED, "mtp_layers": 1}),
     ("tied-ends-divide-dp", {"second": {"dp": 3}}, {**MIXED, "tied_embeddings": True}),
+    ("tp-overlap-on-every-mesh", {"second": {"tp": 1}, "overlap_tp": True}, MIXED),
     ("stages-recompute-whole-layers", {"second": {"recompute": "selective"}}, MIXED),
 ]
 
@@ -295,11 +296,16 @@ def test_one_change_of_a_legal_plan_breaks_the_rule(
 FSDP_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("batch-adds-up", {"global_batch": 65}, {}),
     ("fsdp-shards-gradients", {"sharding": "optimizer"}, {}),
-    ("replicas-only-without-tp", {"sharding": "none", "shard_group": 1}, {}),
+    ("context-ranks-shard", {"sharding": "none", "shard_group": 1}, {"cp": 2}),
     ("shard-group-holds-cp", {"shard_group": 1}, {"cp": 2}),
-    ("expert-grid-divides-shards", {"ep": 2}, {}),
+    ("ep-divides-experts", {"ep": 2}, {}),
+    ("ep-divides-experts", {"ep": 4}, {"experts": 6}),
     ("expert-grid-divides-shards", {"ep": 3}, {"experts": 6}),
-    ("etp-is-1-or-tp", {"etp": 4}, MOE),
+    ("experts-are-spread-or-cut", {"etp": 4}, MOE),
+    ("experts-are-spread-or-cut", {"etp": 1}, MOE),
+    ("experts-are-spread-or-cut", {"etp": 2}, {**MOE, "ep": 2}),
+    ("own-dispatcher-needs-ep", {"dispatcher": "deepep"}, MOE),
+    ("pipeline-needs-untied-embeddings", {"model": True}, {}),
     ("sequence-cut-evenly", {"seq_len": 4097}, {}),
     ("tp-divides-heads", {"tp": 8}, {}),
     ("interleaving-needs-stages", {"vpp": 2, "schedule": "interleaved"}, {"pp": 1}),
@@ -310,6 +316,11 @@ FSDP_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {},
     ),
     ("pipeline-is-filled", {"pipelines": 1, "global_batch": 4}, {}),
+    (
+        "interleaving-is-filled",
+        {"vpp": 2, "schedule": "interleaved", "pipelines": 1, "global_batch": 4},
+        {},
+    ),
     ("checkpoint-per-layer", {"recompute": "full:block:1"}, {}),
     ("states-in-fp32", {"master_dtype": "bf16"}, {}),
     ("no-fp16", {"precision": "fp16"}, {}),
@@ -326,17 +337,27 @@ DEEPSPEED_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("pipeline-excludes-tp", {"tp": 2}, {"pp": 2}),
     ("pipeline-excludes-sequence-parallel", {"cp": 2}, {"pp": 2}),
     ("no-virtual-stages", {"vpp": 2}, {"pp": 2}),
-    ("zero-3-excludes-tp", {"sharding": "parameters"}, {"tp": 2}),
-    ("zero-3-excludes-experts", {"ep": 2}, MOE),
-    ("expert-grid-divides-copies", {"ep": 3}, {**MOE, "sharding": "optimizer"}),
+    ("stages-are-shared-out", {"layers": (5, 7)}, {"pp": 2}),
+    ("stages-are-shared-out", {"layers": (6, 7)}, {"pp": 2, "layers": 13}),
+    ("zero-3-experts-exclude-ulysses", {"ep": 2}, {**MOE, "cp": 2}),
+    ("expert-grid-divides-stage", {"ep": 3}, {"experts": 6}),
+    ("ep-divides-experts", {"ep": 4}, {"experts": 6}),
+    ("ep-divides-experts", {"ep": 2}, {}),
+    (
+        "folded-experts-exclude-ulysses-and-offload",
+        {"offload_optimizer_fraction": 1.0},
+        {**MOE, "tp": 2, "ep": 2},
+    ),
     ("experts-are-not-cut", {"etp": 2}, MOE),
     ("ulysses-divides-heads", {"cp": 16}, {}),
     ("ulysses-exchanges-heads", {"cp_comm_type": "p2p"}, {"cp": 2}),
     ("sequence-divides", {"seq_len": 4097}, {"cp": 2}),
     ("tp-divides-heads", {"tp": 8}, {}),
     ("no-sequence-parallel-tp", {"sequence_parallel": True}, {"tp": 2}),
-    ("mics-is-zero-3", {"shard_group": 8}, {"sharding": "optimizer"}),
-    ("offload-needs-zero", {"offload_optimizer_fraction": 0.5}, {"sharding": "optimizer"}),
+    ("shards-over-all-copies", {"shard_group": 8}, {"sharding": "optimizer"}),
+    ("shards-over-all-copies", {"shard_group": 8}, {"sharding": "parameters"}),
+    ("part-offload-needs-zero-3", {"offload_optimizer_fraction": 0.5}, {"sharding": "optimizer"}),
+    ("offload-needs-zero", {"offload_optimizer_fraction": 1.0}, {"sharding": "none"}),
     ("half-precision", {"precision": "fp8", "fp8_recipe": "delayed"}, {}),
     ("checkpoint-per-layer", {"recompute": "selective"}, {}),
     ("states-in-fp32", {"moment_dtypes": ("bf16", "fp32")}, {}),
@@ -356,6 +377,8 @@ def test_one_change_of_a_legal_fsdp_plan_breaks_the_rule(
         pipeline = msgspec.structs.replace(plan.pipelines[0], micro_batches=count)
         plan = msgspec.structs.replace(plan, pipelines=(pipeline,))
         change = {key: value for key, value in change.items() if key != "pipelines"}
+    if change.get("model"):
+        change = {"model": msgspec.structs.replace(plan.model, tied_embeddings=True)}
     broken = [rule.name for rule in broken_rules(changed(plan, change))]
     assert name in broken, broken
 

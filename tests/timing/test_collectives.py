@@ -337,3 +337,17 @@ def test_a_hundred_thousand_groups_are_priced_at_once() -> None:
         all_reduce_s(payload, ranks, np.minimum(ranks, 8), h100)
         took.append(time.process_time() - start)
     assert min(took) < 0.030
+
+
+def test_a_pair_is_only_faster_than_four_on_the_board_that_was_measured() -> None:
+    """Two T4s exchange through the host like four; two RTX PRO 6000 share a switch."""
+
+    def bus_bytes_per_s(name: str, ranks: int) -> float:
+        gpu, payload = find_gpu(name)[0], 64e6
+        seconds = float(all_reduce_s(payload, ranks, 1, gpu, ranks))
+        return 2 * (ranks - 1) / ranks * payload / seconds
+
+    alike = bus_bytes_per_s("T4", 2) / bus_bytes_per_s("T4", 4)
+    assert 0.9 < alike < 1.1
+    own = "RTX-PRO-6000-Blackwell-SE"
+    assert bus_bytes_per_s(own, 2) > 1.3 * bus_bytes_per_s(own, 4)

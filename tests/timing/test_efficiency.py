@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.boosted import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from astra.timing.efficiency import (
     Direction,
     Efficiency,
     Pass,
+    _gemm_table,
+    _lent_table,
     attention_efficiency,
     gemm_efficiency,
     grouped_gemm_efficiency,
@@ -233,7 +236,8 @@ def test_sources_say_measured_fitted_borrowed_or_guessed() -> None:
     assert told(gpu_called("V100"), "fp16").startswith("borrowed from A100-80GB-SXM")
     other = gpu_called("RTX-PRO-6000-Blackwell-WS")
     assert told(other, "bf16").startswith("borrowed from RTX-PRO-6000-Blackwell-SE")
-    assert told(gpu_called("T4"), "fp16").startswith("guessed from A100-80GB-SXM")
+    assert told(gpu_called("T4"), "fp16").startswith("borrowed from A100-80GB-SXM")
+    assert told(gpu_called("L4"), "fp16").startswith("guessed from L40S")
     assert told(gpu_called("MI300X"), "bf16").startswith("guessed")
     assert told(own_gpu(), "bf16").startswith("guessed")
     assert "home-made" in told(own_gpu(), "bf16")
@@ -347,3 +351,21 @@ def test_grouped_products_are_within_20_percent_of_our_timings(
     e, t, n, k = shape
     found = grouped_gemm_efficiency(gpu_called("H200-SXM"), "bf16", e, t, n, k, direction)
     assert float(found.values) == pytest.approx(share, rel=0.2)
+
+
+def test_a_fine_table_serves_its_own_chip_and_the_smooth_one_all_that_borrow() -> None:
+    """The A100's table by trees: its siblings of 40 GB run by it, older generations do not."""
+    fine, smooth = _lent_table("A100-80GB-SXM", True), _lent_table("A100-80GB-SXM", False)
+    assert fine.log_s.size > 10 * smooth.log_s.size
+    for name, table in (("a100-40g", fine), ("v100", smooth)):
+        assert _gemm_table(find_gpu(name)[0], "fp16").log_s.shape == table.log_s.shape
+    for axis in range(3):
+        assert (np.diff(fine.log_s, axis=axis) >= 0).all()
+
+
+def test_trees_see_how_well_tiles_fill_the_multiprocessors() -> None:
+    """A tile on each of 108 multiprocessors fills a wave; one more starts another."""
+    side = np.array([128.0])
+    full = features(side, 108 * side, side, 108)
+    over = features(side, 109 * side, side, 108)
+    assert full[0, 4] == 1.0 and over[0, 4] == pytest.approx(109 / 216)

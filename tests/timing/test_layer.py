@@ -7,34 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from tests.search import some_plans
 from tests.search.some_plans import changed, stack, view
 
 from astra.hardware.stack import KERNELS, TRAFFIC, Setting
 from astra.strategy.plan import Plan
-from astra.timing import layer
 from astra.timing.gemm import misaligned
 from astra.timing.layer import PARTS, LayerTime, layers_of
 
 FACTORS = {f"{name}_factor": 1.0 for name in (*KERNELS, *TRAFFIC)}
 BARE = stack(**FACTORS, settings=(), host_forward_s=0.0, host_backward_s=0.0, host_experts_s=0.0)
-
-
-@settings(max_examples=100)
-@given(
-    st.one_of(
-        st.lists(st.integers(-5, 70), min_size=1, max_size=30),
-        st.lists(st.integers(0, 10**12), min_size=1, max_size=30),
-        st.lists(st.booleans(), min_size=1, max_size=30),
-        st.lists(st.sampled_from([np.nan, 1.0, 1.25]), min_size=1, max_size=30),
-    )
-)
-def test_distinct_values_and_their_places_give_back_the_column(values: list[float]) -> None:
-    column: NDArray[np.float64] = np.array(values).reshape(1, -1)
-    known, index = layer._factorized(column)
-    assert np.array_equal(known[index], column, equal_nan=column.dtype.kind == "f")
-    assert len(known) == len(np.unique(column))
 
 
 def same(one: LayerTime, other: LayerTime) -> bool:

@@ -32,6 +32,7 @@ class Counter:
 
     precision: str = "bf16"
     half: str = "bf16"
+    cast_bytes: float = 0.0
 
     def gemm_s(self, m: Floats, n: Floats, k: Floats, *_: Any) -> Floats:
         return 2.0 * m * n * k

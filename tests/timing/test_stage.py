@@ -140,3 +140,23 @@ def test_both_views_of_a_table_give_the_same_seconds(plan: Plan) -> None:
         whole = count * (found.whole_forward_s + found.whole_backward_s)
         totals.append(whole.sum(axis=1)[:, 0])
     assert totals[0] == pytest.approx(totals[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["deepspeed-3d", "sailor"])
+def test_deepspeeds_stages_send_shares_and_gather_them_on_arrival(name: str) -> None:
+    """Four ranks of a group each send a quarter of what all of them hold, over a NIC they share."""
+    from astra.hardware.stack import find_stack
+    from astra.timing.collectives import all_gather_s, p2p_s
+
+    said: dict[str, Any] = {"gpus": "a100-80g:16", "global_batch": 64, "seq_len": 4096}
+    plan = predict("llama-3-8b", tp=8, pp=2, sequence_parallel=False, overlap_tp=False, **said).plan
+    gpu, own = plan.cluster.pools[0].gpu, find_stack(name).on(plan.cluster.pools[0].gpu)
+    whole = 4096 * 4096 * 2.0  # tokens x hidden x bytes
+    sent_s = p2p_s(whole / 8, False, gpu) * own.communication_factor * own.pipeline_factor
+    expected = sent_s + all_gather_s(whole, 8, 8, gpu, 8)
+    found = stage_times(view(plan), find_stack(name)).part("link_s")
+    assert found[0, 0, 0] == pytest.approx(float(expected))
+    own = find_stack("megatron").on(gpu)
+    sent_s = p2p_s(whole, False, gpu) * own.communication_factor * own.pipeline_factor
+    plain = stage_times(view(plan), find_stack("megatron")).part("link_s")
+    assert plain[0, 0, 0] == pytest.approx(float(sent_s))

@@ -1,7 +1,7 @@
 """Why a plan is as fast as it is, what the next plans lose, and what would change it.
 
-FILE is a search result, a priced plan or a bare plan. Searches the same question again for
---against and for what would change; --quick leaves the latter out."""
+FILE is a search result, a priced plan or a bare plan, of one GPU type or of several. Searches the
+same question again for --against and for what would change; --quick leaves the latter out."""
 
 import argparse
 import sys
@@ -26,7 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         metavar="SETTINGS",
-        help='why not these: "tp=4 pp=8", in the words of `astra plan --set`',
+        help='only why not these: "tp=4 pp=8" in the words of `astra plan --set`, or a plan of the '
+        "file as its table names it",
     )
     parser.add_argument("--quick", action="store_true", help="do not search for what would change")
     parser.add_argument(
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
             options.file,
             against=options.against,
             rank=whole(options.rank, "--rank"),
-            quick=options.quick,
+            quick=options.quick or (options.against is not None and not options.json),
             margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
             say=_say if watched else None,
         )

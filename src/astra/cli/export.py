@@ -1,22 +1,32 @@
-"""Launch files for a plan: the whole command line, its environment and a script that starts it.
+"""Launch files for a plan: all settings, the environment and a script that starts it.
 
 FILE is a search result, a priced plan or a bare plan, as `astra predict --json` writes it."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astra.cli.options import number, whole, word
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError, shorten
+
+if TYPE_CHECKING:
+    from astra.export.verify import Verdict
+    from astra.strategy.plan import Plan
 
 EXAMPLES = """\
 examples:
   astra predict llama-3-8b --gpus h100:64 --tp 2 --global-batch 256 --seq-len 8192 --json >plan.json
   astra export plan.json --to megatron --out job
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
-    --tokenizer-type NullTokenizer"""
+    --tokenizer-type NullTokenizer
+  astra export mixed.json --to flagscale --out job
+  astra plan llama-3-8b --gpus h100:64 --global-batch 128 --seq-len 8192 \\
+    --runtime fsdp --json >found.json
+  astra export found.json --to torchtitan --out job"""
 
-TARGETS = ("megatron",)
+LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
+TARGETS = ("megatron", "bridge", "flagscale", "torchtitan", "accelerate", "deepspeed")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +37,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--rank", metavar="N|all", default="1", help="which plan of a search result; default: 1"
     )
     parser.add_argument(
+        "--launcher", metavar="NAME", default="torchrun", help=f"{', '.join(LAUNCHERS)}"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="let the framework's own code judge the files, where it is installed",
+    )
+    parser.add_argument(
         "--train-iters", metavar="N", default="100", help="steps to train; default: 100"
     )
     parser.add_argument(
@@ -35,11 +53,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.export import tuner
     from astra.export.folder import write_folder
+    from astra.export.rents import read_rents
     from astra.export.targets import export_files
     from astra.strategy.plan_file import read_plans
 
     target = word(options.to, "--to", TARGETS)
+    launcher = word(options.launcher, "--launcher", LAUNCHERS)
     if not options.out or not _is_text(options.out):
         raise InputError(f"--out {shorten(options.out)}: not the name of a folder. Try --out job.")
     steps = whole(options.train_iters, "--train-iters", most=10**9)
@@ -48,14 +69,39 @@ def run(options: argparse.Namespace) -> int:
     plans = read_plans(Path(options.file), rank)
     if not plans:
         raise InputError(f"{options.file}: the search found no plan; there is nothing to export.")
+    rents = read_rents(Path(options.file), rank)
     files: dict[str, str] = {}
+    verdicts: list[Verdict] = []
     for place, plan in enumerate(plans, 1):
         prefix = f"rank-{place:03d}/" if rank is None else ""
-        made = export_files(plan, target, train_iters=steps, learning_rate=rate)
+        made = export_files(
+            plan,
+            target,
+            launcher=launcher,
+            rents=rents[place - 1],
+            train_iters=steps,
+            learning_rate=rate,
+        )
+        if options.verify:
+            verdicts += _verdicts(plan, target, made, prefix)
         files |= {f"{prefix}{name}": text for name, text in made.items()}
+    if rank is None and target == "flagscale":
+        files |= tuner.files(plans)
     write_folder(Path(options.out), files)
-    _report(options, plans, files)
+    _report(options, plans, files, verdicts)
     return 0
+
+
+def _verdicts(plan: "Plan", target: str, made: dict[str, str], prefix: str) -> "list[Verdict]":
+    """What the framework says; a refusal ends the command before anything is written."""
+    from astra.export.megatron import architecture
+    from astra.export.verify import verify
+
+    found = verify(made, target, sum(plan.gpus.values()), architecture(plan))
+    for verdict in found:
+        if verdict.outcome == "refused":
+            raise InputError(f"--verify: {prefix}{verdict.line()}. Nothing was written.")
+    return found
 
 
 def _is_text(name: str) -> bool:
@@ -63,27 +109,31 @@ def _is_text(name: str) -> bool:
     return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _report(options: argparse.Namespace, plans: list, files: dict[str, str]) -> None:  # type: ignore[type-arg]
-    from astra.export.megatron import not_expressed
-    from astra.export.targets import expectations
+def _report(
+    options: argparse.Namespace,
+    plans: "list[Plan]",
+    files: dict[str, str],
+    verdicts: "list[Verdict]",
+) -> None:
+    from astra.export.targets import TARGETS, expectations, next_steps, not_expressed
     from astra.search.price import price
 
-    lacks = not_expressed(plans[0])
+    lacks = not_expressed(plans[0], options.to)
     expected = expectations(price(plans[0]))
     if options.json:
         answer = {"out": options.out, "files": sorted(files)}
-        write_json(answer | {"expected": expected, "not_expressed": lacks})
+        said = [verdict.line() for verdict in verdicts]
+        write_json(answer | {"expected": expected, "not_expressed": lacks, "verified": said})
         return
     count = f"{len(plans)} plans" if len(plans) > 1 else plans[0].summary()
     lines = [f"Wrote {len(files)} files to {options.out}: {count}."]
     lines += [f"  {name}" for name in sorted(files)[:12]]
     lines += expected
+    lines += dict.fromkeys(f"verify: {verdict.line()}" for verdict in verdicts)
     if lacks:
-        lines += ["Megatron-LM's command line does not say:", *(f"  {lack}" for lack in lacks)]
+        name = TARGETS[options.to].name
+        lines += [f"{name}'s settings do not say:", *(f"  {lack}" for lack in lacks)]
     script = next(name for name in sorted(files) if name.endswith("launch.sh"))
-    lines += [
-        "Next: set your learning rate; data and checkpoints follow on the command line:",
-        "  export MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=localhost",
-        f"  {options.out}/{script} --mock-data --tokenizer-type NullTokenizer",
-    ]
-    print_parts(*lines)
+    print_parts(
+        *lines, *next_steps(plans[0], options.to, f"{options.out}/{script}", options.launcher)
+    )

@@ -14,10 +14,12 @@ COMMANDS = {
     "predict": "one plan, checked and priced",
     "explain": "why this plan, and why not that one",
     "export": "launch files for a plan",
+    "import": "a plan out of an existing job's launch file",
     "validate": "predictions against measured runs",
     "calibrate": "a stack of your own, fitted on your runs",
     "models": "the models that are known, or one model's shape and counts",
     "gpus": "the GPUs that are known, or one GPU's facts and their source",
+    "prices": "what GPUs cost to rent, where, and since when",
     "rules": "what makes a plan illegal, who says so, and why",
     "stacks": "the software that is known to run plans, and its factors",
     "profile": "measure this machine's GPU and links",
@@ -57,9 +59,14 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (`{self.prog} --help` lists the options)")
 
 
+def _module(command: str) -> str:
+    """Where a command lives; `import` is a word of Python's."""
+    return f"astra.cli.{'import_job' if command == 'import' else command}"
+
+
 def parser_for(command: str) -> Parser:
     """The parser of one command, from its module `astra.cli.COMMAND`."""
-    module = import_module(f"astra.cli.{command}")
+    module = import_module(_module(command))
     parser = Parser(
         prog=f"astra {command}",
         description=module.__doc__,
@@ -101,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = parser_for(command)
     parser.check_flags(arguments[1:])
     options = parser.parse_args(arguments[1:])
-    result: int = import_module(f"astra.cli.{command}").run(options)
+    result: int = import_module(_module(command)).run(options)
     return result
 
 

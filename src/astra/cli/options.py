@@ -53,6 +53,16 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cluster", metavar="FILE", help="nodes, links and NICs of your own (TOML)")
 
 
+def add_pipeline_model(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument(
+        "--pipeline-model", metavar="WORD", default="simulated", help=f"simulated; paper: {meaning}"
+    )
+
+
+def pipeline_model_of(options: argparse.Namespace) -> str:
+    return word(options.pipeline_model, "--pipeline-model", ("simulated", "paper"))
+
+
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """One plan in a person's words."""
     group = parser.add_argument_group("the job")

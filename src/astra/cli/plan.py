@@ -9,12 +9,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import RUNTIMES, add_cluster_options, number, thousands, whole, word
+from astra.cli.money import add_money_options, money_of
+from astra.cli.options import (
+    RUNTIMES,
+    add_cluster_options,
+    add_pipeline_model,
+    number,
+    pipeline_model_of,
+    thousands,
+    whole,
+    word,
+)
 from astra.cli.printing import note, print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.console import RenderableType
 
     from astra.search.answer import Answer
 
@@ -23,6 +35,8 @@ examples:
   astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
   astra plan ./config.json --gpus a100-80g:64 --global-batch 512 --seq-len 8k --out result.json
   astra plan llama-3-70b --gpus h100:256,a100-80g:512 --global-batch 2048 --seq-len 4096
+  astra plan llama-3-70b --gpus h100:1024,h200:1024,b200:1024 --global-batch 1024 --seq-len 4096 \\
+    --objective money --tokens 1T --deadline 30d
   astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
   astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json"""
 
@@ -65,7 +79,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--objective",
         metavar="WORD",
         default="time",
-        help="time, or gpus: the fewest that fit or reach --min-tokens-per-s",
+        help="time; money or frontier: hours against dollars; "
+        "gpus: the fewest that fit or reach --min-tokens-per-s",
     )
     parser.add_argument("--min-tokens-per-s", metavar="X", default="0", help="with gpus")
     parser.add_argument("--all", action="store_true", help="show near-identical plans too")
@@ -73,24 +88,68 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-margin", metavar="X", default="0.05", help="memory to keep free; default: 0.05"
     )
+    add_pipeline_model(parser, "what the formula of arXiv 2502.13480 says of the plans, besides")
     parser.add_argument("--out", metavar="FILE", help="keep the whole answer as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="the frontier as .svg, .png or .html")
+    add_money_options(parser, goals=True)
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.report.answer import answer_json, answer_page, batches_table
+    from astra.report.answer import answer_json, batches_table
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
+    _check_plot(options)
     batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
     answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
-    chosen = max(answers, key=lambda each: each.best.tokens_per_s if each.best else 0.0)
+    chosen = max(answers, key=_worth)
     if options.out is not None:
         _keep(Path(options.out), answer_json(chosen, answers))
+    if options.plot is not None and chosen.market:
+        _draw(Path(options.plot), chosen)
     if options.json:
         write_json(answer_json(chosen, answers))
     else:
         several = [batches_table(answers), ""] if len(answers) > 1 else []
-        print_parts(*several, *answer_page(chosen, options.out))
+        print_parts(*several, *_page(chosen, options.out))
     return 0
+
+
+def _page(found: "Answer", out: str | None) -> "list[RenderableType]":
+    """For people: the best plans, or what money buys."""
+    if found.market is None:
+        from astra.report.answer import answer_page
+
+        return answer_page(found, out)
+    from astra.report.money import money_page
+
+    return money_page(found, out)
+
+
+def _check_plot(options: argparse.Namespace) -> None:
+    """Before anything is searched: what is drawn is a frontier, into a file of a known kind."""
+    if options.plot is None:
+        return
+    from astra.report.frontier_plot import kind_of
+
+    kind_of(options.plot)
+    if options.objective not in ("money", "frontier"):
+        raise InputError("--plot draws the frontier of --objective money; add that.")
+
+
+def _draw(path: Path, answer: "Answer") -> None:
+    from astra.export.folder import write_folder
+    from astra.report.frontier_plot import kind_of, plot
+
+    write_folder(path.parent, {path.name: plot(answer, kind_of(str(path)))})
+
+
+def _worth(answer: "Answer") -> float:
+    """Of answers for several batches the one that meets the goals best counts most."""
+    if answer.best is None:
+        return -math.inf
+    if answer.market is None or answer.market.order == "throughput":
+        return -(answer.best.hours or 1 / answer.best.tokens_per_s)
+    return -(answer.best.usd or 0.0)
 
 
 def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
@@ -112,13 +171,15 @@ def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
         margin=number(options.memory_margin, "--memory-margin", least=0.0, most=0.9),
         max_gpus=None if options.max_gpus is None else whole(options.max_gpus, "--max-gpus"),
         use_all=options.use_all,
-        objective=word(options.objective, "--objective", ("time", "gpus")),
+        objective=word(options.objective, "--objective", ("time", "money", "frontier", "gpus")),
         min_tokens_per_s=number(
             options.min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15
         ),
         fold=not options.all,
         exact=options.exact,
+        pipeline_model=pipeline_model_of(options),
         progress=_progress() if sys.stderr.isatty() and not options.json else None,
+        **money_of(options),
     )
 
 

@@ -6,9 +6,12 @@ would refuse is an error that names the rule and what to try."""
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from astra.cli.money import add_money_options, money_of
 from astra.cli.options import (
     add_cluster_options,
+    add_pipeline_model,
     add_plan_options,
+    pipeline_model_of,
     runtime_of,
     wish_of,
 )
@@ -40,8 +43,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="0.05",
         help="fraction of the memory to keep free; default: 0.05",
     )
+    add_pipeline_model(parser, "the formula of arXiv 2502.13480 in its place")
     add_cluster_options(parser)
     add_plan_options(parser)
+    add_money_options(parser, goals=False)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,7 +73,13 @@ def _from_file(options: argparse.Namespace) -> "Priced":
             "or change the file."
         )
     rank = whole(options.rank or "1", "--rank")
-    return predict_plan(options.plan, rank, margin=_margin(options))
+    return predict_plan(
+        options.plan,
+        rank,
+        margin=_margin(options),
+        pipeline_model=pipeline_model_of(options),
+        money=money_of(options),
+    )
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,5 +109,7 @@ def _from_options(options: argparse.Namespace) -> "Priced":
         runtime=runtime_of(options),
         stack=options.stack,
         margin=_margin(options),
+        pipeline_model=pipeline_model_of(options),
+        money=money_of(options),
         **_settings(options),
     )

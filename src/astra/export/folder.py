@@ -9,7 +9,7 @@ from pathlib import Path
 from astra.errors import InputError
 
 
-def write_folder(folder: Path, files: Mapping[str, str]) -> None:
+def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write these files, all or none of them; files of other names stay.
 
     Every file is complete before the first takes its place. A name that ends in `.sh` becomes
@@ -50,13 +50,13 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
     made.append(folder)
 
 
-def _draft(path: Path, text: str) -> Path:
+def _draft(path: Path, text: str | bytes) -> Path:
     """The finished file under a name of its own, beside the place it will take."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     draft = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
         draft.chmod(0o755 if path.suffix == ".sh" else 0o644)
     except BaseException:
         draft.unlink(missing_ok=True)

@@ -340,7 +340,7 @@ def _fsdp_dtypes(plan: Plan) -> list[Argument]:
 
 
 def _memory_savers(plan: Plan) -> list[Argument]:
-    found = _recompute(Recompute.parse(plan.pipelines[0].segments[0].recompute))
+    found = recompute_arguments(Recompute.parse(plan.pipelines[0].segments[0].recompute))
     if plan.offload_optimizer_fraction > 0:
         found += [
             ("--optimizer-cpu-offload",),
@@ -361,7 +361,8 @@ def _memory_savers(plan: Plan) -> list[Argument]:
     return found
 
 
-def _recompute(recompute: Recompute) -> list[Argument]:
+def recompute_arguments(recompute: Recompute) -> list[Argument]:
+    """Options of one recompute setting."""
     if recompute.mode == "none":
         return []
     if recompute.mode == "selective":

@@ -1,41 +1,210 @@
 """Which files each training framework gets."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import msgspec
 
 from astra.errors import InputError
-from astra.export import megatron
-from astra.export.torchrun import launch_script
+from astra.export import (
+    accelerate,
+    bridge,
+    deepspeed,
+    flagscale,
+    megatron,
+    megatron_files,
+    torchtitan,
+)
+from astra.export.job_folder import folder_files
+from astra.export.launchers import LAUNCHERS, Job, start_lines
+from astra.export.rents import Rents
+from astra.export.torchrun import nodes_of
 from astra.search.price import price
 from astra.search.priced import Priced
-from astra.strategy.plan import Plan
+from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.book import broken_rules
-from astra.strategy.rules.rule import Rule
 
-TARGETS = ("megatron",)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A framework that plans are written for."""
+
+    name: str  # what people call it
+    runtime: Runtime  # whose rules it obeys
+    takes: tuple[Runtime, ...]  # runtimes of the plans that can be its
+    files: Callable[..., dict[str, str]]
+    not_expressed: Callable[[Plan], list[str]]  # what the files leave out, in words
+    refusals: Callable[[Plan], list[str]]  # parts it has no words for
+    set_up: tuple[str, ...]  # what to set before the script
+    first_try: str  # what follows the script the first time
+    logs: str  # how its log gets a line a step
+
+
+MEGATRON: tuple[Runtime, ...] = ("megatron", "flagscale", "any")
+TARGETS: dict[str, Target] = {
+    "megatron": Target(
+        name="Megatron-LM",
+        runtime="megatron",
+        takes=MEGATRON,
+        files=megatron_files.files,
+        not_expressed=megatron.not_expressed,
+        refusals=lambda _: [],
+        set_up=("MEGATRON=~/Megatron-LM",),
+        first_try="--mock-data --tokenizer-type NullTokenizer",
+        logs="Megatron-LM does with --log-interval 1 --log-throughput.",
+    ),
+    "bridge": Target(
+        name="Megatron-Bridge",
+        runtime="megatron",
+        takes=MEGATRON,
+        files=bridge.files,
+        not_expressed=megatron.not_expressed,
+        refusals=lambda _: [],
+        set_up=(),
+        first_try="logger.log_interval=1",
+        logs="Megatron-Bridge does with logger.log_interval=1.",
+    ),
+    "flagscale": Target(
+        name="FlagScale",
+        runtime="flagscale",
+        takes=MEGATRON,
+        files=flagscale.files,
+        not_expressed=flagscale.not_expressed,
+        refusals=flagscale.refusals,
+        set_up=("FLAGSCALE=~/FlagScale",),
+        first_try="action=dryrun    (then without it)",
+        logs="FlagScale does, in outputs/logs.",
+    ),
+    "torchtitan": Target(
+        name="torchtitan",
+        runtime="fsdp",
+        takes=("fsdp",),
+        files=torchtitan.files,
+        not_expressed=torchtitan.not_expressed,
+        refusals=torchtitan.refusals,
+        set_up=("HF_ASSETS=~/assets/hf/MODEL",),
+        first_try="",
+        logs="torchtitan does.",
+    ),
+    "accelerate": Target(
+        name="accelerate",
+        runtime="fsdp",
+        takes=("fsdp",),
+        files=accelerate.files,
+        not_expressed=accelerate.not_expressed,
+        refusals=accelerate.refusals,
+        set_up=("TRAIN_SCRIPT=train.py",),
+        first_try="",
+        logs="A Trainer says its speed at the end.",
+    ),
+    "deepspeed": Target(
+        name="DeepSpeed",
+        runtime="deepspeed",
+        takes=("deepspeed",),
+        files=deepspeed.files,
+        not_expressed=deepspeed.not_expressed,
+        refusals=deepspeed.refusals,
+        set_up=("TRAIN_SCRIPT=train.py",),
+        first_try="",
+        logs="DeepSpeed does, on rank 0.",
+    ),
+}
 
 
 def export_files(
-    plan: Plan, target: str, *, train_iters: int = 100, learning_rate: float = 1e-4
+    plan: Plan,
+    target: str,
+    *,
+    launcher: str = "torchrun",
+    rents: Rents = (),
+    train_iters: int = 100,
+    learning_rate: float = 1e-4,
 ) -> dict[str, str]:
-    """Name and text of every launch file of a plan. Refuses what the target cannot start."""
-    assert target in TARGETS
-    if plan.runtime not in ("megatron", "flagscale", "any"):
-        raise InputError(
-            f"a plan of the runtime {plan.runtime} is not Megatron-LM's; "
-            "plan it again with --runtime megatron."
+    """Name and text of every file of a plan's folder. Refuses what the target cannot start."""
+    refused = refusal(plan, target)
+    if refused:
+        raise InputError(refused)
+    own, priced = TARGETS[target], price(plan)
+    notes = [*expectations(priced), *not_expressed(plan, target)]
+    made = own.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
+    made |= {"plan.json": plan_json(plan)}
+    if target == "flagscale":
+        if launcher != "torchrun":
+            raise InputError(
+                f"--launcher {launcher}: FlagScale starts its hosts by ssh, from the first. Leave "
+                "--launcher out; --to megatron takes one where all stages are alike."
+            )
+        _, *commands = next_steps(plan, target, "./launch.sh")
+        steps = ["Put your host names in `hostfile` and your data in `train/plan.yaml`, then:", ""]
+        steps += [f"  {line}" for line in commands]
+    else:
+        job = Job(plan, nodes_of(plan), own.set_up, own.first_try, rents)
+        made |= LAUNCHERS[launcher](job)
+        steps = start_lines(job, launcher)
+    return made | folder_files(priced, own.name, steps, own.logs, list(made))
+
+
+def not_expressed(plan: Plan, target: str) -> list[str]:
+    """What the files of a target leave out, in words."""
+    return TARGETS[target].not_expressed(plan)
+
+
+def refusal(plan: Plan, target: str) -> str | None:
+    """Which part of a plan a target cannot start and which target can; None where it can."""
+    own = TARGETS[target]
+    if plan.runtime not in own.takes:
+        return (
+            f"a plan of the runtime {plan.runtime} is not {own.name}'s; "
+            f"plan it again with --runtime {own.runtime}."
         )
-    as_megatron = msgspec.structs.replace(plan, runtime="megatron")
-    broken = broken_rules(as_megatron)
+    reasons = _reasons(plan, target)
+    if not reasons:
+        return None
+    able = [
+        other
+        for other in TARGETS
+        if other != target and plan.runtime in TARGETS[other].takes and not _reasons(plan, other)
+    ]
+    others = f" {TARGETS[able[0]].name} can: --to {able[0]}." if able else " No other target can."
+    return f"{own.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
+
+
+def _reasons(plan: Plan, target: str) -> list[str]:
+    """Rules of a target that a plan breaks, and parts that it has no words for."""
+    own = TARGETS[target]
+    broken = broken_rules(msgspec.structs.replace(plan, runtime=own.runtime))
     if broken:
-        raise InputError(_cannot(broken))
-    found = megatron.arguments(plan, train_iters=train_iters, learning_rate=learning_rate)
-    notes = [*expectations(price(plan)), *megatron.not_expressed(plan)]
-    return {
-        "args.txt": "".join(f"{' '.join(argument)}\n" for argument in found),
-        "env.txt": "".join(f"{name}={value}\n" for name, value in environment(plan).items()),
-        "launch.sh": launch_script(plan, notes),
-        "plan.json": plan_json(plan),
-    }
+        return [f"{rule.reason} [rule {rule.name}]" for rule in broken]
+    return [f"it has no words for {part}" for part in own.refusals(plan)]
+
+
+def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun") -> list[str]:
+    """What a person does with the files, in words and commands."""
+    own = TARGETS[target]
+    if launcher != "torchrun":
+        job = Job(plan, nodes_of(plan), own.set_up, own.first_try)
+        where = script.removesuffix("/launch.sh")
+        return [f"Next, in {where} (README.md says it too):", *start_lines(job, launcher)]
+    if target == "flagscale":
+        hosts = sum(count for _, count, _ in flagscale.hosts_of(plan))
+        where = "once, on the first; it starts the others by ssh" if hosts > 1 else "on it"
+        return [
+            "Next: set your learning rate, the data (train/plan.yaml) and the names of your "
+            f"{hosts} hosts (hostfile). Then, {where}:",
+            f"  export {' '.join(own.set_up)}",
+            f"  {script} {own.first_try}",
+        ]
+    nodes = sum(count for _, count, _ in nodes_of(plan))
+    first = "localhost" if nodes == 1 else "10.0.0.1"
+    where = "" if nodes == 1 else f"On each of the {nodes} nodes, NODE_RANK 0 to {nodes - 1}, "
+    where += "" if nodes == 1 else "MASTER_ADDR the address of the first:"
+    settings = [*own.set_up, "NODE_RANK=0", f"MASTER_ADDR={first}"]
+    return [
+        "Next: set your learning rate; data and checkpoints follow on the command line:",
+        *([where] if where else []),
+        f"  export {' '.join(settings)}",
+        f"  {script} {own.first_try}".rstrip(),
+    ]
 
 
 def expectations(priced: Priced) -> list[str]:
@@ -49,14 +218,5 @@ def expectations(priced: Priced) -> list[str]:
     ]
 
 
-def environment(plan: Plan) -> dict[str, str]:
-    return dict(sorted(megatron.environment(plan).items()))
-
-
 def plan_json(plan: Plan) -> str:
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
-
-
-def _cannot(broken: list[Rule]) -> str:
-    reasons = "; ".join(f"{rule.reason} [rule {rule.name}]" for rule in broken[:3])
-    return f"Megatron-LM cannot run this plan: {reasons}."

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.files import Source
-from astra.fit.hierarchy import NAMES, NOISE, SPREADS, Floats
+from astra.fit.hierarchy import NAMES, Floats
 from astra.fit.observe import MOVED, Steps
 from astra.fit.runs import Run
 from astra.hardware.stack import Stack
@@ -25,7 +25,21 @@ from astra.strategy.plan import Plan
 LEAST = 3  # runs
 ROUNDS = 2  # steps are not quite linear in the factors
 WEIGHING = 6  # rounds that weigh far runs down
-RELATED = 0.7  # of the spread among all stacks: a cluster is nearer to its framework
+NOISE = 0.03  # of a measured step that no factor explains
+# How far a cluster may lie from what its framework was fitted on elsewhere; guessed.
+SPREADS = {
+    "compute": 0.21,
+    "attention": 0.18,
+    "elementwise": 0.18,
+    "experts": 0.18,
+    "tensor": 0.1,  # traffic is more the links' than the framework's
+    "context": 0.21,
+    "dispatch": 0.21,
+    "data": 0.21,
+    "pipeline": 0.21,
+    "host": 0.28,
+    "optimizer": 0.21,
+}
 KNOWN = 10  # runs that the spread of the known stack counts for
 INSIDE = 1.2816  # standard deviations that hold 80 % of a normal distribution
 
@@ -133,7 +147,7 @@ def _look(
 
 def _solved(seen: _Seen) -> Floats:
     """Logs of the factors: penalised least squares, far runs weighed down."""
-    belief = np.diag([1 / (RELATED * SPREADS[name]) ** 2 for name in NAMES])
+    belief = np.diag([1 / SPREADS[name] ** 2 for name in NAMES])
     values: Floats = np.zeros(len(NAMES))
     for _ in range(WEIGHING):
         left = np.abs(seen.logs - seen.slopes @ values)

@@ -149,9 +149,14 @@ _RELEASE = re.compile(
 def release_of(cells: Cells) -> str | None:
     """The framework's release as a stack names it: `24.07`, `dgxc-25.02`, `2024-12`, a commit.
 
+    Of MLPerf's results it is the round.
+
     >>> release_of(Cells({"framework_version": "NeMo container 26.02.01"}))
     '26.02.01'
     """
+    round_ = re.search(r"MLPerf Training (v[0-9]\.[0-9])", cells.text("source"))
+    if round_:  # containers are named after the first round that wrote such a file
+        return round_[1]
     for column in ("framework_version", "framework"):
         text = cells.low(column).replace(" v", " ")
         found = _RELEASE.search(text)

@@ -12,6 +12,8 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import view_of
 
+HEAVIEST = "full:uniform:1"
+
 
 def is_recompute_open(cells: Cells) -> bool:
     """Whether a row leaves open how much was recomputed.
@@ -25,14 +27,17 @@ def is_recompute_open(cells: Cells) -> bool:
 def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
     """The plan with the least recompute that fits, and what had to be assumed.
 
-    As it is where it fits already, or where nothing makes it fit.
+    As it is where it fits already, or where nothing makes it fit; checkpoints of PyTorch, which
+    are on or off, must have been on there.
     """
     wanted = [plan, *(_recomputing(plan, each) for each in _from_light_to_heavy(plan))]
     view = view_of(plans_of(wanted), task_of(plan))
     stack = find_stack(plan.stack)
     fitting = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
-    if fitting[0] or not fitting.any():
+    if fitting[0] or not (fitting.any() or plan.runtime == "fsdp"):
         return plan, None
+    if not fitting.any():
+        return wanted[-1], f"recompute: {HEAVIEST}, although even so the run seems not to fit"
     found = wanted[int(np.argmax(fitting))]
     setting = found.pipelines[0].segments[0].recompute
     return found, f"recompute: {setting}, the least with which the run fits"
@@ -54,4 +59,4 @@ def _from_light_to_heavy(plan: Plan) -> list[str]:
     else:
         found = ["selective"]
     chunk = max(plan.pipelines[0].layers) // plan.vpp
-    return [*found, *(f"full:block:{n}" for n in range(1, chunk)), "full:uniform:1"]
+    return [*found, *(f"full:block:{n}" for n in range(1, chunk)), HEAVIEST]

@@ -5,7 +5,7 @@ from typing import Any
 from astra.errors import InputError
 from astra.files import convert
 from astra.fit.cells import Cells, is_on
-from astra.fit.habits import OLD, Habits, habits_of
+from astra.fit.habits import OLD, Habits, habits_of, release_of
 from astra.fit.row_cluster import cluster_of
 from astra.fit.row_model import model_of
 from astra.fit.split import Split, split_of
@@ -24,6 +24,7 @@ from astra.strategy.plan import Plan, check_structure
 from astra.strategy.rules.book import broken_rules
 
 MOST_DEGREE = 10**6
+OWN_OPTIMIZER = "24.09"  # NeMo's containers before it had Apex's distributed Adam
 
 
 def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
@@ -189,7 +190,11 @@ def _gradients(cells: Cells, habits: Habits, assumed: list[str]) -> dict[str, An
     """Dtypes of gradients where they are not fp32."""
     if habits.low_gradients and (cells.year() or OLD) > OLD:
         assumed.append("gradients kept and reduced in bf16, as its recipes do")
-        return {"main_grads_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+        found = {"main_grads_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+        if habits.stack == "nemo" and (release_of(cells) or OWN_OPTIMIZER) < OWN_OPTIMIZER:
+            assumed.append("master weights kept as what bf16 leaves of them, two bytes each")
+            found["master_dtype"] = "fp16"  # as wide
+        return found
     if "precision mode=pure" in cells.low("notes"):
         return {"grad_reduce_dtype": "bf16"}
     return {}

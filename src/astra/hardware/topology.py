@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from astra.columns import factorized
 from astra.hardware.cluster import Pool
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 IntsLike: TypeAlias = int | npt.NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Strides:
     """Distance between neighbouring ranks of each kind of group, in Megatron's rank order."""
 
@@ -129,6 +130,6 @@ def even_share(count: IntsLike, most: int) -> Ints:
     A job of 256 GPUs takes 64 of each 72-GPU domain, so that groups do not straddle two.
     """
     (counts,) = _columns(count)
-    distinct, back = np.unique(counts, return_inverse=True)
+    distinct, back = factorized(counts)
     shares = [max(n for n in range(1, min(most, c) + 1) if c % n == 0) for c in distinct.tolist()]
-    return np.array(shares, dtype=np.int64)[back.reshape(counts.shape)]
+    return np.array(shares, dtype=np.int64)[back]

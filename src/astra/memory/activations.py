@@ -20,7 +20,7 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Cut:
     """What divides the tensors of a layer. (pipeline, run, plan)"""
 

@@ -27,7 +27,7 @@ from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.view import View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Memory:
     """Bytes of one GPU of the first stage of each run. (pipeline, run, plan)"""
 
@@ -83,12 +83,19 @@ class Memory:
         found = steady[..., self.rows] + self.activations_bytes + self.logits_bytes
         found += self.working_bytes
         if self.offload_fraction.any():
-            found -= self.offloaded_states_bytes
-            found += np.where(self.offload_fraction > 0, self.part("offload"), 0.0)
+            base = {name: self.part(name) for name in ("optimizer", "offload")}
+            found -= offload_frees_bytes(base, self.offload_fraction)
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def offload_frees_bytes(base: dict[str, Floats], fraction: Floats | float) -> Floats:
+    """What a GPU no longer holds with this share of the optimizer's states on the host: the
+    states, less what it holds for them instead.
+    """
+    return base["optimizer"] * fraction - np.where(fraction > 0, base["offload"], 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Loads:
     """What a stage holds for its micro-batches, before one asks how many. (pipeline, run, plan)"""
 

@@ -18,7 +18,7 @@ FP4_BYTES = 0.5 + 1 / 16
 FP4_WEIGHT_BYTES = 2.0 + 2 * FP4_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class States:
     """Bytes of one GPU of each stage. (pipeline, run, plan)"""
 

@@ -16,6 +16,7 @@ from astra.model.check import MOST_LAYERS, check_shape
 from astra.model.config_fields import Config, Family, Options, family, json_word, table
 from astra.model.config_layers import experts, window
 from astra.model.config_special import SPECIAL
+from astra.model.parameters import parameters
 from astra.model.shape import Model
 
 DECODER_PARTS = ("text_config", "llm_config", "language_config", "language_model_config")
@@ -23,19 +24,24 @@ COUNTS = ("learned_positions", "embedding_dim")  # in `read`, numbers; all else 
 
 
 def read_config(path: Path) -> Model:
-    """The model of a config.json."""
-    name = path.parent.resolve().name if path.name == "config.json" else path.stem
-    return model_from_config(read_json(path), str(path), name or "model")
+    """The model of a config.json; a file of another name gives the model that name."""
+    own = "" if path.name == "config.json" else path.stem
+    folder = path.parent.resolve().name
+    return model_from_config(read_json(path), str(path), own, folder or "model")
 
 
-def model_from_config(raw: object, where: str, name: str = "model") -> Model:
-    """A config as `json.load` gives it, as a checked model."""
+def model_from_config(raw: object, where: str, name: str = "", otherwise: str = "model") -> Model:
+    """A config as `json.load` gives it, as a checked model.
+
+    Its name is the one given, what the config remembers of the hub, its family with its size, or
+    what it is called otherwise.
+    """
     if not isinstance(raw, Mapping):
         raise InputError(f"{where}: a config is a JSON object, this is {_article(raw)}.")
     refuse_adapter(raw, where)
     config, said = open_config(raw, where)
     fields = read_fields(config)
-    fields["name"] = name
+    fields["name"] = name or otherwise
     fields["family"] = config.model_type
     fields["hf_id"] = _hub_id(raw)
     if config.taken:
@@ -45,8 +51,31 @@ def model_from_config(raw: object, where: str, name: str = "model") -> Model:
         )
     fields["assumed"] = said
     fields["source"] = {"kind": "user", "where": where}
-    model = convert(fields, Model, where)
-    return check_shape(model, where, config.used)
+    model = check_shape(convert(fields, Model, where), where, config.used)
+    return model if name else _named(model, otherwise)
+
+
+def _named(model: Model, otherwise: str) -> Model:
+    """`Meta-Llama-3-8B` of its id on the hub, or `llama-8.03b` of family and size."""
+    if model.hf_id is not None:
+        found = model.hf_id.rpartition("/")[2]
+    elif model.family is not None:
+        found = f"{model.family}-{_size(parameters(model).total)}"
+    else:
+        found = otherwise
+    return msgspec.structs.replace(model, name=found)
+
+
+def _size(count: int) -> str:
+    """Three figures of parameters, as names have them.
+
+    >>> _size(8_030_261_248), _size(124_439_808), _size(1_500)
+    ('8.03b', '124m', '1.5k')
+    """
+    for unit, letter in ((1e9, "b"), (1e6, "m")):
+        if count >= 0.9995 * unit:
+            return f"{count / unit:.3g}{letter}"
+    return f"{count / 1e3:.3g}k"
 
 
 def open_config(raw: Mapping[str, Any], where: str) -> tuple[Config, list[str]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from astra.errors import InputError, did_you_mean, shorten
 from astra.files import parse_toml
 from astra.model.handwritten import model_from_table, read_model_toml
-from astra.model.huggingface import read_config
 from astra.model.shape import Model
 
 FOLDER = Path(__file__).parent.parent / "data" / "models"
@@ -67,6 +66,8 @@ def find_model(text: str) -> Model:
 
 def read_model(path: Path) -> Model:
     """The model a file describes; a folder stands for the config.json in it."""
+    from astra.model.huggingface import read_config  # most commands name a model of the zoo
+
     if path.is_dir():
         config = path / "config.json"
         if config.is_file():

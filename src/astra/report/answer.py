@@ -8,7 +8,7 @@ import msgspec
 from astra.report.mixed import pipeline
 from astra.report.priced import memory_bars, seconds, sentence, sizes, time_bars
 from astra.search.answer import Answer, NothingFits
-from astra.search.priced import Priced
+from astra.search.priced import Compared, Priced
 from astra.search.ranking import as_fast, ranking
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def batches_table(answers: Sequence[Answer]) -> "RenderableType":
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("batch", "step", "tokens/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("best plan")
+    table.add_column("best plan", overflow="fold")
     for row in map(_batch, answers):
         step = "-" if row["step_s"] is None else seconds(row["step_s"])
         rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
@@ -62,11 +62,13 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         "",
         *(pipeline(best, answer.mixed) if answer.mixed else []),
         _table(answer.plans),
+        *(paper_table(answer.paper) if answer.paper else []),
         *safer(answer.plans),
         *alike(answer.plans),
         "",
         funnel(answer),
         "",
+        *_paid(best),
         f"Where the time of the best goes (stage {best.parts_stage})",
         time_bars(best),
         "",
@@ -78,12 +80,50 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         if saved is None
         else f"Kept in {saved}. Next:",
         f"  astra explain {next_file}",
-        *(
-            [f"  astra export {next_file} --to megatron --out job"]
-            if best.plan.runtime in ("megatron", "flagscale") and len(best.gpus) == 1
-            else []
-        ),
+        *_export(best, next_file),
     ]
+
+
+def _export(best: Priced, file: str) -> list[str]:
+    """How to start it, where there are launch files for it."""
+    if best.plan.runtime not in ("megatron", "flagscale"):
+        return []
+    target = "megatron" if len(best.gpus) == 1 else "flagscale"
+    return [f"  astra export {file} --to {target} --out job"]
+
+
+def paper_table(plans: tuple[Compared, ...]) -> list["RenderableType"]:
+    """The plans by the paper's formula beside the simulator, and which one it would take."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("", "simulator", "formula", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("plan", overflow="fold")
+    for plan in plans:
+        error = f"{plan.error_fraction:+.1%}"
+        table.add_row(
+            str(plan.rank), seconds(plan.simulated_s), seconds(plan.paper_s), error, plan.summary
+        )
+    taken = min(plans, key=lambda plan: plan.paper_s)
+    slower = taken.simulated_s / plans[0].simulated_s - 1
+    chosen = "the same plan" if taken is plans[0] else f"plan {taken.rank}, {slower:.1%} slower"
+    return [
+        "",
+        "By the pipeline formula of arXiv 2502.13480",
+        table,
+        f"Of these the formula would take {chosen}.",
+        "",
+    ]
+
+
+def _paid(best: Priced) -> list["RenderableType"]:
+    """Hours and dollars of the best, where tokens and a price are known."""
+    if best.money is None:
+        return []
+    from astra.report.money import money_sentence, terms
+
+    return [money_sentence(best), *terms(best), ""]
 
 
 def safer(plans: tuple[Priced, ...]) -> list[str]:
@@ -133,7 +173,7 @@ def _table(plans: tuple[Priced, ...]) -> "RenderableType":
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("", "step", "tokens/s", "MFU", "GPUs", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("plan")
+    table.add_column("plan", overflow="fold")
     for plan in plans:
         memory = plan.memory
         table.add_row(

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.report.mixed import drawn
 from astra.report.priced import BAR, PART_NAMES, seconds
 from astra.search.breakdown import Exchange
-from astra.search.explained import Against, Change, Explanation, Loss
+from astra.search.explained import Against, Change, Explanation, Loss, PriceMove
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,26 +42,67 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
 
 
 def explanation_page(found: Explanation) -> list["RenderableType"]:
-    """The whole answer, part by part."""
-    gpus = " + ".join(f"{count} {name}" for name, count in found.gpus.items())
-    parts: list[RenderableType] = [
-        f"{found.model} on {gpus}, rank {found.rank}: {found.summary}, "
-        f"{seconds(found.step_s)} a step.",
-        found.binding.sentence,
-        "",
-        f"Where the time goes (stage {_stage(found)})",
-        _bars(found),
-    ]
+    """The whole answer, part by part; where another plan was asked about, that comparison."""
     if found.against is not None:
-        parts += ["", *_against(found.against)]
+        return [_head(found), "", *_against(found, found.against)]
+    parts: list[RenderableType] = [_head(found), found.binding.sentence, ""]
+    if found.stages:
+        parts += [
+            "The pipeline from the first stage to the last",
+            drawn(found.stages, found.step_s),
+        ]
+        parts += [*_shares(found), ""]
+    parts += [f"Where the time goes (stage {_stage(found)}, the busiest)", _bars(found)]
     if found.best is not None:
         parts += ["", "What the best plan takes more or less", _losses((found.best,))]
     if found.next_plans:
         parts += ["", "What the next plans lose", _losses(found.next_plans[:LATER])]
     parts += ["", "What would change", _changes(found.changes)]
+    if found.prices:
+        parts += ["", "How far a price must move for another answer", *map(_price, found.prices)]
     parts += ["", f"Bytes of one GPU of stage {_stage(found)} in a step", *_traffic(found)]
     parts += [f"note: {note}" for note in found.notes]
     return parts
+
+
+def _head(found: Explanation) -> str:
+    gpus = " + ".join(f"{count} {name}" for name, count in found.gpus.items())
+    return (
+        f"{found.model} on {gpus}, rank {found.rank}: {found.summary}, "
+        f"{seconds(found.step_s)} a step."
+    )
+
+
+def _shares(found: Explanation) -> list[str]:
+    """What each GPU type does of the whole."""
+    lines = []
+    total = sum(stage.layers for stage in found.stages)
+    for name, count in found.gpus.items():
+        own = [stage for stage in found.stages if stage.gpu == name]
+        layers, busy = sum(stage.layers for stage in own), max(stage.busy_s for stage in own)
+        lines.append(
+            f"{name}: {layers} of {total} layers in {len(own)} of {len(found.stages)} stages on "
+            f"{count} GPUs; its busiest works {busy / found.step_s:.0%} of the step."
+        )
+    return lines
+
+
+def _price(move: PriceMove) -> str:
+    """One GPU type in a line."""
+    said = []
+    if move.rise_fraction is not None:
+        said.append(f"rise by {move.rise_fraction:.1%}")
+    if move.fall_fraction is not None:
+        said.append(f"fall by {move.fall_fraction:.1%}")
+    if not said:
+        return f"  {move.gpu}: no move of its price alone changes the answer"
+    then = ""
+    if move.rival_gpus is not None and move.rival_usd is not None and move.rival_hours is not None:
+        gpus = " + ".join(f"{count} {name}" for name, count in move.rival_gpus.items())
+        then = (
+            f"; then {gpus} ({move.rival}), today ${move.rival_usd:,.0f}, {move.rival_hours:,.0f} h"
+        )
+    return f"  {move.gpu}: {' or '.join(said)}{then}"
 
 
 def _stage(found: Explanation) -> str:
@@ -111,7 +153,8 @@ def difference(loss: Loss) -> str:
     rest = loss.slower_s - sum(value for _, value in shown)
     if abs(rest) >= least:
         said.append(f"the rest {signed(rest)}")
-    return f"{signed(loss.slower_s)}: {', '.join(said)}"
+    where = f" (busiest: {loss.busiest})" if loss.other_place else ""
+    return f"{signed(loss.slower_s)}: {', '.join(said)}{where}"
 
 
 def _losses(plans: tuple[Loss, ...]) -> "RenderableType":
@@ -121,11 +164,28 @@ def _losses(plans: tuple[Loss, ...]) -> "RenderableType":
     return table
 
 
-def _against(found: Against) -> list["RenderableType"]:
-    asked = " ".join(found.settings)
-    lines: list[RenderableType] = [f"Against {asked}: {found.sentence}"]
-    if found.outcome == "time" and found.plan is not None:
-        lines += [f"  {found.plan.summary}", f"  {difference(found.plan)}"]
+def _against(explained: Explanation, found: Against) -> list["RenderableType"]:
+    """Why not another one: part by part where it runs."""
+    lines: list[RenderableType] = [f"Against {' '.join(found.settings)}: {found.sentence}"]
+    if found.outcome != "time" or found.plan is None:
+        return lines
+    other = found.plan
+    table = _grid("wrrr", ("  busiest stage of each", "this", "that", "more"))
+    for name, value in explained.parts_s.items():
+        more = other.parts_s[name]
+        if max(value, value + more) >= 0.0005 * explained.step_s:
+            that = value + more if value + more > 1e-9 else 0.0
+            table.add_row(f"  {NAMES[name]}", seconds(value), seconds(that), signed(more))
+    table.add_row(
+        "  step", seconds(explained.step_s), seconds(other.step_s), signed(other.slower_s)
+    )
+    gpus = " + ".join(f"{count} {name}" for name, count in other.gpus.items())
+    lines += [f"  {other.summary} on {gpus}", "", table]
+    if other.other_place:
+        lines.append(
+            f"The busiest stage is another: here stage {explained.parts_stage}, there "
+            f"{other.busiest}. What only one of them does shifts between the parts."
+        )
     return lines
 
 

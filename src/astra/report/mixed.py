@@ -16,20 +16,27 @@ def pipeline(best: Priced, mixed: Mixed) -> list["RenderableType"]:
     """The winner stage by stage, first to last, and what others would take."""
     return [
         "The pipeline from the first stage to the last, work of a step and memory of a GPU",
-        _drawn(mixed.stages, best),
+        drawn(mixed.stages, best.step_s),
         "",
         *_worth(best, mixed),
         "",
     ]
 
 
-def _drawn(stages: tuple[MixedStage, ...], best: Priced) -> "RenderableType":
+def drawn(stages: tuple[MixedStage, ...], step_s: float) -> "RenderableType":
+    """A pipeline, one line for stages that look alike."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("stage", "GPU", "tp", "lay", "work", "of step", "mem", "", "recompute"):
         right = name in ("tp", "lay", "work", "of step", "mem")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "recompute")
+        bar, words = name == "", name == "recompute"
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=not (bar or words),
+            overflow="crop" if bar else "fold",
+        )
     busiest = max(stage.busy_s for stage in stages)
     for first, last, stage in _runs(stages):
         table.add_row(
@@ -38,7 +45,7 @@ def _drawn(stages: tuple[MixedStage, ...], best: Priced) -> "RenderableType":
             str(stage.tp),
             str(stage.layers),
             seconds(stage.busy_s),
-            f"{stage.busy_s / best.step_s:.0%}",
+            f"{stage.busy_s / step_s:.0%}",
             f"{stage.filled_fraction:.0%}",
             "#" * round(BAR * stage.busy_s / busiest),
             stage.recompute,

@@ -80,10 +80,16 @@ def page(priced: Priced) -> list["RenderableType"]:
         "",
     ]
     if priced.host_memory_bytes:
-        parts.append(_line("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
-    parts.append(_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
+        parts.append(titled("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
+    if priced.money is not None:
+        from astra.report.money import terms
+
+        parts += ["What a run takes and costs", *terms(priced), ""]
+    elif priced.usd_per_hour is not None:
+        parts.append(titled("price", f"${priced.usd_per_hour:,.2f} an hour"))
+    parts.append(titled("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
-        parts.append(_line("assumed", "; ".join(priced.assumed)))
+        parts.append(titled("assumed", "; ".join(priced.assumed)))
     known = priced.provenance
     share = (
         f"{known.measured_fraction:.0%} of the busy time measured, "
@@ -91,13 +97,13 @@ def page(priced: Priced) -> list["RenderableType"]:
         f"step times of the stack {priced.plan.stack} "
         "(`--json` names each source)"
     )
-    parts.append(_line("sources", share))
-    parts += [_line("note", note) for note in known.notes if " was read as " in note]
-    parts += [_line("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
+    parts.append(titled("sources", share))
+    parts += [titled("note", note) for note in known.notes if " was read as " in note]
+    parts += [titled("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
     return parts
 
 
-def _line(title: str, text: str) -> "RenderableType":
+def titled(title: str, text: str) -> "RenderableType":
     """A title and its text, wrapped beside it."""
     from rich.table import Table
 
@@ -146,11 +152,12 @@ def memory_bars(priced: Priced) -> "RenderableType":
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("lay", justify="right", no_wrap=True)
     if mixed:
-        table.add_column("GPU", no_wrap=True)
+        table.add_column("GPU", overflow="fold")
     for title, _, _ in MEMORY_COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("all", justify="right", no_wrap=True)
-    table.add_column("full", no_wrap=True)
+    table.add_column("full", justify="right", no_wrap=True)
+    table.add_column(overflow="crop")  # cut where there is no room, so that no number is
     for label, row in _folded(memory):
         cells = [value(row) for _, _, value in MEMORY_COLUMNS]
         cells[-1] += row.allocated_bytes * (slack - 1)
@@ -160,7 +167,8 @@ def memory_bars(priced: Priced) -> "RenderableType":
             str(row.layers),
             *([row.gpu] if mixed else []),
             *(f"{cell / GIB:.1f}" for cell in (*cells, sum(cells))),
-            f"{sum(shares):.0%} {_letters(shares)}",
+            f"{sum(shares):.0%}",
+            _letters(shares),
         )
     return table
 

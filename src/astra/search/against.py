@@ -7,15 +7,14 @@ from typing import Any
 import msgspec
 
 from astra.errors import InputError
-from astra.hardware.stack import find_stack
+from astra.search.again import Again, check_narrowing, search_again
 from astra.search.explained import Against, Loss, Subject, loss_of
-from astra.search.find import Best, Finder
 from astra.search.price import price
 from astra.strategy.advice import explain as rule_in_words
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plan_at, task_of
+from astra.strategy.plans import task_of
 from astra.strategy.rules.book import broken_rules, rules_for
-from astra.strategy.settle import Wish, settle
+from astra.strategy.settle import Wish, fp8_recipe, settle
 from astra.strategy.space import NAMES, Question, Space, parse_set
 
 # How a plan is told, and the setting it means.
@@ -69,6 +68,8 @@ def _fixed(plan: Plan) -> dict[str, tuple[Any, ...]]:
     first, second = plan.moment_dtypes
     plain = {field.name: field.default for field in msgspec.structs.fields(Plan)}
     plain |= {"first_moment_dtype": "fp32", "second_moment_dtype": "fp32"}
+    plain["dispatcher"] = "alltoall" if plan.model.moe else None
+    plain["fp8_recipe"] = fp8_recipe(plan.cluster) if plan.precision == "fp8" else None
     own = {"first_moment_dtype": first, "second_moment_dtype": second}
     found: dict[str, tuple[Any, ...]] = {}
     for name, dimension in NAMES.items():
@@ -78,25 +79,27 @@ def _fixed(plan: Plan) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def find_in(subject: Subject, space: Space) -> Best:
-    plan, asked = subject.plan, subject.asked
-    rules = (*rules_for(plan.runtime), *asked.own_rules)
-    return Finder(space, rules, find_stack(plan.stack), 1, asked.margin).run()
-
-
 def against_of(subject: Subject, settings: tuple[str, ...]) -> Against:
     """The best plan with these settings: what rules it out, or what it loses."""
     said = " ".join(settings)
-    subject.say(f"the best plan with {said}")
     space = space_of(subject, settings)
-    best, task = find_in(subject, space), space.question.task
-    if best.plans is not None:
-        loss = loss_of(plan_at(best.plans, 0, task), subject)
-        text = f"The best plan with {said} {_slower(loss, subject)}."
-        return Against(settings=settings, outcome="time", sentence=text, plan=loss)
+    check_narrowing(space, settings)
+    subject.say(f"the best plan with {said}")
+    best = search_again(subject, space)
+    if best.plan is not None:
+        return compared_with(best.plan, subject, settings, f"The best plan with {said}")
     if best.closest is not None:
-        return _too_large(subject, settings, plan_at(best.closest, 0, task), best)
+        return _too_large(subject, settings, best.closest, best)
     return _forbidden(subject, settings, space, best)
+
+
+def compared_with(
+    plan: Plan, subject: Subject, settings: tuple[str, ...], name: str, rank: int = 0
+) -> Against:
+    """A plan that runs, beside the explained one."""
+    loss = loss_of(plan, subject, rank)
+    text = f"{name} {_slower(loss, subject)}."
+    return Against(settings=settings, outcome="time", sentence=text, plan=loss)
 
 
 def _slower(loss: Loss, subject: Subject) -> str:
@@ -107,7 +110,7 @@ def _slower(loss: Loss, subject: Subject) -> str:
     return f"is {abs(loss.slower_s):.3g} s ({share:.1%}) {more}"
 
 
-def _too_large(subject: Subject, settings: tuple[str, ...], closest: Plan, best: Best) -> Against:
+def _too_large(subject: Subject, settings: tuple[str, ...], closest: Plan, best: Again) -> Against:
     memory = price(closest, margin=subject.asked.margin).memory
     usable = memory.usable_bytes * (1 - subject.asked.margin)
     needed = memory.reserved_bytes
@@ -120,16 +123,16 @@ def _too_large(subject: Subject, settings: tuple[str, ...], closest: Plan, best:
             f"usable, {(needed - usable) / GIB:.1f} GiB too much."
         ),
         plan=loss_of(closest, subject),
-        rules=best.funnel.removed_by_rule,
+        rules=best.removed_by_rule,
         needed_bytes=needed,
         usable_bytes=usable,
         stage=memory.worst_stage,
     )
 
 
-def _forbidden(subject: Subject, settings: tuple[str, ...], space: Space, best: Best) -> Against:
+def _forbidden(subject: Subject, settings: tuple[str, ...], space: Space, best: Again) -> Against:
     """Rules that remove all such plans, or why there is none to begin with."""
-    said, removed = " ".join(settings), best.funnel.removed_by_rule
+    said, removed = " ".join(settings), best.removed_by_rule
     if not removed:
         why = _impossible(subject, space, settings)
         text = f"There is no plan with {said}: {why}"

@@ -12,7 +12,7 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.search.find import Best, Finder, Funnel, Progress
 from astra.search.price import MARGIN, price_many
-from astra.search.priced import Priced
+from astra.search.priced import Compared, Priced
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at
@@ -75,6 +75,81 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[MixedStage, ...]
 
 
+class Wished(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish about money, and what comes of it."""
+
+    what: str  # within budget, within deadline, within both
+    possible: bool
+    rank: int  # in the frontier: the answer, or what comes nearest
+    gap_usd: float | None = None  # that the nearest costs more than the budget
+    gap_hours: float | None = None  # that it takes longer than the deadline
+    also_rank: int | None = None  # nearest the other way, where both cannot be had
+    also_gap_hours: float | None = None
+    tokens: float | None = None  # that the budget or the deadline would do for, of the nearest
+
+
+class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """The best plan in another place."""
+
+    cloud: str
+    region: str
+    instance: str
+    spot: bool
+    price_date: str
+    network_certainty: str
+    usd_per_hour: float
+    hours: float
+    usd: float
+
+
+class Machines(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of machine that was compared, and the cheapest place to rent it."""
+
+    gpu: str
+    node_gpus: int
+    nic_bytes_per_s: float
+    most_gpus: int
+    cloud: str
+    region: str
+    instance: str
+    usd_per_gpu_hour: float
+    spot_usd_per_gpu_hour: float | None
+    network_certainty: str
+    points: int  # of the frontier that it has
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer if something were different."""
+
+    what: str
+    plan: Priced | None  # None: nothing fits then
+    same_plan: bool  # on as many GPUs
+    usd_change: float = 0.0
+    hours_change: float = 0.0
+    possible: bool = True  # whether the goals can be met then
+
+
+class Market(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the frontier's plans are worth naming. Ranks count in the frontier, from 1."""
+
+    tokens: float
+    budget_usd: float | None
+    deadline_hours: float | None
+    order: str  # throughput or cost: which of two plans that meet all wishes comes first
+    fastest: int
+    cheapest: int
+    knee: int
+    wished: Wished | None
+    chosen: int  # the answer
+    next_saves_hours: tuple[float, ...]  # from each point to the next faster one
+    next_costs_usd: tuple[float, ...]
+    elsewhere: tuple[Elsewhere, ...]  # the chosen plan at other clouds
+    machines: tuple[Machines, ...]
+    longest_hours: float  # plans that take longer were left out
+    conditions: dict[str, object]
+    what_if: WhatIf | None = None
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a search says, in the words of the JSON."""
 
@@ -83,6 +158,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     plans: tuple[Priced, ...]
     nothing_fits: NothingFits | None = None
     mixed: Mixed | None = None  # over several GPU types
+    paper: tuple[Compared, ...] | None = None  # by the paper's pipeline formula, where asked for
+    frontier: tuple[Priced, ...] = ()  # of hours and dollars, fastest first, where asked
+    market: Market | None = None  # what the money buys
 
     @property
     def best(self) -> Priced | None:

@@ -20,6 +20,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import View, view_of
 from astra.timing.device import Device, Used
+from astra.timing.facts import facts
 from astra.timing.operators import (
     Keys,
     Operator,
@@ -141,10 +142,13 @@ def _classes_s(detail: Detail) -> dict[str, float]:
     """Kernels of one step as the stack runs them; what is missing, they wait for the CPU."""
     plan, model = detail.plan, detail.plan.model
     own = detail.stack.on(detail.gpu, plan.precision, plan.fp8_recipe)
-    keys, device = _keys(detail), Device(detail.gpu, plan.precision, Used(), own)
+    keys = _keys(detail)
+    recipe = plan.fp8_recipe if plan.precision == "fp8" else None
+    device = Device(detail.gpu, plan.precision, Used(), own, recipe)
+    fused, dispatcher = plan.attention == "flash", str(plan.dispatcher)
     work: list[tuple[int, Operator]] = []
     for row, kind in enumerate(layer_kinds(model).kinds):
-        operators = layer_operators(model, kind, keys, device, plan.attention == "flash")
+        operators = layer_operators(model, kind, keys, device, fused, dispatcher)
         work += [(detail.layers[row], operator) for operator in operators]
     if detail.last:
         work += [(1 + plan.mtp_layers, op) for op in head_operators(model, keys, device)]
@@ -306,7 +310,8 @@ def _experts(detail: Detail) -> list[Exchange]:
             for operation in ("all-gather", "reduce-scatter")
         ]
     if plan.dispatcher in ("deepep", "hybridep"):
-        sent *= _sent_once(ep / int(ranks_per_domain(ep, etp, detail.shares[0])), moe.top_k)
+        near = int(ranks_per_domain(ep, etp, detail.shares[0]))
+        sent *= _sent_once(ep / near if ep > near else ep, moe.top_k)
     inner = _Group("etp", etp, 1)
     return [
         _exchange(detail, _Group("ep", ep, etp), "all-to-all", "tokens", sent, 2 * passes),
@@ -315,11 +320,9 @@ def _experts(detail: Detail) -> list[Exchange]:
     ]
 
 
-def _sent_once(domains: float, top_k: int) -> float:
-    """A token goes to a domain once, however many of its experts are there."""
-    if domains <= 1:
-        return 1.0
-    return domains * (1 - (1 - 1 / domains) ** top_k) / top_k
+def _sent_once(places: float, top_k: int) -> float:
+    """A token goes to a place once, however many of its experts are there."""
+    return places * (1 - (1 - 1 / places) ** top_k) / top_k
 
 
 def _pipeline(detail: Detail) -> list[Exchange]:
@@ -330,7 +333,8 @@ def _pipeline(detail: Detail) -> list[Exchange]:
         return []
     neighbours = _Group("pp", 2, tp * plan.cp * detail.own("dp"))
     payload = detail.tokens * plan.model.hidden * detail.element_bytes
-    payload /= tp if plan.sequence_parallel else 1
+    cut = plan.sequence_parallel or detail.stack.name in facts().sends.shared
+    payload /= tp if cut else 1
     down = detail.micro_batches * (plan.vpp - detail.last)
     back = detail.micro_batches * (plan.vpp - (detail.stage == 0))
     found = [

@@ -1,12 +1,19 @@
 """A whole table of plans at once: does each fit, and how fast can it be at best?"""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
-from astra.memory.stage import Memory, least_bytes, memory_base, memory_of
-from astra.model.kinds import layer_kinds
+from astra.memory.stage import (
+    Memory,
+    least_bytes,
+    memory_base,
+    memory_of,
+    offload_frees_bytes,
+)
 from astra.search.step import chunks_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.view import View, cuts_of, view_of, views_of
@@ -15,13 +22,13 @@ from astra.timing.bounds import (
     interleaved_tight_bound_s,
     one_f_one_b_bound_s,
 )
-from astra.timing.layer import PARTS, LayerBook, LayerTime, layers_of
+from astra.timing.layer import LayerBook, work_s
 from astra.timing.stage import StageTime, stage_base, stage_times
 
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Bulk:
     """What a search needs of every plan before it simulates any. (plan,)"""
 
@@ -33,40 +40,77 @@ class Bulk:
 def bulk_of(
     plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerBook | None = None
 ) -> Bulk:
-    """Memory and the least step of many plans of one task with one pipeline each."""
-    bounds, filled = np.zeros(len(plans)), np.zeros(len(plans))
+    """Memory and the least step of many plans of one task with one pipeline each.
+
+    Plans that differ only in how much of the optimizer is offloaded are worked out once, with
+    nothing offloaded; what it takes and what it frees is added.
+    """
+    fraction = plans.offload_optimizer_fraction
+    first, rows = plans.without(("offload_optimizer_fraction",))
+    nothing = np.broadcast_to(0.0, len(first))
+    kept = replace(plans.take(_stride(first, len(plans))), offload_optimizer_fraction=nothing)
+    bounds, host_s = np.zeros(len(kept)), np.zeros(len(kept))
+    filled = {value: np.zeros(len(kept)) for value in _distinct(fraction)}
     shared = None
-    for block, view in enumerate(views_of(plans, task, BLOCK_ROWS)):
+    for block, view in enumerate(views_of(kept, task, BLOCK_ROWS)):
         if shared is None:
             shared = stage_base(view, stack, book), memory_base(view, stack)
         some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
-        bounds[some] = bound_s(view, stage_times(view, stack, shared[0]))
-        filled[some] = filled_fraction(view, memory_of(view, stack, shared[1]), stack)
-    return Bulk(bound_s=bounds, filled_fraction=filled, fits=filled <= 1 - margin)
+        times = stage_times(view, stack, shared[0])
+        bounds[some], host_s[some] = bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
+        needed = _needed_bytes(memory_of(view, stack, shared[1]), stack)
+        for value, column in filled.items():
+            freed = offload_frees_bytes(shared[1], value) * (1 + stack.slack_fraction)
+            column[some] = _fullest(view, needed - freed[..., view.rows] if value else needed)
+    each = np.zeros(len(plans))
+    for value, column in filled.items():
+        here = np.flatnonzero(fraction == value)
+        each[here] = column[rows[here]]
+    return Bulk(
+        bound_s=bounds[rows] + fraction * host_s[rows],
+        filled_fraction=each,
+        fits=each <= 1 - margin,
+    )
 
 
-def work_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+def _stride(rows: NDArray[np.intp], count: int) -> slice | NDArray[np.intp]:
+    """These rows as a slice where every n-th is taken: nothing need be copied."""
+    step = count // max(len(rows), 1)
+    if step * len(rows) == count and (rows == np.arange(0, count, step)).all():
+        return slice(0, count, step)
+    return rows
+
+
+def _distinct(column: Floats) -> list[float]:
+    """The few values of a column, without sorting it."""
+    found = []
+    while len(column):
+        found.append(float(column[0]))
+        column = column[column != column[0]]
+    return found
+
+
+def work_bound_s(
+    tables: Sequence[Plans], task: Task, stack: Stack, book: LayerBook | None = None
+) -> list[Floats]:
     """A first bound that asks for no stages: the busiest one does no less than the mean. [s]
 
     T >= m (all layers and ends, forward and backward) / p
     """
-    layers = layers_of(cuts_of(plans, task), stack, book)
-    total = np.zeros(len(plans))
-    for kind, count in zip(layers.kinds, layer_kinds(task.model).counts, strict=True):
-        total += count * _both_ways_s(kind)
-    total += _both_ways_s(layers.head) + _both_ways_s(layers.embedding)
-    return plans.micro_batches[0] * total / plans.pp[0]
-
-
-def _both_ways_s(time: LayerTime) -> Floats:
-    seconds: Floats = sum((getattr(time, name) for name in PARTS), np.zeros(1))
-    return seconds[0, 0]
+    each = work_s([cuts_of(plans, task) for plans in tables], stack, book)
+    return [
+        plans.micro_batches[0] * work[0, 0] / plans.pp[0]
+        for plans, work in zip(tables, each, strict=True)
+    ]
 
 
 def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
-    needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
-    return _fullest(view, needed)
+    return _fullest(view, _needed_bytes(memory, stack))
+
+
+def _needed_bytes(memory: Memory, stack: Stack) -> Floats:
+    return memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
 
 
 def least_filled_fraction(view: View, stack: Stack, offloaded: float) -> Floats:

@@ -4,11 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from astra.errors import InputError
 from astra.files import read_json
-from astra.search.against import against_of, settings_in
+from astra.hardware.stack import find_stack
+from astra.search.again import why_not_searched
+from astra.search.against import against_of, compared_with, settings_in, space_of
+from astra.search.answer import MixedStage
 from astra.search.breakdown import CLASSES, Detail, exchanges
+from astra.search.by_stage import stages_of
 from astra.search.explained import (
+    Against,
     Asked,
     Binding,
     Change,
@@ -20,7 +27,7 @@ from astra.search.explained import (
 )
 from astra.search.price import MARGIN
 from astra.search.priced import PlanMemory, Priced
-from astra.search.what_if import MORE_MEMORY, repriced, searched
+from astra.search.what_if import AS_IS, MORE_MEMORY, repriced, searched
 from astra.strategy.advice import refuse
 from astra.strategy.own_rules import read_own_rules
 from astra.strategy.plan import Plan
@@ -106,7 +113,13 @@ def explain_source(
         if broken:
             raise InputError(f"{where}: {refuse(plan, broken, None, None)}")
     asked = asked_of(request, plans[rank - 1], margin)
-    return explain(plans, rank, against, asked, quick, say)
+    found = explain(plans, rank, against, asked, quick, say)
+    if quick or not isinstance(request.get("money"), dict):
+        return found
+    from astra.search.price_moves import asked_again, price_moves
+
+    moves = price_moves(asked_again(request, plans[0], where), say or (lambda _: None))
+    return msgspec.structs.replace(found, prices=moves)
 
 
 def explain(
@@ -122,16 +135,13 @@ def explain(
     `against` are settings as people write them, `tp=4 pp=8`. `quick` leaves out what has to be
     searched for; `say` hears what is being worked on.
     """
-    wanted = settings_in(against) if against is not None else None
     subject = subject_of(plans[rank - 1], asked or Asked(), say or (lambda _: None))
-    alone = len(subject.plan.cluster.pools) == 1
-    if wanted and not alone:
-        raise InputError("--against searches, and searches over one GPU type only so far.")
+    versus = _versus(plans, subject, against) if against is not None else None
     behind = enumerate(plans[rank : rank + NEXT], rank + 1)
     later = [loss_of(plan, subject, place) for place, plan in behind]
-    versus = against_of(subject, wanted) if wanted else None
     changes = repriced(subject)
-    if alone and not quick:
+    unsearched = None if quick else why_not_searched(space_of(subject))
+    if not quick and unsearched is None:
         changes += searched(subject)
     return Explanation(
         rank=rank,
@@ -148,18 +158,32 @@ def explain(
         against=versus,
         changes=tuple(changes),
         exchanges=exchanges(subject.detail),
-        notes=_notes(subject, quick and against is None),
+        stages=_stages(subject),
+        notes=_notes(subject, quick and against is None, unsearched),
     )
 
 
-def _notes(subject: Subject, plain: bool) -> tuple[str, ...]:
+def _versus(plans: Sequence[Plan], subject: Subject, against: str) -> Against:
+    """A plan of the file by its name, or the best one with these settings."""
+    for place, plan in enumerate(plans, 1):
+        if plan.summary() == " ".join(against.split()):
+            return compared_with(plan, subject, (against,), f"Plan {place}", place)
+    return against_of(subject, settings_in(against))
+
+
+def _stages(subject: Subject) -> tuple[MixedStage, ...]:
+    """Over several GPU types, who does what."""
+    plan = subject.plan
+    if len(plan.gpus) == 1 or len(plan.pipelines) > 1:
+        return ()
+    return stages_of(subject.priced, find_stack(plan.stack))
+
+
+def _notes(subject: Subject, plain: bool, unsearched: str | None) -> tuple[str, ...]:
     """What a person should know about the searches."""
     notes = subject.asked.notes
-    if len(subject.plan.cluster.pools) > 1:
-        return (
-            *notes,
-            "what would change is searched on one GPU type so far, so nothing was searched again",
-        )
+    if unsearched is not None:
+        return (*notes, f"nothing was searched again: {unsearched}")
     if subject.asked.settings and not plain:
         narrowed = " ".join(subject.asked.settings)
         return (*notes, f"searched again as narrowly as the file's own search: {narrowed}")
@@ -169,14 +193,17 @@ def _notes(subject: Subject, plain: bool) -> tuple[str, ...]:
 def _binding(subject: Subject, changes: Sequence[Change]) -> Binding:
     """The dearest of memory, traffic and waiting where it costs a tenth of the step; else compute.
 
-    Memory costs what is computed again, or what more of it would save by a search.
+    Memory costs what is computed again, or what more of it would save by a search. Before all of
+    them comes the plan itself, where a search finds one that saves more than any of them costs.
     """
     priced, parts = subject.priced, subject.parts_s
     pipeline = subject.plan.pipelines[subject.detail.pipeline]
     few = pipeline.stages > 1 and pipeline.micro_batches < FEW * pipeline.stages
     far = _far(subject.detail)
+    better_s = _saved(changes, AS_IS)
     cost = {
-        "memory": max(parts["recompute"], _saved(changes, MORE_MEMORY)),
+        "plan": better_s,
+        "memory": max(parts["recompute"], _saved(changes, MORE_MEMORY) - better_s),
         "network": sum(parts[name] for name in far),
         "link": sum(parts[name] for name in TRAFFIC if name not in far),
         "batch" if few else "bubble": parts["bubble"],
@@ -191,7 +218,7 @@ def _binding(subject: Subject, changes: Sequence[Change]) -> Binding:
     filled = priced.memory.reserved_bytes / allowed
     return Binding(
         constraint=dearest,
-        sentence=f"{_bound(dearest, cost, subject)}{_room(priced.memory, filled)}",
+        sentence=f"{_bound(dearest, cost, subject, changes)}{_room(priced.memory, filled)}",
         cost_s=cost,
         filled_fraction=filled,
         fullest_stage=priced.memory.worst_stage,
@@ -212,11 +239,16 @@ def _saved(changes: Sequence[Change], what: str) -> float:
     return max([0.0, *found])
 
 
-def _bound(what: str, cost: Mapping[str, float], subject: Subject) -> str:
+def _bound(
+    what: str, cost: Mapping[str, float], subject: Subject, changes: Sequence[Change]
+) -> str:
     """The binding constraint with its number."""
     priced, parts = subject.priced, subject.parts_s
     pipeline = subject.plan.pipelines[subject.detail.pipeline]
     share = f"{cost[what] / priced.step_s:.0%} of the step"
+    if what == "plan":
+        better = next(change.plan for change in changes if change.what == AS_IS and change.plan)
+        return f"The plan itself binds: {better.summary} would save {share}"
     if what == "memory" and not priced.memory.fits:
         return "Memory binds: the plan does not fit"
     if what == "memory" and parts["recompute"] >= cost[what]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from astra.search.answer import MixedStage
 from astra.search.breakdown import Detail, Exchange, detail_of, parts_s
 from astra.search.price import MARGIN, price
 from astra.search.priced import Priced
@@ -19,7 +20,7 @@ Say = Callable[[str], None]
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """What holds the step up, and what each constraint costs."""
 
-    constraint: str  # memory, network, link, bubble, batch or compute
+    constraint: str  # plan, memory, network, link, bubble, batch or compute
     sentence: str
     cost_s: dict[str, float]  # seconds of the step that each of them takes
     filled_fraction: float  # of the memory that a plan may take, on the fullest stage
@@ -37,6 +38,9 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     slower_s: float
     parts_s: dict[str, float]  # what it takes more of each part; they sum to `slower_s`
+    parts_stage: int  # its busiest stage, whose parts are compared
+    busiest: str  # that stage in words: `stage 3 of 4 on H100-80GB-SXM, the last`
+    other_place: bool  # another kind of stage than the explained plan's, so parts shift with it
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +65,18 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     same_plan: bool
 
 
+class PriceMove(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the prices of one GPU type must move for the answer to change; None: never."""
+
+    gpu: str
+    rise_fraction: float | None
+    fall_fraction: float | None
+    rival: str | None = None  # the plan that is chosen then
+    rival_gpus: dict[str, int] | None = None
+    rival_usd: float | None = None  # at the prices of today
+    rival_hours: float | None = None
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """All that is to say about one plan, in the words of the JSON."""
 
@@ -78,7 +94,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     against: Against | None
     changes: tuple[Change, ...]
     exchanges: tuple[Exchange, ...]
+    stages: tuple[MixedStage, ...]  # over several GPU types: who does what
     notes: tuple[str, ...]
+    prices: tuple[PriceMove, ...] = ()  # of an answer about money
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,4 +146,20 @@ def loss_of(plan: Plan, subject: Subject, rank: int = 0) -> Loss:
         step_s=step_s,
         slower_s=step_s - subject.priced.step_s,
         parts_s={name: parts[name] - subject.parts_s[name] for name in parts},
+        parts_stage=detail.stage,
+        busiest=_place(detail),
+        other_place=_kind(detail) != _kind(subject.detail),
     )
+
+
+def _kind(detail: Detail) -> tuple[bool, bool, str]:
+    """What its place in the pipeline gives a stage to do: embedding, head, and its GPU."""
+    return detail.stage == 0, detail.last, detail.gpu.name
+
+
+def _place(detail: Detail) -> str:
+    stages = detail.plan.pipelines[detail.pipeline].stages
+    if stages == 1:
+        return f"its one stage, on {detail.gpu.name}"
+    ends = ", the first" if detail.stage == 0 else ", the last" if detail.last else ""
+    return f"stage {detail.stage} of {stages} on {detail.gpu.name}{ends}"

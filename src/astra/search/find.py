@@ -20,7 +20,7 @@ from astra.strategy.enumerate import Layouts, enumerate_layouts, variant_counts,
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.view import View, view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
@@ -33,6 +33,7 @@ SAME = 1e-12  # relative; steps that differ by rounding alone
 
 Progress = Callable[[int], None]
 Key = tuple[int, ...]
+Found = tuple[float, int, Key, Plans]  # step, order of finding, kind, one plan
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Finder:
         self.top, self.margin = top, margin
         self.funnel = Funnel()
         self.book = LayerBook()
-        self.found: list[tuple[float, int, Key, Plans]] = []  # step, order of finding, one plan
+        self.found: list[Found] = []
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
 
@@ -107,18 +108,29 @@ class Finder:
         """The K-th best step: what takes longer is of no use."""
         return self.found[self.top - 1][0] if len(self.found) >= self.top else np.inf
 
+    def limits_s(self, plans: Plans) -> Floats | float:  # noqa: ARG002
+        """What the step of each of these plans must beat."""
+        return self.limit_s
+
+    def urgency(self, plans: Plans, bounds: Floats) -> Floats:  # noqa: ARG002
+        """Plans of small numbers are looked at first."""
+        return bounds
+
     def run(self, progress: Progress | None = None) -> Best:
         """Bound all cuts, then their layouts, the most promising cuts first; then the rest."""
         layouts = Layouts(self.space)
         least = self._least_s(layouts)
-        order = np.argsort(least.min(axis=1, initial=np.inf), kind="stable")
+        order = self._order(layouts, least.min(axis=1, initial=np.inf))
         ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
         waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
-        for cuts, table in layouts.tables(order, np.isfinite(least).sum(axis=1), FIRST):
+        only = self._wanted(layouts, least)
+        many = (np.isfinite(least) if only is None else only).sum(axis=1)
+        flat = None if only is None else only.ravel()
+        for cuts, table in layouts.tables(order, many, FIRST, flat):
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
-            allowed, bounds = self._judge(table, counts), least.ravel()[cuts]
-            useful = np.flatnonzero(allowed & (bounds < self.limit_s))
+            allowed, bounds = self._judge(table, counts), self._sharper_s(table, cuts, least)
+            useful = np.flatnonzero(allowed & (bounds < self.limits_s(table)))
             self.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
             ahead.append((table.take(useful), bounds[useful]))
             if np.isinf(self.limit_s) or sum(len(plans) for plans, _ in ahead) > ENOUGH:
@@ -133,11 +145,26 @@ class Finder:
             self._look_closer()
         return self._best()
 
+    def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:  # noqa: ARG002
+        """Bounds of layouts: those of their cuts, or better."""
+        return least_s.ravel()[cuts]
+
+    def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:  # noqa: ARG002
+        """(degrees, way) The cuts to look at; None: all of them, if only to count them."""
+        return None
+
+    def _order(self, layouts: Layouts, least_s: Floats) -> Ints:  # noqa: ARG002
+        """Degrees, the most promising first."""
+        return np.argsort(least_s, kind="stable")
+
     def _least_s(self, layouts: Layouts) -> Floats:
         """(degrees, way) How much work every cut is at least."""
         least = np.full(len(layouts) * layouts.ways, np.inf)
-        for cuts, plans in layouts.cuts():
-            least[cuts] = work_bound_s(plans, self.task, self.stack, self.book)
+        found = list(layouts.cuts())
+        if found:
+            works = work_bound_s([plans for _, plans in found], self.task, self.stack, self.book)
+            for (cuts, _), work in zip(found, works, strict=True):
+                least[cuts] = work
         return least.reshape(len(layouts), layouts.ways)
 
     def any_fits(self) -> bool:
@@ -167,17 +194,13 @@ class Finder:
 
     def _open(self, ahead: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
         """Bound layouts, try the best few, and keep those that can still win."""
-        layouts, _ = self._together(ahead)
-        layouts = self._roomy(layouts) if len(layouts) else layouts
-        if not len(layouts):
-            return layouts, np.zeros(0)
-        bounds = np.concatenate([self._bounds(some) for some in _slices(layouts)])
-        order = np.argsort(bounds, kind="stable")
-        self._scout(layouts.take(self._scouted(layouts, order[bounds[order] < self.limit_s])))
+        layouts, bounds = self._roomy(self._together(ahead)[0])
+        order = np.argsort(self.urgency(layouts, bounds), kind="stable")
+        useful = bounds < self.limits_s(layouts)
+        self._scout(layouts.take(self._scouted(layouts, order[useful[order]])))
         return self._still(layouts, bounds)
 
-    def _bounds(self, layouts: Plans) -> Floats:
-        view = view_of(layouts, self.task)
+    def _bounds(self, view: View) -> Floats:
         shared = stage_base(view, self.stack, self.book)
         return bound_s(view, stage_times(view, self.stack, shared))
 
@@ -187,24 +210,27 @@ class Finder:
         kept = [(plans, bounds) for plans, bounds in kept if len(plans)] or kept[:1]
         return concatenate([plans for plans, _ in kept]), np.concatenate([b for _, b in kept])
 
-    def _roomy(self, layouts: Plans) -> Plans:
-        """Without the layouts of which no variant can fit."""
+    def _roomy(self, layouts: Plans) -> tuple[Plans, Floats]:
+        """The layouts of which a variant may fit, and their bounds."""
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
-        least = np.concatenate(
-            [
-                least_filled_fraction(view_of(some, self.task), self.stack, offloaded)
-                for some in _slices(layouts)
-            ]
-        )
-        roomy = least <= 1 - self.margin
-        if not roomy.all():
-            full = np.flatnonzero(~roomy)
-            gone = layouts.take(full)
-            lost = int(variant_counts(gone, self.space).sum())
-            self.funnel.out_of_memory += lost
-            self.funnel.priced += lost
-            self.overfull.append((gone, least[full]))
-        return layouts.take(np.flatnonzero(roomy))
+        kept, bounds = [], [np.zeros(0)]
+        for some in _slices(layouts):
+            view = view_of(some, self.task)
+            least = least_filled_fraction(view, self.stack, offloaded)
+            roomy = np.flatnonzero(least <= 1 - self.margin)
+            if len(roomy) < len(some):
+                full = np.flatnonzero(least > 1 - self.margin)
+                self._overfull(some.take(full), least[full])
+                view = view.take(roomy)
+            kept.append(view.plans)
+            bounds.append(self._bounds(view))
+        return concatenate(kept) if kept else layouts, np.concatenate(bounds)
+
+    def _overfull(self, layouts: Plans, least: Floats) -> None:
+        lost = int(variant_counts(layouts, self.space).sum())
+        self.funnel.out_of_memory += lost
+        self.funnel.priced += lost
+        self.overfull.append((layouts, least))
 
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
         """The first few layouts, each of another kind."""
@@ -222,7 +248,7 @@ class Finder:
         plans = plans.take(np.flatnonzero(allowed))
         if len(plans):
             bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
-            rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limit_s))
+            rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
             rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
             keys = self._keys(plans.take(rows))
             first = dict(zip(reversed(keys), rows[::-1], strict=True))
@@ -234,7 +260,7 @@ class Finder:
         if not waiting:
             return
         layouts, bounds = self._together(waiting)
-        order = np.argsort(bounds, kind="stable")
+        order = np.argsort(self.urgency(layouts, bounds), kind="stable")
         for start in range(0, len(order), GROUP):
             rows = order[start : start + GROUP]
             some, _ = self._still(layouts.take(rows), bounds[rows])
@@ -243,7 +269,7 @@ class Finder:
 
     def _still(self, plans: Plans, bounds: Floats) -> tuple[Plans, Floats]:
         """The layouts that can beat the K-th best as it is now."""
-        useful = bounds < self.limit_s
+        useful = bounds < self.limits_s(plans)
         if useful.all():
             return plans, bounds
         self.funnel.bounded += int(variant_counts(plans, self.space)[~useful].sum())
@@ -261,33 +287,37 @@ class Finder:
         self.funnel.priced += len(plans)
         self.funnel.out_of_memory += int((~bulk.fits).sum())
         self._remember_closest(plans, bulk.filled_fraction, bulk.fits)
-        rows = np.flatnonzero(bulk.fits)
-        rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
+        rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
+        rows = rows[np.argsort(self.urgency(plans, bulk.bound_s)[rows], kind="stable")]
         for start in range(0, len(rows), BATCH):
             some = rows[start : start + BATCH]
-            some = some[bulk.bound_s[some] < self.limit_s]
-            if not len(some):
-                break
-            self._simulate_useful(plans.take(some), bulk.bound_s[some])
+            useful = bulk.bound_s[some] < self.limits_s(plans.take(some))
+            if useful.any():
+                self._simulate_useful(plans.take(some[useful]), bulk.bound_s[some[useful]])
 
     def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
         """Of each kind of plan the most promising first: it may spare the others."""
         bounds = np.maximum(bounds, tight_bound_s(plans, self.task, self.stack, self.book))
         keys = self._keys(plans)
         rows = [int(row) for row in np.argsort(bounds, kind="stable")]
-        while rows := self._unmatched(keys, rows, bounds):
+        while rows := self._unmatched(plans, keys, rows, bounds):
             first = {keys[row]: row for row in reversed(rows)}
-            limit = self._expected_s({key: float(bounds[row]) for key, row in first.items()})
-            chosen = sorted(row for row in first.values() if bounds[row] <= limit)
+            chosen = self._promising(plans, first, bounds)
             self._simulate(plans.take(chosen))
             rows = [row for row in rows if row not in chosen]
 
-    def _expected_s(self, bounds: dict[Key, float]) -> float:
-        """The K-th best step if these plans were as fast as their bounds."""
+    def _promising(
+        self,
+        plans: Plans,  # noqa: ARG002
+        first: dict[Key, int],
+        bounds: Floats,
+    ) -> list[int]:
+        """Rows that would be among the K best if all were as fast as their bounds."""
         known = {key: step for step, _, key, _ in self.found}
-        for key, bound in bounds.items():
-            known[key] = min(bound, known.get(key, np.inf))
-        return sorted(known.values())[: self.top][-1]
+        for key, row in first.items():
+            known[key] = min(float(bounds[row]), known.get(key, np.inf))
+        limit = sorted(known.values())[: self.top][-1]
+        return sorted(row for row in first.values() if bounds[row] <= limit)
 
     def _keys(self, plans: Plans) -> list[Key]:
         """What counts as one plan: its kind where near-identical ones are folded."""
@@ -295,11 +325,13 @@ class Finder:
             return families_of(plans)
         return [identity_of(plans, row) for row in range(len(plans))]
 
-    def _unmatched(self, keys: list[Key], rows: list[int], bounds: Floats) -> list[int]:
+    def _unmatched(
+        self, plans: Plans, keys: list[Key], rows: list[int], bounds: Floats
+    ) -> list[int]:
         """Without the plans that cannot beat the K-th best, nor one of their kind, as known."""
         best = {key: step for step, _, key, _ in self.found}
-        limit = self.limit_s
-        known = [min(limit, best.get(keys[row], np.inf)) for row in rows]
+        limits = np.broadcast_to(self.limits_s(plans), len(plans))
+        known = [min(float(limits[row]), best.get(keys[row], np.inf)) for row in rows]
         return [
             row for row, step in zip(rows, known, strict=True) if bounds[row] < step * (1 - SAME)
         ]
@@ -317,7 +349,11 @@ class Finder:
         ]
         ranked = sorted(self.found + new, key=lambda entry: entry[:2])
         first = {entry[2]: entry for entry in reversed(ranked)}
-        self.found = sorted(first.values(), key=lambda entry: entry[:2])[: self.top]
+        self._keep(sorted(first.values(), key=lambda entry: entry[:2]))
+
+    def _keep(self, found: list[Found]) -> None:
+        """The best plans of those found, fastest first and of one kind each."""
+        self.found = found[: self.top]
 
     def _look_closer(self) -> None:
         """Nothing fits: of the layouts that were left out, some variant may come closest."""

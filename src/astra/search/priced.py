@@ -61,6 +61,49 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class Rented(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of one kind, and what an hour of them costs."""
+
+    gpu: str
+    cloud: str
+    region: str
+    instance: str
+    spot: bool
+    nodes: int
+    node_gpus: int
+    idle_gpus: int  # paid for, not used
+    node_usd_per_hour: float
+    usd_per_gpu_hour: float
+    price_date: str
+    price_source: str
+    network_certainty: str  # of what joins the nodes: high, medium, low or guessed
+
+
+class Money(msgspec.Struct, frozen=True, kw_only=True):
+    """Hours and dollars of a whole run, term by term.
+
+    hours = training_hours / goodput_fraction + startup_hours; the four fractions sum to one.
+    usd = hours x (sum of nodes x node_usd_per_hour) + storage_usd + egress_usd.
+    """
+
+    tokens: float
+    rents: tuple[Rented, ...]
+    training_hours: float
+    goodput_fraction: float
+    writing_fraction: float
+    lost_fraction: float
+    restarting_fraction: float
+    failures_per_hour: float
+    checkpoint_s: float
+    checkpoint_interval_s: float | None  # of training; None: none is needed
+    restart_s: float
+    startup_hours: float
+    rent_usd: float
+    storage_usd: float
+    egress_usd: float
+    usd_per_million_tokens: float
+
+
 class Priced(msgspec.Struct, frozen=True, kw_only=True):
     """One plan with what it costs."""
 
@@ -83,5 +126,16 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_hour: float | None = None
     hours: float | None = None
     usd: float | None = None
+    money: Money | None = None
     provenance: Provenance
     warnings: tuple[str, ...] = ()
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan by the simulator and by the formula."""
+
+    rank: int  # by the simulator
+    summary: str
+    simulated_s: float
+    paper_s: float
+    error_fraction: float  # formula / simulator - 1

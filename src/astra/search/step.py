@@ -1,5 +1,6 @@
 """The seconds of a step: stages through the simulator, and where the time goes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +25,7 @@ PARTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Step:
     """Seconds of one step of every plan. (plan,)"""
 
@@ -34,22 +35,27 @@ class Step:
     parts_stage: Ints
 
 
-def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
+EndOf = Callable[[Pipes], Floats]  # when each stage has done its last operation, (stage, plan)
+
+
+def simulated_step(
+    plans: Plans, stages: Stages, times: StageTime, ends_of: EndOf = stage_end_s
+) -> Step:
     """The step by the event simulator. `stages` has one run per stage.
 
-    Pipelines of one plan run side by side; the step ends with the last of them.
+    Pipelines of one plan run side by side; the step ends with the last of them. Another
+    `ends_of` puts another model of the pipeline in the simulator's place.
     """
     ends, still = [], []
     for pipeline in range(plans.replicas.shape[0]):
         pipes = pipes_of(plans, stages, times, pipeline)
-        linked = _ends(pipes, times, pipeline, stages)
-        without = replace(
-            pipes,
-            forward_link_s=np.zeros_like(pipes.forward_link_s),
-            backward_link_s=np.zeros_like(pipes.backward_link_s),
-        )
-        ends.append(linked)
-        still.append(_ends(without, times, pipeline, stages))
+        none = np.zeros_like(pipes.forward_link_s)
+        without = replace(pipes, forward_link_s=none, backward_link_s=none)
+        # side by side: plans in the same order cost little more than one
+        rolled = np.tile(_rolled_s(stages, times, pipeline), 2)
+        both = _ends(pipes.beside(without), rolled, ends_of)
+        ends.append(both[: len(plans)])
+        still.append(both[len(plans) :])
     step = np.max(ends, axis=0)
     busy = _busy(plans, stages, times)
     return _parts(step, np.max(still, axis=0), busy, stages)
@@ -58,21 +64,26 @@ def simulated_step(plans: Plans, stages: Stages, times: StageTime) -> Step:
 def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
     pipelines = range(plans.replicas.shape[0])
-    ends = [_ends(pipes_of(plans, stages, times, p), times, p, stages) for p in pipelines]
+    ends = [
+        _ends(pipes_of(plans, stages, times, p), _rolled_s(stages, times, p)) for p in pipelines
+    ]
     return np.max(ends, axis=0)
 
 
-def _ends(pipes: Pipes, times: StageTime, pipeline: int, stages: Stages) -> Floats:
+def _rolled_s(stages: Stages, times: StageTime, pipeline: int) -> Floats:
+    """What comes behind a stage's last backward pass; short pipelines at the end. (stage, plan)"""
+    return _to_the_end(times.after_s()[pipeline], stages.count[pipeline].sum(axis=0))
+
+
+def _ends(pipes: Pipes, rolled: Floats, ends_of: EndOf = stage_end_s) -> Floats:
     """When the last stage has updated its weights. (plan,)"""
-    after = times.after_s()[pipeline]
-    rolled = _to_the_end(after, stages.count[pipeline].sum(axis=0))
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(rolled.shape)
-    end[:, there] = stage_end_s(pipes.take(there))
+    end[:, there] = ends_of(pipes.take(there))
     return np.where(end > 0, end + rolled, 0.0).max(axis=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Chunks:
     """Seconds of each chunk of the stages of one pipeline. (chunk, run, plan)"""
 

@@ -1,4 +1,4 @@
-"""What would be with a faster network, more memory, another micro-batch or fewer GPUs."""
+"""What would be with a faster network, more memory, another micro-batch or other GPUs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,17 +7,18 @@ import msgspec
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.topology import allowed_counts
-from astra.search.against import find_in, space_of
+from astra.search.again import search_again
+from astra.search.against import space_of
 from astra.search.explained import (
     Change,
     Subject,
     loss_of,
 )
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plan_at
 from astra.strategy.space import Space
 
 MORE_MEMORY = "1.25 x the memory"
+AS_IS = "the best plan as things are"
 RATES = ("bf16", "fp16", "tf32", "fp8", "fp4", "fp32")
 
 
@@ -31,6 +32,8 @@ def repriced(subject: Subject) -> list[Change]:
         ),
         "1.5 x the compute": lambda gpu: _faster_compute(gpu, 1.5),
     }
+    if len(subject.plan.gpus) > 1:
+        kinds |= {f"2 x the network of {name}": _nic_of(name) for name in subject.plan.gpus}
     found = []
     for what, change in kinds.items():
         changed = _on(subject.plan, change)
@@ -38,6 +41,11 @@ def repriced(subject: Subject) -> list[Change]:
             Change(what=what, how="repriced", plan=loss_of(changed, subject), same_plan=True)
         )
     return found
+
+
+def _nic_of(name: str) -> Callable[[Gpu], Gpu]:
+    """A faster network on one type: the slower of two ends rules what passes between types."""
+    return lambda gpu: _faster_nic(gpu, 2.0) if gpu.name == name else gpu
 
 
 def _faster_nic(gpu: Gpu, times: float) -> Gpu:
@@ -78,8 +86,11 @@ def searched(subject: Subject) -> list[Change]:
     plan = subject.plan
     spaces: dict[str, Space] = {}
     if not subject.asked.searched:
-        spaces["the best plan as things are"] = space_of(subject)
+        spaces[AS_IS] = space_of(subject)
     spaces[MORE_MEMORY] = space_of(replace(subject, plan=_on(plan, lambda gpu: _larger(gpu, 1.25))))
+    if len(plan.cluster.pools) > 1:
+        spaces |= _other_counts(subject)
+        return [_best_of(what, space, subject) for what, space in spaces.items()]
     for size in (plan.micro_batch // 2, plan.micro_batch * 2):
         if size and plan.global_batch % size == 0:
             spaces[f"micro-batch {size}"] = space_of(subject, [f"micro_batch={size}"])
@@ -87,6 +98,24 @@ def searched(subject: Subject) -> list[Change]:
     if count:
         spaces[f"{count} GPUs"] = space_of(replace(subject, plan=_with_count(plan, count)))
     return [_best_of(what, space, subject) for what, space in spaces.items()]
+
+
+def _other_counts(subject: Subject) -> dict[str, Space]:
+    """Of every type twice as many, and none."""
+    plan, found = subject.plan, {}
+    cluster = msgspec.structs.replace(plan.cluster, max_gpus=None)
+    for row, pool in enumerate(cluster.pools):
+        twice = msgspec.structs.replace(pool, count=2 * pool.count)
+        before, behind = cluster.pools[:row], cluster.pools[row + 1 :]
+        ways = {
+            f"{twice.count} {pool.gpu.name}": (*before, twice, *behind),
+            f"no {pool.gpu.name}": (*before, *behind),
+        }
+        for what, pools in ways.items():
+            changed = msgspec.structs.replace(cluster, pools=pools)
+            other = msgspec.structs.replace(plan, cluster=changed)
+            found[what] = space_of(replace(subject, plan=other))
+    return found
 
 
 def _fewer(plan: Plan) -> int:
@@ -105,9 +134,8 @@ def _with_count(plan: Plan, count: int) -> Plan:
 
 def _best_of(what: str, space: Space, subject: Subject) -> Change:
     subject.say(f"the best plan with {what}")
-    best = find_in(subject, space)
-    if best.plans is None:
+    plan = search_again(subject, space).plan
+    if plan is None:
         return Change(what=what, how="searched", plan=None, same_plan=False)
-    plan = plan_at(best.plans, 0, space.question.task)
     same = msgspec.structs.replace(plan, cluster=subject.plan.cluster) == subject.plan
     return Change(what=what, how="searched", plan=loss_of(plan, subject), same_plan=same)

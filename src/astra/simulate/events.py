@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Pipe:
     """Seconds of every stage and link of one pipeline.
 
@@ -27,7 +27,7 @@ class Pipe:
     last_extra_s: Floats  # (stage, chunk), on top of the last micro-batch's backward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Timeline:
     """What happened: the operations in the order of the schedule."""
 

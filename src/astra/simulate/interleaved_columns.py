@@ -20,10 +20,11 @@ Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 WORTH = 0.25  # share of the plans that must have settled for the jump to pay
+FEW = 16  # stages of all plans together that are quicker one by one
 SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Columns:
     """Seconds of pipelines of equal depth and chunks; the last link wraps around."""
 
@@ -39,7 +40,7 @@ class Columns:
         return Columns(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Order:
     """The order of operations that all the pipelines share."""
 
@@ -81,7 +82,7 @@ class Order:
         return range(start, stop)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class State:
     """All that the rounds to come depend on."""
 
@@ -177,6 +178,10 @@ def _start(order: Order, plans: int) -> State:
 def _run(columns: Columns, order: Order, state: State, start: int, stop: int) -> None:
     """Move the state from one round to another, in place."""
     chunks, stages, plans = columns.forward_s.shape
+    if stages * plans <= FEW:
+        for plan in range(plans):
+            _run_one(columns, order, state, start, stop, plan)
+        return
     flat = [
         seconds.reshape(chunks * stages, plans)
         for seconds in (
@@ -189,6 +194,57 @@ def _run(columns: Columns, order: Order, state: State, start: int, stop: int) ->
     for now in range(start, stop):
         _forwards(columns, order, state, now, *flat[:2])
         _backwards(columns, order, state, now, *flat[2:])
+
+
+def _run_one(
+    columns: Columns, order: Order, state: State, start: int, stop: int, plan: int
+) -> None:
+    """The same for one plan in plain numbers: calls on short columns would cost more."""
+    stages, group, lag, count = order.stages, order.group, order.lag, len(order.chunk)
+    forward, opening = (
+        column[..., plan].ravel().tolist() for column in (columns.forward_s, columns.first_extra_s)
+    )
+    backward, ending = (
+        column[..., plan].ravel().tolist() for column in (columns.backward_s, columns.last_extra_s)
+    )
+    down_link, up_link = (
+        column[:, plan].tolist() for column in (columns.forward_link_s, columns.backward_link_s)
+    )
+    parts = (state.free, state.down, state.up, state.wrap_down, state.wrap_up)
+    free, down, up, wrap_down, wrap_up = lists = [part[:, plan].tolist() for part in parts]
+    chunk, downs, ups, opens, ends = (
+        part.tolist() for part in (order.chunk, order.down, order.up, order.opens, order.ends)
+    )
+    for now in range(start, stop):
+        high = min(stages, now + 1)
+        for stage in range(high - 1, max(0, now - count + 1) - 1, -1):  # from below: each needs
+            virtual, begin = now - stage, free[stage]  # what the one above did a round before
+            if stage:
+                begin = max(begin, down[stage - 1] + down_link[stage - 1])
+            elif chunk[virtual]:
+                begin = max(begin, wrap_down[(now - _apart(order, now)) % group] + down_link[-1])
+            row = downs[virtual] + stage
+            begin += forward[row] + opening[row] if opens[virtual] else forward[row]
+            free[stage] = down[stage] = begin
+        if high == stages and now - high + 1 < count:
+            wrap_down[(now - high + 1) % group] = down[-1]
+        ahead = lag - now
+        low, high = max(0, ahead), min(stages, ahead + count)
+        for stage in range(low, high):  # from above, likewise
+            virtual, begin = stage - ahead, free[stage]
+            if stage < stages - 1:
+                begin = max(begin, up[stage + 1] + up_link[stage])
+            elif chunk[virtual]:
+                begin = max(
+                    begin, wrap_up[(virtual - _apart(order, virtual)) % group] + up_link[-1]
+                )
+            row = ups[virtual] + stage
+            begin += backward[row] + ending[row] if ends[virtual] else backward[row]
+            free[stage] = up[stage] = begin
+        if low == 0 and high > 0:
+            wrap_up[-ahead % group] = up[0]
+    for part, values in zip(parts, lists, strict=True):
+        part[:, plan] = values
 
 
 def _forwards(

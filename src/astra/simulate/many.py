@@ -15,7 +15,7 @@ Rows = NDArray[np.intp]
 CELLS = 1 << 15  # numbers of one (stage, plan) table that stay in cache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Pipes:
     """Seconds of many pipelines. The plan axis is last.
 
@@ -39,6 +39,11 @@ class Pipes:
     def take(self, rows: Rows) -> "Pipes":
         """The pipelines of these rows."""
         return Pipes(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
+
+    def beside(self, others: "Pipes") -> "Pipes":
+        """These and others of as many chunks and stages."""
+        pairs = {f.name: (getattr(self, f.name), getattr(others, f.name)) for f in fields(self)}
+        return Pipes(**{name: np.concatenate(pair, axis=-1) for name, pair in pairs.items()})
 
 
 def step_s(pipes: Pipes, *, skip: bool = True) -> Floats:

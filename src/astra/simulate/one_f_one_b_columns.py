@@ -20,7 +20,7 @@ WORTH = 0.25  # share of the plans that must have settled for the jump to pay
 SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Columns:
     """Seconds of pipelines of equal depth, all (stage, plan)."""
 

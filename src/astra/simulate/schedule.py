@@ -9,7 +9,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Schedule:
     """The order of operations of every stage, one row per stage.
 

@@ -17,13 +17,14 @@ from astra.strategy.plans import (
     OFFLOAD_MODULES,
     PLAN_AXES,
     UNUSED,
+    Flags,
     Ints,
     Plans,
     code,
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import fp8_recipe, split_layers
+from astra.strategy.settle import first_stages_first, fp8_recipe, split_layers
 from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
@@ -89,6 +90,13 @@ class Layouts:
         """How many degrees."""
         return len(self._degrees["pp"])
 
+    @property
+    def gpus(self) -> Ints:
+        """Of each of the degrees."""
+        held = self._degrees
+        total: Ints = held["tp"] * held["cp"] * held["pp"] * held["dp"]
+        return total
+
     def cuts(self) -> Iterator[tuple[Ints, Plans]]:
         """Each cut once, with the first of its pipelines."""
         block = 4 * CHUNK_ROWS // max(self.ways, 1) + 1  # most of which are no plan
@@ -99,16 +107,18 @@ class Layouts:
                 yield cuts["cut"], self._plans(joined)
 
     def tables(
-        self, order: Ints, cuts_of: Ints, first: int | None = None
+        self, order: Ints, cuts_of: Ints, first: int | None = None, only: Flags | None = None
     ) -> Iterator[tuple[Ints, Plans]]:
         """Every layout and its cut, degrees in this order, in tables that grow to a chunk.
 
         `cuts_of` (degrees,): about how many cuts there are of each. `first`: about how many
-        layouts the first table has.
+        layouts the first table has. `only` (cut,): those that are wanted.
         """
         counts = self._pipelines.counts[self._degrees["pp"][order]]
         for rows in _blocks(counts * cuts_of[order], first or CHUNK_ROWS // 4):
             cuts = self._cuts(order[rows])
+            if only is not None:
+                cuts = _taken(cuts, only[cuts["cut"]])
             joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
             table = _sensible(joined, self.space)
             if len(table["tp"]):
@@ -230,7 +240,7 @@ class _Pipelines:
         interleaves = question.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
-            for slots in _splits(model.layers, pp):
+            for slots in _splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
                 for vpp in _virtual(slots, pp) if interleaves else (1,):
                     if space.allows("vpp", vpp):
                         rows.append((*slots, vpp, -1))
@@ -269,6 +279,11 @@ def _splits(layers: int, pp: int) -> list[tuple[int, ...]]:
             for first in range(max(ends - middle, 1), min(middle, ends - 1) + 1):
                 found.append(_slots_of((first, *[middle] * (pp - 2), ends - first)))
     return list(dict.fromkeys(found))
+
+
+def _falling(layers: int, pp: int) -> tuple[int, ...]:
+    """DeepSpeed's own and only split: as even as can be, the first stages first."""
+    return _slots_of(first_stages_first(layers, pp))
 
 
 def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:
@@ -374,25 +389,25 @@ def _cross(table: Columns, options: Columns) -> Columns:
 
     Not rules: a group of one has no traffic to choose, and experts need whole groups.
     """
-    rows, ways = len(table["tp"]), len(options["ep"])
-    crossed = {name: np.repeat(column, ways) for name, column in table.items()}
-    crossed |= {
-        name: np.tile(column, rows) if column.ndim else column for name, column in options.items()
-    }
-    tp, ep, etp = crossed["tp"], crossed["ep"], crossed["etp"]
-    is_tp = etp == 0
-    crossed["etp"] = np.where(is_tp, tp, etp)
-    once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
-    once &= (crossed["cp"] > 1) | (crossed["cp_comm_type"] == options["cp_comm_type"][0])
-    copies = crossed["dp"] * crossed["cp"]
-    once &= (copies > 1) | (crossed["sharding"] == options["sharding"][0])
-    inside = (
-        (crossed["sharding"] == SHARDS_ALL) & (crossed["near"] > 1) & (crossed["near"] < copies)
+    # (row, way)
+    tp, cp, dp, near, turns = (
+        table[name][:, np.newaxis] for name in ("tp", "cp", "dp", "near", "turns")
     )
-    once &= ~crossed["in_node"] | inside
-    possible = tp * crossed["cp"] * crossed["dp"] % (ep * crossed["etp"]) == 0
-    possible &= ~crossed["overlap_ep"] | ((ep > 1) & crossed.pop("turns"))
-    return _taken(crossed, once & possible)
+    ep, sharding = options["ep"], options["sharding"]
+    is_tp = options["etp"] == 0
+    etp = np.where(is_tp, tp, options["etp"])
+    once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
+    once &= (cp > 1) | (options["cp_comm_type"] == options["cp_comm_type"][0])
+    copies = dp * cp
+    once &= (copies > 1) | (sharding == sharding[0])
+    inside = (sharding == SHARDS_ALL) & (near > 1) & (near < copies)
+    once &= ~options["in_node"] | inside
+    possible = tp * copies % (ep * etp) == 0
+    possible &= ~options["overlap_ep"] | ((ep > 1) & turns)
+    rows, ways = np.nonzero(once & possible)
+    crossed = _taken(options, ways) | _taken(table, rows) | {"etp": etp[rows, ways]}
+    del crossed["turns"]
+    return crossed
 
 
 def _sensible(table: Columns, space: Space) -> Columns:

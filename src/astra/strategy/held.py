@@ -12,7 +12,7 @@ from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.stages import Stages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Held:
     """Parameters that one GPU of a stage holds. (pipeline, run, plan)"""
 

@@ -58,7 +58,7 @@ def code(column: str, word: str | None) -> int:
     return -1 if word is None else WORDS[column].index(word)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Plans:
     """Many plans of one task as columns. The plan axis is last; new axes go in front.
 
@@ -127,7 +127,7 @@ class Plans:
 
     def take(self, rows: Rows) -> "Plans":
         """The plans at `rows`, as numpy would index them."""
-        taken = {name: column[..., rows] for name, column in self.columns().items()}
+        taken = {name: _taken(column, rows) for name, column in self.columns().items()}
         return Plans(**taken, chunk_layers=self.chunk_layers)
 
     def without(self, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -138,7 +138,7 @@ class Plans:
         changed = np.zeros(len(self), np.bool_)
         changed[:1] = True
         for name, column in self.columns().items():
-            if name in names or len(self) < 2:
+            if name in names or len(self) < 2 or column.strides[-1] == 0:
                 continue
             for values in column.reshape(-1, len(self)):
                 differs = values[1:] != values[:-1]
@@ -405,6 +405,20 @@ def _same_cut(one: Segment, other: Segment) -> bool:
         for field in Segment.__struct_fields__
         if field not in ("stages", "layers")
     )
+
+
+def _taken(column: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    """A column at `rows`; one value that stands for all of them stays one in memory."""
+    if column.strides[-1] or not column.shape[-1]:
+        return column[..., rows]
+    count = len(range(column.shape[-1])[rows]) if isinstance(rows, slice) else _length(rows)
+    return np.broadcast_to(column[..., :1], (*column.shape[:-1], count))
+
+
+def _length(rows: Any) -> int:
+    """How many rows an index names: numbers, or flags of which some are true."""
+    index = np.asarray(rows)
+    return int(np.count_nonzero(index)) if index.dtype == np.bool_ else len(index)
 
 
 def concatenate(tables: Sequence[Plans]) -> Plans:

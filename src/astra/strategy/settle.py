@@ -82,7 +82,7 @@ def settle(
     settings.fill("seq_len", min(model.max_positions or 4096, 4096), "sequence length {}")
     for degree in ("tp", "cp", "ep", "vpp", "micro_batch"):
         settings.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
-    _fill_pipeline(settings, model, cluster)
+    _fill_pipeline(settings, model, cluster, runtime)
     _fill_parallel(settings, model, runtime)
     _fill_numbers(settings, cluster)
     _fill_overlaps(settings, runtime, cluster)
@@ -114,7 +114,7 @@ class _Settings:
         return {name: value for name, value in self.values.items() if name in names}
 
 
-def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
+def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster, runtime: Runtime) -> None:
     """Stages, their layers and the replicas that use all GPUs."""
     given = settings.values.get("layers_per_stage")
     if given is not None:
@@ -133,7 +133,10 @@ def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster) -> None:
     stage_gpus = settings["tp"] * settings["cp"]
     replicas = _replicas(settings, cluster, stage_gpus * pp)
     micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
-    layers = given or _layers(settings, model, cluster, stage_gpus * replicas)
+    if runtime == "deepspeed":
+        layers = given or first_stages_first(model.layers, pp)
+    else:
+        layers = given or _layers(settings, model, cluster, stage_gpus * replicas)
     settings.fill("recompute", "none", "no recompute")
     recompute = str(Recompute.parse(settings["recompute"], "--recompute"))
     segments = _segments(cluster, layers, stage_gpus * replicas, settings["tp"], recompute)
@@ -157,6 +160,10 @@ def _layers(
         settings.values["chunk_layers"] = chunks
         settings.assumed.append("a layer less at the ends, where embedding and loss are")
         return tuple(sum(chunks[stage::pp]) for stage in range(pp))
+    if model.layers % pp:
+        split = split_layers(model.layers, pp)
+        settings.assumed.append(f"layers {'+'.join(map(str, split))}")
+        return split
     return split_layers(model.layers, pp)
 
 
@@ -225,14 +232,26 @@ def _replicas(settings: _Settings, cluster: Cluster, replica_gpus: int) -> int:
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """As even as can be; what is left over goes to the middle, since the ends do more.
+    """As even as can be; what is left over goes to the middle, since the ends do more. Where one
+    end must be longer it is the first: the loss costs more than the embedding, and a shorter last
+    stage is what Megatron-LM's users set (`--decoder-last-pipeline-num-layers`).
 
-    >>> split_layers(30, 4), split_layers(32, 4)
-    ((7, 8, 8, 7), (8, 8, 8, 8))
+    >>> split_layers(30, 4), split_layers(32, 4), split_layers(32, 3)
+    ((7, 8, 8, 7), (8, 8, 8, 8), (11, 11, 10))
     """
     least, extra = divmod(layers, stages)
-    before = -(-(stages - extra) // 2)
+    before = (stages - extra) // 2
     return tuple(least + (before <= stage < before + extra) for stage in range(stages))
+
+
+def first_stages_first(layers: int, stages: int) -> tuple[int, ...]:
+    """As even as can be; the first stages take what is left over, as DeepSpeed shares out.
+
+    >>> first_stages_first(10, 4), first_stages_first(8, 4)
+    ((3, 3, 2, 2), (2, 2, 2, 2))
+    """
+    least, extra = divmod(layers, stages)
+    return tuple(least + (stage < extra) for stage in range(stages))
 
 
 def _segments(
@@ -262,7 +281,9 @@ def _segments(
 
 def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
     tp, vpp, pp = settings["tp"], settings["vpp"], settings["pp"]
-    settings.fill("etp", 1, "experts not cut by tensor parallelism (etp 1)" if model.moe else "")
+    cut = tp if model.moe and runtime == "fsdp" and settings["ep"] == 1 else 1
+    why = f"experts {'' if cut > 1 else 'not '}cut by tensor parallelism (etp {cut})"
+    settings.fill("etp", cut, why if model.moe else "")
     settings.fill("dispatcher", "alltoall" if model.moe else None)
     settings.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import factorized
 from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans, code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Stages:
     """Runs of alike stages. (pipeline, run, plan); an unused run has `count` 0.
 
@@ -84,8 +85,20 @@ def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
     if every_stage:
         return _each_stage(plans, model)
     if len(layer_kinds(model).kinds) > 1:
-        return _each_stage(plans, model).merged()
+        return _by_shape(plans, model)
     return ends_apart(plans)
+
+
+def _by_shape(plans: Plans, model: Model) -> Stages:
+    """Runs by the kinds of layers they hold, of each distinct pipeline once."""
+    rows = (*plans.stages.reshape(-1, len(plans)), *plans.layers.reshape(-1, len(plans)))
+    shape = np.zeros(len(plans), np.int64)
+    for column in (*rows, plans.vpp, plans.chunking):
+        known, index = factorized(column)
+        _, shape = factorized(shape * len(known) + index)
+    _, first, back = np.unique(shape, return_index=True, return_inverse=True)
+    found = _each_stage(plans.take(first), model).merged().take(back)
+    return replace(found, alike=_alike(plans))
 
 
 def _alike(plans: Plans) -> bool:
@@ -181,8 +194,8 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
     share = layers // plans.vpp + (chunk < layers % plans.vpp)
     even = np.where(chunk < plans.vpp, share, 0)
     listed_rows = np.flatnonzero(plans.chunking >= 0)
-    cuts = np.stack([plans.chunking[listed_rows], plans.vpp[listed_rows]])
-    for chunking, vpp in np.unique(cuts, axis=1).T:  # one list may be cut in several ways
+    cuts = zip(plans.chunking[listed_rows].tolist(), plans.vpp[listed_rows].tolist(), strict=True)
+    for chunking, vpp in sorted(set(cuts)):  # one list may be cut in several ways
         rows = np.flatnonzero((plans.chunking == chunking) & (plans.vpp == vpp))
         pp = int(plans.pp[0, rows[0]])
         listed = np.reshape(plans.chunk_layers[int(chunking)], (vpp, pp))

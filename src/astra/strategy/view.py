@@ -35,6 +35,13 @@ class View:
         """The plans that what is shared is worked out on."""
         return self.distinct or self
 
+    def take(self, rows: NDArray[np.intp]) -> "View":
+        """The view of these plans, each as it is known already; distinct ones only."""
+        assert self.distinct is None, "plans share rows of others"
+        plans, stages = self.plans.take(rows), self.stages.take(rows)
+        itself = np.arange(len(rows))
+        return View(plans=plans, task=self.task, stages=stages, distinct=None, rows=itself)
+
     @cached_property
     def held(self) -> Held:
         """Parameters that one GPU of each stage holds. (pipeline, run, plan)"""

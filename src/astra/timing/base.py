@@ -11,17 +11,17 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.strategy.offload import offloaded_values
-from astra.strategy.plans import Floats
+from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-from astra.timing.collectives import p2p_s
+from astra.timing.collectives import all_gather_s, p2p_s
 from astra.timing.facts import facts
 from astra.timing.layer import PARTS, Layers
 from astra.timing.replicas import Replicas, gpus_of, replicas_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StageBase:
     """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
 
@@ -138,14 +138,17 @@ def _links(view: View, stack: Stack) -> Floats:
     """Activations to the next stage. Between two GPU types they cross the slower of two NICs,
     and where the stages are cut differently the GPU with the larger part sets the pace.
 
-    The link of a run of several stages is the one inside it.
+    The link of a run of several stages is the one inside it. Stacks that send shares of what
+    every rank holds whole gather them on arrival, inside the tensor-parallel group.
     """
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp)
-    shared = np.where(plans.sequence_parallel, tp, 1)
+    gathers = stack.name in facts().sends.shared
+    shared = tp if gathers else np.where(plans.sequence_parallel, tp, 1)
     element = np.where(is_word(plans, "precision", "fp32"), 4.0, 2.0)
     tokens = stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp
     payload = tokens * task.model.hidden * element / shared
+    own = payload
     if not stages.alike:
         payload = np.where(stages.count == 1, np.maximum(payload, _next(view, payload)), payload)
     stage_gpus = tp * plans.cp * stages.of(plans.dp)
@@ -160,7 +163,20 @@ def _links(view: View, stack: Stack) -> Floats:
             leaves = here & (stages.count == 1) & (following == row)
             if pool.gpu != gpu and leaves.any():
                 found = np.where(leaves, p2p_s(payload, False, gpu, pool.gpu) * factor, found)
+    if gathers:
+        whole = np.where(plans.sequence_parallel, 0.0, own * tp)
+        found = found + _gathered_s(view, whole, tp)
     return np.where(plans.pp[:, np.newaxis] > 1, found, 0.0)
+
+
+def _gathered_s(view: View, payload: Floats, tp: Ints) -> Floats:
+    """Shares of a tensor gathered by a tensor-parallel group. (pipeline, run, plan) [s]"""
+    found = np.zeros(view.stages.count.shape)
+    inside = ranks_per_domain(tp, 1, view.stages.of(view.domain))
+    node = ranks_per_domain(tp, 1, view.stages.of(view.node))
+    for gpu, here in gpus_of(view):
+        found = np.where(here & (tp > 1), all_gather_s(payload, tp, inside, gpu, node), found)
+    return found
 
 
 def _next(view: View, column: NDArray[Any]) -> NDArray[Any]:

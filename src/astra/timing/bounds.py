@@ -59,14 +59,15 @@ def one_f_one_b_bound_s(
         work_s, once_s = count * stage_s + (first + last), inside * (first + last)
 
         fill_s, drain_s = fill_s + link_s, drain_s + link_s
-        idle_s, turns = _idle_s(forward, backward, fill_s, drain_s, behind + 1, count)
+        waits_s, turns = _idle_s(forward, backward, fill_s, drain_s, behind + 1, count)
         across_s = np.where(link_s > 0, np.maximum(next_s + link_s - stage_s, 0), 0)
-        idle_s += np.maximum(_rounds(turns, run) * inner_s, np.floor(turns / 2) * across_s)
-        last_s = work_s + idle_s + inside_s + once_s
+        won_s = np.maximum(_rounds(turns, run) * inner_s, np.floor(turns / 2) * across_s)
+        last_s = work_s + waits_s + won_s + inside_s + once_s
 
-        fill_s, drain_s = fill_s + inside_s + inside * first, drain_s + inside_s + inside * last
-        idle_s, turns = _idle_s(forward, backward, fill_s, drain_s, behind + run, count)
-        first_s = work_s + idle_s
+        if inside.any():  # else the first stage is the last, and sees the same
+            fill_s, drain_s = fill_s + inside_s + inside * first, drain_s + inside_s + inside * last
+            waits_s, turns = _idle_s(forward, backward, fill_s, drain_s, behind + run, count)
+        first_s = work_s + waits_s
 
         across_s = np.where(link_s > 0, np.maximum(link_s + stage_s - next_s, 0), 0)
         best_s = np.maximum(best_s, next_view_s + np.floor(next_turns / 2) * across_s)
@@ -259,7 +260,7 @@ def interleaved_tight_bound_s(
     return views.most_s()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Views:
     """A step seen from some stages of every slot, the first, the last, maybe others: (view, slot,
     plan) unless noted.

@@ -50,7 +50,7 @@ class Links:
         return cls(gpu=gpu, inside=inside_of(gpu), host=host_of(gpu), across=across_table())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Groups:
     """Groups of ranks and what they send, as columns."""
 

@@ -16,6 +16,7 @@ from astra.timing.efficiency import (
     launch_s,
     memory_efficiency,
 )
+from astra.timing.facts import facts
 from astra.timing.gemm import misaligned
 
 Floats = NDArray[np.float64]
@@ -61,6 +62,7 @@ class Device:
     precision: str
     used: Used
     stack: Stack  # with the settings of this GPU
+    recipe: str | None = None  # of fp8
 
     @property
     def half(self) -> str:
@@ -68,6 +70,14 @@ class Device:
         if self.precision in ("fp16", "fp32"):
             return self.precision
         return "bf16" if self.gpu.bf16_flops_per_s else "fp16"
+
+    @property
+    def cast_bytes(self) -> float:
+        """Moved to make one element of an input ready for fp8 or fp4; 0 where none is made."""
+        casts = facts().casts
+        if self.precision == "fp8":
+            return casts.fp8_tensorwise_bytes if self.recipe == "tensorwise" else casts.fp8_bytes
+        return casts.fp4_bytes if self.precision == "fp4" else 0.0
 
     def gemm_s(
         self, m: Floats, n: Floats, k: Floats, direction: Direction, precision: str | None = None

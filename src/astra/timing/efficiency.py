@@ -36,13 +36,14 @@ from astra.timing.gemm import (
 )
 
 FOLDER = Path(__file__).parent.parent / "data" / "efficiency"
+FINE = ".trees.json"  # tables that know the tiles of their own chip
 SOFT_PEAK = 0.8  # of peak and bandwidth: what the roofline between two GPUs is drawn with; guessed
 
 Direction = Literal["forward", "dgrad", "wgrad"]
 Pass = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Efficiency:
     """Shares of a peak, which of them lie outside what was measured, and where they come from."""
 
@@ -321,9 +322,9 @@ def _attention_format(gpu: Gpu, dtype: str) -> str:
 def _gemm_table(gpu: Gpu, dtype: str) -> GemmTable:
     loan = _loan(gpu)
     speed = loan.scaled.gemm if loan.scaled else 1.0
-    return steady_table(
-        gpu, dtype, loan.measured, _lent_table(loan.measured.gpu), _kernels(), speed
-    )
+    same_chip = gpu.compute_capability == loan.measured.compute_capability
+    lent = _lent_table(loan.measured.gpu, same_chip)
+    return steady_table(gpu, dtype, loan.measured, lent, _kernels(), speed)
 
 
 def steady_table(
@@ -424,8 +425,10 @@ def _kernels() -> Kernels:
 
 
 @lru_cache(maxsize=32)
-def _lent_table(name: str) -> GemmTable:
-    path = FOLDER / f"{name}.json"
+def _lent_table(name: str, same_chip: bool) -> GemmTable:
+    """The smooth table of a GPU; for the same chip the finer one, where there is one."""
+    fine = FOLDER / f"{name}{FINE}"
+    path = fine if same_chip and fine.exists() else FOLDER / f"{name}.json"
     file = convert(read_json(path), GemmFile, path.name)
     axes = [np.array(axis) for axis in (file.short, file.long, file.depth)]
     log_us = np.array(file.log_us_e3, dtype=np.float64) / 1000

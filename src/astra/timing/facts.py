@@ -30,9 +30,28 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: Source
 
 
+class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How stages pass activations on."""
+
+    shared: tuple[str, ...]  # stacks whose tensor-parallel ranks each send a share, then gather
+    source: Source
+
+
+class Casts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes moved for each element of an input that is cast to fp8 or fp4."""
+
+    fp8_bytes: float
+    fp8_tensorwise_bytes: float
+    fp4_bytes: float
+    padded_bytes: float
+    source: Source
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shows: Shows
+    sends: Sends
     optimizer: Optimizer
+    casts: Casts
 
 
 @cache

@@ -12,7 +12,7 @@ Bools = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GemmTable:
     """Logarithm of seconds at the corners of a grid of shapes.
 

@@ -1,12 +1,13 @@
 """Seconds of one layer for every distinct way to cut it, priced once and gathered."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import factorized
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
 from astra.strategy.plans import WORDS, Floats, Ints, Task
@@ -48,7 +49,7 @@ WORDED = ("gpu", "precision", "fp8_recipe", "attention", "overlap_tp", "overlap_
           "cp_comm_type", "cuda_graph")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LayerTime:
     """Seconds of one layer and micro-batch. Traffic is what shows of it."""
 
@@ -95,13 +96,13 @@ class LayerBook:
         """The rows of these keys, priced now where they are new."""
         keys = list(zip(*(table[name].tolist() for name in KEY_COLUMNS), strict=True))
         keys = [tuple(None if value != value else value for value in key) for key in keys]
-        new = [place for place, key in enumerate(keys) if key not in self.rows]
+        new = {key: place for place, key in enumerate(keys) if key not in self.rows}
         if new:
-            keyed = {name: table[name][new] for name in KEY_COLUMNS}
+            keyed = {name: table[name][list(new.values())] for name in KEY_COLUMNS}
             added = _price(keyed, task, stack, self.used)
             self._append(added)
-            for place in new:
-                self.rows[keys[place]] = len(self.rows)
+            for key in new:
+                self.rows[key] = len(self.rows)
         return np.array([self.rows[key] for key in keys], np.int64)
 
     def _append(self, added: dict[str, dict[str, Floats]]) -> None:
@@ -114,6 +115,27 @@ class LayerBook:
                     name: np.concatenate([known[name], column]) for name, column in columns.items()
                 }
             )
+
+
+def work_s(views: Sequence[View], stack: Stack, book: LayerBook | None = None) -> list[Floats]:
+    """All layers and ends of the model as each slot cuts them, both ways. (pipeline, slot, plan)
+
+    Of several tables of one task, whose keys are priced together.
+    """
+    own = book or LayerBook()
+    found = [_distinct(view) for view in views]
+    tables = [table for table, _ in found]
+    joined = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
+    task = views[0].task
+    rows = own.rows_of(joined, task, stack)
+    total = np.zeros(len(rows))
+    times = {str(row): count for row, count in enumerate(layer_kinds(task.model).counts)}
+    for name, count in (times | {"head": 1, "embedding": 1}).items():
+        columns = own.columns[name]
+        total += count * sum((columns[part][rows] for part in PARTS), np.zeros(1))
+    ends = np.cumsum([len(table["tp"]) for table in tables])
+    parts = np.split(total, ends[:-1])
+    return [part[back] for part, (_, back) in zip(parts, found, strict=True)]
 
 
 def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:
@@ -150,7 +172,7 @@ def _price(
         keys = _keys(table, rows)
         gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
         recipe = words["fp8_recipe"] if precision == "fp8" else None
-        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe))
+        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe), recipe)
         for row, kind in enumerate(kinds):
             _store(found[str(row)], rows, _layer(task, kind, keys, device, words))
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
@@ -185,36 +207,18 @@ def _distinct(view: View) -> tuple[dict[str, NDArray[Any]], Ints]:
         column = places[name] if name in places else getattr(plans, name)
         column = column[:, : shape[1]] if column.ndim == 3 else column
         if column.ndim == 1:  # of the whole plan: looked at once, not slot by slot
-            known, index = _factorized(column)
+            known, index = factorized(column)
         else:
-            known, index = _factorized(np.broadcast_to(column, shape))
+            known, index = factorized(np.broadcast_to(column, shape))
         values[name] = known
         codes = codes * len(known) + index
-    distinct, back = _factorized(codes)
+    distinct, back = factorized(codes)
     rest = distinct
     table: dict[str, NDArray[Any]] = {}
     for name in reversed(KEY_COLUMNS):
         rest, index = np.divmod(rest, len(values[name]))
         table[name] = values[name][index]
     return table, back
-
-
-def _factorized(column: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-    """Distinct values and the index of each entry. Small whole numbers need no sorting."""
-    first = column.flat[0]
-    if (column == first).all() or (first != first and np.isnan(column).all()):
-        return np.array([first]), np.zeros(column.shape, np.int64)
-    if column.dtype.kind in "iub":
-        low = int(column.min())
-        span = int(column.max()) - low + 1
-        if span <= 1 << 22:
-            shifted = column.astype(np.int64) - low
-            present = np.zeros(span, np.bool_)
-            present[shifted.ravel()] = True
-            places = np.cumsum(present) - 1
-            return (np.flatnonzero(present) + low).astype(column.dtype), places[shifted]
-    known, index = np.unique(column, return_inverse=True)
-    return known, index.reshape(column.shape)
 
 
 def _groups(table: dict[str, NDArray[Any]]) -> Iterator[tuple[Ints, dict[str, Any]]]:
@@ -258,7 +262,8 @@ def _layer(
     words: dict[str, Any],
 ) -> LayerTime:
     model = task.model
-    operators = layer_operators(model, kind, keys, device, words["attention"] == "flash")
+    fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
+    operators = layer_operators(model, kind, keys, device, fused, dispatcher)
     gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
     core = next(op for op in operators if op.module == "core_attn")
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
@@ -266,7 +271,6 @@ def _layer(
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element)
     expert = nothing
     if kind.mlp == "moe":
-        dispatcher = str(words["dispatcher"])
         hides = bool(words["overlap_ep"])
         expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
     own = device.stack

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from astra.files import Source, convert, read_toml
 from astra.hardware.cluster import Gpu
@@ -118,7 +119,7 @@ def capability(gpu: Gpu) -> float:
 
 def inside_of(gpu: Gpu) -> Inside:
     """Curves over the GPU's own link: its own, or those of the nearest measured relative."""
-    return nearest(gpu, link_class(gpu), inside_tables())
+    return _lent(gpu, link_class(gpu))
 
 
 def all_reduce_curve(gpu: Gpu, table: Inside) -> Curve:
@@ -141,7 +142,34 @@ def all_reduce_curve(gpu: Gpu, table: Inside) -> Curve:
 
 def host_of(gpu: Gpu) -> Inside:
     """Curves through the host, for GPUs of one node that share no link."""
-    return nearest(gpu, "pcie", inside_tables())
+    return _lent(gpu, "pcie")
+
+
+def _lent(gpu: Gpu, link: str) -> Inside:
+    table = nearest(gpu, link, inside_tables())
+    return _without_pairs(table) if link == "pcie" and table.gpu != gpu.name else table
+
+
+@cache
+def _without_pairs(table: Inside) -> Inside:
+    """As lent to others: a pair is no faster than the next larger group.
+
+    On the boards that were measured two GPUs share a switch and reach each other directly. T4s
+    in clouds and GeForce cards cannot: what two exchange goes through the host's memory too.
+    """
+    names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    return replace(table, **{name: _from_the_second(getattr(table, name)) for name in names})
+
+
+def _from_the_second(curve: Curve) -> Curve:
+    if curve.ranks[0] > 2 or len(curve.ranks) == 1:
+        return curve
+    return Curve(
+        ranks=curve.ranks[1:],
+        latency_s=curve.latency_s[1:],
+        half_bytes=curve.half_bytes[1:],
+        efficiency=curve.efficiency[1:],
+    )
 
 
 def nearest(gpu: Gpu, link: str, tables: tuple[Inside, ...]) -> Inside:

@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import factorized
 from astra.model.flops import mean_reach
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.timing.device import Device
+from astra.timing.facts import facts
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Keys:
     """Distinct ways to cut a layer. (key,)"""
 
@@ -50,7 +52,12 @@ class Operator:
 
 
 def layer_operators(
-    model: Model, kind: LayerKind, keys: Keys, device: Device, fused_attention: bool
+    model: Model,
+    kind: LayerKind,
+    keys: Keys,
+    device: Device,
+    fused_attention: bool,
+    dispatcher: str = "alltoall",
 ) -> list[Operator]:
     """All operators of one decoder layer, in the order of the forward pass."""
     if model.mla is not None:
@@ -59,7 +66,7 @@ def layer_operators(
         attention = _attention(model, kind, keys, device, fused_attention)
     if kind.mlp == "moe":
         assert model.moe is not None
-        mlp = _experts(model, model.moe, keys, device)
+        mlp = _experts(model, model.moe, keys, device, dispatcher)
     else:
         mlp = _mlp(model, model.ffn, keys, device, "mlp")
     return [*attention, *mlp, *_stream(model, keys, device)]
@@ -83,10 +90,10 @@ def _linear(
 
 
 def _casts(tokens: Floats, width: Floats, device: Device) -> Floats:
-    """fp8 reads an input once more and writes it twice, as it is and transposed."""
-    if device.precision not in ("fp8", "fp4"):
+    """Inputs of a product in fp8 or fp4, made by a kernel of their own."""
+    if not device.cast_bytes:
         return np.zeros(tokens.shape)
-    return device.memory_s(4.0 * tokens * width)
+    return device.memory_s(device.cast_bytes * tokens * width)
 
 
 def _attention(
@@ -155,10 +162,8 @@ def _core(
     heads = model.heads / keys.tp
     if not fused:
         return _unfused_core(keys, device, heads, query_dim + value_dim)
-    lengths = np.unique(keys.seq_len)
-    reach = np.zeros(keys.seq_len.shape)
-    for length in lengths:
-        reach[keys.seq_len == length] = mean_reach(kind, int(length))
+    lengths, of_length = factorized(keys.seq_len)
+    reach = np.array([mean_reach(kind, int(length)) for length in lengths])[of_length]
     flops = 2.0 * keys.tokens * heads * (query_dim + value_dim) * reach
     lengths_seen = np.maximum(2 * reach / keys.cp, 1.0)
 
@@ -206,7 +211,7 @@ def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> l
     ]
 
 
-def _experts(model: Model, moe: Moe, keys: Keys, device: Device) -> list[Operator]:
+def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str) -> list[Operator]:
     """Router, permutation, grouped products of the local experts, shared experts."""
     arriving = keys.tokens / keys.sp
     routed = arriving * moe.top_k * keys.capacity * keys.etp
@@ -217,7 +222,9 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device) -> list[Operato
     half = np.full(routed.shape, float(moe.experts))
     router = device.gemm_s(arriving, half, hidden, "forward", device.half)
     scores = device.memory_s(24.0 * arriving * moe.experts, 6, True)
-    moved = device.memory_s(8.0 * routed * model.hidden, 4, True)
+    pads = device.cast_bytes > 0 and dispatcher != "hybridep"
+    copied = 8.0 + (2 * facts().casts.padded_bytes if pads else 0.0)
+    moved = device.memory_s(copied * routed * model.hidden, 4, True)
     act = device.memory_s(2.0 * (ups + 1) * routed * cut)
     act_back = device.memory_s(2.0 * (2 * ups + 1) * routed * cut)
 

@@ -18,7 +18,7 @@ from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Replicas:
     """Seconds of one stage of each run. (pipeline, run, plan)"""
 

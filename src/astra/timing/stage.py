@@ -19,7 +19,7 @@ Rows = NDArray[np.intp]
 ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StageTime:
     """Seconds of one stage of each run. (pipeline, run, plan)
 
@@ -86,8 +86,12 @@ class StageTime:
 
     def optimizer_s(self, runs: slice = ALL) -> Floats:
         """Per step: Adam on the GPU, or over PCIe for what is offloaded."""
-        hosted = self.view.plans.offload_optimizer_fraction * self._copies("host_s", runs)
+        hosted = self.view.plans.offload_optimizer_fraction * self.host_s(runs)
         return self._copies("adam_s", runs) + hosted
+
+    def host_s(self, runs: slice = ALL) -> Floats:
+        """Per step: what it takes more with all of the optimizer offloaded."""
+        return self._copies("host_s", runs)
 
     def other_s(self, runs: slice = ALL) -> Floats:
         """Per step: what no part of the model accounts for, and waiting for the slowest rank."""

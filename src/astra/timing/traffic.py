@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Traffic:
     """Exposed seconds of one layer. (key,)"""
 
@@ -159,7 +159,8 @@ def expert_traffic(
         )
     else:
         if dispatcher in ("deepep", "hybridep"):
-            sent = sent * _sent_once(keys.ep / near.domain, moe.top_k)
+            places = np.where(keys.ep > near.domain, keys.ep / near.domain, keys.ep)
+            sent = sent * _sent_once(places, moe.top_k)
         once = 2 * all_to_all_s(sent, _whole(keys.ep), near.domain, gpu, near.node)
         close = _inside(keys.etp, np.ones_like(keys.etp), keys)
         spread = sent * keys.etp
@@ -173,11 +174,11 @@ def expert_traffic(
     return Traffic(forward_s=shown, backward_s=shown)
 
 
-def _sent_once(domains: Floats, top_k: int) -> Floats:
-    """A token goes to a domain once, however many of its experts are there.
+def _sent_once(places: Floats, top_k: int) -> Floats:
+    """A token goes once to each place that has some of its experts, however many.
 
-    Expected distinct domains among k uniform draws, over k:  d (1 - (1 - 1/d)^k) / k.
+    Expected distinct places among k uniform draws, over k:  d (1 - (1 - 1/d)^k) / k.
+    Across link domains a place is a domain, from where the token goes on over the link; inside
+    of one domain it is a rank.
     """
-    count = np.maximum(domains, 1.0)
-    distinct = count * (1 - (1 - 1 / count) ** top_k)
-    return np.where(count > 1, distinct / top_k, 1.0)
+    return places * (1 - (1 - 1 / places) ** top_k) / top_k

@@ -13,7 +13,6 @@ from astra.hardware.cluster import Cluster, Pool
 from astra.search.answer import (
     Answer,
     Mixed,
-    MixedStage,
     NothingFits,
     Search,
     Wanted,
@@ -21,6 +20,7 @@ from astra.search.answer import (
     reaching,
     rules_of,
 )
+from astra.search.by_stage import stages_of
 from astra.search.find import Best, Finder, Progress
 from astra.search.mixed.cells import cells_of, cut_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
@@ -30,12 +30,10 @@ from astra.search.mixed.solve import MixedFinder
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plan_at, plans_of, task_of
+from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
-from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_times
 
 # Dimensions of a mixed plan that can be narrowed.
 SEARCHED = (
@@ -59,7 +57,7 @@ def answer_mixed(
 ) -> Answer:
     """The best plans over several types; the first is proven, or its gap is told."""
     start = time.perf_counter()
-    _check(wanted.space)
+    check_space(wanted.space)
     space, left_out = _holding(wanted)
     pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
     singles = {name: _alone(wanted, name, progress) for name in pools}
@@ -128,7 +126,7 @@ def _capped(wanted: Wanted, gpus: int) -> Wanted:
     return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, max_gpus=gpus)))
 
 
-def _check(space: Space) -> None:
+def check_space(space: Space) -> None:
     """What the search over several types does not take, in words."""
     task = space.question.task
     if task.runtime not in ("flagscale", "megatron"):
@@ -181,11 +179,12 @@ def _too_small(pool: Pool, _: Question) -> str:
 
 
 def _why(pool: Pool, question: Question) -> str:
-    """Why no plan is allowed on a type."""
-    rate = getattr(pool.gpu, f"{question.precision}_flops_per_s", 1.0)
-    if rate is None:
-        return f"it has no {question.precision}"
-    return "the rules allow no plan on it"
+    """What a type lacks that all its plans would need."""
+    precision, gpu = question.precision, pool.gpu
+    if getattr(gpu, f"{precision}_flops_per_s") is not None:
+        return "the rules allow no plan on it"
+    other = "; --precision fp16 would use it" if gpu.fp16_flops_per_s is not None else ""
+    return f"it has no {precision} units{other}"
 
 
 def _without(
@@ -271,29 +270,5 @@ def _compared(
         even_split_step_s=even_split_s(space, wanted.stack, wanted.margin, finder.book),
         idle={name: count for name, count in idle.items() if count},
         left_out=left_out,
-        stages=_stages(best, wanted) if best else (),
-    )
-
-
-def _stages(best: Priced, wanted: Wanted) -> tuple[MixedStage, ...]:
-    """The best plan stage by stage: how long each works, and how full it is."""
-    plan = best.plan
-    view = view_of(plans_of([plan]), task_of(plan), every_stage=True)
-    times = stage_times(view, wanted.stack)
-    seconds = (times.whole_forward_s + times.whole_backward_s)[0, :, 0]
-    (pipeline,) = plan.pipelines
-    segments = [segment for segment in pipeline.segments for _ in range(segment.stages)]
-    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    slack = 1 + wanted.stack.slack_fraction
-    return tuple(
-        MixedStage(
-            gpu=segment.gpu,
-            layers=held.layers,
-            tp=segment.tp,
-            recompute=segment.recompute,
-            busy_s=float(seconds[row]) * pipeline.micro_batches,
-            filled_fraction=(held.allocated_bytes * slack + held.runtime_bytes)
-            / usable[segment.gpu],
-        )
-        for row, (segment, held) in enumerate(zip(segments, best.memory.stages, strict=True))
+        stages=stages_of(best, wanted.stack) if best else (),
     )

@@ -54,7 +54,6 @@ class Cellar:
         self.classes = np.unique(tables.link_s, axis=1, return_inverse=True)[1].reshape(-1)
         self.cap = limits.cluster.max_gpus
         self.every = (1 << self.pools) - 1
-        self.opens = self._opens()
         self.agree, self.tail = self._ends_agree()
         self.weight, self.left_weight = tables.weights
         there = np.isfinite(tables.forward_s[FIRST])
@@ -67,13 +66,6 @@ class Cellar:
         weight = self.weight[1 : inside.shape[1] + 1]
         self.down_s = float((inside / weight).min(initial=np.inf))  # of a mean layer, at least
         self.known: dict[int, Above] = {}
-
-    def _opens(self) -> Flags:
-        """Which kinds may lie first: overlap of tensor traffic is the first segment's to choose."""
-        domains = [self.limits.cluster.pools[pool].gpu.link.domain_gpus for pool in self.pool]
-        tp = np.array([kind.tp for kind in self.tables.kinds])
-        overlaps = (tp > 1) & (tp <= np.array(domains))
-        return overlaps if self.cell.overlap_tp else ~overlaps
 
     def _ends_agree(self) -> tuple[Flags, Ints]:
         """Which kind may be first where which lies last, (kind, cut), and the cut of every kind."""
@@ -271,7 +263,7 @@ class Cellar:
         left = labels.left[pairs.row]
         load = loads.at[left, left]
         chosen = tables.at(FIRST, min(self.cell.micro_batches, depth + 1))
-        good = self.opens[pairs.kind] & (load < chosen.forward_s.shape[1])
+        good = load < chosen.forward_s.shape[1]
         good &= self.closes[pairs.kind, pairs.count]
         good &= self.agree[pairs.kind, labels.tail[pairs.row]]
         if self.limits.use_all:

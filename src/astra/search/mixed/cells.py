@@ -166,7 +166,9 @@ def _cuts(cell: Cell, space: Space, pool: Pool) -> Iterator[tuple[int, int, int,
     dps = [dp for dp in dps if dp * cell.cp <= pool.count]
     moe = space.question.task.model.moe is not None
     for tp in tps:
-        if tp > (gpu.link.domain_gpus if cell.overlap_tp else reach) or alike.tp not in (None, tp):
+        if cell.overlap_tp and not 1 < tp <= gpu.link.domain_gpus:
+            continue
+        if tp > reach or alike.tp not in (None, tp):
             continue
         asked = space.chosen.get("etp") or ((1, tp) if moe else (1,))
         etps = [etp for etp in dict.fromkeys(asked) if alike.etp in (None, etp)]

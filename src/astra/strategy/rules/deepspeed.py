@@ -1,4 +1,4 @@
-"""What DeepSpeed accepts: ZeRO stages, AutoTP, Ulysses sequence parallelism, its pipelines."""
+"""What DeepSpeed 0.19 accepts: ZeRO stages, AutoTP, Ulysses sequence parallelism, its pipelines."""
 
 import numpy as np
 
@@ -11,20 +11,45 @@ CONFIG = "deepspeed/runtime/config.py"
 PIPELINE = "deepspeed/runtime/pipe/engine.py"
 ZERO = "deepspeed/runtime/zero/config.py"
 AUTOTP = "deepspeed/runtime/tensor_parallel"
-ULYSSES = "deepspeed/sequence/layer.py"
-MOE = "deepspeed/moe/layer.py"
+ULYSSES = "deepspeed/runtime/sequence_parallel/ulysses_sp.py"
+FOLDING = "deepspeed/module_inject/auto_ep_folding.py"
 
 
-def _expert_grid(plans: Plans, task: Task) -> Flags:
-    if task.model.moe is None:
-        return plans.ep == 1
-    return ((first_dp(plans) * plans.cp) % plans.ep == 0) & (task.model.moe.experts % plans.ep == 0)
+def _expert_grid(plans: Plans, _: Task) -> Flags:
+    ranks = first_dp(plans) * plans.cp * first_tp(plans)
+    return every(ranks % (plans.ep * plans.segment_etp) == 0)
+
+
+def _experts_shared(plans: Plans, task: Task) -> Flags:
+    return task.model.moe.experts % plans.ep == 0 if task.model.moe else plans.ep == 1
+
+
+def _folding(plans: Plans, _: Task) -> Flags:
+    """Expert groups that lie across tensor-parallel ranks."""
+    folded = (plans.ep > 1) & (first_tp(plans) > 1)
+    return ~folded | ((plans.cp == 1) & (plans.offload_optimizer_fraction == 0))
 
 
 def _shard_group(plans: Plans, _: Task) -> Flags:
-    """Only MiCS, a form of stage 3, shards over fewer ranks than hold copies."""
     whole = plans.shard_group == first_dp(plans) * plans.cp
-    return is_word(plans, "sharding", "none", "parameters") | whole
+    return is_word(plans, "sharding", "none") | whole
+
+
+def _heads_exchanged(plans: Plans, task: Task) -> Flags:
+    """Every rank of a sequence gets some of the heads, and KV heads or copies of them."""
+    groups = task.model.heads if task.model.mla else task.model.kv_heads
+    tp = np.maximum(first_tp(plans), 1)
+    heads, pairs = task.model.heads // tp, np.maximum(groups // tp, 1)
+    return (heads % plans.cp == 0) & ((pairs % plans.cp == 0) | (plans.cp % pairs == 0))
+
+
+def _shared_out(plans: Plans, task: Task) -> Flags:
+    """As even as can be, the first stages first: what `PipelineModule` makes of its layers."""
+    pp = first_pp(plans)
+    least = task.model.layers // pp
+    even = (plans.layers == least) | (plans.layers == least + 1)
+    falling = (plans.layers[:, 1:] <= plans.layers[:, :-1]) | ~plans.used[:, 1:]
+    return (pp == 1) | (every(even | ~plans.used) & every(falling))
 
 
 def _heads_cut(plans: Plans, task: Task) -> Flags:
@@ -33,14 +58,8 @@ def _heads_cut(plans: Plans, task: Task) -> Flags:
 
 
 def _ratio(plans: Plans, _: Task) -> Flags:
-    """Offloading part of the optimizer is stage 3's; all of it needs some sharding."""
     ratio = plans.offload_optimizer_fraction
-    some = (ratio > 0) & (ratio < 1)
-    return (
-        ((ratio == 0) | ~is_word(plans, "sharding", "none"))
-        & (~some | is_word(plans, "sharding", "parameters"))
-        & (plans.offload_activations == 0)
-    )
+    return (ratio == 0) | (ratio == 1) | is_word(plans, "sharding", "parameters")
 
 
 def _checkpointing(plans: Plans, _: Task) -> Flags:
@@ -93,44 +112,63 @@ OWN = (
         holds=lambda plans, _: plans.vpp == 1,
     ),
     Rule(
-        name="zero-3-excludes-tp",
-        layer="runtime",
-        about="sharding tp",
-        where=AUTOTP,
-        reason="DeepSpeed: automatic tensor parallelism goes with ZeRO 0 to 2",
-        holds=lambda plans, _: ~is_word(plans, "sharding", "parameters") | (first_tp(plans) == 1),
+        name="stages-are-shared-out",
+        layer="ours",
+        about="layers pp",
+        where="deepspeed/runtime/pipe/module.py",
+        reason="DeepSpeed's PipelineModule shares its layers out evenly, the first stages first",
+        holds=_shared_out,
     ),
     Rule(
-        name="zero-3-excludes-experts",
+        name="zero-3-experts-exclude-ulysses",
         layer="runtime",
-        about="sharding ep",
-        where=MOE,
-        reason="DeepSpeed: its expert parallelism does not work with ZeRO 3",
-        holds=lambda plans, _: ~is_word(plans, "sharding", "parameters") | (plans.ep == 1),
+        about="sharding ep cp",
+        where="deepspeed/runtime/engine.py",
+        reason="DeepSpeed: expert parallelism with ZeRO 3 does not work with sequence parallelism",
+        holds=lambda plans, _: (
+            ~is_word(plans, "sharding", "parameters") | (plans.ep == 1) | (plans.cp == 1)
+        ),
     ),
     Rule(
-        name="expert-grid-divides-copies",
-        layer="runtime",
-        about="ep dp cp model.moe",
-        where=MOE,
-        reason="DeepSpeed: ep must divide the data-parallel ranks and the experts",
+        name="expert-grid-divides-stage",
+        layer="config",
+        about="ep etp dp cp tp",
+        where=FOLDING,
+        reason="DeepSpeed: ep x etp must divide the ranks of a stage",
         holds=_expert_grid,
     ),
     Rule(
+        name="ep-divides-experts",
+        layer="config",
+        about="ep model.moe",
+        where="deepspeed/module_inject/auto_ep_config.py",
+        reason="DeepSpeed: ep must divide the experts, and a model without any has none",
+        holds=_experts_shared,
+    ),
+    Rule(
         name="experts-are-not-cut",
-        layer="ours",
+        layer="config",
         about="etp",
-        where=MOE,
+        where=FOLDING,
         reason="DeepSpeed does not cut single experts",
-        holds=lambda plans, _: every(plans.segment_etp == 1),
+        holds=lambda plans, _: every((plans.segment_etp == 1) | ~plans.used),
+    ),
+    Rule(
+        name="folded-experts-exclude-ulysses-and-offload",
+        layer="config",
+        about="ep tp cp offload_optimizer_fraction",
+        where=FOLDING,
+        reason="DeepSpeed: expert and tensor parallelism exclude sequence parallelism and offload",
+        holds=_folding,
     ),
     Rule(
         name="ulysses-divides-heads",
         layer="runtime",
-        about="cp model.heads",
+        about="cp tp model.heads model.kv_heads",
         where=ULYSSES,
-        reason="DeepSpeed: heads must be divisible by the sequence-parallel size",
-        holds=lambda plans, task: task.model.heads % (plans.cp * first_tp(plans)) == 0,
+        reason="DeepSpeed: heads must be divisible by the sequence-parallel size, KV heads too or "
+        "it by them",
+        holds=_heads_exchanged,
     ),
     Rule(
         name="ulysses-exchanges-heads",
@@ -165,24 +203,35 @@ OWN = (
         holds=lambda plans, _: ~plans.sequence_parallel,
     ),
     Rule(
-        name="mics-is-zero-3",
+        name="shards-over-all-copies",
         layer="config",
         about="shard_group sharding",
-        where=ZERO,
-        reason="DeepSpeed: only stage 3 (MiCS) shards over fewer ranks than hold copies",
+        where=CONFIG,
+        reason="DeepSpeed shards over all ranks that hold copies; it has no MiCS since 0.19",
         holds=_shard_group,
     ),
     Rule(
-        name="offload-needs-zero",
+        name="part-offload-needs-zero-3",
         layer="config",
-        about="offload_optimizer_fraction sharding offload_activations",
+        about="offload_optimizer_fraction sharding",
         where=ZERO,
-        reason="DeepSpeed: optimizer offload needs ZeRO, a part of it stage 3; activations stay",
+        reason="DeepSpeed: offload of a part of the optimizer needs ZeRO 3",
         holds=_ratio,
     ),
     Rule(
+        name="offload-needs-zero",
+        layer="ours",
+        about="offload_optimizer_fraction sharding offload_activations",
+        where=ZERO,
+        reason="DeepSpeed: optimizer offload needs ZeRO; activations stay",
+        holds=lambda plans, _: (
+            ((plans.offload_optimizer_fraction == 0) | ~is_word(plans, "sharding", "none"))
+            & (plans.offload_activations == 0)
+        ),
+    ),
+    Rule(
         name="half-precision",
-        layer="config",
+        layer="ours",
         about="precision",
         where=CONFIG,
         reason="DeepSpeed's configuration knows bf16, fp16 and fp32",

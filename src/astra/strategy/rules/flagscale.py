@@ -95,6 +95,15 @@ OWN = (
         holds=_ends_divide,
     ),
     Rule(
+        name="tp-overlap-on-every-mesh",
+        layer="parser",
+        about="overlap_tp tp",
+        where=MESHES,
+        reason="FlagScale: sequence parallelism is off in a mesh of tp 1, so --tp-comm-overlap "
+        "needs tp above 1 in every mesh",
+        holds=lambda plans, _: ~plans.overlap_tp | every((plans.tp > 1) | ~plans.used),
+    ),
+    Rule(
         name="stages-recompute-whole-layers",
         layer="parser",
         about="recompute",

@@ -20,12 +20,27 @@ PARALLELIZE = "torchtitan/models/*/parallelize.py"
 SCHEDULES = "torch/distributed/pipelining/schedules.py"
 
 
-def _expert_grid(plans: Plans, task: Task) -> Flags:
+def _expert_grid(plans: Plans, _: Task) -> Flags:
+    return (plans.shard_group * first_tp(plans)) % plans.ep == 0
+
+
+def _experts_shared(plans: Plans, task: Task) -> Flags:
+    return task.model.moe.experts % plans.ep == 0 if task.model.moe else plans.ep == 1
+
+
+def _experts_cut(plans: Plans, task: Task) -> Flags:
+    """Experts that are not spread are cut as all else is; dense models have no say."""
     if task.model.moe is None:
-        return plans.ep == 1
-    ranks = plans.shard_group * first_tp(plans)
-    cut = ranks % plans.ep == 0
-    return cut & (task.model.moe.experts % plans.ep == 0)
+        return constant(plans, True)
+    own = np.where(plans.ep > 1, 1, plans.tp)
+    return every((plans.segment_etp == own) | ~plans.used)
+
+
+def _sequence_cut(plans: Plans, _: Task) -> Flags:
+    """Sequence parallelism and the dispatchers with buffers of their own cut tokens by tp too."""
+    buffered = is_word(plans, "dispatcher", "deepep", "hybridep")
+    tp = np.where(plans.sequence_parallel | buffered, first_tp(plans), 1)
+    return plans.seq_len % (tp * np.where(plans.cp > 1, 2 * plans.cp, 1)) == 0
 
 
 def _rounds(plans: Plans, _: Task) -> Flags:
@@ -56,7 +71,7 @@ OWN = (
     BATCH_ADDS_UP,
     Rule(
         name="fsdp-shards-gradients",
-        layer="config",
+        layer="ours",
         about="sharding",
         where=CONFIG,
         reason="FSDP2 shards parameters (reshard after forward) or gradients and optimizer (never "
@@ -64,14 +79,12 @@ OWN = (
         holds=lambda plans, _: ~is_word(plans, "sharding", "optimizer"),
     ),
     Rule(
-        name="replicas-only-without-tp",
-        layer="config",
-        about="sharding tp cp",
-        where="accelerate/parallelism_config.py",
-        reason="tensor and context parallelism need sharded, not only replicated, data parallelism",
-        holds=lambda plans, _: (
-            ~is_word(plans, "sharding", "none") | ((first_tp(plans) == 1) & (plans.cp == 1))
-        ),
+        name="context-ranks-shard",
+        layer="ours",
+        about="sharding cp",
+        where=DIMS,
+        reason="the ranks of context parallelism always shard what they hold",
+        holds=lambda plans, _: ~is_word(plans, "sharding", "none") | (plans.cp == 1),
     ),
     Rule(
         name="shard-group-holds-cp",
@@ -86,36 +99,58 @@ OWN = (
     Rule(
         name="expert-grid-divides-shards",
         layer="config",
-        about="ep shard_group tp model.moe",
+        about="ep shard_group tp",
         where=DIMS,
-        reason="expert parallelism borrows ranks: ep must divide shard x cp x tp and the experts",
+        reason="expert parallelism borrows ranks: ep must divide shard x cp x tp",
         holds=_expert_grid,
     ),
     Rule(
-        name="etp-is-1-or-tp",
+        name="ep-divides-experts",
+        layer="runtime",
+        about="ep model.moe",
+        where=PARALLELIZE,
+        reason="every rank holds as many experts, and a model without any has none to share out",
+        holds=_experts_shared,
+    ),
+    Rule(
+        name="experts-are-spread-or-cut",
+        layer="ours",
+        about="etp ep tp",
+        where="torchtitan/models/common/moe_sharding.py",
+        reason="experts are spread over ranks whole (etp 1) or, with ep 1, cut by tp (etp tp)",
+        holds=_experts_cut,
+    ),
+    Rule(
+        name="own-dispatcher-needs-ep",
         layer="config",
-        about="etp tp",
-        where=DIMS,
-        reason="experts are cut by tp or not at all",
-        holds=lambda plans, _: every(
-            (plans.segment_etp == 1) | (plans.segment_etp == plans.tp) | ~plans.used
+        about="dispatcher ep",
+        where="torchtitan/models/common/token_dispatcher.py",
+        reason="DeepEP and HybridEP need expert parallelism",
+        holds=lambda plans, _: ~is_word(plans, "dispatcher", "deepep", "hybridep") | (plans.ep > 1),
+    ),
+    Rule(
+        name="pipeline-needs-untied-embeddings",
+        layer="config",
+        about="pp model.tied_embeddings",
+        where="torchtitan/models/common/decoder.py",
+        reason="embeddings that share their weights with the output cannot lie on two stages",
+        holds=lambda plans, task: (
+            constant(plans, not task.model.tied_embeddings) | (first_pp(plans) == 1)
         ),
     ),
     Rule(
         name="sequence-cut-evenly",
         layer="config",
-        about="seq_len tp cp",
-        where=PARALLELIZE,
-        reason="the sequence length must be divisible by tp x 2 cp",
-        holds=lambda plans, _: (
-            plans.seq_len % (first_tp(plans) * np.where(plans.cp > 1, 2 * plans.cp, 1)) == 0
-        ),
+        about="seq_len tp cp sequence_parallel",
+        where="torchtitan/trainer.py",
+        reason="the sequence must be divisible by 2 cp, and by tp where tokens are cut by it",
+        holds=_sequence_cut,
     ),
     Rule(
         name="tp-divides-heads",
-        layer="runtime",
+        layer="config",
         about="tp model.heads model.kv_heads",
-        where=PARALLELIZE,
+        where="torchtitan/models/common/decoder.py",
         reason="heads and KV heads are cut by tp",
         holds=lambda plans, task: every(
             (task.model.heads % plans.tp == 0)
@@ -124,7 +159,7 @@ OWN = (
     ),
     Rule(
         name="interleaving-needs-stages",
-        layer="runtime",
+        layer="ours",
         about="vpp pp",
         where=SCHEDULES,
         reason="a multi-stage schedule needs a pipeline",
@@ -140,7 +175,7 @@ OWN = (
     ),
     Rule(
         name="group-is-a-round",
-        layer="runtime",
+        layer="ours",
         about="microbatch_group vpp pp micro_batches",
         where=SCHEDULES,
         reason="interleaved 1F1B runs a round's micro-batches through a chunk before the next; no "
@@ -153,7 +188,15 @@ OWN = (
         about="pp micro_batches",
         where=SCHEDULES,
         reason="a pipeline needs at least as many micro-batches as stages",
-        holds=lambda plans, _: plans.micro_batches[0] >= first_pp(plans),
+        holds=lambda plans, _: (plans.vpp > 1) | (plans.micro_batches[0] >= first_pp(plans)),
+    ),
+    Rule(
+        name="interleaving-is-filled",
+        layer="ours",
+        about="pp vpp micro_batches",
+        where=SCHEDULES,
+        reason="interleaved 1F1B with fewer micro-batches than stages is slower than without",
+        holds=lambda plans, _: (plans.vpp == 1) | (plans.micro_batches[0] >= first_pp(plans)),
     ),
     Rule(
         name="checkpoint-per-layer",

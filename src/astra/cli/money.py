@@ -1,0 +1,103 @@
+"""Options about money that several commands share, and how their values are read."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astra.cli.options import word
+
+if TYPE_CHECKING:
+    from astra.money.catalogue import Offer
+
+# Name, what it takes, help; a name with `-` is the word of `astra.plan` with `_`.
+PRICES = {
+    "tokens": ("N", "tokens to train on: 1T, 300B"),
+    "price": ("GPU=USD[,...]", "for an hour of one GPU; default: the catalogue's (`astra prices`)"),
+    "cloud": ("NAME[,NAME]", "rent only there"),
+    "region": ("NAME[,NAME]", "rent only there"),
+    "owned": ("GPU=USD[,...]", "GPUs of your own: what one was bought for"),
+    "amortise-years": ("X", "over which that is paid; default: 4"),
+    "power-price": ("USD", "of a kWh, for GPUs of your own"),
+    "pue": ("X", "power of the whole site over that of its machines; default: 1.3"),
+}
+GOALS = {
+    "budget": ("USD", "the fastest within it: 400000, 400k"),
+    "deadline": ("HOURS", "the cheapest within it; 30d and 6w are days and weeks"),
+    "order": ("WORD", "throughput or cost: what comes first among plans that meet the goals"),
+    "what-if": ("KEY=CHANGE[,...]", "the same with price.h100=-20%%,network=x2 beside it"),
+}
+RUN = {
+    "mtbf": ("HOURS", "of one GPU between failures; default: 50,700 (Llama 3)"),
+    "spot-interruptions": ("X", "of a spot node in an hour; default: 0.005"),
+    "restart": ("TIME", "after a failure: 10m; default: 10m, spot 20m"),
+    "startup": ("TIME", "before the first step; default: 30m"),
+    "storage-bandwidth": ("RATE", "of all nodes, for checkpoints: '20 GB/s'; default: 2 a node"),
+    "storage-price": ("USD", "for a GB and a month; default: 0"),
+    "storage-size": ("GB", "that are stored; default: one checkpoint"),
+    "egress-price": ("USD", "for a GB that leaves; default: 0"),
+    "egress-size": ("GB", "that leave at the end; default: one checkpoint"),
+}
+
+
+def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
+    """`goals`: what only a search can have."""
+    group = parser.add_argument_group("money")
+    for name, (metavar, meaning) in {**PRICES, **(GOALS if goals else {})}.items():
+        group.add_argument(f"--{name}", metavar=metavar, help=meaning)
+    group.add_argument(
+        "--prices", metavar="WORD", default="shipped", help="shipped, or sky: SkyPilot's files"
+    )
+    group.add_argument("--spot", action="store_true", help="spot nodes too")
+    if goals:
+        group.add_argument(
+            "--join-guessed",
+            action="store_true",
+            help="clusters also of nodes between which no network is published",
+        )
+        group.add_argument("--no-mixed", action="store_true", help="no clusters of several types")
+        group.add_argument(
+            "--any-region", action="store_true", help="such clusters across clouds and regions"
+        )
+    group = parser.add_argument_group("what a run loses (`src/astra/data/money.toml`)")
+    group.add_argument("--no-failures", action="store_true", help="nothing: every second trains")
+    for name, (metavar, meaning) in RUN.items():
+        group.add_argument(f"--{name}", metavar=metavar, help=meaning)
+
+
+def money_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What was said about money, in the words of `astra.plan`."""
+    said: dict[str, Any] = {}
+    for name in (*PRICES, *GOALS, *RUN):
+        field = name.replace("-", "_")
+        value = getattr(options, field, None)
+        if value is not None:
+            said[field] = value
+    if options.prices != "shipped":
+        said["offers"] = catalogue_of(options.prices)
+    if options.spot:
+        said["spot"] = True
+    for name in ("join_guessed", "any_region"):
+        if getattr(options, name, False):
+            said[name] = True
+    if getattr(options, "no_mixed", False):
+        said["mixed"] = False
+    if options.no_failures:
+        said["failures"] = False
+    return said
+
+
+def words(text: str | None) -> list[str]:
+    """`aws,gcp` as a list; nothing where nothing is said."""
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+
+
+def catalogue_of(which: str) -> "tuple[Offer, ...]":
+    """The price lists: the shipped ones, or SkyPilot's in the user's home."""
+    if word(which, "--prices", ("shipped", "sky")) == "shipped":
+        from astra.money.catalogue import shipped_offers
+
+        return shipped_offers()
+    from astra.money.sky import sky_offers
+
+    return sky_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))

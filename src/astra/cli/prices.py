@@ -1,0 +1,72 @@
+"""What GPUs cost to rent, cheapest first, with the date and the source of each price."""
+
+import argparse
+import sys
+
+from astra.cli.options import whole
+from astra.cli.printing import print_parts, write_json
+
+EXAMPLES = """\
+examples:
+  astra prices                          the cheapest offer of every GPU
+  astra prices h100                     every offer of one
+  astra prices h100 --cloud aws,gcp --spot
+  astra prices --prices sky             SkyPilot's own catalogue in ~/.sky"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("gpu", nargs="?", metavar="GPU", help="one GPU; without it, all of them")
+    parser.add_argument("--cloud", metavar="NAME[,NAME]", help="only these clouds")
+    parser.add_argument("--region", metavar="NAME[,NAME]", help="only these regions")
+    parser.add_argument("--spot", action="store_true", help="spot prices too")
+    parser.add_argument(
+        "--prices", metavar="WORD", default="shipped", help="shipped, or sky: SkyPilot's files"
+    )
+    parser.add_argument("--top", metavar="K", default="25", help="rows to show; default: 25")
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.cli.money import catalogue_of, words
+    from astra.errors import InputError
+    from astra.hardware.catalogue import find_gpu
+    from astra.money.catalogue import chosen
+    from astra.report.prices import (
+        LEGEND,
+        cheapest_of_each,
+        joined,
+        ordered,
+        prices_json,
+        prices_table,
+    )
+
+    offers = chosen(
+        catalogue_of(options.prices), words(options.cloud), words(options.region), options.spot
+    )
+    note, most = None, whole(options.top, "--top", most=100_000)
+    if options.gpu is None:
+        rows = cheapest_of_each(offers)
+    else:
+        gpu, note = find_gpu(options.gpu)
+        rows = ordered([offer for offer in offers if offer.machine.gpu == gpu.name])
+        if not rows and not (options.cloud or options.region):
+            raise InputError(
+                f"no price of {gpu.name} is known. Give one where it is needed: "
+                f"--price {options.gpu}=2.49 (USD for an hour of one GPU)."
+            )
+    if options.json:
+        write_json(prices_json(rows, note))
+    elif not rows:
+        sys.stdout.write("No offers there. `astra prices GPU` lists all of them.\n")
+    else:
+        count = len(joined(rows))
+        more = [f"{count - most} more: --top {count} shows all."] if count > most else []
+        source = {offer.source for offer in rows}
+        print_parts(
+            *([f"{note}.", ""] if note else []),
+            prices_table(rows, most),
+            *more,
+            "",
+            LEGEND,
+            *(f"Source: {each}." for each in sorted(source)[:3]),
+        )
+    return 0

@@ -1,0 +1,170 @@
+"""What lies beside the launch files: how to start, what to expect and a script that compares."""
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files as package_files
+from typing import Any
+
+from astra.export.torchrun import one_line
+from astra.search.priced import Priced
+from astra.strategy.plan import Plan
+
+README = """\
+# {title}
+
+{gpus}. Written by Astra for {name}.
+
+## Expected
+
+{expected}
+
+## Start
+
+{steps}
+
+## Compare
+
+Keep the log of a process that prints every step. {logs}
+Then:
+
+    python3 check.py job.log
+
+It prints measured against expected, and what to do where they differ.
+
+## Files
+
+{files}
+"""
+ABOUT = {
+    "plan.json": "the plan; `astra predict --plan plan.json` prices it again, `astra explain` "
+    "says why it is as it is",
+    "launch.sh": "starts this node's part of the job",
+    "args.txt": "options, one with its values a line",
+    "env.txt": "environment, `NAME=value` a line",
+    "expected.json": "the numbers above, for check.py",
+    "check.py": "reads a log and compares; needs nothing but Python",
+    "ds_config.json": "DeepSpeed's configuration",
+    "accelerate.yaml": "the configuration of `accelerate launch`",
+    "astra_plan.py": "torchtitan's configuration",
+    "recipe.py": "Megatron-Bridge's recipe",
+    "overrides.txt": "the same as overrides, for a recipe of your own",
+    "train.yaml": "FlagScale's experiment",
+    "train/plan.yaml": "FlagScale's task",
+    "hostfile": "your hosts in the order of ranks: put their names in",
+    "job.sbatch": "the SLURM job",
+    "jobset.yaml": "the Kubernetes JobSet",
+}
+
+
+def expected(priced: Priced) -> dict[str, Any]:
+    """What a run should show, as numbers."""
+    plan, memory = priced.plan, priced.memory
+    (segment, *_) = plan.pipelines[0].segments
+    world = sum(priced.gpus.values())
+    logged = plan.micro_batch * plan.pipelines[0].micro_batches * world
+    whole = plan.runtime != "deepspeed" or segment.tp == 1
+    return {
+        "model": plan.model.name,
+        "summary": priced.summary,
+        "gpus": world,
+        "tokens_per_step": plan.global_batch * plan.seq_len,
+        # what DeepSpeed takes for the batch: with tensor parallelism every rank counts
+        "samples_logged": plan.global_batch if whole else logged,
+        "step_s": priced.step_s,
+        "step_s_low": priced.step_s_low,
+        "step_s_high": priced.step_s_high,
+        "reserved_bytes": memory.reserved_bytes,
+        "allocated_bytes": memory.allocated_bytes,
+        "usable_bytes": memory.usable_bytes,
+        "usd_per_hour": usd_per_hour(priced),
+        "row": _row(plan, world),
+    }
+
+
+def usd_per_hour(priced: Priced) -> float | None:
+    """Of all GPUs of the plan, where the price of each type is known."""
+    if priced.usd_per_hour is not None:
+        return priced.usd_per_hour
+    prices = {pool.gpu.name: pool.usd_per_hour for pool in priced.plan.cluster.pools}
+    total = 0.0
+    for name, count in priced.gpus.items():
+        price = prices.get(name)
+        if price is None:
+            return None
+        total += price * count
+    return total
+
+
+def _row(plan: Plan, world: int) -> dict[str, Any] | None:
+    """This run as a row for `astra calibrate`; of several GPU types none can be written."""
+    if len(plan.gpus) > 1:
+        return None
+    model, segment = plan.model, plan.pipelines[0].segments[0]
+    return {
+        "row_id": "mine-1",
+        "model": one_line(model.name).replace(",", " "),
+        "num_layers": model.layers,
+        "hidden_size": model.hidden,
+        "seq_len": plan.seq_len,
+        "global_batch": plan.global_batch,
+        "micro_batch": plan.micro_batch,
+        "gpu_id": segment.gpu,
+        "num_gpus": world,
+        "tp": segment.tp,
+        "pp": plan.pp,
+        "vpp": plan.vpp,
+        "cp": plan.cp,
+        "ep": plan.ep,
+        "dp": plan.dp,
+        "zero_stage": ("none", "optimizer", "gradients", "parameters").index(plan.sharding),
+        "sequence_parallel": str(plan.sequence_parallel).lower(),
+        "recompute": segment.recompute,
+        "precision": plan.precision,
+        "framework": "pytorch-fsdp" if plan.runtime == "fsdp" else plan.runtime,
+    }
+
+
+def expected_lines(priced: Priced) -> list[str]:
+    """The same for a person, as lines of a list."""
+    memory = priced.memory
+    tokens = priced.plan.global_batch * priced.plan.seq_len
+    lines = [
+        f"- a step: {priced.step_s:.3g} s, four times of five between {priced.step_s_low:.3g} and "
+        f"{priced.step_s_high:.3g} s; {tokens / priced.step_s:,.0f} tokens/s on all GPUs",
+        f"- memory: {memory.reserved_bytes / 2**30:.1f} of {memory.usable_bytes / 2**30:.1f} GiB "
+        f"reserved on the fullest GPU; it fits with a chance of {memory.fit_probability:.0%}",
+    ]
+    price = usd_per_hour(priced)
+    if price is None:
+        lines.append("- money: no price is known; give one with `--price` when you plan")
+    else:
+        per_token = price / 3600 / (tokens / priced.step_s) * 1e9
+        spread = [per_token * s / priced.step_s for s in (priced.step_s_low, priced.step_s_high)]
+        lines.append(
+            f"- money: ${price:,.2f} an hour; ${per_token:,.2f} for a billion tokens "
+            f"(${spread[0]:,.2f} to ${spread[1]:,.2f})"
+        )
+    return lines
+
+
+def folder_files(
+    priced: Priced, name: str, steps: Sequence[str], logs: str, made: Sequence[str]
+) -> dict[str, str]:
+    """README.md, expected.json and check.py beside the files that were made."""
+    plan = priced.plan
+    gpus = " + ".join(f"{count} x {gpu}" for gpu, count in plan.gpus.items())
+    every = sorted({*made, "expected.json", "check.py"})
+    text = README.format(
+        title=one_line(f"{plan.model.name}: {plan.summary()}"),
+        gpus=gpus,
+        name=name,
+        expected="\n".join(expected_lines(priced)),
+        steps="\n".join(steps),
+        logs=logs,
+        files="\n".join(f"- `{file}`: {ABOUT.get(file, 'one part of the job')}" for file in every),
+    )
+    return {
+        "README.md": text,
+        "expected.json": json.dumps(expected(priced), indent=2) + "\n",
+        "check.py": package_files("astra.export").joinpath("check_job.py").read_text("utf-8"),
+    }

@@ -1,0 +1,52 @@
+"""What the search for money rented for each plan of a file: clouds, machines and prices."""
+
+from pathlib import Path
+from typing import Any
+
+from astra.files import convert, read_json
+from astra.search.priced import Rented
+
+Rents = tuple[Rented, ...]
+OWN = "given"  # the cloud of prices that the user gave
+
+
+def read_rents(path: Path, rank: int | None = None) -> list[Rents]:
+    """For every plan of a file, or the one of a rank, its machines; none where none were chosen."""
+    document = read_json(path)
+    entries = [document]
+    if isinstance(document, dict) and isinstance(document.get("plans"), list):
+        entries = document["plans"]
+    found = [_rents(entry, f"{path}: plans[{row}]") for row, entry in enumerate(entries)]
+    return found if rank is None else found[rank - 1 : rank]
+
+
+def _rents(entry: Any, where: str) -> Rents:
+    money = entry.get("money") if isinstance(entry, dict) else None
+    if not isinstance(money, dict):
+        return ()
+    return convert(money.get("rents", []), Rents, f"{where}.money.rents")
+
+
+def resources(rents: Rents, gpu: str) -> dict[str, Any]:
+    """Where SkyPilot should look for a GPU type: cloud, region and machine as they were chosen."""
+    chosen = [rent for rent in rents if rent.gpu == gpu and rent.cloud != OWN]
+    if not chosen:
+        return {"use_spot": False}
+    rent = chosen[0]
+    return {
+        "cloud": rent.cloud,
+        "region": rent.region,
+        "instance_type": rent.instance,
+        "use_spot": rent.spot,
+    }
+
+
+def price_note(rents: Rents, gpu: str) -> str:
+    """What an hour was reckoned at, as a comment."""
+    notes = [
+        f"# reckoned with ${rent.node_usd_per_hour:g} an hour for a node, price of "
+        f"{rent.price_date}\n"
+        for rent in rents
+        if rent.gpu == gpu
+    ]
+    return "".join(notes[:1])

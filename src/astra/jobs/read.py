@@ -1,0 +1,311 @@
+"""An existing job's launch file as a plan, and what of it was assumed or not understood."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from astra.errors import InputError, shorten
+from astra.files import parse_toml, read_json, read_text
+from astra.hardware.gpus_option import parse_gpus
+from astra.jobs import deepspeed, megatron, torchtitan
+from astra.jobs.megatron_model import model_of
+from astra.jobs.options import Options, training_words
+from astra.jobs.shell import Script, read_script
+from astra.model.shape import Model
+from astra.model.zoo import find_model
+from astra.strategy.plan import Plan, Runtime
+from astra.strategy.rules.book import broken_rules
+from astra.strategy.settle import Wish, settle
+
+STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}
+LAUNCHERS = {  # nodes and processes of each, in the words of torchrun, srun, deepspeed, NeMo
+    "nodes": ("nnodes", "num-nodes", "nodes", "num-machines"),
+    "each": ("nproc-per-node", "ntasks-per-node", "num-gpus", "gpus-per-node", "devices"),
+}
+VARIABLES = {  # what people call them
+    "nodes": ("NNODES", "NUM_NODES", "N_NODES", "NODES", "SLURM_NNODES"),
+    "each": ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS_PER_NODE", "GPUS", "NGPU"),
+    "all": ("WORLD_SIZE", "NUM_GPUS", "N_GPUS"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the launch file may leave open, said by the person who imports it."""
+
+    gpu: str  # the type; the launch file mostly says how many
+    world_size: int | None = None
+    model: Model | None = None
+    seq_len: int | None = None
+    vocab: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A launch file as it was read."""
+
+    plan: Plan
+    framework: str
+    assumed: tuple[str, ...]
+    not_understood: tuple[str, ...]
+    refused: tuple[str, ...]  # what the runtime will say against it
+
+
+def read_job(path: Path, asked: Asked) -> Job:
+    """The plan of a launch script, a configuration file or a folder that `export` wrote."""
+    if path.is_dir():
+        return _from_folder(path, asked)
+    kind = path.suffix.lower()
+    if kind == ".json":
+        return _from_deepspeed(read_json(path), asked, str(path))
+    text = read_text(path)
+    if kind == ".toml":
+        return _from_torchtitan(torchtitan.flattened(parse_toml(text, str(path))), asked, path)
+    if kind == ".py":
+        return _from_torchtitan(torchtitan.from_python(text, str(path)), asked, path)
+    if kind in (".yaml", ".yml"):
+        options = Options(str(path))
+        options.add(f"{name}={value}" for name, value in _yaml_leaves(text))
+        return _from_megatron(options, Script(), asked, path)
+    return _from_script(_script_of(text), asked, path)
+
+
+def _script_of(text: str) -> Script:
+    """A shell script; or options alone on their lines, which no shell will ever read."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    words = ("--", torchtitan.CHECKPOINT)
+    if lines and all(line.startswith(words) for line in lines) and "\\\n" not in text:
+        return Script(commands=[text.split()])
+    return read_script(text)
+
+
+def _from_folder(path: Path, asked: Asked) -> Job:
+    """What `astra export` wrote: its arguments or configuration, and how many it starts."""
+    launcher, arguments, config = (
+        path / name for name in ("launch.sh", "args.txt", "ds_config.json")
+    )
+    launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
+    if config.is_file():
+        counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
+        return _from_deepspeed(read_json(config), counted, str(config))
+    if not arguments.is_file():
+        raise InputError(f"{path}: this folder holds no args.txt; name the launch file itself.")
+    script = _script_of(read_text(arguments))
+    script.commands += launch.commands
+    return _from_script(script, asked, path)
+
+
+def _from_script(script: Script, asked: Asked, path: Path) -> Job:
+    options = Options(str(path))
+    titan = [
+        word for words in script.commands for word in words if word.startswith("--parallelism.")
+    ]
+    if titan or any("--job.config" in word for words in script.commands for word in words):
+        return _from_titan_script(script, asked, path)
+    options.add(training_words(script.commands, (*megatron.TELLING, "deepspeed")))
+    config = options.text("deepspeed-config", "deepspeed")
+    if "micro-batch-size" not in options.values and config and config.endswith(".json"):
+        named = path.parent / config
+        if not named.is_file():
+            raise InputError(
+                f"{path}: it names {shorten(config)}, which is not there. Import that."
+            )
+        counted = replace(asked, world_size=_world(script, options, asked))
+        return _from_deepspeed(read_json(named), counted, str(named))
+    return _from_megatron(options, script, asked, path)
+
+
+def _from_titan_script(script: Script, asked: Asked, path: Path) -> Job:
+    options = Options(str(path))
+    for words in script.commands:
+        options.add(words)
+    settings: dict[str, Any] = {}
+    named = options.text("job.config-file", "job.config_file")
+    value = script.variables.get("CONFIG_FILE")
+    named = named or (value if isinstance(value, str) else None)
+    if named:
+        file = next((p for p in (path.parent / named, Path(named)) if p.is_file()), None)
+        if file is None:
+            raise InputError(f"{path}: it names {shorten(named)}, which is not there. Import that.")
+        settings = torchtitan.flattened(parse_toml(read_text(file), str(file)))
+    settings |= torchtitan.from_flags(options.values)
+    settings |= torchtitan.checkpointing(word for words in script.commands for word in words)
+    counted = replace(asked, world_size=_world(script, options, asked))
+    return _from_torchtitan(settings, counted, path)
+
+
+def _from_megatron(options: Options, script: Script, asked: Asked, path: Path) -> Job:
+    if not any(name.rpartition(".")[2] in megatron.TELLING for name in options.values):
+        raise InputError(
+            f"{path}: no training command was found in it: none has options such as "
+            "--num-layers or --micro-batch-size. Is the command in another file?"
+        )
+    world = _world(script, options, asked)
+    megatron.plain_names(options)
+    model = asked.model or model_of(options, path.stem, asked.vocab)
+    wish = megatron.wish_of(options, model.layers, world)
+    _read_quietly(options)
+    doubts = [
+        f"{name} is set in a branch or a loop; the last value was taken"
+        for name in script.branched
+        if _is_used(name, options, script)
+    ]
+    if options.many("rampup-batch-size"):
+        doubts.append(f"the batch grows at first; the final one, {wish['global_batch']}, was taken")
+    left = [*options.left(), *_unfilled(options)]
+    return _job(wish, model, asked, world, "megatron", doubts, left)
+
+
+def _read_quietly(options: Options) -> None:
+    """Options of launchers, which say where and not what."""
+    for names in LAUNCHERS.values():
+        options.read.update(names)
+    options.read.update(("deepspeed", "deepspeed-config", "zero-stage", "tokenizer-type"))
+
+
+def _is_used(name: str, options: Options, script: Script) -> bool:
+    """Whether a variable's value is among the words that count."""
+    value = script.variables.get(name)
+    said = {word for words in options.values.values() for word in words}
+    return bool(value) and (
+        value in said if isinstance(value, str) else bool(said & set(value or ()))
+    )
+
+
+def _unfilled(options: Options) -> list[str]:
+    """Values that only the shell knows, of options that count."""
+    return [
+        f"--{name} {word}: only the shell knows"
+        for name in options.read
+        for word in options.values.get(name, [])[:1]
+        if word.startswith(("$", "`"))
+    ]
+
+
+def _from_deepspeed(document: Any, asked: Asked, where: str) -> Job:
+    if isinstance(document, dict) and {"plan", "plans", "pipelines"} & set(document):
+        raise InputError(f"{where}: is a plan already; `astra predict --plan {where}` prices it.")
+    if not deepspeed.looks_like(document):
+        raise InputError(f"{where}: is no DeepSpeed configuration: no key of one is in it.")
+    model = _asked_model(asked, where, "DeepSpeed's JSON")
+    world = asked.world_size
+    if world is None:
+        raise InputError(f"{where}: how many GPUs? DeepSpeed's JSON does not say: --world-size N.")
+    wish = deepspeed.wish_of(document, world, where)
+    said = ["DeepSpeed's JSON does not say whether layers are recomputed: no recompute"]
+    if asked.seq_len is None:
+        said.append("DeepSpeed's JSON does not say the sequence length: the model's, 4096 at most")
+    wish["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
+    return _job(wish, model, asked, world, "deepspeed", said, deepspeed.left(document))
+
+
+def _from_torchtitan(settings: Mapping[str, Any], asked: Asked, path: Path) -> Job:
+    known = torchtitan.model_name(settings)
+    model = asked.model or (find_model(known) if known else None)
+    model = model or _asked_model(asked, str(path), "this configuration")
+    world = asked.world_size
+    if world is None:
+        raise InputError(f"{path}: how many GPUs? A configuration does not say: --world-size N.")
+    wish = torchtitan.wish_of(settings, world, str(path))
+    said = [
+        f"{key} = {value}: torchtitan's default"
+        for key, value in torchtitan.DEFAULTS.items()
+        if key not in settings
+        and ("batch" in key or "seq_len" in key or "mode" in key)
+        and value != -1
+        and (wish["pp"] > 1 or "pipeline" not in key)
+    ]
+    return _job(wish, model, asked, world, "fsdp", said, torchtitan.left(settings))
+
+
+def _asked_model(asked: Asked, where: str, what: str) -> Model:
+    if asked.model is None:
+        raise InputError(
+            f"{where}: {what} does not say which model is trained. Say it: --model llama-3-8b."
+        )
+    return asked.model
+
+
+def _world(script: Script, options: Options, asked: Asked) -> int:
+    """GPUs of the job: as asked, as its launcher says, or as its variables are named."""
+    if asked.world_size is not None:
+        return asked.world_size
+    words = Options(options.where)
+    for command in script.commands:
+        words.add(
+            piece for word in command for piece in (word.split() if " --" in word else [word])
+        )
+    for name, values in options.values.items():
+        words.values.setdefault(name.rpartition(".")[2], values)
+    found = {}
+    for what, names in LAUNCHERS.items():
+        text = words.text(*names) or _variable(script, VARIABLES[what]) or _scheduled(script, what)
+        found[what] = int(text) if text and re.fullmatch(r"\d{1,7}", text) else None
+    if found["nodes"] and found["each"]:
+        return found["nodes"] * found["each"]
+    whole = _variable(script, VARIABLES["all"])
+    if whole and whole.isdigit():
+        return int(whole)
+    if found["each"] and not script.scheduler:
+        return found["each"]  # one node, as torchrun takes it
+    raise InputError(
+        f"{options.where}: how many GPUs? Neither its launcher nor a variable says: --world-size N."
+    )
+
+
+def _variable(script: Script, names: tuple[str, ...]) -> str | None:
+    found = (script.variables.get(name) for name in names)
+    return next((value for value in found if isinstance(value, str) and value.isdigit()), None)
+
+
+def _scheduled(script: Script, what: str) -> str | None:
+    """Nodes and GPUs of each as SLURM is asked for them."""
+    if what == "nodes":
+        return script.scheduler.get("nodes") or script.scheduler.get("N")
+    asked = script.scheduler.get("gpus-per-node") or script.scheduler.get("gres")
+    return asked.rpartition(":")[2] if asked else script.scheduler.get("ntasks-per-node")
+
+
+def _job(
+    wish: dict[str, Any],
+    model: Model,
+    asked: Asked,
+    world: int,
+    runtime: Runtime,
+    said: list[str],
+    left: list[str],
+) -> Job:
+    cluster, notes = parse_gpus(f"{asked.gpu}:{world}")
+    stack = STACKS.get(runtime, "megatron")
+    settled = settle(
+        Wish(**{k: v for k, v in wish.items() if v is not None}), model, cluster, runtime, stack
+    )
+    names = {"megatron": "Megatron-LM", "fsdp": "torchtitan", "deepspeed": "DeepSpeed"}
+    broken = broken_rules(settled.plan)
+    return Job(
+        plan=settled.plan,
+        framework=names[runtime],
+        assumed=(*notes, *said, *model.assumed),
+        not_understood=tuple(left),
+        refused=tuple(f"{rule.reason} [rule {rule.name}]" for rule in broken),
+    )
+
+
+def _yaml_leaves(text: str) -> list[tuple[str, str]]:
+    """`section.name` and value of every plain line of a YAML file; lists are left alone."""
+    found: list[tuple[str, str]] = []
+    above: list[tuple[int, str]] = []  # how far in, and the name
+    for line in text.splitlines():
+        match = re.fullmatch(r"( *)([\w.-]+):\s*(.*?)\s*(?:#.*)?", line)
+        if match is None:
+            continue
+        deep = len(match[1])
+        above = [(depth, name) for depth, name in above if depth < deep]
+        if match[3]:
+            names = [name for _, name in above] + [match[2]]
+            found.append((".".join(names) if above else f"top.{names[0]}", match[3].strip("'\"")))
+        else:
+            above.append((deep, match[2]))
+    return found

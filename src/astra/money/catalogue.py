@@ -1,0 +1,156 @@
+"""What can be rented, where and for how much: the shipped catalogue, dated and sourced."""
+
+import csv
+import io
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from astra.errors import InputError, did_you_mean, shorten
+from astra.files import Source, convert, read_text, read_toml
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Count, Gpu, Positive
+
+FOLDER = Path(__file__).parent.parent / "data" / "prices"
+GBPS = 1e9 / 8
+PLAIN_GBPS = 25.0  # of a node whose network nobody tells: one port
+GUESSED = "guessed"
+MOST_USD = 1e6  # an hour of one node; more is a slip
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that a cloud rents out: its GPUs and what joins them."""
+
+    cloud: str
+    instance: str
+    gpu: str
+    gpus: Count
+    nic_bytes_per_s: Positive  # of one GPU, one direction
+    domain_gpus: Count
+    rdma: bool
+    certainty: str  # of the network: high, medium, low or guessed
+    network_source: str
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance in one region, on demand or spot, at a price of a certain day."""
+
+    machine: Instance
+    region: str
+    usd_per_hour: Annotated[float, Meta(ge=0)]  # of the whole instance
+    spot: bool = False
+    date: str
+    source: str
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        return self.usd_per_hour / self.machine.gpus
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.machine.cloud, self.region
+
+
+@cache
+def instances() -> dict[tuple[str, str], Instance]:
+    """Every instance type that is known, by cloud and name."""
+    found = {}
+    for row in _rows("instances.csv"):
+        machine = Instance(
+            cloud=row["cloud"],
+            instance=row["instance"],
+            gpu=row["gpu"],
+            gpus=int(row["gpus"]),
+            nic_bytes_per_s=float(row["nic_gbps_per_gpu"]) * GBPS,
+            domain_gpus=int(row["domain_gpus"]),
+            rdma=row["rdma"] == "yes",
+            certainty=row["certainty"],
+            network_source=row["network_source"],
+        )
+        found[machine.cloud, machine.instance] = machine
+    return found
+
+
+@cache
+def shipped_offers() -> tuple[Offer, ...]:
+    """The catalogue that comes with the product: one offer for every region and way to pay."""
+    known, found = instances(), []
+    source = price_source().where
+    for row in _rows("offers.csv"):
+        for region in row["regions"].split():
+            for name, spot in (("usd_per_hour", False), ("spot_usd_per_hour", True)):
+                if row[name]:
+                    found.append(
+                        Offer(
+                            machine=known[row["cloud"], row["instance"]],
+                            region=region,
+                            usd_per_hour=float(row[name]),
+                            spot=spot,
+                            date=row["date"],
+                            source=source,
+                        )
+                    )
+    return tuple(found)
+
+
+@cache
+def price_source() -> Source:
+    """Where the shipped prices come from."""
+    return convert(read_toml(FOLDER / "prices.toml")["prices"]["source"], Source, "prices.toml")
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_text(FOLDER / name))))
+
+
+def machine_gpu(machine: Instance) -> Gpu:
+    """The GPU in this machine's node: its links and NICs in place of the typical ones."""
+    gpu, _ = find_gpu(machine.gpu)
+    node = replace(gpu.node, gpus=machine.gpus, nic_bytes_per_s=machine.nic_bytes_per_s)
+    link = replace(gpu.link, domain_gpus=machine.domain_gpus)
+    guesses = (
+        (f"node.nic_bytes_per_s: {machine.network_source}",) if machine.certainty == GUESSED else ()
+    )
+    return replace(gpu, node=node, link=link, assumed=(*gpu.assumed, *guesses))
+
+
+def plain_network(gpu: Gpu, gpus: int) -> dict[str, object]:
+    """What is guessed of an instance about which nothing is known."""
+    return {
+        "nic_bytes_per_s": PLAIN_GBPS * GBPS / gpus,
+        "domain_gpus": min(gpu.link.domain_gpus, gpus),
+        "rdma": False,
+        "certainty": GUESSED,
+        "network_source": "guessed: one 25 Gbps port a node, for want of anything published",
+    }
+
+
+def chosen(
+    offers: Sequence[Offer],
+    clouds: Sequence[str] = (),
+    regions: Sequence[str] = (),
+    spot: bool = False,
+) -> list[Offer]:
+    """Offers of these clouds and regions; spot ones only where they are asked for."""
+    known = sorted({offer.machine.cloud for offer in offers})
+    for cloud in clouds:
+        if cloud not in known:
+            hint = did_you_mean(cloud, known, f"The clouds are {', '.join(known)}.")
+            raise InputError(f"--cloud {shorten(cloud)}: no prices of it. {hint}")
+    some = [offer for offer in offers if not clouds or offer.machine.cloud in clouds]
+    places = sorted({offer.region for offer in some})
+    for region in regions:
+        if region not in places:
+            where = f" at {', '.join(clouds)}" if clouds else ""
+            hint = did_you_mean(region, places, "`astra prices GPU` lists the regions.")
+            raise InputError(f"--region {shorten(region)}: no prices of it{where}. {hint}")
+    return [
+        offer
+        for offer in some
+        if (not regions or offer.region in regions) and (spot or not offer.spot)
+    ]

@@ -1,0 +1,106 @@
+"""`--what-if price.h100=-20%,network=x2`: the same market with something different."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from astra.errors import InputError, did_you_mean, shorten
+from astra.hardware.cluster import Cluster, Gpu
+from astra.money.catalogue import Offer
+from astra.money.conditions import Conditions
+from astra.money.given import gpu_named
+
+KEYS = ("price", "spot-price", "network", "mtbf", "spot-interruptions", "storage-bandwidth")
+OF_A_GPU = ("price", "spot-price", "network")
+FORM = (
+    "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5; the keys are "
+    + ", ".join(KEYS)
+    + "."
+)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure times a factor."""
+
+    key: str
+    gpu: str | None  # None: of all of them
+    factor: float
+    said: str
+
+
+def parse_what_if(text: str, own: Sequence[Gpu] = ()) -> tuple[Change, ...]:
+    """`price.h100=-20%,network=x2`, and what can be meant by it."""
+    found = []
+    for entry in text.split(","):
+        name, equals, amount = (part.strip() for part in entry.partition("="))
+        where = f"--what-if {shorten(entry.strip())}"
+        if not equals:
+            raise InputError(f"{where}: no change. {FORM}")
+        key, _, gpu = name.partition(".")
+        if key not in KEYS:
+            raise InputError(f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, FORM)}")
+        if gpu and key not in OF_A_GPU:
+            raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
+        full = gpu_named(gpu, own, where).name if gpu else None
+        found.append(Change(key=key, gpu=full, factor=_factor(amount, where), said=entry.strip()))
+    return tuple(found)
+
+
+def _factor(text: str, where: str) -> float:
+    percent = re.fullmatch(r"([+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?) *%", text)
+    times = re.fullmatch(r"[x*] *([0-9]{1,6}(?:\.[0-9]{1,6})?)", text)
+    value = 0.0
+    if percent:
+        value = 1 + float(percent[1]) / 100
+    elif times:
+        value = float(times[1])
+    else:
+        raise InputError(f"{where}: {shorten(text)} is no change. {FORM}")
+    if not 0 < value <= 1e6:
+        raise InputError(f"{where}: that leaves {value:g} times as much. {FORM}")
+    return value
+
+
+def changed_offers(offers: Sequence[Offer], changes: Sequence[Change]) -> list[Offer]:
+    """The offers at other prices and with other networks."""
+    return [_offer(offer, changes) for offer in offers]
+
+
+def _offer(offer: Offer, changes: Sequence[Change]) -> Offer:
+    for change in changes:
+        if change.gpu not in (None, offer.machine.gpu):
+            continue
+        if change.key == "price" or (change.key == "spot-price" and offer.spot):
+            offer = replace(offer, usd_per_hour=offer.usd_per_hour * change.factor)
+        elif change.key == "network":
+            speed = offer.machine.nic_bytes_per_s * change.factor
+            offer = replace(offer, machine=replace(offer.machine, nic_bytes_per_s=speed))
+    return offer
+
+
+def changed_cluster(cluster: Cluster, changes: Sequence[Change]) -> Cluster:
+    """The GPUs with other NICs."""
+    pools = []
+    for pool in cluster.pools:
+        for change in changes:
+            if change.key == "network" and change.gpu in (None, pool.gpu.name):
+                speed = pool.gpu.node.nic_bytes_per_s * change.factor
+                node = replace(pool.gpu.node, nic_bytes_per_s=speed)
+                pool = replace(pool, gpu=replace(pool.gpu, node=node))
+        pools.append(pool)
+    return replace(cluster, pools=tuple(pools))
+
+
+def changed_conditions(kept: Conditions, changes: Sequence[Change]) -> Conditions:
+    """Other failures, other storage."""
+    fields = {
+        "mtbf": ("gpu_mtbf_hours",),
+        "spot-interruptions": ("spot_interruptions_per_hour",),
+        "storage-bandwidth": ("storage_bytes_per_s_per_node", "storage_bytes_per_s_most"),
+    }
+    for change in changes:
+        for name in fields.get(change.key, ()):
+            kept = replace(kept, **{name: getattr(kept, name) * change.factor})
+    return kept

@@ -1,0 +1,235 @@
+"""The frontier of hours and dollars as a picture: shapes first, then SVG, HTML or PNG of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+from astra.errors import InputError, shorten
+from astra.report.money import money_sentence, tokens, usd
+from astra.report.raster import png
+from astra.search.answer import Answer
+
+WIDTH, HEIGHT = 860, 520
+LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58
+INK, PALE = "#222222", "#bbbbbb"
+FONT = "font-family='Helvetica,Arial,sans-serif'"
+KINDS = ("svg", "png", "html")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Straight, from one place to another."""
+
+    start: tuple[float, float]
+    end: tuple[float, float]
+    pale: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A plan; the answer is filled."""
+
+    at: tuple[float, float]
+    radius: float
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words beside a place."""
+
+    at: tuple[float, float]
+    text: str
+    size: int = 12
+    anchor: str = "start"  # start, middle or end
+
+
+Shape = Line | Dot | Text
+
+
+def kind_of(path: str) -> str:
+    """What a file's name asks for."""
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise InputError(f"--plot {shorten(path)}: the name ends in .svg, .png or .html.")
+    return kind
+
+
+def plot(answer: Answer, kind: str) -> str | bytes:
+    """The picture in this format."""
+    shapes = shapes_of(answer)
+    if kind == "png":
+        lines = [(s.start, s.end, s.pale, s.dashed) for s in shapes if isinstance(s, Line)]
+        dots = [(s.at, s.radius, s.filled) for s in shapes if isinstance(s, Dot)]
+        texts = [(s.at, s.text, s.size, s.anchor) for s in shapes if isinstance(s, Text)]
+        return png(WIDTH, HEIGHT, lines, dots, texts)
+    return svg(shapes) if kind == "svg" else html(answer, shapes)
+
+
+def shapes_of(answer: Answer) -> list[Shape]:
+    """Dollars over hours, both logarithmic; plans joined; goals as dashed lines; all labelled."""
+    market, points = answer.market, answer.frontier
+    assert market is not None
+    hours = [point.hours or 0.0 for point in points]
+    dollars = [point.usd or 0.0 for point in points]
+    view = _View(
+        [*hours, *_goal(market.deadline_hours, hours)],
+        [*dollars, *_goal(market.budget_usd, dollars)],
+    )
+    first = points[0]
+    title = f"{first.plan.model.name}, {tokens(market.tokens)} tokens: dollars against hours"
+    shapes: list[Shape] = [Text((WIDTH / 2, 24), title, 15, "middle"), *view.frame()]
+    if market.budget_usd is not None and view.shows(hours[0], market.budget_usd):
+        _, y = view.at(hours[0], market.budget_usd)
+        shapes.append(Line((LEFT, y), (WIDTH - RIGHT, y), dashed=True))
+        label = f"budget {usd(market.budget_usd)}"
+        shapes.append(Text((WIDTH - RIGHT - 4, y - 5), label, 12, "end"))
+    if market.deadline_hours is not None and view.shows(market.deadline_hours, dollars[0]):
+        x, _ = view.at(market.deadline_hours, dollars[0])
+        shapes.append(Line((x, TOP), (x, HEIGHT - BOTTOM), dashed=True))
+        shapes.append(Text((x + 5, TOP + 14), f"deadline {market.deadline_hours:,.4g} h"))
+    places = [view.at(h, d) for h, d in zip(hours, dollars, strict=True)]
+    shapes += [Line(a, b) for a, b in pairwise(places)]
+    names = {market.fastest: "fastest", market.cheapest: "cheapest", market.knee: "knee"}
+    names[market.chosen] = f"answer, {names.get(market.chosen, '')}".rstrip(", ")
+    for point, place in zip(points, places, strict=True):
+        chosen = point.rank == market.chosen
+        shapes.append(Dot(place, 6.0 if chosen else 4.0, chosen))
+        gpus = " + ".join(f"{count} {name}" for name, count in point.gpus.items())
+        said = f"{point.rank}: {gpus}" + (f" ({names[point.rank]})" if point.rank in names else "")
+        right = place[0] > 0.62 * WIDTH
+        beside, below, anchor = (-8.0, 17.0, "end") if right else (9.0, -7.0, "start")
+        shapes.append(Text((place[0] + beside, place[1] + below), said, 11, anchor))
+    return shapes
+
+
+def _goal(goal: float | None, values: Sequence[float]) -> list[float]:
+    near = goal is not None and min(values) / 10 <= goal <= max(values) * 10
+    return [goal] if near and goal else []
+
+
+class _View:
+    """Where hours and dollars lie in the picture."""
+
+    def __init__(self, hours: Sequence[float], dollars: Sequence[float]) -> None:
+        self.x, self.y = _padded(hours), _padded(dollars)
+
+    def at(self, hours: float, dollars: float) -> tuple[float, float]:
+        across = (math.log(max(hours, 1e-9)) - self.x[0]) / (self.x[1] - self.x[0])
+        up = (math.log(max(dollars, 1e-9)) - self.y[0]) / (self.y[1] - self.y[0])
+        wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        return LEFT + across * wide, TOP + (1 - up) * high
+
+    def shows(self, hours: float, dollars: float) -> bool:
+        x, y = self.at(hours, dollars)
+        return LEFT <= x <= WIDTH - RIGHT and TOP <= y <= HEIGHT - BOTTOM
+
+    def frame(self) -> list[Shape]:
+        """Axes, round numbers along them, and what they count."""
+        right, low = WIDTH - RIGHT, HEIGHT - BOTTOM
+        shapes: list[Shape] = [
+            Line((LEFT, TOP), (LEFT, low)),
+            Line((LEFT, low), (right, low)),
+            Text((WIDTH / 2, HEIGHT - 12), "wall time [h]", 12, "middle"),
+            Text((LEFT - 6, TOP - 10), "total [USD]", 12, "end"),
+        ]
+        for value in _round_numbers(*self.x):
+            x, _ = self.at(value, 1.0)
+            shapes.append(Line((x, low), (x, low + 5)))
+            shapes.append(Text((x, low + 19), f"{value:,.4g}", 11, "middle"))
+        for value in _round_numbers(*self.y):
+            _, y = self.at(1.0, value)
+            shapes.append(Line((LEFT, y), (right, y), pale=True))
+            shapes.append(Text((LEFT - 6, y + 4), f"{value:,.0f}", 11, "end"))
+        return shapes
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    low, high = (math.log(max(f(values), 1e-9)) for f in (min, max))
+    pad = max(0.08 * (high - low), 0.02)
+    return low - pad, high + pad
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """About six round numbers between two logarithms."""
+    start, stop = math.exp(low), math.exp(high)
+    if stop / start > 20:
+        powers = range(math.floor(math.log10(start)), math.ceil(math.log10(stop)) + 1)
+        found = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    else:
+        rough = (stop - start) / 6
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(unit * n for n in (1, 2, 5, 10) if unit * n >= rough)
+        found = [step * n for n in range(math.ceil(start / step), math.floor(stop / step) + 1)]
+    return [value for value in found if start <= value <= stop]
+
+
+def svg(shapes: Sequence[Shape]) -> str:
+    head = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{HEIGHT}' "
+        f"viewBox='0 0 {WIDTH} {HEIGHT}'>"
+    )
+    ground = "<rect width='100%' height='100%' fill='#ffffff'/>"
+    return "\n".join([head, ground, *map(_svg, shapes), "</svg>"]) + "\n"
+
+
+def _svg(shape: Shape) -> str:
+    if isinstance(shape, Line):
+        (a, b), (c, d) = shape.start, shape.end
+        dashes = " stroke-dasharray='7 5'" if shape.dashed else ""
+        colour = PALE if shape.pale else INK
+        return (
+            f"<line x1='{a:.1f}' y1='{b:.1f}' x2='{c:.1f}' y2='{d:.1f}' stroke='{colour}'{dashes}/>"
+        )
+    if isinstance(shape, Dot):
+        fill = INK if shape.filled else "#ffffff"
+        x, y = shape.at
+        return (
+            f"<circle cx='{x:.1f}' cy='{y:.1f}' r='{shape.radius}' fill='{fill}' stroke='{INK}'/>"
+        )
+    x, y = shape.at
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{shape.size}' fill='{INK}' "
+        f"text-anchor='{shape.anchor}' {FONT}>{escape(shape.text)}</text>"
+    )
+
+
+def html(answer: Answer, shapes: Sequence[Shape]) -> str:
+    """The picture and the frontier as a table, in one file that needs no other."""
+    assert answer.market is not None
+    rows = []
+    for point in answer.frontier:
+        money = point.money
+        assert money is not None and point.hours is not None
+        assert point.usd is not None and point.usd_per_hour is not None
+        places = "; ".join(
+            f"{rent.cloud} {rent.region} {rent.instance} ({rent.price_date})"
+            for rent in money.rents
+        )
+        cells = (
+            str(point.rank),
+            f"{point.hours:,.1f}",
+            f"{point.usd:,.0f}",
+            f"{point.usd_per_hour:,.2f}",
+            f"{money.usd_per_million_tokens:.4g}",
+            " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
+            places,
+            point.summary,
+        )
+        mark = " class='answer'" if point.rank == answer.market.chosen else ""
+        rows.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    names = ("", "hours", "USD", "USD/h", "USD/Mtok", "GPUs", "where", "plan")
+    best = answer.frontier[answer.market.chosen - 1]
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Hours and dollars"
+        "</title><style>body{font:14px Helvetica,Arial,sans-serif;margin:2em;max-width:60em}"
+        "td,th{padding:2px 10px 2px 0;text-align:left;vertical-align:top}"
+        ".answer{font-weight:bold}</style></head><body>"
+        f"<p>{escape(money_sentence(best))}</p>{svg(shapes)}<table><tr>"
+        f"{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(rows)}</table></body>"
+        "</html>\n"
+    )

@@ -1,0 +1,329 @@
+"""Hours and dollars for people: the answer, the frontier, every term of the arithmetic."""
+
+from typing import TYPE_CHECKING
+
+from astra.report.frontier_text import drawn
+from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars, titled
+from astra.search.answer import Answer, Elsewhere, Market, Wished
+from astra.search.priced import Money, Priced, Rented
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DAY_H = 24.0
+
+
+def usd(value: float) -> str:
+    """Dollars with as many digits as they are worth.
+
+    >>> usd(861324.4), usd(2.491), usd(0.00861)
+    ('$861,324', '$2.49', '$0.00861')
+    """
+    if value >= 1000:
+        return f"${value:,.0f}"
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.3g}"
+
+
+def hours(value: float) -> str:
+    """Hours, and days where there are several.
+
+    >>> hours(3.5), hours(229.4)
+    ('3.5 h', '229 h (9.6 days)')
+    """
+    short = f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
+    return f"{short} ({value / DAY_H:,.3g} days)" if value >= 2 * DAY_H else short
+
+
+def money_sentence(plan: Priced) -> str:
+    """How much, how long, on what, at which price of which day."""
+    assert plan.money is not None and plan.usd is not None
+    assert plan.hours is not None and plan.usd_per_hour is not None
+    gpus = " + ".join(f"{count} {name}" for name, count in plan.gpus.items())
+    places = "; ".join(dict.fromkeys(_place(rent) for rent in plan.money.rents))
+    return (
+        f"{plan.plan.model.name} on {tokens(plan.money.tokens)} tokens: {usd(plan.usd)} in "
+        f"{hours(plan.hours)} at {usd(plan.usd_per_hour)}/h, "
+        f"{usd(plan.money.usd_per_million_tokens)} a million tokens, on {gpus} ({places}) "
+        f"with {plan.summary}."
+    )
+
+
+def _place(rent: Rented) -> str:
+    kind = "spot, " if rent.spot else ""
+    if rent.cloud == "given":
+        return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour as given"
+    guess = ", its network a guess" if _guessed(rent) else ""
+    return (
+        f"{rent.cloud} {rent.region} {rent.instance}, {kind}{usd(rent.usd_per_gpu_hour)} a "
+        f"GPU-hour on {rent.price_date}{guess}"
+    )
+
+
+def _guessed(rent: Rented) -> bool:
+    """One node asks for no network."""
+    return rent.network_certainty == "guessed" and rent.nodes > 1
+
+
+def tokens(value: float) -> str:
+    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if value >= scale:
+            return f"{value / scale:,.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def terms(plan: Priced) -> list["RenderableType"]:
+    """The arithmetic of one plan, line by line."""
+    money = plan.money
+    assert money is not None and plan.usd is not None
+    assert plan.hours is not None and plan.usd_per_hour is not None
+    rows = [
+        (
+            "training",
+            f"{tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
+            f"{money.training_hours:,.2f} h",
+        ),
+        ("goodput", _lost(money)),
+        (
+            "wall time",
+            f"{money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
+            f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
+        ),
+        *(
+            (
+                "rent",
+                f"{_nodes(rent)} x ${rent.node_usd_per_hour:,.2f}/h = "
+                f"${rent.nodes * rent.node_usd_per_hour:,.2f}/h",
+            )
+            for rent in money.rents
+        ),
+        ("", f"${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
+    ]
+    if money.storage_usd or money.egress_usd:
+        rows += [
+            ("storage", usd(money.storage_usd)),
+            ("egress", usd(money.egress_usd)),
+            ("in all", usd(plan.usd)),
+        ]
+    return [titled(title, text) for title, text in rows]
+
+
+def _nodes(rent: Rented) -> str:
+    idle = f", {rent.idle_gpus} idle" if rent.idle_gpus else ""
+    if rent.cloud == "given":
+        return f"{rent.nodes} nodes ({rent.instance}{idle})"
+    return f"{rent.nodes} {rent.instance} ({rent.node_gpus} GPUs{idle})"
+
+
+def _lost(money: Money) -> str:
+    if money.checkpoint_interval_s is None:
+        return "100 %: no failures"
+    between = 1 / money.failures_per_hour
+    return (
+        f"{money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing checkpoints, "
+        f"{money.lost_fraction:.2%} work done again, {money.restarting_fraction:.2%} restarting; "
+        f"a failure every {hours(between)}, a checkpoint of {seconds(money.checkpoint_s)} every "
+        f"{money.checkpoint_interval_s / 60:.0f} min, a restart of {money.restart_s / 60:.0f} min"
+    )
+
+
+def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
+    """The whole answer, part by part."""
+    market, points = answer.market, answer.frontier
+    assert market is not None
+    best = points[market.chosen - 1]
+    notes = answer.request.get("notes")
+    next_file = saved or "result.json"
+    target = "megatron" if len(best.gpus) == 1 else "flagscale"
+    return [
+        *_verdict(market, points),
+        money_sentence(best),
+        "",
+        f"The frontier: {len(points)} plans of which none is both slower and dearer than another",
+        _table(points, market),
+        *_names(market),
+        "",
+        drawn(points, market),
+        "",
+        *_what_if(market, best),
+        "How the answer comes about",
+        *terms(best),
+        "",
+        *_elsewhere(market.elsewhere, best),
+        f"Where the time of a step goes (stage {best.parts_stage})",
+        time_bars(best),
+        "",
+        f"Memory of one GPU by stage, GiB of {sizes(best)}",
+        memory_bars(best),
+        LEGEND,
+        "",
+        _searched(answer, market),
+        *(f"note: {note}" for note in (notes if isinstance(notes, list) else [])),
+        *(
+            [f"note: plans that take longer than {hours(market.longest_hours)} are left out"]
+            if market.longest_hours
+            else []
+        ),
+        *(
+            ["note: list prices; a price is no promise of capacity"]
+            if any(machine.cloud != "given" for machine in market.machines)
+            else []
+        ),
+        f"Next: add --out {next_file} to keep the answer, then"
+        if saved is None
+        else f"Kept in {saved}. Next:",
+        f"  astra explain {next_file}",
+        f"  astra export {next_file} --to {target} --out job",
+    ]
+
+
+def _verdict(market: Market, points: tuple[Priced, ...]) -> list[str]:
+    """What the goals come to, before anything else where they cannot be met."""
+    wished = market.wished
+    if wished is None or wished.possible:
+        which = {
+            "budget": "The fastest within the budget",
+            "deadline": "The cheapest within the deadline",
+            "budget and deadline": "The fastest within budget and deadline"
+            if market.order == "throughput"
+            else "The cheapest within budget and deadline",
+        }
+        plain = "The fastest" if market.order == "throughput" else "The cheapest of all"
+        return [f"{which[wished.what] if wished else plain}:"]
+    return [_impossible(wished, market, points), "The nearest:"]
+
+
+def _impossible(wished: Wished, market: Market, points: tuple[Priced, ...]) -> str:
+    near = points[wished.rank - 1]
+    assert near.usd is not None and near.hours is not None
+    budget, deadline = market.budget_usd, market.deadline_hours
+    if wished.what == "budget and deadline" and wished.tokens is None:
+        assert wished.also_rank is not None and budget is not None and deadline is not None
+        other = points[wished.also_rank - 1]
+        assert other.usd is not None and other.hours is not None
+        return (
+            f"No plan keeps both {usd(budget)} and {hours(deadline)}. Within the deadline the "
+            f"cheapest costs {usd(near.usd)}, {usd(wished.gap_usd or 0)} over the budget; within "
+            f"the budget the fastest takes {hours(other.hours)}, "
+            f"{hours(wished.also_gap_hours or 0)} too long."
+        )
+    if wished.gap_usd is not None:
+        assert budget is not None
+        text = (
+            f"No plan costs {usd(budget)} or less: the cheapest costs {usd(near.usd)}, "
+            f"{usd(wished.gap_usd)} more. The budget is enough for {tokens(wished.tokens or 0)} "
+            "tokens of it."
+        )
+        if wished.also_gap_hours is not None:
+            assert deadline is not None
+            text += (
+                f" Nor is any done in {hours(deadline)}: the fastest takes "
+                f"{hours(wished.also_gap_hours)} longer."
+            )
+        elif wished.gap_hours is not None:
+            text += f" It also misses the deadline by {hours(wished.gap_hours)}."
+        return text
+    assert deadline is not None
+    return (
+        f"No plan is done in {hours(deadline)}: the fastest takes {hours(near.hours)}, "
+        f"{hours(wished.gap_hours or 0)} longer. The deadline is enough for "
+        f"{tokens(wished.tokens or 0)} tokens of it."
+    )
+
+
+def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("", "hours", "USD", "$/h", "$/Mtok", "good"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("GPUs", no_wrap=True)
+    table.add_column("where", min_width=12, overflow="fold")
+    for point in points:
+        money = point.money
+        assert money is not None and point.hours is not None
+        assert point.usd is not None and point.usd_per_hour is not None
+        mark = "*" if point.rank == market.chosen else ""
+        table.add_row(
+            f"{mark}{point.rank}",
+            f"{point.hours:,.1f}",
+            f"{point.usd:,.0f}",
+            f"{point.usd_per_hour:,.2f}",
+            f"{money.usd_per_million_tokens:.3f}",
+            f"{money.goodput_fraction:.0%}",
+            " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
+            " + ".join(dict.fromkeys(_short(rent) for rent in money.rents)),
+        )
+    return table
+
+
+def _short(rent: Rented) -> str:
+    if rent.cloud == "given":
+        return "as given"
+    doubt = "?" if _guessed(rent) else ""
+    return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
+
+
+def _names(market: Market) -> list[str]:
+    said = f"fastest {market.fastest}, knee {market.knee}, cheapest {market.cheapest}"
+    lines = [f"* the answer; {said}; ? a guessed network"]
+    row = market.chosen - 1
+    if row > 0:
+        lines.append(
+            f"The next faster plan ({row}) saves {hours(market.next_saves_hours[row])} and costs "
+            f"{usd(market.next_costs_usd[row])} more: "
+            f"{usd(market.next_costs_usd[row] / market.next_saves_hours[row])} for an hour."
+        )
+    if row + 1 < len(market.next_saves_hours):
+        lines.append(
+            f"The next cheaper plan ({row + 2}) saves {usd(market.next_costs_usd[row + 1])} and "
+            f"takes {hours(market.next_saves_hours[row + 1])} longer."
+        )
+    return lines
+
+
+def _what_if(market: Market, best: Priced) -> list["RenderableType"]:
+    other = market.what_if
+    if other is None:
+        return []
+    if other.plan is None:
+        return [f"With {other.what} no plan fits.", ""]
+    assert best.usd is not None and best.hours is not None
+    change = (
+        f"{other.usd_change / best.usd:+.1%} dollars, {other.hours_change / best.hours:+.1%} hours"
+    )
+    kind = "the same plan" if other.same_plan else "another plan"
+    missed = "" if other.possible else " (the goals cannot be met)"
+    return [f"With {other.what}: {kind}, {change}{missed}:", money_sentence(other.plan), ""]
+
+
+def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableType"]:
+    if not places:
+        return []
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("USD", "more", "$/h", "hours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("date", no_wrap=True)
+    table.add_column("where")
+    for place in places:
+        assert best.usd is not None
+        table.add_row(
+            f"{place.usd:,.0f}",
+            f"{place.usd / best.usd - 1:+.0%}" if best.usd else "",
+            f"{place.usd_per_hour:,.2f}",
+            f"{place.hours:,.1f}",
+            place.price_date,
+            f"{place.cloud} {place.region} {place.instance}{' spot' if place.spot else ''}"
+            f"{' ?' if place.network_certainty == 'guessed' else ''}",
+        )
+    return ["The same plan on the same machines elsewhere, the cheapest of each cloud", table, ""]
+
+
+def _searched(answer: Answer, market: Market) -> str:
+    search = answer.search
+    kinds = len(market.machines)
+    return (
+        f"{kinds} kinds of machines, {search.candidates:,} candidates, {search.simulated:,} "
+        f"simulated; {search.seconds:.1f} s."
+    )

@@ -1,0 +1,83 @@
+"""What can be rented and for how much, for people and for programs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.money.catalogue import GBPS, GUESSED, Offer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LEGEND = (
+    "USD an hour: of one GPU, and of the whole instance, which is what one rents; NIC: of one GPU, "
+    "? where it is a guess; link: GPUs that NVLink or its like joins. A price is no promise of "
+    "capacity."
+)
+
+
+def offer_json(offer: Offer) -> dict[str, Any]:
+    """One offer; the machine's fields beside its own."""
+    found: dict[str, Any] = msgspec.to_builtins(offer)
+    machine: dict[str, Any] = found.pop("machine")
+    return machine | found | {"usd_per_gpu_hour": offer.usd_per_gpu_hour}
+
+
+def prices_json(offers: Sequence[Offer], note: str | None) -> dict[str, Any]:
+    return {"offers": [offer_json(offer) for offer in offers], "notes": [note] if note else []}
+
+
+def cheapest_of_each(offers: Sequence[Offer]) -> list[Offer]:
+    """For every GPU the cheapest offer, dearest GPU last."""
+    best: dict[str, Offer] = {}
+    for offer in ordered(offers):
+        best.setdefault(offer.machine.gpu, offer)
+    return ordered(list(best.values()))
+
+
+def ordered(offers: Sequence[Offer]) -> list[Offer]:
+    """Cheapest first; larger instances before smaller ones at the same price."""
+    return sorted(
+        offers,
+        key=lambda o: (o.usd_per_gpu_hour, -o.machine.gpus, o.machine.cloud, o.region, o.spot),
+    )
+
+
+def joined(offers: Sequence[Offer]) -> list[tuple[Offer, list[str]]]:
+    """Offers that differ in their region alone as one, in the order of the first of them."""
+    found: dict[Offer, list[str]] = {}
+    for offer in offers:
+        found.setdefault(msgspec.structs.replace(offer, region=""), []).append(offer.region)
+    return list(found.items())
+
+
+def prices_table(offers: Sequence[Offer], most: int | None = None) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("$/GPU-h", "$/h", "GPUs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    several = len({offer.machine.gpu for offer in offers}) > 1
+    table.add_column("GPU" if several else "", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("NIC Gbps", justify="right", no_wrap=True)
+    table.add_column("link", justify="right", no_wrap=True)
+    table.add_column("date", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    for offer, regions in joined(offers)[:most]:
+        machine = offer.machine
+        doubt = "?" if machine.certainty == GUESSED else ""
+        first = ", ".join(regions[:2]) + (f" and {len(regions) - 2} more" if regions[2:] else "")
+        table.add_row(
+            f"{offer.usd_per_gpu_hour:.2f}",
+            f"{offer.usd_per_hour:.2f}",
+            str(machine.gpus),
+            machine.gpu if several else "",
+            "spot" if offer.spot else "",
+            f"{machine.nic_bytes_per_s / GBPS:.4g}{doubt}",
+            str(machine.domain_gpus),
+            offer.date,
+            f"{machine.cloud} {machine.instance} {first}",
+        )
+    return table

@@ -1,0 +1,255 @@
+"""Which GPUs to rent: the frontier of hours and dollars over machines, counts and plans."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from astra.errors import InputError
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.pools import facts
+from astra.money.catalogue import GUESSED, Instance, Offer, machine_gpu
+from astra.money.conditions import Conditions
+from astra.money.frontier import frontier
+from astra.money.given import given_offer
+from astra.search.answer import Wanted, rules_of
+from astra.search.find import Best, Funnel, Progress
+from astra.search.frontier import FrontierFinder, Point
+from astra.search.money import rent_of
+from astra.strategy.plan import Plan
+from astra.strategy.plans import plan_at
+from astra.strategy.space import Space
+
+YEAR_H = 8766.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One kind of node, up to a number of GPUs, with the cheapest ways to rent it."""
+
+    gpu: Gpu
+    most: int
+    offers: tuple[Offer, ...]  # on demand, spot, or both: the cheapest of each
+    elsewhere: tuple[Offer, ...]  # all the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """A point of the frontier: a plan on a machine at a price."""
+
+    wall_h: float
+    usd: float
+    plan: Plan
+    offers: dict[str, Offer]  # by GPU type
+    machine: Machine | None  # None: several
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The frontier, fastest first, and where the candidates went."""
+
+    trades: tuple[Trade, ...]
+    funnel: Funnel
+    closest: tuple[Machine, Best] | None  # where nothing fits
+    skipped: int  # machines whose best bound is dominated already
+    notes: tuple[str, ...] = ()
+
+
+def machines_of(
+    pools: Sequence[Pool], offers: Sequence[Offer], join_guessed: bool = False
+) -> list[Machine]:
+    """For every type and kind of node: the cheapest offers, and up to how many GPUs.
+
+    Nodes between which no network is published are not joined unless asked for: one at a time.
+    """
+    found = []
+    for pool in pools:
+        kinds: dict[Gpu, list[Offer]] = {}
+        for offer in offers:
+            if offer.machine.gpu == pool.gpu.name:
+                kinds.setdefault(facts(gpu_in(offer.machine, pool.gpu)), []).append(offer)
+        for own in kinds.values():
+            best: dict[bool, Offer] = {}
+            for offer in sorted(own, key=_by_price):
+                best.setdefault(offer.spot, offer)
+            some = tuple(best.values())
+            gpu = gpu_in(some[0].machine, pool.gpu)
+            alone = not (join_guessed or joins(some[0].machine))
+            most = min(pool.count, gpu.node.gpus) if alone else pool.count
+            rest = tuple(offer for offer in own if offer not in some)
+            found.append(Machine(gpu=gpu, most=most, offers=some, elsewhere=rest))
+    return found
+
+
+def joins(machine: Instance) -> bool:
+    """Whether something is known of the network between nodes, or RDMA is at least likely."""
+    return machine.certainty != GUESSED or machine.rdma
+
+
+def undominated(machines: Sequence[Machine]) -> list[Machine]:
+    """Without those that another one equals but for faster NICs at no higher price.
+
+    A plan takes no longer with faster NICs, which tests of collectives and of searches hold.
+    """
+    groups: dict[Gpu, list[Machine]] = {}
+    for machine in machines:
+        slow = msgspec.structs.replace(machine.gpu.node, nic_bytes_per_s=1.0)
+        key = facts(msgspec.structs.replace(machine.gpu, node=slow))
+        groups.setdefault(key, []).append(machine)
+    return [
+        machine
+        for group in groups.values()
+        for machine in group
+        if not any(_outdoes(other, machine) for other in group if other is not machine)
+    ]
+
+
+def _outdoes(better: Machine, worse: Machine) -> bool:
+    """Faster between nodes, as many, and each way to pay for it no dearer."""
+    faster = better.gpu.node.nic_bytes_per_s > worse.gpu.node.nic_bytes_per_s
+    return (
+        faster
+        and better.most >= worse.most
+        and all(
+            any(
+                o.spot == offer.spot and o.usd_per_hour <= offer.usd_per_hour for o in better.offers
+            )
+            for offer in worse.offers
+        )
+    )
+
+
+def _by_price(offer: Offer) -> tuple[object, ...]:
+    """Cheapest first; what is known before what is guessed."""
+    machine = offer.machine
+    guessed = machine.certainty == GUESSED
+    return offer.usd_per_hour, guessed, machine.cloud, offer.region, machine.instance
+
+
+def gpu_in(machine: Instance, own: Gpu) -> Gpu:
+    """The GPU in its node; one that the user described keeps the node it was given."""
+    return own if machine.cloud == "given" else machine_gpu(machine)
+
+
+def priced_pools(cluster: Cluster, prices: dict[str, float], date: str, spot: bool) -> list[Offer]:
+    """Offers of the pools whose price was given, on the command line or in the file."""
+    found = []
+    for pool in cluster.pools:
+        price = prices.get(pool.gpu.name, pool.usd_per_hour)
+        if price is not None:
+            source = "--price" if pool.gpu.name in prices else f"cluster {cluster.name}"
+            found.append(given_offer(pool.gpu, price, date, spot, source))
+    for name in prices:
+        if name not in {pool.gpu.name for pool in cluster.pools}:
+            raise InputError(f"--price {name}: it is not among the GPUs. Add it to --gpus.")
+    return found
+
+
+class Search:
+    """One search over machines; what one finds prunes the next."""
+
+    def __init__(
+        self, wanted: Wanted, machines: Sequence[Machine], tokens: float, kept: Conditions,
+        latest_h: float,
+    ) -> None:  # fmt: skip
+        self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
+        self.machines = sorted(undominated(machines), key=_promise)
+        self.trades: list[Trade] = []
+        self.funnel = Funnel()
+        self.closest: tuple[Machine, Best] | None = None
+        self.skipped = 0
+
+    def run(self, progress: Progress | None = None) -> Found:
+        for machine in self.machines:
+            self._search(machine, progress)
+        return Found(
+            trades=tuple(self.trades),
+            funnel=self.funnel,
+            closest=None if self.trades else self.closest,
+            skipped=self.skipped,
+        )
+
+    def _search(self, machine: Machine, progress: Progress | None) -> None:
+        space = space_on(self.wanted.space, machine)
+        question = space.question
+        steps = self.tokens / (question.global_batch * question.seq_len)
+        finder = FrontierFinder(
+            space,
+            rules_of(self.wanted),
+            self.wanted.stack,
+            self.wanted.margin,
+            [rent_of(offer) for offer in machine.offers],
+            steps,
+            self.kept,
+            self.latest_h,
+        )
+        finder.outdo(
+            np.array([trade.wall_h for trade in self.trades]),
+            np.array([trade.usd for trade in self.trades]),
+        )
+        before = self.funnel.candidates
+        best = finder.run((lambda count: progress(before + count)) if progress else None)
+        self.skipped += finder.hopeless
+        _add(self.funnel, best.funnel)
+        if self.closest is None or best.closest_filled < self.closest[1].closest_filled:
+            self.closest = (machine, best)
+        self._merge([self._trade(point, machine, space) for point in finder.points])
+
+    def _trade(self, point: Point, machine: Machine, space: Space) -> Trade:
+        offer = machine.offers[point.rent]
+        plan = plan_at(point.plan, 0, space.question.task)
+        return Trade(
+            wall_h=point.wall_h,
+            usd=point.usd,
+            plan=_rented(plan, offer),
+            offers={machine.gpu.name: offer},
+            machine=machine,
+        )
+
+    def _merge(self, new: list[Trade]) -> None:
+        self.trades = best_of([*self.trades, *new])
+
+
+def best_of(trades: Sequence[Trade]) -> list[Trade]:
+    """Those that no other beats, fastest first."""
+    hours = np.array([trade.wall_h for trade in trades])
+    usd = np.array([trade.usd for trade in trades])
+    return [trades[row] for row in frontier(hours, usd)]
+
+
+def _promise(machine: Machine) -> tuple[float, str]:
+    """Dollars for the arithmetic of an hour: what to look at first."""
+    gpu = machine.gpu
+    rate = gpu.bf16_flops_per_s or gpu.fp16_flops_per_s or 1.0
+    return min(offer.usd_per_gpu_hour for offer in machine.offers) / rate, gpu.name
+
+
+def space_on(space: Space, machine: Machine) -> Space:
+    """The question on this machine alone."""
+    pool = Pool(gpu=machine.gpu, count=machine.most)
+    cluster = space.question.task.cluster
+    smaller = msgspec.structs.replace(cluster, pools=(pool,))
+    task = msgspec.structs.replace(space.question.task, cluster=smaller)
+    return Space(replace(space.question, task=task), space.chosen)
+
+
+def _rented(plan: Plan, offer: Offer) -> Plan:
+    """The plan on a cluster that says where it is rented, and no larger than it needs."""
+    (pool,) = plan.cluster.pools
+    used, node = sum(plan.gpus.values()), pool.gpu.node.gpus
+    count = used if used < node else -(-used // node) * node
+    pool = msgspec.structs.replace(pool, count=count, usd_per_hour=offer.usd_per_gpu_hour)
+    name = " ".join(dict.fromkeys((*offer.place, offer.machine.instance)))
+    cluster = Cluster(name=name, pools=(pool,))
+    return msgspec.structs.replace(plan, cluster=cluster)
+
+
+def _add(total: Funnel, part: Funnel) -> None:
+    total.candidates += part.candidates
+    total.bounded += part.bounded
+    total.out_of_memory += part.out_of_memory
+    total.priced += part.priced
+    total.simulated += part.simulated
+    for name, count in part.removed_by_rule.items():
+        total.remove(name, count)

@@ -1,0 +1,430 @@
+"""The question about money answered: the frontier, what the wishes buy, what else there is."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from astra.errors import InputError, NoPriceError
+from astra.hardware.cluster import Cluster
+from astra.money.catalogue import Offer, chosen, shipped_offers
+from astra.money.conditions import Conditions
+from astra.money.frontier import knee, steps_along
+from astra.money.what_if import (
+    Change,
+    changed_cluster,
+    changed_conditions,
+    changed_offers,
+    parse_what_if,
+)
+from astra.money.wish import Goals, Wish, names_in, prices_of, today
+from astra.search.answer import (
+    Answer,
+    Elsewhere,
+    Machines,
+    Market,
+    NothingFits,
+    Search,
+    Wanted,
+    WhatIf,
+    Wished,
+    nothing_fits,
+)
+from astra.search.find import Progress
+from astra.search.market import (
+    YEAR_H,
+    Found,
+    Machine,
+    Trade,
+    best_of,
+    machines_of,
+    priced_pools,
+    space_on,
+)
+from astra.search.market import Search as MarketSearch
+from astra.search.mixed_market import mixed_trades
+from astra.search.money import with_money
+from astra.search.price import price_many
+from astra.search.priced import Priced
+from astra.strategy.space import Space
+
+MOST_ELSEWHERE = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question about money with all that the search needs."""
+
+    wanted: Wanted
+    wish: Wish
+    goals: Goals
+
+    @property
+    def tokens(self) -> float:
+        if self.goals.tokens is None:
+            raise InputError(
+                "how many tokens are to be trained? Give --tokens, such as --tokens 1T; hours and "
+                "dollars follow from them."
+            )
+        return self.goals.tokens
+
+
+def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
+    """What can be rented: prices that were given, else the catalogue's, for every GPU type."""
+    prices = prices_of(wish, [pool.gpu for pool in cluster.pools])
+    given = priced_pools(cluster, prices, today(), wish.spot)
+    catalogue = shipped_offers() if wish.offers is None else wish.offers
+    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
+    wanted = {pool.gpu.name for pool in cluster.pools} - {offer.machine.gpu for offer in given}
+    found = [*given, *(offer for offer in listed if offer.machine.gpu in wanted)]
+    sold = {offer.machine.gpu for offer in found}
+    for pool in cluster.pools:
+        if pool.gpu.name not in sold:
+            narrowed = wish.cloud or wish.region
+            there = " there" if narrowed else ""
+            raise NoPriceError(
+                f"no price of {pool.gpu.name} is known{there}. Give one: "
+                f"--price {pool.gpu.name}=2.49 (USD for an hour of one GPU), or usd_per_hour in a "
+                "cluster file."
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A market to search: what can be rented, and under which conditions."""
+
+    wanted: Wanted
+    offers: Sequence[Offer]
+    kept: Conditions
+    join_guessed: bool
+
+    @property
+    def machines(self) -> list[Machine]:
+        pools = self.wanted.space.question.task.cluster.pools
+        return machines_of(pools, self.offers, self.join_guessed)
+
+
+def scene_of(asked: Asked) -> Scene:
+    cluster = asked.wanted.space.question.task.cluster
+    return Scene(
+        wanted=asked.wanted,
+        offers=offers_of(asked.wish, cluster),
+        kept=asked.goals.kept,
+        join_guessed=asked.wish.join_guessed,
+    )
+
+
+def changed(scene: Scene, changes: Sequence[Change]) -> Scene:
+    """The same with other prices, networks, failures."""
+    question = scene.wanted.space.question
+    cluster = changed_cluster(question.task.cluster, changes)
+    task = msgspec.structs.replace(question.task, cluster=cluster)
+    space = Space(replace(question, task=task), scene.wanted.space.chosen)
+    return replace(
+        scene,
+        wanted=replace(scene.wanted, space=space),
+        offers=changed_offers(scene.offers, changes),
+        kept=changed_conditions(scene.kept, changes),
+    )
+
+
+def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tuple[Found, float]:
+    """The frontier, and the hours beyond which nothing was looked for."""
+    latest = max(YEAR_H, asked.goals.deadline_h or 0.0)
+    for longest in (latest, np.inf):  # nothing within a year: whatever it takes
+        found = MarketSearch(scene.wanted, scene.machines, asked.tokens, scene.kept, longest).run(
+            progress
+        )
+        if found.trades:
+            break
+    if asked.wish.mixed:
+        mixed, notes = mixed_trades(
+            scene.wanted, scene.offers, asked.wish.any_region, asked.tokens, scene.kept, progress
+        )
+        found = replace(found, trades=tuple(best_of([*found.trades, *mixed])), notes=tuple(notes))
+    return found, longest
+
+
+def points_of(asked: Asked, scene: Scene, found: Found) -> list[Priced]:
+    """The frontier as priced plans, fastest first."""
+    plans = price_many([trade.plan for trade in found.trades], asked.wanted.margin)
+    return [
+        msgspec.structs.replace(
+            with_money(plan, trade.offers, asked.tokens, scene.kept), rank=place
+        )
+        for place, (plan, trade) in enumerate(zip(plans, found.trades, strict=True), 1)
+    ]
+
+
+def answer_money(
+    asked: Asked, request: dict[str, object], progress: Progress | None = None
+) -> Answer:
+    """The frontier of hours and dollars, exactly, and which of its plans answers the wish."""
+    start = time.perf_counter()
+    scene = scene_of(asked)
+    own = [pool.gpu for pool in scene.wanted.space.question.task.cluster.pools]
+    changes = parse_what_if(asked.wish.what_if, own) if asked.wish.what_if else ()
+    found, latest = searched(asked, scene, progress)
+    points = points_of(asked, scene, found)
+    market = _market(asked, points, found, scene.machines, latest) if points else None
+    if market and changes:
+        other = changed(scene, changes)
+        there, _ = searched(asked, other, progress)
+        compared = _what_if(asked, points_of(asked, other, there), points[market.chosen - 1])
+        market = msgspec.structs.replace(market, what_if=compared)
+    return Answer(
+        request=_with_prices(request, scene.offers, asked.wish.offers is not None, found.notes),
+        search=_funnel(found, time.perf_counter() - start),
+        plans=_ranked(points, market, asked.wanted.top) if market else (),
+        nothing_fits=None if points else _nothing(asked.wanted, found),
+        frontier=tuple(points),
+        market=market,
+    )
+
+
+def _with_prices(
+    request: dict[str, object],
+    offers: Sequence[Offer],
+    own_catalogue: bool,
+    notes: Sequence[str],
+) -> dict[str, object]:
+    """The request with the prices that were given, wherever they were, and with more notes."""
+    said = request.get("notes")
+    if notes and isinstance(said, list):
+        request = request | {"notes": [*said, *notes]}
+    money = request.get("money")
+    if not isinstance(money, dict):
+        return request
+    given = {o.machine.gpu: o.usd_per_gpu_hour for o in offers if o.machine.cloud == "given"}
+    if given:
+        owned = ("owned", "amortise_years", "power_price", "pue")
+        money = {name: value for name, value in money.items() if name not in owned}
+        money["price"] = given
+    if own_catalogue:
+        money = money | {"offers": [msgspec.to_builtins(o) for o in offers]}
+    return request | {"money": money}
+
+
+def _what_if(asked: Asked, points: Sequence[Priced], before: Priced) -> WhatIf:
+    """The answer in the changed market beside the one there is."""
+    assert asked.wish.what_if is not None
+    if not points:
+        return WhatIf(what=asked.wish.what_if, plan=None, same_plan=False)
+    row, wished = chosen_row(points, asked.goals, asked.tokens)
+    plan = points[row]
+    assert plan.usd is not None and before.usd is not None
+    assert plan.hours is not None and before.hours is not None
+    same = (plan.summary, plan.gpus) == (before.summary, before.gpus)
+    return WhatIf(
+        what=asked.wish.what_if,
+        plan=plan,
+        same_plan=same,
+        usd_change=plan.usd - before.usd,
+        hours_change=plan.hours - before.hours,
+        possible=wished is None or wished.possible,
+    )
+
+
+def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[int, Wished | None]:
+    """Which point of a frontier is the answer."""
+    hours = np.array([point.hours for point in points], np.float64)
+    usd = np.array([point.usd for point in points], np.float64)
+    wished = wished_of(hours, usd, goals, tokens)
+    if wished is not None:
+        return wished.rank - 1, wished
+    return (0 if goals.order == "throughput" else len(points) - 1), None
+
+
+def _nothing(wanted: Wanted, found: Found) -> NothingFits:
+    """Why the machine that comes closest holds no plan."""
+    assert found.closest is not None
+    machine, best = found.closest
+    why = nothing_fits(replace(wanted, space=space_on(wanted.space, machine)), best)
+    where = f"{machine.offers[0].machine.cloud} {machine.offers[0].machine.instance}"
+    return msgspec.structs.replace(why, binding=f"closest is {where}: {why.binding}")
+
+
+def _funnel(found: Found, seconds: float) -> Search:
+    funnel = found.funnel
+    return Search(
+        candidates=funnel.candidates,
+        removed_by_rule=funnel.removed_by_rule,
+        bounded=funnel.bounded,
+        out_of_memory=funnel.out_of_memory,
+        priced=funnel.priced,
+        simulated=funnel.simulated,
+        seconds=round(seconds, 3),
+    )
+
+
+def _market(
+    asked: Asked, points: Sequence[Priced], found: Found, machines: Sequence[Machine], latest: float
+) -> Market:
+    goals = asked.goals
+    hours = np.array([point.hours for point in points], np.float64)
+    usd = np.array([point.usd for point in points], np.float64)
+    best, wished = chosen_row(points, goals, asked.tokens)
+    saved, more = steps_along(hours, usd)
+    return Market(
+        tokens=asked.tokens,
+        budget_usd=goals.budget_usd,
+        deadline_hours=goals.deadline_h,
+        order=goals.order,
+        fastest=1,
+        cheapest=len(points),
+        knee=knee(hours, usd) + 1,
+        wished=wished,
+        chosen=best + 1,
+        next_saves_hours=tuple(saved.tolist()),
+        next_costs_usd=tuple(more.tolist()),
+        elsewhere=_elsewhere(asked, points[best], found.trades[best]),
+        machines=tuple(_machine(machine, found.trades) for machine in machines),
+        longest_hours=latest if np.isfinite(latest) else 0.0,
+        conditions=msgspec.to_builtins(goals.kept),
+    )
+
+
+def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals, tokens: float) -> Wished | None:
+    """Which point of a frontier answers a wish, or comes nearest, and the gap.
+
+    Along a frontier, fastest first, dollars fall: the points within a budget are the last ones,
+    those within a deadline the first ones.
+    """
+    budget, deadline = goals.budget_usd, goals.deadline_h
+    if budget is None and deadline is None:
+        return None
+    paid = np.flatnonzero(usd <= budget) if budget is not None else np.arange(len(usd))
+    timely = np.flatnonzero(hours <= deadline) if deadline is not None else np.arange(len(usd))
+    both = np.intersect1d(paid, timely)
+    what = " and ".join(
+        text for text, value in (("budget", budget), ("deadline", deadline)) if value is not None
+    )
+    if len(both):
+        rank = both[0] if goals.order == "throughput" else both[-1]
+        return Wished(what=what, possible=True, rank=int(rank) + 1)
+    if not len(paid):  # even the cheapest costs more
+        last = len(usd) - 1
+        late = hours[last] - deadline if deadline is not None else 0.0
+        return Wished(
+            what=what,
+            possible=False,
+            rank=last + 1,
+            gap_usd=float(usd[last] - (budget or 0.0)),
+            gap_hours=float(late) if late > 0 else None,
+            also_rank=1 if deadline is not None and not len(timely) else None,
+            also_gap_hours=float(hours[0] - (deadline or 0.0))
+            if deadline is not None and not len(timely)
+            else None,
+            tokens=tokens * (budget or 0.0) / float(usd[last]),
+        )
+    if not len(timely):
+        return Wished(
+            what=what,
+            possible=False,
+            rank=1,
+            gap_hours=float(hours[0] - (deadline or 0.0)),
+            tokens=tokens * (deadline or 0.0) / float(hours[0]),
+        )
+    cheap, fast = int(timely[-1]), int(paid[0])
+    return Wished(
+        what=what,
+        possible=False,
+        rank=cheap + 1,
+        gap_usd=float(usd[cheap] - (budget or 0.0)),
+        also_rank=fast + 1,
+        also_gap_hours=float(hours[fast] - (deadline or 0.0)),
+    )
+
+
+def _ranked(points: Sequence[Priced], market: Market, top: int) -> tuple[Priced, ...]:
+    """The answer first, then the other points that meet the wish, in the order asked for."""
+    rows = list(range(len(points)))
+    if market.order == "cost":
+        rows.reverse()
+    meets = [row for row in rows if _meets(points[row], market)]
+    ranked = [market.chosen - 1, *meets, *rows]
+    listed = [points[row] for row in dict.fromkeys(ranked)][:top]
+    return tuple(msgspec.structs.replace(p, rank=place) for place, p in enumerate(listed, 1))
+
+
+def _meets(point: Priced, market: Market) -> bool:
+    assert point.usd is not None and point.hours is not None
+    paid = market.budget_usd is None or point.usd <= market.budget_usd
+    return paid and (market.deadline_hours is None or point.hours <= market.deadline_hours)
+
+
+def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...]:
+    """The chosen plan on the same kind of machine in other places, cheapest first."""
+    found: list[Elsewhere] = []
+    if trade.machine is None:
+        return ()
+    for offer in (*trade.machine.offers, *trade.machine.elsewhere):
+        if offer in trade.offers.values():
+            continue
+        there = {trade.machine.gpu.name: offer}
+        other = with_money(best, there, asked.tokens, asked.goals.kept)
+        assert other.usd_per_hour is not None and other.hours is not None and other.usd is not None
+        found.append(
+            Elsewhere(
+                cloud=offer.machine.cloud,
+                region=offer.region,
+                instance=offer.machine.instance,
+                spot=offer.spot,
+                price_date=offer.date,
+                network_certainty=offer.machine.certainty,
+                usd_per_hour=other.usd_per_hour,
+                hours=other.hours,
+                usd=other.usd,
+            )
+        )
+    found.sort(key=lambda each: (each.usd, each.cloud, each.region))
+    first: dict[tuple[str, bool], Elsewhere] = {}
+    for each in found:  # the cheapest region of every cloud
+        first.setdefault((each.cloud, each.spot), each)
+    return tuple(list(first.values())[:MOST_ELSEWHERE])
+
+
+def _machine(machine: Machine, trades: Sequence[Trade]) -> Machines:
+    first = machine.offers[0]
+    spot = [offer.usd_per_gpu_hour for offer in machine.offers if offer.spot]
+    steady = [offer for offer in machine.offers if not offer.spot]
+    offer = steady[0] if steady else first
+    return Machines(
+        gpu=machine.gpu.name,
+        node_gpus=machine.gpu.node.gpus,
+        nic_bytes_per_s=machine.gpu.node.nic_bytes_per_s,
+        most_gpus=machine.most,
+        cloud=offer.machine.cloud,
+        region=offer.region,
+        instance=offer.machine.instance,
+        usd_per_gpu_hour=offer.usd_per_gpu_hour,
+        spot_usd_per_gpu_hour=spot[0] if spot else None,
+        network_certainty=offer.machine.certainty,
+        points=sum(trade.machine == machine for trade in trades),
+    )
+
+
+def offers_for(wish: Wish, cluster: Cluster) -> dict[str, Offer]:
+    """The cheapest offer of each GPU type in a node like the one it is planned in.
+
+    For plans that are given or searched for time alone: their machines are the cluster's.
+    """
+    found = {}
+    offers = offers_of(wish, cluster)
+    for pool in cluster.pools:
+        own = [offer for offer in offers if offer.machine.gpu == pool.gpu.name]
+        node = pool.gpu.node
+        alike = [
+            offer
+            for offer in own
+            if offer.machine.gpus == node.gpus
+            and offer.machine.nic_bytes_per_s >= 0.9 * node.nic_bytes_per_s
+        ]
+        found[pool.gpu.name] = min(
+            alike or [offer for offer in own if offer.machine.gpus == node.gpus] or own,
+            key=lambda offer: offer.usd_per_gpu_hour,
+        )
+    return found

@@ -1,0 +1,78 @@
+"""Plans by the pipeline formula of arXiv 2502.13480, beside what the simulator says of them."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from astra.hardware.stack import find_stack
+from astra.search.priced import Compared, Priced
+from astra.search.step import Step, simulated_step
+from astra.simulate.many import Pipes
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Floats, plans_of, task_of
+from astra.strategy.view import view_of
+from astra.timing.paper import paper_pipeline_s
+from astra.timing.stage import stage_times
+
+
+def paper_end_s(pipes: Pipes) -> Floats:
+    """When each stage is through by the formula: all at once. (stage, plan)
+
+    The first gather of parameters comes before; chunks of a stage count together.
+    """
+    rows = np.arange(pipes.forward_s.shape[1])[:, np.newaxis]
+    used = rows >= len(rows) - pipes.stages
+    stage_s = np.where(used, (pipes.forward_s + pipes.backward_s).sum(axis=0), 0.0)
+    inner = used & (rows < len(rows) - 1)  # the last stage has no next one
+    link_s = np.where(inner, pipes.forward_link_s + pipes.backward_link_s, 0.0)
+    begin_s = np.where(used, pipes.first_extra_s.sum(axis=0), 0.0).max(axis=0)
+    end_s = begin_s + paper_pipeline_s(stage_s, link_s, pipes.micro_batches)
+    return np.where(used, end_s, 0.0)
+
+
+def paper_step(plan: Plan) -> Step:
+    """The step of one plan with the formula in the simulator's place."""
+    table, stack = plans_of([plan]), find_stack(plan.stack)
+    view = view_of(table, task_of(plan), every_stage=True)
+    return simulated_step(table, view.stages, stage_times(view, stack), paper_end_s)
+
+
+def by_paper(priced: Priced) -> Priced:
+    """A priced plan with the formula's step; a warning keeps the simulator's."""
+    step = paper_step(priced.plan)
+    step_s = float(step.step_s[0])
+    ratio = step_s / priced.step_s
+    said = (
+        "pipeline by the formula of arXiv 2502.13480; the simulator gives "
+        f"{priced.step_s:.4g} s ({ratio - 1:+.1%})"
+    )
+    return msgspec.structs.replace(
+        priced,
+        step_s=step_s,
+        step_s_low=priced.step_s_low * ratio,
+        step_s_high=priced.step_s_high * ratio,
+        step_parts_s={name: float(part[0]) for name, part in step.parts_s.items()},
+        parts_stage=int(step.parts_stage[0]),
+        tokens_per_s=priced.tokens_per_s / ratio,
+        tokens_per_s_per_gpu=priced.tokens_per_s_per_gpu / ratio,
+        mfu_fraction=priced.mfu_fraction / ratio,
+        warnings=(*priced.warnings, said),
+    )
+
+
+def compared(plans: Sequence[Priced]) -> tuple[Compared, ...]:
+    """The plans of an answer by both."""
+    found = []
+    for priced in plans:
+        paper_s = float(paper_step(priced.plan).step_s[0])
+        found.append(
+            Compared(
+                rank=priced.rank,
+                summary=priced.summary,
+                simulated_s=priced.step_s,
+                paper_s=paper_s,
+                error_fraction=paper_s / priced.step_s - 1,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,158 @@
+"""Bounds for cuts that know of whole layers, of filling the pipeline and of memory.
+
+Stage k cannot begin before a first chunk has passed the k stages above it, nor end before one
+has come back:  T >= k c + m t_k,  with c the time of one layer, both ways, and t_k that of the
+stage for one of m micro-batches.
+
+On p stages with q_i micro-batches in flight, w bytes of states and A bytes of activations per
+layer and micro-batch, L layers can be shared out only if
+
+    L <= sum over stages of  C / (w + q_i A)
+
+with C the bytes a GPU has: no stage holds more than C / (w + q_i A) layers. In 1F1B, which needs
+the least, q_i = min(m, p - i). Where that fails for A without recompute, modules or whole layers
+are recomputed, and the least time that this takes is added to the work of the cut.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.memory.activations import checkpoint_bytes, cut_of, layer_bytes
+from astra.model.kinds import layer_kinds
+from astra.model.parameters import count, layer_weights
+from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
+from astra.strategy.recompute import MODULES
+from astra.strategy.rules.rule import is_word
+from astra.strategy.view import View, cuts_of
+from astra.timing.layer import PARTS, LayerBook, Layers, LayerTime, layers_of
+
+HALVINGS = 10  # of the share of layers that are recomputed whole
+
+
+def filled_bound_s(layouts: Plans, layer_s: Floats) -> Floats:
+    """Least step of layouts with one pipeline, by the stage that ends last. (plan,) [s]
+
+        T >= c (sum over the stages above k of floor(n_j / v)  +  m n_k)
+
+    with n layers on a stage in v chunks, of which the first has no fewer than floor(n / v), and c
+    the least time of one layer, both ways.
+    """
+    stages, layers = layouts.stages[0], layouts.layers[0]
+    chunk = layers // layouts.vpp
+    passed = np.cumsum(stages * chunk, axis=0) - chunk  # above the last stage of each slot
+    found = passed + layouts.micro_batches[0] * layers
+    return layer_s * np.where(stages > 0, found, 0).max(axis=0)
+
+
+def squeezed_bound_s(
+    plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
+) -> tuple[Floats, Floats]:
+    """Least step of any plan of each cut, and the least time of one layer, both ways. (cut,) [s]
+
+    The mean over stages of  k c + m t_k,  recompute counted; or the stages with most layers: at
+    least ceil(L / p), on r = L mod p of them (on all where r is 0), of which one lies below r - 1
+    others, unless some stage has one layer more still:
+
+        T >= m ceil(L / p) c + min(r - 1, m) c
+
+    `modules`: those that plans may recompute alone.
+    """
+    view = cuts_of(plans, task)
+    layers = layers_of(view, stack, book)
+    counts = layer_kinds(task.model).counts
+    each = [_both_ways_s(kind) for kind in layers.kinds]
+    least = np.min(each, axis=0)
+    work = sum((n * time for n, time in zip(counts, each, strict=True)), np.zeros(1))
+    work = work + _both_ways_s(layers.head) + _both_ways_s(layers.embedding)
+    stages, batches = plans.pp[0], plans.micro_batches[0]
+    again = squeezed_s(view, layers, stack, margin, modules)
+    mean = batches * (work + again) / stages + (stages - 1) / 2 * least
+    total = task.model.layers
+    most = np.where(total % stages == 0, stages, total % stages)
+    whole = least * (batches * -(-total // stages) + np.minimum(most - 1, batches))
+    return np.maximum(mean, whole), least
+
+
+def _both_ways_s(time: LayerTime) -> Floats:
+    seconds: Floats = sum((getattr(time, name) for name in PARTS), np.zeros(1))
+    return seconds[0, 0]
+
+
+def squeezed_s(
+    view: View, layers: Layers, stack: Stack, margin: float, modules: tuple[str, ...]
+) -> Floats:
+    """Recompute of all layers for one micro-batch that no plan of a cut can do without. [s]
+
+    Zero where a runtime recomputes otherwise.
+    """
+    plans, task = view.plans, view.task
+    if task.runtime not in ("megatron", "flagscale") or plans.offload_activations.any():
+        return np.zeros(len(plans))
+    cut = cut_of(view, stack)
+    kinds, times = layer_kinds(task.model).kinds, layers.kinds
+    room = min(pool.gpu.usable_bytes for pool in task.cluster.pools) * (1 - margin)
+    room /= 1 + stack.slack_fraction
+    held = _states_bytes(plans, task)
+
+    def kept(chosen: tuple[str, ...]) -> Floats:
+        bits = float(sum(1 << MODULES.index(module) for module in chosen))
+        own = replace(cut, modules=np.full((1, 1, 1), bits))
+        bytes_of = [layer_bytes(kind, plans, own, task)[0, 0] for kind in kinds]
+        return np.min(bytes_of, axis=0) * stack.activation_factor
+
+    none = kept(())
+    fits = _fits(none, held, plans, task, room)
+    extra = np.where(fits, 0.0, np.inf)
+    for n in range(1, len(modules) + 1):
+        for chosen in combinations(modules, n):
+            seconds = np.min(
+                [sum((time.module_s[m][0, 0] for m in chosen), np.zeros(1)) for time in times],
+                axis=0,
+            )
+            enough = _fits(kept(chosen), held, plans, task, room)
+            extra = np.where(enough, np.minimum(extra, seconds), extra)
+    rows = np.flatnonzero(~fits)
+    if len(rows):
+        whole_s = np.min([time.forward_s[0, 0] for time in times], axis=0)
+        input_bytes = np.broadcast_to(checkpoint_bytes(task.model, cut)[0, 0], len(plans))
+        some = plans.take(rows)
+        share = _least_share(none[rows], input_bytes[rows], held[rows], some, task, room)
+        extra[rows] = np.minimum(extra[rows], share * whole_s[rows])
+    return task.model.layers * extra
+
+
+def _states_bytes(plans: Plans, task: Task) -> Floats:
+    """Weights and gradients of a layer that no sharding of the optimizer divides."""
+    model = task.model
+    if model.moe is not None:
+        return np.zeros(len(plans))
+    least = min(count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds)
+    kept = is_word(plans, "sharding", "none") | is_word(plans, "sharding", "optimizer")
+    each = 2.0 + np.minimum(dtype_bytes(plans, "main_grads_dtype"), 2.0)
+    return np.where(kept, least / plans.tp[0, 0] * each, 0.0)
+
+
+def _fits(kept: Floats, held: Floats, plans: Plans, task: Task, room: float) -> Flags:
+    """Whether the layers can be shared out; sums over stages from above, by an integral."""
+    stages = plans.pp[0]
+    flying = np.minimum(plans.micro_batches[0], stages)
+    first = 1 / (held + kept)
+    ramp = np.log((held + flying * kept) / (held + kept)) / kept
+    rest = (stages - flying) / (held + flying * kept)
+    found: Flags = task.model.layers <= room * (first + ramp + rest)
+    return found
+
+
+def _least_share(
+    none: Floats, input_bytes: Floats, held: Floats, plans: Plans, task: Task, room: float
+) -> Floats:
+    """The least share of layers that must be recomputed whole for the others to fit."""
+    low, high = np.zeros(len(plans)), np.ones(len(plans))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        enough = _fits((1 - middle) * none + middle * input_bytes, held, plans, task, room)
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return low

@@ -1,0 +1,251 @@
+"""Launch scripts in the usual styles, with all that matters to a plan read from them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astra.api import import_job, predict_plan
+from astra.cli.main import run
+from astra.errors import InputError
+from astra.jobs.layout import chunks_of_layout
+from astra.jobs.read import Job
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+# File, what its caller adds, and what its plan must say; `left`: what is not understood.
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "megatron_arrays.sh",
+        {"gpus": "a100-80g"},
+        {
+            "model": "gpt3-175b",
+            "summary": "tp 8 pp 16 dp 1 mb 1",
+            "precision": "fp16",
+            "sharding": "none",
+            "global_batch": 1536,
+            "grad_reduce_dtype": "fp16",
+            "sequence_parallel": False,
+            "overlap_grad_reduce": False,
+        },
+    ),
+    (
+        "llama3_fp8.sh",
+        {},
+        {
+            "model": "llama-3-8b",
+            "summary": "tp 1 pp 1 dp 4 cp 2 mb 1",
+            "precision": "fp8",
+            "fp8_recipe": "delayed",
+            "sharding": "optimizer",
+            "shard_group": 8,
+            "grad_reduce_dtype": "bf16",
+            "seq_len": 8192,
+            "overlap_param_gather": True,
+            "sequence_parallel": False,  # asked for, but with tp 1 it means nothing
+        },
+    ),
+    (
+        "mixtral.sbatch",
+        {},
+        {
+            "model": "mixtral-8x7b",
+            "summary": "tp 1 pp 4 dp 32 vpp 8 ep 8 mb 1",
+            "dispatcher": "alltoall",
+            "overlap_p2p": True,
+            "microbatch_group": 4,
+        },
+    ),
+    (
+        "deepseek_layout.sh",
+        {},
+        {
+            "model": "deepseek-v3",
+            "summary": "tp 1 pp 8 dp 32 vpp 4 ep 32 mb 1 "
+            "recompute selective:layernorm+moe_act+mla_up_proj",
+            "mtp_layers": 1,
+            "dispatcher": "deepep",
+            "chunk_layers": (3, *[2] * 29, 0, 0),
+        },
+    ),
+    (
+        "bloom_deepspeed.slurm",
+        {"gpus": "a100-80g"},
+        {
+            "model": "bloom-176b",
+            "summary": "tp 4 pp 12 dp 8 mb 2 recompute full:uniform:1",
+            "layers": (5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5),
+            "sharding": "none",
+            "global_batch": 2048,
+        },
+    ),
+    (
+        "nemo_overrides.sh",
+        {},
+        {
+            "model": "llama-2-70b",
+            "summary": "tp 4 pp 4 dp 4 vpp 5 mb 1 recompute full:block:2",
+            "sharding": "optimizer",
+            "sequence_parallel": True,
+            "overlap_grad_reduce": True,
+        },
+    ),
+    (
+        "nemo_config.yaml",
+        {},
+        {"model": "llama-2-13b", "summary": "tp 2 pp 1 dp 8 mb 2", "sharding": "optimizer"},
+    ),
+    (
+        "fsdp_megatron.sh",
+        {},
+        {
+            "model": "llama-2-7b",
+            "summary": "tp 1 pp 1 dp 32 mb 2 sharded parameters recompute full:uniform:1",
+            "global_batch": 256,
+        },
+    ),
+    (
+        "uneven_stages.sh",
+        {},
+        {
+            "model": "llama-3.1-405b",
+            "summary": "tp 8 pp 8 dp 1 vpp 8 mb 1 offload 0.5 optimizer",
+            "chunk_layers": (1, *[2] * 62, 1),
+            "moment_dtypes": ("bf16", "bf16"),
+            "grad_reduce_dtype": "bf16",
+            "overlap_tp": True,
+        },
+    ),
+    (
+        "ds_zero3.json",
+        {"gpus": "h100:16", "model": "llama-2-7b", "seq_len": 2048},
+        {
+            "model": "llama-2-7b",
+            "runtime": "deepspeed",
+            "summary": "tp 1 pp 1 dp 16 mb 4 sharded parameters offload optimizer",
+            "seq_len": 2048,
+            "global_batch": 256,
+        },
+    ),
+    (
+        "ds_launch.sh",
+        {"gpus": "a100-80g", "model": "llama-2-7b"},
+        {
+            "runtime": "deepspeed",
+            "summary": "tp 1 pp 1 dp 16 mb 4 sharded parameters offload optimizer",
+        },
+    ),
+    (
+        "titan.toml",
+        {"gpus": "h100:256"},
+        {
+            "model": "llama-3.1-70b",
+            "runtime": "fsdp",
+            "summary": "tp 8 pp 1 dp 32 mb 8 sharded parameters recompute full:uniform:1",
+            "global_batch": 256,
+        },
+    ),
+    (
+        "titan_run.sh",
+        {},
+        {
+            "model": "llama-3.1-70b",
+            "summary": "tp 8 pp 1 dp 16 cp 2 mb 8 sharded parameters recompute full:uniform:1",
+            "seq_len": 16384,
+        },
+    ),
+]
+
+
+def said_of(job: Job, name: str) -> Any:
+    plan = job.plan
+    own = {"model": plan.model.name, "summary": plan.summary(), "layers": plan.pipelines[0].layers}
+    return own[name] if name in own else getattr(plan, name)
+
+
+@pytest.mark.parametrize(("file", "given", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_what_matters_is_read(file: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
+    job = import_job(SCRIPTS / file, **given)
+    assert {name: said_of(job, name) for name in expected} == expected
+    assert job.not_understood == ()
+    assert job.refused == ()
+
+
+def test_a_python_configuration_is_read_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "run.py"
+    text = (SCRIPTS / "titan_module.py.txt").read_text()
+    file.write_text(f"{text}\nopen({str(tmp_path / 'ran')!r}, 'w')\n")
+    job = import_job(file, gpus="h100:64")
+    assert job.plan.summary() == "tp 2 pp 1 dp 32 mb 2 sharded parameters recompute selective"
+    assert (job.plan.seq_len, job.plan.global_batch) == (8192, 128)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_not_understood_is_listed(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    text = (SCRIPTS / "fsdp_megatron.sh").read_text()
+    file.write_text(text.replace("--swiglu", "--swiglu --made-up-thing 7"))
+    assert import_job(file).not_understood == ("--made-up-thing 7",)
+
+
+def test_a_plan_the_runtime_refuses_is_read_all_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    text = (SCRIPTS / "megatron_arrays.sh").read_text()
+    file.write_text(text.replace("--global-batch-size 1536", "--global-batch-size 1537 --bf16"))
+    file.write_text(file.read_text().replace("--micro-batch-size 1", "--micro-batch-size 2"))
+    assert any("batch" in reason for reason in import_job(file).refused)
+
+
+# What of a good script is replaced, what its caller adds, and the error.
+SPOILED: list[tuple[dict[str, str], dict[str, Any], str]] = [
+    ({"NPROC_PER_NODE=8": "N=8", "--nproc_per_node ${NPROC_PER_NODE}": ""}, {}, "--world-size"),
+    ({"--num-layers 32": ""}, {}, "--num-layers is missing"),
+    ({"--micro-batch-size 2": "--micro-batch-size $(nproc)"}, {}, "only the shell knows"),
+    ({"--seq-length 4096": "--seq-length long"}, {}, "no whole number"),
+    ({"--hidden-size 4096": "--hidden-size 4032", "Llama2": "Other"}, {}, "--vocab-size"),
+    ({"--num-layers 32": "--num-layers 33 --pipeline-model-parallel-size 2"}, {}, "do not divide"),
+    ({}, {"gpus": "h100:32", "world_size": 64}, "differ"),
+    ({}, {"gpus": "h100:4,a100:4"}, "one type"),
+]
+
+
+@pytest.mark.parametrize(("changes", "given", "words"), SPOILED)
+def test_errors_say_what_to_try(
+    changes: dict[str, str], given: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.sh"
+    text = (SCRIPTS / "fsdp_megatron.sh").read_text()
+    for before, after in changes.items():
+        assert before in text
+        text = text.replace(before, after)
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        import_job(file, **given)
+
+
+def test_the_command_writes_a_plan_that_predict_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert (
+        run(["import", str(SCRIPTS / "nemo_overrides.sh"), "--gpus", "h100", "--out", str(out)])
+        == 0
+    )
+    assert "llama-2-70b on 64 x H100-80GB-SXM" in capsys.readouterr().out
+    priced = predict_plan(out)
+    assert priced.plan.dp == 4 and priced.step_s > 0
+    assert run(["import", str(SCRIPTS / "titan.toml"), "--gpus", "h100:8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["framework"] == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    ("layout", "chunks"),
+    [
+        ("Et*3|(tt|)*2m|L", (3, 2, 2, 0, 0)),
+        ("E|t|ttt|L", (0, 1, 3, 0)),
+        ("Ett,|(t|)*3tL", (2, 1, 1, 1, 1)),
+    ],
+)
+def test_layouts_are_unfolded(layout: str, chunks: tuple[int, ...]) -> None:
+    assert chunks_of_layout(layout, "job") == chunks

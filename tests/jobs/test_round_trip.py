@@ -1,0 +1,101 @@
+"""What we export comes back as the same plan."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.random_plans import random_plan
+
+from astra.api import import_job
+from astra.api import plan as plan_for
+from astra.export.folder import write_folder
+from astra.export.targets import export_files
+from astra.model.zoo import find_model
+from astra.strategy.plan import Plan, Runtime
+from astra.strategy.rules.book import broken_rules
+
+MODELS = (
+    "llama-3-70b",
+    "llama-3.2-1b",  # tied embeddings
+    "gpt3-175b",  # learned positions, biases
+    "mixtral-8x7b",
+    "deepseek-v3",  # latent attention, dense first layers, multi-token prediction
+    "gpt-oss-20b",  # windows on every second layer
+    "gemma-2-9b",
+)
+SEEDS, PLANS = 2000, 20
+
+
+def meant(plan: Plan) -> Plan:
+    """Without what has no meaning in this plan, and without what no launch file says."""
+    said = plan.cp_comm_type if plan.cp > 1 else "p2p"
+    pools = [
+        msgspec.structs.replace(pool, count=plan.gpus[pool.gpu.name]) for pool in plan.cluster.pools
+    ]
+    gone = msgspec.structs.replace(plan.cluster, name="", max_gpus=None, pools=tuple(pools))
+    return msgspec.structs.replace(
+        plan, cp_comm_type=said, overlap_p2p=plan.overlap_p2p and plan.vpp > 1, cluster=gone
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_comes_back_from_megatrons_arguments(name: str, tmp_path: Path) -> None:
+    plans = (random_plan(seed, find_model(name), ("h100", "b200")) for seed in range(SEEDS))
+    legal = [plan for plan in plans if not broken_rules(plan)][:PLANS]
+    assert len(legal) == PLANS
+    for row, plan in enumerate(legal):
+        folder = tmp_path / str(row)
+        folder.mkdir()
+        for file in ("args.txt", "launch.sh"):
+            (folder / file).write_text(export_files(plan, "megatron")[file])
+        job = import_job(folder, gpus=plan.cluster.pools[0].gpu.name)
+        assert job.not_understood == ()
+        assert meant(job.plan) == meant(plan)
+
+
+# Model, runtime, GPUs and what narrows the search to plans of another kind.
+SEARCHED: list[tuple[str, Runtime, str, list[str]]] = [
+    ("llama-3-8b", "fsdp", "h100:16", []),
+    ("llama-3-8b", "fsdp", "h100:16", ["tp=2", "recompute=full:uniform:1"]),
+    ("llama-3-8b", "fsdp", "h100:16", ["pp=4", "micro_batch=1"]),
+    ("llama-3-8b", "fsdp", "h100:16", ["pp=2", "vpp=2", "micro_batch=1"]),
+    ("qwen3-30b-a3b", "fsdp", "h100:16", ["ep=8"]),
+    ("llama-3-8b", "deepspeed", "h100:16", []),
+    ("llama-3-8b", "deepspeed", "h100:16", ["sharding=gradients", "recompute=none"]),
+    ("llama-3-8b", "deepspeed", "h100:16", ["tp=2", "recompute=none"]),
+    ("llama-3-8b", "deepspeed", "h100:16", ["pp=2"]),
+]
+
+
+def cost(plan: Plan) -> Plan:
+    """Without what these frameworks decide by themselves, and without what no file says."""
+    return msgspec.structs.replace(
+        meant(plan), cp_comm_type="p2p", overlap_grad_reduce=False, overlap_param_gather=False
+    )
+
+
+@pytest.mark.parametrize(("name", "runtime", "gpus", "settings"), SEARCHED)
+def test_a_plan_comes_back_from_torchtitan_and_deepspeed(
+    name: str, runtime: Runtime, gpus: str, settings: list[str], tmp_path: Path
+) -> None:
+    found = plan_for(
+        name, gpus=gpus, runtime=runtime, settings=settings, global_batch=64, seq_len=4096, top=5
+    )
+    assert found.plans
+    target = {"fsdp": "torchtitan", "deepspeed": "deepspeed"}[runtime]
+    for row, priced in enumerate(found.plans):
+        plan = priced.plan
+        recomputes = plan.pipelines[0].segments[0].recompute != "none"
+        if target == "deepspeed" and plan.pp == 1 and recomputes:
+            continue  # the training script's to say
+        folder = tmp_path / str(row)
+        write_folder(folder, export_files(plan, target))
+        (folder / "plan.json").unlink()
+        sources = [folder, folder / "astra_plan.py"] if target == "torchtitan" else [folder]
+        for source in sources:
+            count = sum(plan.gpus.values())
+            job = import_job(
+                source, gpus=f"{gpus.partition(':')[0]}:{count}", model=name, seq_len=4096
+            )
+            assert job.not_understood == ()
+            assert cost(job.plan) == cost(plan)

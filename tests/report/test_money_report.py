@@ -1,0 +1,141 @@
+"""What people see of hours and dollars: text, pictures, and errors before any search."""
+
+import struct
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from tests.search.test_market import asked
+
+from astra.cli.main import run
+from astra.errors import InputError
+from astra.report.frontier_plot import plot
+from astra.report.frontier_text import drawn
+from astra.report.money import money_page
+from astra.report.raster import STROKES
+from astra.search.answer import Answer
+
+COMMAND = [
+    "plan",
+    "llama-3-8b",
+    "--gpus",
+    "h100:16",
+    "--price",
+    "h100=2",
+    "--global-batch",
+    "64",
+    "--seq-len",
+    "4096",
+    "--objective",
+    "money",
+    "--tokens",
+    "1B",
+    "--set",
+    "tp=1,2",
+    "--set",
+    "pp=1,2",
+    "--set",
+    "cp=1",
+]
+
+
+@pytest.fixture(scope="module")
+def answer() -> Answer:
+    return asked(budget=2500, deadline="2d")
+
+
+def test_the_page_shows_the_arithmetic_and_the_date(
+    answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from astra.cli.printing import print_parts
+
+    print_parts(*money_page(answer, None))
+    shown = capsys.readouterr().out
+    best = answer.frontier[answer.market.chosen - 1 if answer.market else 0]
+    for text in ("tokens/s =", "goodput", "start-up =", "/h x", "The frontier", "knee"):
+        assert text in shown
+    assert f"${best.usd:,.0f}" in shown and f"${best.usd_per_hour:,.2f}/h" in shown
+
+
+def test_the_drawing_numbers_its_plans_and_marks_the_answer(answer: Answer) -> None:
+    assert answer.market is not None
+    text = drawn(answer.frontier, answer.market)
+    assert "*" in text and "deadline" in text and "budget" in text and "$" in text
+    assert max(map(len, text.splitlines())) < 80
+
+
+def test_the_svg_has_a_dot_a_plan_and_both_goals(answer: Answer) -> None:
+    picture = plot(answer, "svg")
+    assert isinstance(picture, str)
+    root = ElementTree.fromstring(picture)
+    kinds = [child.tag.rpartition("}")[2] for child in root]
+    assert kinds.count("circle") == len(answer.frontier)
+    words = " ".join(child.text or "" for child in root)
+    assert "budget $2,500" in words and "deadline 48 h" in words and "answer" in words
+    assert "wall time [h]" in words and "total [USD]" in words
+
+
+def test_the_html_is_one_file_with_the_picture_and_a_table(answer: Answer) -> None:
+    page = plot(answer, "html")
+    assert (
+        isinstance(page, str) and "<svg" in page and page.count("<tr") == len(answer.frontier) + 1
+    )
+    assert "http://www.w3.org/2000/svg" in page and "<script" not in page
+    HTMLParser().feed(page)
+
+
+def test_the_png_is_one_and_not_empty(answer: Answer) -> None:
+    picture = plot(answer, "png")
+    assert isinstance(picture, bytes) and picture.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", picture[16:24])
+    start = picture.index(b"IDAT")
+    length = struct.unpack(">I", picture[start - 4 : start])[0]
+    rows = zlib.decompress(picture[start + 4 : start + 4 + length])
+    grey = np.frombuffer(rows, np.uint8).reshape(height, width + 1)[:, 1:]
+    assert 0.005 < (grey < 128).mean() < 0.2
+    assert (
+        zlib.crc32(picture[start : start + 4 + length])
+        == struct.unpack(">I", picture[start + 4 + length : start + 8 + length])[0]
+    )
+
+
+def test_letters_stay_in_their_box() -> None:
+    assert set("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789$.,:-+()[]/%") <= set(STROKES)
+    for strokes in STROKES.values():
+        for stroke in strokes.split():
+            assert len(stroke) == 4
+            assert all(int(x) <= 4 for x in stroke[::2]) and all(int(y) <= 6 for y in stroke[1::2])
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "html"])
+def test_a_picture_is_written_where_it_is_asked_for(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"frontier.{kind}"
+    assert run([*COMMAND, "--plot", str(path)]) == 0
+    assert path.stat().st_size > 1000 and capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--plot", "a.pdf"], "ends in .svg, .png or .html"),
+        (["--objective", "time", "--plot", "a.svg"], "--objective money"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_the_search(more: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        run([*COMMAND, *more])
+
+
+def test_impossible_goals_are_told_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*COMMAND, "--budget", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("No plan costs $5.00 or less: the cheapest costs $")
+    run([*COMMAND, "--deadline", "0.1"])
+    assert capsys.readouterr().out.startswith("No plan is done in 0.1 h: the fastest takes")
+    run([*COMMAND, "--deadline", "0.1", "--budget", "5"])
+    assert "Nor is any done in 0.1 h" in " ".join(capsys.readouterr().out.split())

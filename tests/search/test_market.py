@@ -1,0 +1,400 @@
+"""The frontier of hours and dollars is what brute force finds, and keeps its promises."""
+
+import math
+import random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.strategy.mixed_plans import small_model
+
+import astra
+from astra.errors import InputError
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.stack import find_stack
+from astra.money.catalogue import Instance, Offer
+from astra.money.conditions import Conditions, conditions
+from astra.search.answer import Answer, Wanted
+from astra.search.bulk import bulk_of
+from astra.search.market import Machine, Search, machines_of, space_on
+from astra.search.priced import Priced
+from astra.search.step import simulated_step
+from astra.strategy.enumerate import enumerate_plans
+from astra.strategy.plans import Task
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.space import Question, Space
+from astra.strategy.view import view_of
+from astra.timing.stage import stage_times
+
+QUICK, ALL = 20, 220  # markets of the quick tests, and of all tests
+SIZES = {"first_moment_dtype": 4.0, "second_moment_dtype": 4.0, "master_dtype": 4.0}
+BYTES = {"fp32": 4.0, "bf16": 2.0}
+
+
+def offer_of(dice: random.Random, gpu: str, node: int, place: int) -> Offer:
+    machine = Instance(
+        cloud=f"cloud{place % 2}",
+        instance=f"{gpu}-{node}-{place}",
+        gpu=gpu,
+        gpus=node,
+        nic_bytes_per_s=dice.choice([3e9, 12e9, 50e9]),
+        domain_gpus=node,
+        rdma=True,
+        certainty="high",
+        network_source="dice",
+    )
+    return Offer(
+        machine=machine,
+        region="here",
+        usd_per_hour=node * dice.choice([0.5, 1.0, 1.1, 2.0, 4.0]),
+        spot=dice.random() < 0.3,
+        date="2026-01-01",
+        source="dice",
+    )
+
+
+class Market:
+    """A random small question about money."""
+
+    def __init__(self, seed: int) -> None:
+        dice = random.Random(seed)
+        wide = dice.choice([1, 2, 4])
+        model = small_model(
+            layers=dice.choice([2, 3, 4]),
+            experts=dice.choice([0, 0, 0, 4]),
+            hidden=1024 * wide,
+            ffn=4096 * wide,
+            vocab=dice.choice([1000, 100_000]),
+        )
+        types = dice.sample(["H100-80GB-SXM", "A100-40GB-SXM", "B200"], dice.choice([1, 2, 3]))
+        self.most = dice.choice([2, 4, 4, 8])
+        pools = tuple(Pool(gpu=find_gpu(name)[0], count=self.most) for name in types)
+        self.offers = [
+            offer_of(dice, name, dice.choice([1, 2, 4, 8]), place)
+            for place, name in enumerate(types * 2)
+        ]
+        chosen: dict[str, tuple[Any, ...]] = {"recompute": ("none", "full:uniform:1")}
+        if dice.random() < 0.3:
+            chosen["second_moment_dtype"] = ("fp32", "bf16")
+        if dice.random() < 0.3 or self.most == 8:
+            chosen["micro_batch"] = (1, 2)
+        if dice.random() < 0.7 or self.most == 8:
+            chosen |= {"cp": (1,), "sharding": ("optimizer",)}
+        if dice.random() < 0.7:
+            chosen["offload_optimizer_fraction"] = (0.0,)
+        task = Task(
+            model=model,
+            cluster=Cluster(name="market", pools=pools),
+            runtime="megatron",
+            stack="megatron",
+        )
+        question = Question(task, dice.choice([4, 6, 8]), dice.choice([1024, 2048]))
+        self.wanted = Wanted(
+            space=Space(question, chosen),
+            stack=find_stack("megatron"),
+            margin=dice.choice([0.05, 0.6]),
+        )
+        self.tokens = dice.choice([1e9, 3e11])
+        self.kept = conditions(
+            failures=dice.random() < 0.8,
+            gpu_mtbf_hours=dice.choice([100.0, 50_000.0]),
+            storage_usd_per_gb_month=dice.choice([0.0, 0.1]),
+            egress_usd_per_gb=dice.choice([0.0, 0.1]),
+        )
+
+    def machines(self) -> list[Machine]:
+        return machines_of(self.wanted.space.question.task.cluster.pools, self.offers)
+
+    def searched(self) -> list[tuple[float, float]]:
+        found = Search(self.wanted, self.machines(), self.tokens, self.kept, math.inf).run()
+        return [(trade.wall_h, trade.usd) for trade in found.trades]
+
+    def by_brute_force(self) -> list[tuple[float, float]]:
+        """Every plan that fits at every price there is, compared all with all."""
+        points = []
+        for machine in self.machines():
+            space = space_on(self.wanted.space, machine)
+            for gpus, size, step in fitting(space, self.wanted):
+                for offer in (*machine.offers, *machine.elsewhere):
+                    points.append(self.point(gpus, size, step, offer))
+        best: list[tuple[float, float]] = []
+        for hours, usd in sorted(set(points)):
+            if math.isfinite(hours) and (not best or usd < best[-1][1]):
+                best.append((hours, usd))
+        return best
+
+    def point(self, gpus: int, size: float, step: float, offer: Offer) -> tuple[float, float]:
+        question = self.wanted.space.question
+        steps = self.tokens / (question.global_batch * question.seq_len)
+        return hours_and_dollars(gpus, size, step * steps / 3600, offer, self.kept)
+
+
+def hours_and_dollars(
+    gpus: int, size: float, training_h: float, offer: Offer, kept: Conditions
+) -> tuple[float, float]:
+    """By hand, with nothing of the product's but its figures."""
+    nodes = math.ceil(gpus / offer.machine.gpus)
+    price = nodes * offer.usd_per_hour
+    write = size / min(nodes * kept.storage_bytes_per_s_per_node, kept.storage_bytes_per_s_most)
+    wall = training_h
+    if kept.failures:
+        rate = gpus / kept.gpu_mtbf_hours / 3600
+        restart = kept.restart_s + write
+        if offer.spot:
+            rate += nodes * kept.spot_interruptions_per_hour / 3600
+            restart = kept.spot_restart_s + write
+        between = 1 / rate
+        part = write / (2 * between)
+        train = between
+        if part < 1:
+            train = math.sqrt(2 * write * between) * (1 + math.sqrt(part) / 3 + part / 9) - write
+        whole = (math.exp(rate * (train + write)) - 1) / rate * math.exp(rate * restart)
+        wall = training_h * whole / train + kept.startup_s / 3600
+    storage = size / 1e9 * kept.storage_usd_per_gb_month * wall / 730.5
+    return wall, price * wall + storage + size / 1e9 * kept.egress_usd_per_gb
+
+
+def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float]]:
+    """GPUs, checkpoint and step of every plan that the rules allow and that fits."""
+    task = space.question.task
+    found = []
+    count = astra.predict(task.model, gpus="b200:1", global_batch=1, seq_len=64).checkpoint_bytes
+    for plans in enumerate_plans(space):
+        plans = plans.take(np.flatnonzero(judge(plans, task, rules_for("megatron")).allowed))
+        if not len(plans):
+            continue
+        fits = bulk_of(plans, task, wanted.stack, wanted.margin).fits
+        plans = plans.take(np.flatnonzero(fits))
+        if not len(plans):
+            continue
+        view = view_of(plans, task, every_stage=True)
+        steps = simulated_step(plans, view.stages, stage_times(view, wanted.stack)).step_s
+        words = ("fp32", "bf16")
+        for row in range(len(plans)):
+            moment = words[0] if plans.second_moment_dtype[row] == 0 else words[1]
+            size = count / 14 * (2 + 4 + 4 + BYTES[moment])
+            found.append((int(plans.gpus[row]), size, float(steps[row])))
+    return found
+
+
+def assert_same_frontier(seed: int) -> None:
+    market = Market(seed)
+    found, expected = market.searched(), market.by_brute_force()
+    assert len(found) == len(expected), (found, expected)
+    for point, other in zip(found, expected, strict=True):
+        assert point == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
+    assert_same_frontier(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
+def test_the_frontier_is_what_brute_force_finds_on_many_markets(first: int) -> None:
+    for seed in range(first, first + 20):
+        assert_same_frontier(seed)
+
+
+def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:
+    from astra.money.catalogue import chosen, shipped_offers
+    from astra.search.market import undominated
+
+    pools = (Pool(gpu=find_gpu("h100")[0], count=1024),)
+    machines = machines_of(pools, chosen(shipped_offers()))
+    left = undominated(machines)
+    speeds = {m.gpu.node.nic_bytes_per_s for m in left if m.gpu.node.gpus == 8}
+    assert len(left) < len(machines) and 50e9 in speeds
+    fast = next(m for m in left if m.gpu.node.nic_bytes_per_s == 50e9)
+    gone = [m for m in machines if m not in left]
+    assert all(m.offers[0].usd_per_hour >= fast.offers[0].usd_per_hour for m in gone)
+
+
+def test_markets_of_the_tests_have_frontiers_worth_the_name() -> None:
+    lengths = [len(Market(seed).searched()) for seed in range(QUICK)]
+    assert max(lengths) >= 3 and sum(length > 1 for length in lengths) >= QUICK // 4
+
+
+ASKED: dict[str, Any] = {
+    "global_batch": 64,
+    "seq_len": 4096,
+    "objective": "money",
+    "tokens": "20B",
+    "settings": ["micro_batch=1,2", "cp=1", "sharding=optimizer", "pp=1,2,4"],
+}
+PRICES = {"h100": 3.0, "a100-80g": 1.2}
+
+
+def asked(**more: Any) -> Answer:
+    """Llama 3 8B on up to 64 GPUs of two types."""
+    return astra.plan(
+        "llama-3-8b", **{"gpus": "h100:64,a100-80g:64", "price": PRICES, **ASKED, **more}
+    )
+
+
+@pytest.fixture(scope="module")
+def answer() -> Answer:
+    return asked()
+
+
+def test_every_figure_follows_from_the_terms_beside_it(answer: Answer) -> None:
+    for plan in answer.frontier:
+        assert_terms(plan)
+
+
+def assert_terms(plan: Priced) -> None:
+    money = plan.money
+    assert money is not None and plan.hours is not None and plan.usd is not None
+    parts = money.goodput_fraction + money.writing_fraction + money.lost_fraction
+    assert parts + money.restarting_fraction == pytest.approx(1)
+    assert money.training_hours == pytest.approx(money.tokens / plan.tokens_per_s / 3600)
+    wall = money.training_hours / money.goodput_fraction + money.startup_hours
+    assert plan.hours == pytest.approx(wall)
+    hourly = sum(rent.nodes * rent.node_usd_per_hour for rent in money.rents)
+    assert plan.usd_per_hour == pytest.approx(hourly)
+    assert plan.usd == pytest.approx(hourly * wall + money.storage_usd + money.egress_usd)
+    assert money.usd_per_million_tokens == pytest.approx(plan.usd / money.tokens * 1e6)
+    for rent in money.rents:
+        assert rent.nodes * rent.node_gpus == plan.gpus[rent.gpu] + rent.idle_gpus
+        assert rent.price_date and rent.price_source
+
+
+def test_no_point_of_the_frontier_dominates_another(answer: Answer) -> None:
+    hours = [plan.hours or 0 for plan in answer.frontier]
+    usd = [plan.usd or 0 for plan in answer.frontier]
+    assert len(hours) > 3
+    assert hours == sorted(set(hours)) and usd == sorted(set(usd), reverse=True)
+
+
+def test_more_money_is_never_slower_and_more_time_never_dearer(answer: Answer) -> None:
+    cheapest, dearest = answer.frontier[-1].usd or 0, answer.frontier[0].usd or 0
+    last = math.inf
+    for share in (0.5, 1.0, 1.02, 1.1, 1.5, 3.0):
+        best = asked(budget=share * cheapest).best
+        assert best is not None and best.hours is not None
+        assert best.hours <= last * (1 + 1e-12)
+        last = best.hours
+    last = math.inf
+    for hours in [0.5 * (answer.frontier[0].hours or 0), *(p.hours for p in answer.frontier)]:
+        best = asked(deadline=hours).best
+        assert best is not None and best.usd is not None and best.usd <= last * (1 + 1e-12)
+        last = best.usd
+    assert last == pytest.approx(cheapest) and dearest > cheapest
+
+
+def test_twice_the_prices_are_twice_the_dollars_and_the_same_choices(answer: Answer) -> None:
+    twice = asked(price={name: 2 * price for name, price in PRICES.items()})
+    assert [p.summary for p in twice.frontier] == [p.summary for p in answer.frontier]
+    assert [p.hours for p in twice.frontier] == [p.hours for p in answer.frontier]
+    for dear, plain in zip(twice.frontier, answer.frontier, strict=True):
+        assert dear.usd == pytest.approx(2 * (plain.usd or 0))
+    assert twice.market and answer.market and twice.market.chosen == answer.market.chosen
+
+
+def test_the_orders_put_the_fastest_or_the_cheapest_first(answer: Answer) -> None:
+    assert answer.best == replace(answer.frontier[-1], rank=1)
+    fast = asked(order="throughput")
+    assert fast.best is not None and fast.best.hours == answer.frontier[0].hours
+    assert [p.rank for p in fast.plans] == list(range(1, len(fast.plans) + 1))
+
+
+def test_a_cheaper_type_takes_the_place_of_a_dearer_one(answer: Answer) -> None:
+    assert {gpu for plan in answer.frontier for gpu in plan.gpus} >= {"H100-80GB-SXM"}
+    cheap = asked(price={"h100": 3.0, "a100-80g": 0.1})
+    assert cheap.best is not None and set(cheap.best.gpus) == {"A100-80GB-SXM"}
+
+
+def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: Answer) -> None:
+    cheapest = answer.frontier[-1].usd or 0
+    found = asked(budget=cheapest / 4)
+    wished = found.market.wished if found.market else None
+    assert wished and not wished.possible and wished.rank == len(answer.frontier)
+    assert wished.gap_usd == pytest.approx(0.75 * cheapest)
+    assert wished.tokens == pytest.approx(20e9 / 4)
+
+
+def test_a_deadline_below_the_fastest_names_it_and_the_gap(answer: Answer) -> None:
+    fastest = answer.frontier[0].hours or 0
+    found = asked(deadline=fastest / 2)
+    wished = found.market.wished if found.market else None
+    assert wished and not wished.possible and wished.rank == 1
+    assert wished.gap_hours == pytest.approx(fastest / 2)
+
+
+def test_both_goals_that_exclude_each_other_name_both_ways_out(answer: Answer) -> None:
+    first, last = answer.frontier[0], answer.frontier[-1]
+    found = asked(deadline=(first.hours or 0) * 1.001, budget=(last.usd or 0) * 1.001)
+    wished = found.market.wished if found.market else None
+    assert wished and not wished.possible and wished.rank == 1
+    assert wished.gap_usd == pytest.approx((first.usd or 0) - (last.usd or 0) * 1.001)
+    assert wished.also_rank == len(answer.frontier) and (wished.also_gap_hours or 0) > 0
+
+
+def test_without_failures_the_wall_time_is_the_training() -> None:
+    found = asked(failures=False)
+    for plan in found.frontier:
+        assert plan.money and plan.hours == pytest.approx(plan.money.training_hours)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"tokens": None}, "--tokens 1T"),
+        ({"tokens": "many"}, "--tokens 'many': not a number"),
+        ({"tokens": "-1T"}, "must lie between"),
+        ({"budget": "-5"}, "0 or more"),
+        ({"budget": 0}, "more than nothing"),
+        ({"deadline": "soon"}, "not a number"),
+        ({"price": "h100=-1"}, "0 or more"),
+        ({"price": "b200=1"}, "not among the GPUs"),
+        ({"price": None, "cloud": "awss"}, "Did you mean aws"),
+        ({"price": None, "cloud": "aws", "region": "mars"}, "no prices of it at aws"),
+        ({"price": None, "gpus": "h800:64"}, "--price H800="),
+        ({"order": "speed"}, "throughput or cost"),
+        ({"use_all": True}, "--use-all forbids it"),
+        ({"objective": "time", "budget": 5}, "--objective money"),
+        ({"failures": False, "mtbf": 5}, "drop --mtbf"),
+        ({"mtbf": 0}, "never works"),
+        ({"power_price": 0.1}, "give --owned"),
+        ({"budgett": 5}, "Did you mean budget"),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error_that_helps(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        asked(**more)
+
+
+def test_a_plan_that_is_given_has_hours_and_dollars_too() -> None:
+    plan = astra.predict(
+        "llama-3-8b",
+        gpus="h100:64",
+        tp=2,
+        global_batch=256,
+        seq_len=4096,
+        money={"tokens": "1T", "price": "h100=2.49"},
+    )
+    assert plan.usd_per_hour == pytest.approx(64 * 2.49)
+    assert_terms(plan)
+    bare = astra.predict("llama-3-8b", gpus="h800:8", global_batch=8, money={"tokens": "1T"})
+    assert bare.usd is None and any("no price of H800" in text for text in bare.warnings)
+
+
+def test_a_fraction_of_a_node_pays_for_all_of_it() -> None:
+    plan = astra.predict(
+        "llama-3.2-1b",
+        gpus="h100:2",
+        global_batch=8,
+        money={"tokens": "1B", "price": "h100=2", "failures": False},
+    )
+    assert plan.money and plan.money.rents[0].idle_gpus == 6 and plan.usd_per_hour == 16
+
+
+def test_the_answer_is_json_and_its_plans_can_be_read_again(answer: Answer) -> None:
+    document = msgspec.json.decode(msgspec.json.encode(answer))
+    assert document["frontier"][0]["money"]["rents"][0]["node_usd_per_hour"] > 0
+    assert document["request"]["money"]["tokens"] == "20B"
+    assert document["plans"][0]["usd"] == answer.frontier[-1].usd

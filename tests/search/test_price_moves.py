@@ -1,0 +1,115 @@
+"""What if: other prices, other networks; and how far a price must move."""
+
+from typing import Any
+
+import pytest
+from tests.search.test_market import PRICES, asked
+
+from astra.errors import InputError
+from astra.money.catalogue import shipped_offers
+from astra.money.what_if import changed_offers, parse_what_if
+from astra.search.answer import Answer
+from astra.search.explained import PriceMove
+
+
+def moves_of(answer: Answer) -> dict[str, PriceMove]:
+    return {move.gpu: move for move in answer.explain().prices}
+
+
+def prices_with(gpu: str, factor: float) -> dict[str, float]:
+    return {name: price * (factor if name == gpu else 1.0) for name, price in PRICES.items()}
+
+
+NAMES = {"h100": "H100-80GB-SXM", "a100-80g": "A100-80GB-SXM"}
+
+
+def test_the_answer_changes_where_explain_says_it_does() -> None:
+    answer = asked()
+    assert answer.best is not None
+    (chosen,) = answer.best.gpus
+    moves = moves_of(answer)
+    for short, full in NAMES.items():
+        move = moves[full]
+        up = full == chosen
+        fraction = move.rise_fraction if up else move.fall_fraction
+        assert fraction is not None and fraction > 0
+        edge = 1 + fraction if up else 1 - fraction
+        for beyond in (False, True):
+            factor = edge * (1 + (0.002 if beyond == up else -0.002))
+            best = asked(price=prices_with(short, factor)).best
+            assert best is not None and (set(best.gpus) != {chosen}) == beyond
+
+
+def test_within_a_budget_the_answer_changes_where_explain_says_it_does() -> None:
+    plain = asked()
+    budget = (plain.frontier[0].usd or 0) * 0.99  # the fastest is just too dear
+    answer = asked(budget=budget)
+    assert answer.best is not None and answer.market is not None
+    (chosen,) = answer.best.gpus
+    move = moves_of(answer)[chosen]
+    assert move.rise_fraction is not None and move.rise_fraction > 0
+    short = next(short for short, full in NAMES.items() if full == chosen)
+    for factor, same in ((1.002, False), (0.998, True)):
+        moved = asked(
+            budget=budget, price=prices_with(short, (1 + move.rise_fraction) * factor)
+        ).best
+        assert moved is not None
+        assert (moved.hours == answer.best.hours) == same
+    assert move.fall_fraction is not None
+    moved = asked(budget=budget, price=prices_with(short, (1 - move.fall_fraction) * 0.998)).best
+    assert moved is not None and (moved.hours or 0) < (answer.best.hours or 0)
+
+
+def test_what_if_is_the_answer_of_the_other_market() -> None:
+    found = asked(what_if="price.h100=-50%,network=x2")
+    assert found.market is not None and found.market.what_if is not None
+    other = found.market.what_if
+    assert other.plan is not None and found.best is not None
+    assert other.usd_change == pytest.approx((other.plan.usd or 0) - (found.best.usd or 0))
+    half = asked(price=prices_with("h100", 0.5)).best
+    assert half is not None and (other.plan.usd or 0) <= (half.usd or 0) * (1 + 1e-9)
+
+
+def test_changes_touch_what_they_name() -> None:
+    offers = shipped_offers()
+    after = changed_offers(offers, parse_what_if("price.h100=-20%,network.a100-80g=x2"))
+    for old, new in zip(offers, after, strict=True):
+        factor = 0.8 if old.machine.gpu == "H100-80GB-SXM" else 1.0
+        assert new.usd_per_hour == pytest.approx(factor * old.usd_per_hour)
+        speed = 2.0 if old.machine.gpu == "A100-80GB-SXM" else 1.0
+        assert new.machine.nic_bytes_per_s == speed * old.machine.nic_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("price.h100", "no change"),
+        ("price.h100=cheap", "is no change"),
+        ("price.h100=-100%", "0 times as much"),
+        ("price.h101=-10%", "unknown GPU"),
+        ("prise=-10%", "Did you mean price"),
+        ("mtbf.h100=x2", "leave .h100 out"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_what_if(text)
+
+
+def test_an_explanation_of_plain_plans_speaks_of_no_prices(tmp_path: Any) -> None:
+    import astra
+
+    plan = astra.predict("llama-3.2-1b", gpus="h100:8", global_batch=8)
+    assert astra.explain(plan, quick=True).prices == ()
+    assert tmp_path.exists()
+
+
+def test_a_catalogue_of_the_users_own_is_kept_in_the_answer() -> None:
+    own = tuple(o for o in shipped_offers() if o.machine.cloud == "nebius" and not o.spot)
+    found = asked(gpus="h100:64", price=None, offers=own)
+    moves = moves_of(found)
+    assert list(moves) == ["H100-80GB-SXM"]
+    money = found.request["money"]
+    assert isinstance(money, dict) and {o["machine"]["cloud"] for o in money["offers"]} == {
+        "nebius"
+    }

@@ -1,0 +1,142 @@
+"""Exported plans really train: tiny models on CPU, laid out as the plan says."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.frameworks import needs
+
+needs("torch", "triton", "megatron.core", "megatron.training")
+
+import msgspec  # noqa: E402
+
+from astra.api import predict  # noqa: E402
+from astra.export.layout import chunks_of  # noqa: E402
+from astra.export.targets import export_files, plan_json  # noqa: E402
+from astra.model.parameters import parameters  # noqa: E402
+from astra.model.shape import Model  # noqa: E402
+from astra.search.priced import Priced  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 600
+TINY = Model(
+    name="tiny",
+    layers=4,
+    hidden=64,
+    heads=4,
+    kv_heads=4,
+    head_dim=16,
+    ffn=128,
+    vocab=256,
+    max_positions=32,
+    rope_theta=10000.0,
+    norm="layernorm",  # Megatron-LM's own, without Transformer Engine, has no other
+)
+# GPUs, and the plans that one start of so many processes trains.
+JOBS: dict[int, list[dict[str, Any]]] = {
+    2: [
+        {"tp": 2, "global_batch": 4},
+        {"pp": 2, "global_batch": 4},
+        {"pp": 2, "global_batch": 4, "layers_per_stage": (1, 3)},
+    ],
+    4: [
+        {"tp": 2, "pp": 2, "global_batch": 8},
+        {"pp": 2, "vpp": 2, "global_batch": 8},
+        {"pp": 4, "global_batch": 8, "layers_per_stage": (0, 1, 3, 0)},
+    ],
+}
+PLAIN: dict[str, Any] = {  # what tensor parallelism needs a GPU for, or the optimizer's own kernels
+    "seq_len": 32,
+    "sequence_parallel": False,
+    "overlap_tp": False,
+    "sharding": "none",
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+}
+
+
+def started(module: str, world: int, files: list[Path]) -> list[list[dict[str, Any]]]:
+    """What every rank of so many processes printed, a line a job."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = door.getsockname()[1]
+    env = os.environ | {
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)]),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, files)],
+            env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        told = [rank.communicate(timeout=PATIENCE_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert not any(rank.returncode for rank in ranks), told[0][1][-2000:]
+    return [[json.loads(line) for line in out.splitlines() if line[:1] == "{"] for out, _ in told]
+
+
+def falls(losses: list[float]) -> bool:
+    return len(losses) > 1 and losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.parametrize("world", JOBS)
+def test_megatron_trains_as_the_exported_plan_says(world: int, tmp_path: Path) -> None:
+    found = [predict(TINY, gpus=f"h100:{world}", **PLAIN, **job) for job in JOBS[world]]
+    files = []
+    for row, priced in enumerate(found):
+        files.append(tmp_path / f"args-{row}.txt")
+        files[-1].write_text(export_files(priced.plan, "megatron")["args.txt"])
+    ranks = started("tests.support.megatron_run", world, files)
+    for row, priced in enumerate(found):
+        compare(priced, [rank[row] for rank in ranks])
+
+
+def compare(priced: Priced, ranks: list[dict[str, Any]]) -> None:
+    """Layers, parameters and micro-batches of each rank, and a loss that falls."""
+    plan = priced.plan
+    chunks = chunks_of(plan)
+    tp = plan.pipelines[0].segments[0].tp
+    assert len(ranks) == tp * plan.pp * plan.dp
+    for rank in ranks:
+        stage = priced.memory.stages[rank["pp"]]
+        assert rank["layers"] == list(chunks[rank["pp"] :: plan.pp])
+        assert rank["parameters"] == stage.weights_bytes / 2  # bf16 in the plan
+        assert rank["micro_batches"] == plan.pipelines[0].micro_batches
+        assert falls(rank["losses"]) == (rank["pp"] == plan.pp - 1)
+
+
+@pytest.mark.parametrize(
+    ("world", "settings"),
+    [(2, {"global_batch": 8}), (4, {"global_batch": 8, "micro_batch": 2, "shard_group": 2})],
+)
+def test_fsdp2_trains_as_the_plan_says(
+    world: int, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    shape = msgspec.structs.replace(TINY, norm="rmsnorm")
+    priced = predict(shape, gpus=f"h100:{world}", runtime="fsdp", seq_len=32, **settings)
+    plan = priced.plan
+    file = tmp_path / "plan.json"
+    file.write_text(plan_json(plan))
+    for (told,) in started("tests.support.fsdp_run", world, [file]):
+        assert told["whole"] == parameters(shape).total
+        assert told["held"] == parameters(shape).total / plan.shard_group
+        assert told["micro_batches"] == plan.pipelines[0].micro_batches
+        assert falls(told["losses"])

@@ -1,0 +1,140 @@
+"""torchtitan, accelerate and DeepSpeed accept every plan of the search that is exported to them."""
+
+from collections import Counter
+
+import pytest
+from tests.support.frameworks import needs
+
+needs("torch", "torchtitan", "accelerate", "deepspeed")
+
+from tests.support import accelerate_oracle, titan_oracle  # noqa: E402
+from tests.support.torch_plans import random_torch_plan  # noqa: E402
+from tests.verify.test_deepspeed_rules import judged  # noqa: E402
+
+import astra  # noqa: E402
+from astra.export import accelerate  # noqa: E402
+from astra.export.targets import export_files, refusal  # noqa: E402
+from astra.export.titan_models import FLAVOURS, LONGEST  # noqa: E402
+from astra.export.yaml_text import yaml_text  # noqa: E402
+from astra.hardware.gpus_option import parse_gpus  # noqa: E402
+from astra.model.parameters import parameters  # noqa: E402
+from astra.model.zoo import find_model  # noqa: E402
+from astra.strategy.plan import Plan, Runtime  # noqa: E402
+from astra.strategy.rules.book import broken_rules  # noqa: E402
+from astra.strategy.settle import Wish, settle  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, not of ours
+# Model and sequence length: all of them torchtitan's.
+MODELS = {
+    "llama-3-8b": 8192,
+    "llama-3-70b": 4096,
+    "llama-3.1-405b": 8192,  # 126 layers
+    "llama-3.2-1b": 4096,  # tied embeddings
+    "llama-2-13b": 4096,  # 40 heads, built of Llama 3's layers
+    "qwen3-4b": 4096,  # tied, heads wider than hidden
+    "qwen3-32b": 4096,
+    "qwen3-30b-a3b": 4096,  # MoE, 128 experts, 4 KV heads
+    "deepseek-v2-lite": 4096,  # MLA, 27 layers, the first one dense
+    "moonlight-16b-a3b": 4096,
+    "gpt-oss-20b": 4096,  # MoE with biases, sinks, windows
+    "yi-6b": 4096,
+}
+SIZES = (8, 64, 256, 1024)
+TOP = 4
+
+
+def searched(model: str, gpus: int, runtime: Runtime) -> list[Plan]:
+    found = astra.plan(
+        model,
+        gpus=f"h100:{gpus}",
+        global_batch=2 * gpus,
+        seq_len=MODELS[model],
+        runtime=runtime,
+        top=TOP,
+    )
+    return [priced.plan for priced in found.plans]
+
+
+@pytest.mark.parametrize("gpus", SIZES)
+@pytest.mark.parametrize("model", MODELS)
+def test_torchtitan_accepts_the_best_plans_as_module_and_as_flags(model: str, gpus: int) -> None:
+    for place, plan in enumerate(searched(model, gpus, "fsdp")):
+        assert refusal(plan, "torchtitan") is None
+        files = export_files(plan, "torchtitan")
+        text, world = files["astra_plan.py"], sum(plan.gpus.values())
+        made = titan_oracle.read_module(text).plan
+        assert titan_oracle.verdict(made, world, build=False) is None, plan.summary()
+        if place == 0:
+            words = files["args.txt"].split()
+            flagged = titan_oracle.parse(text, words)
+            assert flagged.training == made().training
+            assert flagged.parallelism == made().parallelism
+            assert flagged.activation_checkpoint == made().activation_checkpoint
+            assert flagged.compile == made().compile
+            named = titan_oracle.parse(text, ["--module", "astra_plan", "--config", "plan"])
+            assert named.training == made().training
+            assert named.parallelism == made().parallelism
+
+
+@pytest.mark.parametrize("gpus", SIZES)
+@pytest.mark.parametrize("model", MODELS)
+def test_accelerate_accepts_the_best_plans(model: str, gpus: int) -> None:
+    for plan in searched(model, gpus, "fsdp"):
+        if refusal(plan, "accelerate") is None:
+            files = export_files(plan, "accelerate")
+            refused = accelerate_oracle.verdict(files["accelerate.yaml"], sum(plan.gpus.values()))
+            assert refused is None, f"{plan.summary()}: {refused}"
+            args = accelerate_oracle.read(files["accelerate.yaml"])
+            assert int(args.num_processes) == sum(plan.gpus.values())
+
+
+@pytest.mark.parametrize("gpus", SIZES)
+@pytest.mark.parametrize("model", MODELS)
+def test_deepspeed_accepts_the_best_plans(model: str, gpus: int) -> None:
+    for plan in searched(model, gpus, "deepspeed"):
+        assert refusal(plan, "deepspeed") is None
+        assert judged(plan) is None, plan.summary()
+
+
+def test_accelerate_and_our_refusals_agree_on_random_plans() -> None:
+    """On the sizes that accelerate itself checks; what it has no words for is not written."""
+    seen: Counter[str] = Counter()
+    names = ("llama-3-8b", "qwen2.5-0.5b", "gpt2-xl")
+    for seed in range(4_000):
+        plan = random_torch_plan(seed, find_model(names[seed % 3]), "fsdp")
+        sizes = "replicas that no"
+        refused = [part for part in accelerate.refusals(plan) if sizes not in part]
+        unlike = {rule.name for rule in broken_rules(plan)}
+        checked = {"shard-group-holds-cp", "dp-fits-shard-group", "shard-group-divides"}
+        judges = ("tensor parallelism without", "sequence parallelism")
+        if unlike - checked or [part for part in refused if not part.startswith(judges)]:
+            continue
+        if (unlike or plan.pipelines[0].segments[0].tp > 1) and not accelerate.is_fsdp(plan):
+            continue  # nothing of it is written
+        ours = bool(unlike) or len(refused) < len(accelerate.refusals(plan))
+        world = sum(plan.gpus.values())
+        theirs = accelerate_oracle.verdict(yaml_text(accelerate.config(plan)), world)
+        assert ours == bool(theirs), f"{seed} {plan.summary()}: {ours} against {theirs}"
+        seen["illegal" if ours else "legal"] += 1
+    assert seen["legal"] >= 200 and seen["illegal"] >= 20, seen
+
+
+@pytest.mark.parametrize("name", sorted(FLAVOURS))
+def test_torchtitan_builds_the_network_we_mean(name: str) -> None:
+    """Its own network, built on torch's meta device, has the parameters that we count."""
+    import torch
+
+    model = find_model(name)
+    cluster, _ = parse_gpus("h100:8")
+    plan = settle(Wish(global_batch=8, seq_len=2048), model, cluster, "fsdp").plan
+    text = export_files(plan, "torchtitan")["astra_plan.py"]
+    titan_oracle.titan()
+    spec = titan_oracle.read_module(text).model_spec()
+    assert spec.model.max_seq_len == LONGEST[FLAVOURS[name][0]]
+    with torch.device("meta"):
+        built = spec.model.build()
+    count = sum(weight.numel() for weight in {id(w): w for w in built.parameters()}.values())
+    if model.moe and model.moe.router_bias and not model.mlp_bias:  # a buffer in torchtitan
+        rows = dict(built.named_buffers())
+        count += sum(rows[key].numel() for key in rows if key.endswith("expert_bias_E"))
+    assert count == parameters(plan.model).total

@@ -111,6 +111,7 @@ def plan(
     objective: str = "time",
     min_tokens_per_s: float = 0.0,
     fold: bool = True,
+    exact: bool = False,
     pipeline_model: str = "simulated",
     progress: Callable[[int], None] | None = None,
     **money: Any,
@@ -118,7 +119,8 @@ def plan(
     """The best plans, proven: no plan of the space has a shorter simulated step.
 
     Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
-    is worth); the runtime is then flagscale, else megatron. `settings` narrow the space
+    is worth); the runtime is then flagscale, else megatron. Where that is too much to prove, the
+    answer says by how much it may miss; `exact` goes on instead. `settings` narrow the space
     (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of your own. Near-identical plans
     are folded unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
     reach `min_tokens_per_s`; `money` and `frontier` for the frontier of hours and dollars over the
@@ -138,7 +140,7 @@ def plan(
         gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
     machines, notes = _cluster(gpus, cluster)
     several = len(machines.pools) > 1 and not paid
-    _check_goal(objective, use_all, min_tokens_per_s, several, wish)
+    _check_goal(objective, use_all, min_tokens_per_s, wish)
     notes = (*notes, *_too_long(shape, seq_len))
     chosen: Runtime = runtime or ("flagscale" if several else "megatron")
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
@@ -153,7 +155,10 @@ def plan(
         top=top,
         margin=_margin(margin),
         fold=fold,
+        exact=exact,
     )
+    if len(machines.pools) == 1 and "mesh_dp" in wanted.space.chosen:
+        raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
     said = {"set": list(settings), "rules": rules and str(rules), "objective": objective}
     request = _request(wanted) | said | {"notes": list(notes)}
     _check_model(pipeline_model)
@@ -188,11 +193,14 @@ def _answered(
     """The fastest plans, or those on the fewest GPUs."""
     from astra.search.answer import answer, fewest_gpus
 
-    if objective == "gpus":
+    several = len(wanted.space.question.task.cluster.pools) > 1
+    if objective == "gpus" and not several:
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
-    if len(wanted.space.question.task.cluster.pools) > 1:
-        from astra.search.mixed.answer import answer_mixed
+    if several:
+        from astra.search.mixed.answer import answer_mixed, fewest_mixed
 
+        if objective == "gpus":
+            return fewest_mixed(wanted, request, min_tokens_per_s, progress)
         return answer_mixed(wanted, request, progress)
 
     return answer(wanted, request, progress)
@@ -290,7 +298,7 @@ def _warned(plan: "Priced", text: str) -> "Priced":
 
 
 def _check_goal(
-    objective: str, use_all: bool, min_tokens_per_s: float, several: bool, wish: "Wish_ | None"
+    objective: str, use_all: bool, min_tokens_per_s: float, wish: "Wish_ | None"
 ) -> None:
     """Goals that contradict each other, or that are not known."""
     if objective not in ("time", "gpus", *MONEY):
@@ -306,8 +314,6 @@ def _check_goal(
         if getattr(wish, name, None) is not None and objective not in MONEY:
             option = name.replace("_", "-")
             raise InputError(f"--{option} is a goal of --objective money; add that.")
-    if objective == "gpus" and several:
-        raise InputError("--objective gpus: the fewest GPUs are searched on one GPU type so far.")
     if objective == "gpus" and use_all:
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
     if min_tokens_per_s and objective != "gpus":

@@ -17,7 +17,7 @@ from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
 from astra.search.step import step_s
-from astra.strategy.plan import Pipeline, Plan, Segment
+from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import Task, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, divisors, parse_set
@@ -29,32 +29,58 @@ MARGIN = 0.05
 MANY = 4096  # plans of one table
 
 
-def random_space(seed: int, tied: bool = False) -> Space:
-    """A small question: two or three types, a few layers, memory that binds or does not."""
+MODELS = ("llama-3-8b", "mistral-7b")
+SEVERAL = ("deepseek-v2-lite", "gpt-oss-20b", "mixtral-8x7b")  # layers of several kinds, experts
+
+
+def random_space(
+    seed: int,
+    tied: bool = False,
+    meshes: bool = False,
+    experts: bool = False,
+    use_all: bool = False,
+    megatron: bool = False,
+) -> Space:
+    """A small question: two or three types, a few layers, memory that binds or does not.
+
+    `meshes`: several dp and micro-batches to choose from, for each type its own. `megatron`: one
+    cut for all stages, nothing recomputed.
+    """
     dice = random.Random(seed)
     types = dice.choice((2, 2, 3))
     layers = dice.choice((4, 5, 6) if types == 2 else (4, 5))
+    layers -= meshes + experts  # fewer, where each type can be cut in more ways
     model = msgspec.structs.replace(
-        find_model(dice.choice(("llama-3-8b", "mistral-7b"))),
+        find_model(dice.choice(SEVERAL if experts else MODELS)),
         layers=layers,
         tied_embeddings=tied,
         parameters=None,
         active_parameters=None,
     )
+    if model.window is not None:
+        window = msgspec.structs.replace(model.window, layers=tuple(range(0, layers, 2)))
+        model = msgspec.structs.replace(model, window=window)
     pools = []
     for name in sorted(dice.sample(TYPES, types)):
         gpu = _changed(find_gpu(name)[0], dice)
         pools.append(Pool(gpu=gpu, count=dice.choice((1, 2, 2, 4))))
     pools.sort(key=lambda pool: pool.gpu.name)
     cluster = Cluster(name="some", pools=tuple(pools))
-    task = Task(model=model, cluster=cluster, runtime="flagscale")
+    runtime: Runtime = "megatron" if megatron else "flagscale"
+    task = Task(model=model, cluster=cluster, runtime=runtime)
     dp, size = dice.choice((1, 1, 2)), dice.choice((1, 2, 4))
     batch = dp * size * dice.choice((1, 3, 8, 24, 24))
     tps = dice.choice(("1", "1,2"))
-    chosen = parse_set(
-        [f"dp={dp}", f"micro_batch={size}", "cp=1", f"tp={tps}", "sharding=optimizer"]
-    )
-    return Space(Question(task, batch, dice.choice((2048, 8192))), chosen)
+    texts = [f"dp={dp}", f"micro_batch={size}", "cp=1", f"tp={tps}", "sharding=optimizer"]
+    if meshes:
+        texts[:2] = ["dp=1,2", f"micro_batch={size},{2 * size}"]
+        batch = 4 * size * dice.choice((1, 3, 6))
+    if experts:
+        texts += [f"ep={dice.choice(('1,2', '1', '2'))}", "etp=1"]
+    if megatron:
+        texts += ["recompute=none"]
+    question = Question(task, batch, dice.choice((2048, 8192)), use_all=use_all)
+    return Space(question, parse_set(texts))
 
 
 def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
@@ -79,25 +105,48 @@ def best_step_s(space: Space, stack: Stack) -> tuple[float, int]:
 
 def every_plan(space: Space) -> Iterator[Plan]:
     """Every way to lay stages along a pipeline, nothing recomputed."""
-    cluster, model = space.question.task.cluster, space.question.task.model
-    (dp,) = space.chosen["dp"]
-    for count in range(1, len(cluster.pools) + 1):
-        for order in permutations(cluster.pools, count):
-            for tps in product(*(_tps(pool, space) for pool in order)):
-                counts = [
-                    [n // (tp * dp) for n in allowed_counts(pool) if n % (tp * dp) == 0]
-                    for pool, tp in zip(order, tps, strict=True)
-                ]
-                for stages in product(*counts):
-                    total = sum(stages)
-                    if 2 <= total <= model.layers:
-                        for layers in _splits(model.layers, total):
-                            yield _plan(space, order, tps, stages, layers)
+    cluster, question = space.question.task.cluster, space.question
+    sizes, dps = space.chosen["micro_batch"], space.chosen["dp"]
+    for samples in {dp * size for dp, size in product(dps, sizes)}:
+        if question.global_batch % samples:
+            continue
+        for count in range(1, len(cluster.pools) + 1):
+            for order in permutations(cluster.pools, count):
+                for cuts in product(*(_cuts(pool, space, samples) for pool in order)):
+                    yield from _of_cuts(space, order, cuts, samples)
 
 
-def _tps(pool: Pool, space: Space) -> list[int]:
+Cut = tuple[int, int, int]  # tp, dp, ep
+
+
+def _of_cuts(
+    space: Space, order: tuple[Pool, ...], cuts: tuple[Cut, ...], samples: int
+) -> Iterator[Plan]:
+    model = space.question.task.model
+    counts = [
+        [n // (tp * dp) for n in allowed_counts(pool) if n % (tp * dp) == 0]
+        for pool, (tp, dp, _) in zip(order, cuts, strict=True)
+    ]
+    for stages in product(*counts):
+        total = sum(stages)
+        whole = all(
+            n * tp * dp == allowed_counts(pool)[-1]
+            for pool, (tp, dp, _), n in zip(order, cuts, stages, strict=True)
+        )
+        everything = whole and len(order) == len(space.question.task.cluster.pools)
+        if 2 <= total <= model.layers and (everything or not space.question.use_all):
+            for layers in _splits(model.layers, total):
+                yield _plan(space, order, cuts, stages, layers, samples)
+
+
+def _cuts(pool: Pool, space: Space, samples: int) -> list[Cut]:
     reach = divisors(max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus))
-    return [tp for tp in space.chosen["tp"] if tp in reach]
+    found = []
+    for tp, dp, ep in product(space.chosen["tp"], space.chosen["dp"], space.chosen.get("ep", (1,))):
+        fed = samples % dp == 0 and samples // dp in space.chosen["micro_batch"]
+        if tp in reach and fed and tp * dp % ep == 0:
+            found.append((tp, dp, ep))
+    return found
 
 
 def _splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
@@ -113,35 +162,44 @@ def _splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
 def _plan(
     space: Space,
     order: tuple[Pool, ...],
-    tps: tuple[int, ...],
+    cuts: tuple[Cut, ...],
     stages: tuple[int, ...],
     layers: tuple[int, ...],
+    samples: int,
 ) -> Plan:
     question = space.question
-    (dp,), (size,) = space.chosen["dp"], space.chosen["micro_batch"]
     segments, at = [], 0
-    for pool, tp, count in zip(order, tps, stages, strict=True):
+    for pool, (tp, dp, ep), count in zip(order, cuts, stages, strict=True):
         own = layers[at : at + count]
-        segments.append(Segment(gpu=pool.gpu.name, stages=count, layers=own, tp=tp))
+        size = samples // dp
+        segments.append(
+            Segment(
+                gpu=pool.gpu.name, stages=count, layers=own, tp=tp, dp=dp, ep=ep, micro_batch=size
+            )
+        )
         at += count
+    dp, most = cuts[0][1], max(dp for _, dp, _ in cuts)
     pipeline = Pipeline(
-        replicas=dp, micro_batches=question.global_batch // (dp * size), segments=tuple(segments)
+        replicas=dp, micro_batches=question.global_batch // samples, segments=tuple(segments)
     )
-    near = [pool.gpu.link.domain_gpus for pool in order]
-    hides = all(1 < tp <= reach for tp, reach in zip(tps, near, strict=True))
+    hides = all(
+        1 < tp <= pool.gpu.link.domain_gpus for pool, (tp, _, _) in zip(order, cuts, strict=True)
+    )
     return Plan(
         model=question.task.model,
         cluster=question.task.cluster,
-        runtime="flagscale",
+        runtime=question.task.runtime,
         pipelines=(pipeline,),
-        micro_batch=size,
+        micro_batch=samples // dp,
+        ep=cuts[0][2],
         global_batch=question.global_batch,
         seq_len=question.seq_len,
         shard_group=dp,
-        sequence_parallel=max(tps) > 1,
-        overlap_grad_reduce=dp > 1,
-        overlap_param_gather=dp > 1,
+        sequence_parallel=max(tp for tp, _, _ in cuts) > 1,
+        overlap_grad_reduce=most > 1,
+        overlap_param_gather=most > 1,
         overlap_tp=hides,
+        dispatcher="alltoall" if question.task.model.moe else None,
     )
 
 
@@ -152,6 +210,8 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     overfull = _overfull(plans, stack)
     fitting = [plan for plan, full in zip(plans, overfull, strict=True) if not full.any()]
     best = _least(fitting, stack)
+    if plans[0].runtime == "megatron":
+        return best
     for plan, full in zip(plans, overfull, strict=True):
         if full.any():
             best = min(best, _least(list(_recomputed(plan, full)), stack))
@@ -169,7 +229,7 @@ def _overfull(plans: list[Plan], stack: Stack) -> np.ndarray:
 
 
 def _task(plan: Plan) -> Task:
-    return Task(model=plan.model, cluster=plan.cluster, runtime="flagscale", stack=plan.stack)
+    return Task(model=plan.model, cluster=plan.cluster, runtime=plan.runtime, stack=plan.stack)
 
 
 def _recomputed(plan: Plan, full: np.ndarray) -> Iterator[Plan]:
@@ -202,7 +262,7 @@ def _least(plans: list[Plan], stack: Stack) -> float:
     for start in range(0, len(plans), MANY):
         table = plans_of(plans[start : start + MANY])
         task = _task(plans[0])
-        table = table.take(judge(table, task, rules_for("flagscale")).allowed)
+        table = table.take(judge(table, task, rules_for(task.runtime)).allowed)
         if not len(table):
             continue
         view = view_of(table, task, every_stage=True)

@@ -10,12 +10,14 @@ from tests.search.mixed_brute import MARGIN, best_step_s, random_space
 
 import astra
 from astra.errors import InputError
-from astra.hardware.cluster import Cluster
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
-from astra.search.mixed.cells import cells_of, legal_kinds
+from astra.search.mixed.cells import Kind, cells_of, legal_kinds
+from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
+from astra.search.mixed.pricing import Pricer, stage_tables
 from astra.search.mixed.solve import MixedFinder
-from astra.search.mixed.tables import FIRST, INSIDE, LAST, stage_tables
-from astra.strategy.plans import plan_at
+from astra.strategy.plans import Plans, plan_at
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
@@ -34,14 +36,15 @@ def searched(space: Space) -> MixedFinder:
     return finder
 
 
-def check_against_brute_force(seeds: range, tied: bool = False) -> int:
+def check_against_brute_force(seeds: range, **options: bool) -> int:
     """Raises where they differ; how many winners mix types."""
     stack, mixed = find_stack("megatron"), 0
     for seed in seeds:
-        space = random_space(seed, tied)
+        space = random_space(seed, **options)
         only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
-        finder = MixedFinder(space, RULES, stack, MARGIN, np.inf)
-        best = finder.run(RULES, only)
+        rules = rules_for(space.question.task.runtime)
+        finder = MixedFinder(space, rules, stack, MARGIN, np.inf)
+        best = finder.run(rules, only)
         wanted, _ = best_step_s(space, stack)
         got = best[0].step_s if best else np.inf
         assert got == pytest.approx(wanted, rel=1e-9) or (got == wanted), seed
@@ -67,6 +70,44 @@ def test_the_best_step_is_that_of_brute_force(start: int) -> None:
 @pytest.mark.slow
 def test_tied_ends_get_one_tp() -> None:
     check_against_brute_force(range(200, 212), tied=True)
+    check_against_brute_force(range(212, 218), tied=True, meshes=True)
+
+
+def test_layers_of_several_kinds_are_placed_as_by_brute_force() -> None:
+    assert check_against_brute_force(range(400, 404), experts=True) >= 1
+
+
+def test_types_with_a_dp_of_their_own_are_as_good_as_brute_force() -> None:
+    assert check_against_brute_force(range(500, 504), meshes=True) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(404, 444, 20))
+def test_layers_of_several_kinds_on_many_pools(start: int) -> None:
+    assert check_against_brute_force(range(start, start + 20), experts=True) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(504, 564, 20))
+def test_own_dp_on_many_pools(start: int) -> None:
+    assert check_against_brute_force(range(start, start + 20), meshes=True) >= 4
+
+
+@pytest.mark.slow
+def test_all_gpus_are_used_as_by_brute_force() -> None:
+    check_against_brute_force(range(700, 720), use_all=True)
+    check_against_brute_force(range(720, 728), use_all=True, meshes=True)
+
+
+@pytest.mark.slow
+def test_one_cut_for_megatron_is_as_good_as_brute_force() -> None:
+    assert check_against_brute_force(range(800, 820), megatron=True) >= 4
+    check_against_brute_force(range(820, 830), megatron=True, meshes=True)
+
+
+@pytest.mark.slow
+def test_own_dp_and_experts_together() -> None:
+    assert check_against_brute_force(range(600, 612), meshes=True, experts=True) >= 2
 
 
 def smaller(space: Space, cluster: Cluster) -> Space:
@@ -94,42 +135,51 @@ def least_s(space: Space) -> float:
     return min((found.step_s for found in searched(space).found.values()), default=np.inf)
 
 
+def kind_at(kinds: list[Kind], plans: Plans, stage: int) -> int:
+    """Which kind a stage of the plan is of."""
+    names = ("gpu", "tp", "dp", "segment_ep", "segment_etp")
+    cut = tuple(int(getattr(plans, name)[0, stage, 0]) for name in names)
+    count = int(((plans.gpu[0, :, 0] == cut[0]) * plans.stages[0, :, 0]).sum())
+    (found,) = [
+        at
+        for at, each in enumerate(kinds)
+        if (each.pool, each.tp, each.dp, each.ep, each.etp) == cut and count in each.stages
+    ]
+    return found
+
+
 @pytest.mark.parametrize("seed", (2, 5, 9))
 def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(seed: int) -> None:
     """Every stage of every plan found: its passes, its link and what it recomputes."""
     space, stack = random_space(seed), find_stack("megatron")
     kinds = dict(legal_kinds(space, cells_of(space), RULES))
     task, checked = space.question.task, 0
+    loads = loads_of(task.model)
+    pricer = Pricer(space, stack, MARGIN, LayerBook(), loads, loads.weights(None))
     for cell, found in searched(space).found.items():
         most = np.full(len(kinds[cell]), task.model.layers - 1)
-        (tables,) = stage_tables(space, stack, MARGIN, LayerBook(), [(cell, kinds[cell], most)])
+        (tables,) = stage_tables(pricer, [(cell, kinds[cell], most)])
         view = view_of(found.plans, task, every_stage=True)
         times = stage_times(view, stack)
         plans, depth = found.plans, int(found.plans.pp[0, 0])
-        for stage in range(depth):
-            pool, tp, size = (
-                int(column[0, stage, 0]) for column in (plans.gpu, plans.tp, plans.layers)
-            )
-            count = int((plans.gpu[0, :depth, 0] == pool).sum())
-            (kind,) = [
-                at
-                for at, each in enumerate(kinds[cell])
-                if (each.pool, each.tp) == (pool, tp) and count in each.stages
-            ]
+        held = np.cumsum(plans.layers[0, :depth, 0])
+        at_kind = [kind_at(kinds[cell], plans, stage) for stage in range(depth)]
+        for stage, kind in enumerate(at_kind):
+            load = loads.at[held[stage], plans.layers[0, stage, 0]]
             place = FIRST if stage == 0 else LAST if stage == depth - 1 else INSIDE
             chosen = tables.at(place, min(cell.micro_batches, depth - stage))
-            assert chosen.mode[kind, size] == plans.recompute[0, stage, 0]
+            assert chosen.mode[kind, load] == plans.recompute[0, stage, 0]
             at = (0, stage, 0)
-            assert chosen.forward_s[kind, size] == pytest.approx(times.whole_forward_s[at])
-            assert chosen.backward_s[kind, size] == pytest.approx(times.whole_backward_s[at])
+            assert chosen.forward_s[kind, load] == pytest.approx(times.whole_forward_s[at])
+            assert chosen.backward_s[kind, load] == pytest.approx(times.whole_backward_s[at])
             if place != LAST:
-                link = tables.link_s[kind, int(plans.gpu[0, stage + 1, 0])]
+                link = tables.link_s[kind, at_kind[stage + 1]]
                 assert link == pytest.approx(times.part("link_s")[at])
             if place == FIRST:
                 after = times.after_s()[at] - times.tied_s()[at]
-                waited = tables.wait_s[place, kind, size] * np.log2(plans.gpus[0])
+                waited = tables.wait_s[place, kind, load] * np.log2(plans.gpus[0])
                 assert 0 < waited < after
-                assert tables.after_s[place, kind, size] + waited <= after * (1 + 1e-9)
+                assert tables.after_s[place, kind, load] + waited <= after * (1 + 1e-9)
             checked += 1
     assert checked
 
@@ -174,7 +224,9 @@ def test_a_type_without_the_precision_is_left_out_and_says_what_it_lacks() -> No
 def test_a_type_that_cannot_hold_a_layer_is_left_out_with_a_note() -> None:
     answer = astra.plan("llama-3.1-405b", gpus="h100:512,t4:1", global_batch=512, seq_len=4096)
     assert answer.mixed is not None and answer.best is not None
-    assert any("T4" in note and "left out" in note for note in answer.mixed.left_out)
+    assert answer.mixed.left_out == (
+        "T4 is left out: it has no bf16 units; --precision fp16 would use it",
+    )
     assert set(answer.best.gpus) == {"H100-80GB-SXM"}
 
 
@@ -190,6 +242,62 @@ def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
     assert "no mixed plan fits" in answer.nothing_fits.binding
 
 
-def test_models_with_layers_of_several_kinds_are_refused_in_words() -> None:
-    with pytest.raises(InputError, match="layers of several kinds"):
-        astra.plan("deepseek-v3", gpus="h100:256,h200:256", **SMALL)
+def test_the_answer_for_megatron_has_one_cut_and_is_no_faster() -> None:
+    pools = "h100:8,a100-80g:16"
+    one = astra.plan("llama-3-8b", gpus=pools, runtime="megatron", **SMALL)
+    free = astra.plan("llama-3-8b", gpus=pools, **SMALL)
+    assert one.best is not None and free.best is not None
+    (pipeline,) = one.best.plan.pipelines
+    assert len({(s.tp, s.dp, s.micro_batch, s.recompute) for s in pipeline.segments}) == 1
+    assert one.best.plan.runtime == "megatron" and not broken_rules(one.best.plan)
+    assert free.best.step_s <= one.best.step_s * (1 + 1e-12)
+
+
+def test_the_fewest_gpus_of_all_types_reach_a_throughput() -> None:
+    pools = "h100:8,a100-80g:8"
+    found = astra.plan("llama-3-8b", gpus=pools, objective="gpus", min_tokens_per_s=60_000, **SMALL)
+    assert found.best is not None and found.best.tokens_per_s >= 60_000
+    total = sum(found.best.gpus.values())
+    less = astra.plan("llama-3-8b", gpus=pools, max_gpus=total - 1, **SMALL)
+    assert less.best is not None and less.best.tokens_per_s < 60_000
+
+
+def test_a_type_under_two_names_is_its_sum() -> None:
+    gpu = find_gpu("h100")[0]
+    twin = msgspec.structs.replace(gpu, name="mine", aliases=())
+    pools = (Pool(gpu=gpu, count=8), Pool(gpu=twin, count=8))
+    twins = astra.plan("llama-3-8b", cluster=Cluster(name="some", pools=pools), **SMALL)
+    whole = astra.plan("llama-3-8b", gpus="h100:16", **SMALL)
+    assert twins.best is not None and whole.best is not None
+    assert twins.best.step_s == whole.best.step_s
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("h100:8,h100:8", "given twice"),
+        ("h100:8,a100-80g:0", "no GPUs at all"),
+    ],
+)
+def test_bad_pools_are_told_in_words(gpus: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        astra.plan("llama-3-8b", gpus=gpus, **SMALL)
+
+
+def test_runtimes_and_settings_that_are_not_searched_are_told() -> None:
+    with pytest.raises(InputError, match="flagscale and megatron"):
+        astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", runtime="fsdp", **SMALL)
+    with pytest.raises(InputError, match="vpp"):
+        astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", settings=["vpp=2"], **SMALL)
+    with pytest.raises(InputError, match="mesh_dp"):
+        astra.plan("llama-3-8b", gpus="h100:8", settings=["mesh_dp=false"], **SMALL)
+
+
+def test_one_dp_for_all_is_no_faster_than_one_for_each() -> None:
+    pools = "h100:16,a100-80g:16"
+    one = astra.plan("llama-3-8b", gpus=pools, settings=["mesh_dp=false"], **SMALL)
+    own = astra.plan("llama-3-8b", gpus=pools, **SMALL)
+    assert one.best is not None and own.best is not None
+    assert own.best.step_s <= one.best.step_s * (1 + 1e-12)
+    (pipeline,) = one.best.plan.pipelines
+    assert len({segment.dp for segment in pipeline.segments}) == 1

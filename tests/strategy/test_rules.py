@@ -239,6 +239,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("first-mesh-feeds-all", {"second": {"dp": 3}}, MIXED),
     ("tied-ends-share-tp", {"second": {"tp": 2}}, {**MIXED, "tied_embeddings": True}),
     ("tied-ends-share-tp", {"second": {"tp": 2}}, {**MIXED, "mtp_layers": 1}),
+    ("tied-ends-divide-dp", {"second": {"dp": 3}}, {**MIXED, "tied_embeddings": True}),
     ("tp-overlap-on-every-mesh", {"second": {"tp": 1}, "overlap_tp": True}, MIXED),
     ("stages-recompute-whole-layers", {"second": {"recompute": "selective"}}, MIXED),
 ]

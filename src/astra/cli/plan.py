@@ -71,6 +71,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     space.add_argument("--rules", metavar="FILE", help="rules of your own; `astra rules --help`")
     space.add_argument("--max-gpus", metavar="N", help="use no more than this")
+    space.add_argument(
+        "--exact", action="store_true", help="several GPU types: go on until the best is proven"
+    )
     space.add_argument("--use-all", action="store_true", help="use no fewer GPUs than given")
     parser.add_argument(
         "--objective",
@@ -173,6 +176,7 @@ def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
             options.min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15
         ),
         fold=not options.all,
+        exact=options.exact,
         pipeline_model=pipeline_model_of(options),
         progress=_progress() if sys.stderr.isatty() and not options.json else None,
         **money_of(options),

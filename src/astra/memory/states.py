@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.strategy.plans import Floats, Plans, Task, dtype_bytes
+from astra.strategy.plans import Floats, Plans, Task, dtype_bytes, shard_share
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 
@@ -38,11 +38,11 @@ def states(view: View, stack: Stack) -> States:
         parameters  weights too / G (what is gathered for a layer is a buffer)
     """
     plans, stages, task, held = view.plans, view.stages, view.task, view.held
-    dense_group = np.maximum(plans.shard_group, 1).astype(np.float64)
-    copies = np.maximum(plans.dp[0, 0] * plans.cp, 1)
+    share = shard_share(plans)
+    dense_group = np.maximum(stages.of(plans.dp) * plans.cp * share, 1.0)
     expert_copies = stages.of(plans.tp) * plans.cp * stages.of(plans.dp)
     expert_copies = expert_copies / (stages.of(plans.segment_ep) * stages.of(plans.segment_etp))
-    expert_group = np.maximum(expert_copies * dense_group / copies, 1.0)
+    expert_group = np.maximum(expert_copies * share, 1.0)
     level = plans.sharding
 
     def sharded(amount: Floats, group: Floats, from_level: int) -> Floats:

@@ -185,6 +185,7 @@ class Wanted:
     top: int = 10
     margin: float = MARGIN
     fold: bool = True  # near-identical plans as one
+    exact: bool = False  # over several GPU types: go on until the best plan is proven
 
 
 def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None = None) -> Answer:
@@ -243,10 +244,10 @@ def fewest_gpus(
         reached = best.plans is not None and tokens / best.step_s[0] >= tokens_per_s
         low, high = (low, middle) if reached else (middle + 1, high)
     found = answer(replace(wanted, space=_with_gpus(wanted.space, counts[low])), request, progress)
-    return _reaching(found, tokens_per_s, cap)
+    return reaching(found, tokens_per_s, cap)
 
 
-def _reaching(found: Answer, tokens_per_s: float, cap: int) -> Answer:
+def reaching(found: Answer, tokens_per_s: float, cap: int) -> Answer:
     """Without the plans that stay below; all of them, with a word, where none reaches it."""
     enough = tuple(plan for plan in found.plans if plan.tokens_per_s >= tokens_per_s)
     if enough or not found.plans:

@@ -370,7 +370,8 @@ def _data(detail: Detail) -> list[Exchange]:
         groups.append((experts, float(detail.view.held.experts[at])))
     found: list[Exchange] = []
     for group, parameters in groups:
-        shards = max(int(group.ranks * plan.shard_group / max(copies, 1)), 1)
+        first = plan.pipelines[0].replicas * plan.cp  # whose copies `shard_group` counts
+        shards = max(int(group.ranks * plan.shard_group / max(first, 1)), 1)
         found += _synchronised(detail, group, shards, parameters)
     return found
 

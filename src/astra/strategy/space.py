@@ -137,6 +137,12 @@ DIMENSIONS = (
     Dimension("overlap_tp", "follows", "on with tp > 1 inside a link domain: only hides time"),
     Dimension("microbatch_group", "follows", "pp: a larger group only adds activations in flight"),
     Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
+    Dimension(
+        "mesh_dp",
+        "searched",
+        "over several GPU types, each has a dp, micro-batch and ep of its own; false: one for all",
+        lambda _: (True,),
+    ),
     Dimension("rank_order", "asked", "tp-cp-ep-dp-pp, the runtime's default"),
     Dimension("offload_activations", "asked", "none: worth it only with modules chosen by hand"),
     Dimension("cuda_graph", "asked", "none: needs static shapes in the training script"),
@@ -208,7 +214,7 @@ def _value(name: str, text: str, where: str) -> Any:
         if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) > 0):
             raise InputError(f"{where} = {shorten(text)}: not a whole number of 1 or more.")
         return int(text)
-    if name in FLAGS:
+    if name in (*FLAGS, "mesh_dp"):
         words = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
         if text.lower() not in words:
             raise InputError(f"{where} = {shorten(text)}: use true or false.")

@@ -1,8 +1,10 @@
 """What a stage takes however much of it is recomputed or offloaded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
@@ -133,7 +135,8 @@ def _offload_s(view: View) -> Floats:
 
 
 def _links(view: View, stack: Stack) -> Floats:
-    """Activations to the next stage. Between two GPU types they cross the slower of two NICs.
+    """Activations to the next stage. Between two GPU types they cross the slower of two NICs,
+    and where the stages are cut differently the GPU with the larger part sets the pace.
 
     The link of a run of several stages is the one inside it. Stacks that send shares of what
     every rank holds whole gather them on arrival, inside the tensor-parallel group.
@@ -145,11 +148,14 @@ def _links(view: View, stack: Stack) -> Floats:
     element = np.where(is_word(plans, "precision", "fp32"), 4.0, 2.0)
     tokens = stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp
     payload = tokens * task.model.hidden * element / shared
+    own = payload
+    if not stages.alike:
+        payload = np.where(stages.count == 1, np.maximum(payload, _next(view, payload)), payload)
     stage_gpus = tp * plans.cp * stages.of(plans.dp)
     found = np.zeros(stages.count.shape)
     together = np.maximum(stages.of(view.domain), stages.of(view.node))
     near = ranks_per_domain(2, stage_gpus, together) == 2
-    following = _following(view)
+    following = _next(view, stages.of(plans.gpu))
     for gpu, here in gpus_of(view):
         factor = _sending(stack, gpu)
         found = np.where(here, p2p_s(payload, near, gpu) * factor, found)
@@ -158,7 +164,7 @@ def _links(view: View, stack: Stack) -> Floats:
             if pool.gpu != gpu and leaves.any():
                 found = np.where(leaves, p2p_s(payload, False, gpu, pool.gpu) * factor, found)
     if gathers:
-        whole = np.where(plans.sequence_parallel, 0.0, payload * tp)
+        whole = np.where(plans.sequence_parallel, 0.0, own * tp)
         found = found + _gathered_s(view, whole, tp)
     return np.where(plans.pp[:, np.newaxis] > 1, found, 0.0)
 
@@ -173,13 +179,13 @@ def _gathered_s(view: View, payload: Floats, tp: Ints) -> Floats:
     return found
 
 
-def _following(view: View) -> Ints:
-    """The GPU type of the stage that comes after each run; after the last, that of the first."""
+def _next(view: View, column: NDArray[Any]) -> NDArray[Any]:
+    """What the stage that comes after each run has; after the last, what the first one has."""
     count = view.stages.count
-    gpu = np.broadcast_to(view.stages.of(view.plans.gpu), count.shape)
-    found = np.empty(count.shape, np.int64)
-    after = gpu[:, 0]
+    values = np.broadcast_to(column, count.shape)
+    found = np.empty(count.shape, values.dtype)
+    after = values[:, 0]
     for run in reversed(range(count.shape[1])):
         found[:, run] = after
-        after = np.where(count[:, run] > 0, gpu[:, run], after)
+        after = np.where(count[:, run] > 0, values[:, run], after)
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
-from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
+from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes, shard_share
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
@@ -80,7 +80,7 @@ def _copies(view: View) -> list[_Copies]:
     tp, dp = stages.of(plans.tp), stages.of(plans.dp)
     cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
     dense = dp * plans.cp
-    share = plans.shard_group / np.maximum(dense, 1)
+    share = shard_share(plans)
     shards = _shards(dense, share, plans)
     every = plans.replicas.sum(axis=0)  # of all pipelines
     several = (plans.replicas > 0).sum(axis=0) > 1

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from astra.errors import InputError
-from astra.hardware.cluster import Cluster, Gpu
-from astra.model.kinds import layer_kinds
+from astra.hardware.cluster import Cluster, Pool
 from astra.search.answer import (
     Answer,
     Mixed,
@@ -18,20 +17,22 @@ from astra.search.answer import (
     Search,
     Wanted,
     nothing_fits,
+    reaching,
     rules_of,
 )
 from astra.search.by_stage import stages_of
 from astra.search.find import Best, Finder, Progress
-from astra.search.mixed.cells import cells_of, legal_kinds
+from astra.search.mixed.cells import cells_of, cut_of, legal_kinds
+from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.naive import even_split_s
+from astra.search.mixed.pricing import Pricer, stage_tables
 from astra.search.mixed.solve import MixedFinder
-from astra.search.mixed.tables import INSIDE, stage_tables
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge, rules_for
-from astra.strategy.space import Space
+from astra.strategy.space import Question, Space
 from astra.timing.layer import LayerBook
 
 # Dimensions of a mixed plan that can be narrowed.
@@ -43,6 +44,8 @@ SEARCHED = (
     "cp_comm_type",
     "sharding",
     "ep",
+    "etp",
+    "mesh_dp",
     "recompute",
     "offload_optimizer_fraction",
 )
@@ -60,8 +63,9 @@ def answer_mixed(
     singles = {name: _alone(wanted, name, progress) for name in pools}
     own = [] if space.question.use_all else _plans(singles, wanted)
     limit = min((plan.step_s for plan in own), default=np.inf)
-    finder = MixedFinder(space, rules_of(wanted), wanted.stack, wanted.margin, limit)
-    found = finder.run(rules_for("flagscale")) if len(pools) > 1 else []
+    rules, built_in = rules_of(wanted), rules_for(space.question.task.runtime)
+    finder = MixedFinder(space, rules, wanted.stack, wanted.margin, limit, wanted.exact)
+    found = finder.run(built_in) if len(pools) > 1 else []
     task = wanted.space.question.task
     plans = [_whole(plan_at(each.plans, 0, space.question.task), task.cluster) for each in found]
     priced = sorted([*own, *price_many(plans, wanted.margin)], key=lambda each: each.step_s)
@@ -92,19 +96,43 @@ def answer_mixed(
     )
 
 
+def fewest_mixed(
+    wanted: Wanted, request: dict[str, object], tokens_per_s: float, progress: Progress | None
+) -> Answer:
+    """The best plans on the fewest GPUs of all types that fit, or that reach a throughput.
+
+    More GPUs never take longer, so the least total is found by halving.
+    """
+    best = answer_mixed(wanted, request, progress)
+
+    def used(found: Answer) -> int | None:
+        enough = [plan for plan in found.plans if plan.tokens_per_s >= tokens_per_s]
+        return min((sum(plan.gpus.values()) for plan in enough), default=None)
+
+    high, low = used(best), 0  # the most that is enough, and one that is not
+    while high is not None and high - low > 1:
+        middle = (low + high) // 2
+        found = answer_mixed(_capped(wanted, middle), request, progress)
+        now = used(found)
+        low, high = (low, now) if now is not None else (middle, high)
+    if high is not None:
+        best = answer_mixed(_capped(wanted, high), request, progress)
+    total = sum(pool.count for pool in wanted.space.question.task.cluster.pools)
+    return reaching(best, tokens_per_s, total)
+
+
+def _capped(wanted: Wanted, gpus: int) -> Wanted:
+    cluster = wanted.space.question.task.cluster
+    return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, max_gpus=gpus)))
+
+
 def check_space(space: Space) -> None:
     """What the search over several types does not take, in words."""
     task = space.question.task
-    if task.runtime != "flagscale":
+    if task.runtime not in ("flagscale", "megatron"):
         raise InputError(
             f"--runtime {task.runtime}: over several GPU types plans are searched for flagscale "
-            "so far. Leave --runtime out, or give one type."
-        )
-    if len(layer_kinds(task.model).kinds) > 1:
-        raise InputError(
-            f"{task.model.name} has layers of several kinds: over several GPU types only models "
-            "whose layers are alike are searched so far. Give one type, or price a plan of your "
-            "own with predict."
+            "and megatron. Leave --runtime out, or give one type."
         )
     for name in space.chosen:
         if name not in SEARCHED:
@@ -124,27 +152,35 @@ def mixed_space(space: Space) -> Space:
 def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
     """The space without the types that cannot hold one layer, and what was left out and why."""
     space = mixed_space(wanted.space)
-    cells = cells_of(space)
-    smallest = min((cell.micro_batch for cell in cells), default=1)
-    cells = [cell for cell in cells if cell.micro_batch == smallest]
-    legal = legal_kinds(space, cells, rules_for("flagscale"))
-    allowed = {kind.pool for _, kinds in legal for kind in kinds}
-    space, ruled_out = _without(space, allowed, lambda gpu: _why_ruled_out(gpu, space))
-    legal = legal_kinds(space, cells, rules_for("flagscale"))
-    items = [(cell, kinds, np.ones(len(kinds), np.int64)) for cell, kinds in legal]
-    tables = stage_tables(space, wanted.stack, wanted.margin, LayerBook(), items) if items else []
-    able = {
-        table.kinds[kind].pool
-        for table in tables
-        for kind in np.flatnonzero(np.isfinite(table.at(INSIDE, 1).forward_s[:, 1]))
-    }
-    space, too_small = _without(space, able, lambda _: "cannot hold one layer")
+    rules = rules_for(space.question.task.runtime)
+    cells = [cell for cell in cells_of(space) if not cell.overlap_tp]
+    if "recompute" not in space.chosen and space.question.task.runtime == "flagscale":
+        cells = list(dict.fromkeys(cut_of(cell) for cell in cells))
+    legal = legal_kinds(space, cells, rules)
+    space, ruled_out = _without(space, {kind.pool for _, kinds in legal for kind in kinds}, _why)
+    model = space.question.task.model
+    loads = loads_of(model)
+    pricer = Pricer(space, wanted.stack, wanted.margin, LayerBook(), loads, loads.weights(None))
+    able: set[int] = set()
+    for cell, kinds in legal_kinds(space, cells, rules):
+        some = [kind for kind in kinds if kind.pool not in able]
+        if some:
+            item = (cell, some, np.ones(len(some), np.int64))
+            (table,) = stage_tables(pricer, [item])
+            one = slice(1, loads.upto(1))
+            fits = [np.isfinite(table.at(place, 1).forward_s[:, one]) for place in (FIRST, INSIDE)]
+            able |= {some[row].pool for row in np.flatnonzero((fits[0] | fits[1]).any(axis=1))}
+    space, too_small = _without(space, able, _too_small)
     return space, (*ruled_out, *too_small)
 
 
-def _why_ruled_out(gpu: Gpu, space: Space) -> str:
+def _too_small(pool: Pool, _: Question) -> str:
+    return f"{pool.gpu.usable_bytes / 2**30:.0f} GiB cannot hold one layer"
+
+
+def _why(pool: Pool, question: Question) -> str:
     """What a type lacks that all its plans would need."""
-    precision = space.question.precision
+    precision, gpu = question.precision, pool.gpu
     if getattr(gpu, f"{precision}_flops_per_s") is not None:
         return "the rules allow no plan on it"
     other = "; --precision fp16 would use it" if gpu.fp16_flops_per_s is not None else ""
@@ -152,16 +188,17 @@ def _why_ruled_out(gpu: Gpu, space: Space) -> str:
 
 
 def _without(
-    space: Space, kept: set[int], why: Callable[[Gpu], str]
+    space: Space, kept: set[int], why: Callable[[Pool, Question], str]
 ) -> tuple[Space, tuple[str, ...]]:
     """The space on these pools, and words on the others; all of them where none would be left."""
     cluster = space.question.task.cluster
     if not kept or len(kept) == len(cluster.pools):
         return space, ()
     pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
-    gone = [pool.gpu for row, pool in enumerate(cluster.pools) if row not in kept]
+    gone = [pool for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
-    return _on(space, smaller), tuple(f"{gpu.name} is left out: {why(gpu)}" for gpu in gone)
+    words = (f"{pool.gpu.name} is left out: {why(pool, space.question)}" for pool in gone)
+    return _on(space, smaller), tuple(words)
 
 
 def _on(space: Space, cluster: Cluster) -> Space:

@@ -6,7 +6,8 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.search.bulk import filled_fraction
-from astra.search.mixed.cells import Cell, cells_of, plans_table
+from astra.search.mixed.cells import Cell, cells_of
+from astra.search.mixed.columns import DEGREES, plans_table
 from astra.search.step import step_s
 from astra.strategy.plans import Ints, code
 from astra.strategy.recompute import Recompute
@@ -25,7 +26,8 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     """
     question = space.question
     cells, tps, slots = [], [], []
-    for cell in cells_of(space):
+    alike = Space(question, {**space.chosen, "mesh_dp": (False,)})
+    for cell in cells_of(alike):
         if cell.cp > 1 or cell.sharding != "optimizer" or cell.recompute != Recompute():
             continue
         for tp in (1, 2, 4, 8):
@@ -37,7 +39,7 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
                 slots += [(stages, layers, 0), (stages, layers, 1)]
     if not cells:
         return None
-    table = _table(slots, np.array(tps))
+    table = _table(slots, np.array(tps), cells)
     many = plans_table(question, cells, np.arange(len(cells)), table, np.array(tps) > 1)
     task = question.task
     many = many.take(judge(many, task, rules_for(task.runtime)).allowed)
@@ -53,25 +55,29 @@ def _stages(space: Space, cell: Cell, tp: int) -> tuple[int, ...] | None:
     """Stages of each type where its GPUs divide evenly."""
     found = []
     for pool in space.question.task.cluster.pools:
-        stages, rest = divmod(allowed_counts(pool)[-1], tp * cell.dp * cell.cp)
+        stages, rest = divmod(allowed_counts(pool)[-1], tp * (cell.alike.dp or 1) * cell.cp)
         if rest or not stages:
             return None
         found.append(stages)
     return tuple(found) if sum(found) <= space.question.task.model.layers else None
 
 
-def _table(slots: list[tuple[tuple[int, ...], tuple[int, ...], int]], tps: Ints) -> dict[str, Ints]:
+def _table(
+    slots: list[tuple[tuple[int, ...], tuple[int, ...], int]], tps: Ints, cells: list[Cell]
+) -> dict[str, Ints]:
     """A slot per stage."""
     most = max(len(layers) for _, layers, _ in slots)
     names = ("gpu", "stages", "layers", "recompute", "recompute_layers", "recompute_modules")
     table = {name: np.zeros((most, len(slots)), np.int64) for name in names}
-    table["tp"] = np.ones((most, len(slots)), np.int64)
+    table |= {name: np.ones((most, len(slots)), np.int64) for name in DEGREES}
     for row, (stages, layers, full) in enumerate(slots):
-        here = slice(0, len(layers))
+        here, dp = slice(0, len(layers)), cells[row].alike.dp or 1
         table["gpu"][here, row] = np.repeat(np.arange(len(stages)), stages)
         table["stages"][here, row] = 1
         table["layers"][here, row] = layers
-        table["tp"][here, row] = tps[row]
+        table["tp"][here, row], table["dp"][here, row] = tps[row], dp
+        table["segment_ep"][here, row] = cells[row].alike.ep or 1
+        table["segment_micro_batch"][here, row] = cells[row].samples // dp
         if full:
             table["recompute"][here, row] = code("recompute", "full:uniform")
             table["recompute_layers"][here, row] = 1

@@ -1,32 +1,23 @@
 """The best pipeline over several GPU types, exactly: bound by labels, simulate what can win."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
+from astra.model.kinds import layer_kinds
 from astra.search.bulk import filled_fraction
-from astra.search.mixed.cells import (
-    Cell,
-    Kind,
-    cells_of,
-    layer_seconds,
-    legal_kinds,
-    plans_table,
-    speed_bounds_s,
-)
-from astra.search.mixed.labels import (
-    Cellar,
-    Ends,
-    Labels,
-    Limits,
-    TooManyError,
-    live_states,
-    rounds,
-)
-from astra.search.mixed.tables import FIRST, INSIDE, LAST, Tables, stage_tables
+from astra.search.mixed.cellar import Cellar, Limits
+from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
+from astra.search.mixed.columns import DEGREES, kind_columns, plans_table
+from astra.search.mixed.labels import Round
+from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
+from astra.search.mixed.pricing import Pricer, stage_tables
+from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
+from astra.search.mixed.speed import layer_seconds, speed_bounds_s
+from astra.search.mixed.tables import Tables
 from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
@@ -37,14 +28,21 @@ from astra.timing.stage import stage_base, stage_times
 
 BEAM = 400  # labels a round of the first try
 RISE = 1.15  # of the time that a first plan is looked for under
-SCOUTED = 8  # cells that the first try looks at together
+MOST_TURNS = 24  # limits that a first plan is looked for under
+TIGHT = 4  # of them, before it is asked which cells can hold the model
+SCOUTED = 12  # cells that the first try looks at
 ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
-MOST_BOUNDED = 400_000  # labels of a round with dominance
+MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
+MOST_WORK = 6_000_000  # labels of a round times kinds of stages
+EXACT = 100  # times as many where the proof is asked for
+HALVINGS = 5  # tries to list all pipelines below some bound
+WORTH = 0.99  # of the best step: a lower one is worth another pass
 TOGETHER = 64  # cells whose tables are priced at once
 
-Made = list[tuple[Labels, Ends]]
+Made = list[Round]
+Legal = tuple[Cell, list[Kind]]
 
 
 @dataclass(slots=True)
@@ -74,15 +72,27 @@ class MixedFinder:
     """One search over cells; keeps the best plan of each cell it met."""
 
     def __init__(
-        self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, limit_s: float
+        self,
+        space: Space,
+        rules: Sequence[Rule],
+        stack: Stack,
+        margin: float,
+        limit_s: float,
+        exact: bool = False,
     ) -> None:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
         self.question, self.task = space.question, space.question.task
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
+        self.most_bounded = MOST_BOUNDED * (EXACT if exact else 1)
+        self.most_work = MOST_WORK * (EXACT if exact else 1)
+        self.most_listed = MOST_LISTED * (EXACT if exact else 1)
         self.found: dict[Cell, Found] = {}
-        self.layer_s: dict[Cell, Floats] = {}
+        self.layer_s: dict[Cell, dict[Kind, float]] = {}  # least of any layer
+        self.kept: dict[Cell, Tables] = {}  # of the first try
         model = self.task.model
+        self.loads = loads_of(model)
+        self.weights = self.loads.weights(None)
         self.limits = Limits(
             cluster=self.task.cluster,
             layers=model.layers,
@@ -99,55 +109,104 @@ class MixedFinder:
         self.tally.cells = len(cells)
         if cells:
             seconds = layer_seconds(self.space, cells, self.stack, self.book)
-            self.layer_s = {cell: own for (cell, _), own in zip(cells, seconds, strict=True)}
-            speeds = speed_bounds_s(self.space, cells, seconds)
+            self.layer_s = {
+                cell: dict(zip(kinds, own.whole_s.min(axis=0).tolist(), strict=True))
+                for (cell, kinds), own in zip(cells, seconds, strict=True)
+            }
+            if not self.loads.alike:
+                each = [own.whole_s.mean(axis=1) for own in seconds]
+                self.weights = self.loads.weights(np.mean(each, axis=0))
+            counts = layer_kinds(self.task.model).counts
+            speeds = speed_bounds_s(cells, seconds, counts)
             order = np.argsort(speeds, kind="stable")
             cells, speeds = [cells[row] for row in order], speeds[order]
-            self._first(cells, speeds)
-            self._all(cells, speeds)
+            self._all(*self._first(cells, speeds))
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
-    def _first(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
-        """A time to beat, by beams under a limit that rises until a plan appears."""
-        goal, rise = float(speeds[0]) * RISE, RISE
-        while True:
-            goal = min(goal, self.limit_s)
-            rows = np.flatnonzero(speeds < goal)[: 4 * SCOUTED]
-            for tables in self._tables([cells[row] for row in rows], goal):
-                self._scout(tables, min(goal, self.limit_s))
-            if self.found or goal >= self.limit_s or goal > 1e3 * float(speeds[0]):
-                return
-            goal, rise = goal * rise, rise * RISE
+    @property
+    def pricer(self) -> Pricer:
+        return Pricer(self.space, self.stack, self.margin, self.book, self.loads, self.weights)
 
-    def _tables(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> Iterator[Tables]:
+    def _first(self, cells: list[Legal], speeds: Floats) -> tuple[list[Legal], Floats]:
+        """A time to beat, by beams under a limit that rises until a plan appears.
+
+        Where none does for long, cells that cannot hold the model at all are left out.
+        """
+        goal, rise = float(speeds[0]) * RISE, RISE
+        for turn in range(MOST_TURNS):
+            goal = min(goal, self.limit_s)
+            if turn == TIGHT:
+                rows = self._roomy(cells)
+                cells, speeds = [cells[row] for row in rows], speeds[rows]
+            some = _various(cells, np.flatnonzero(speeds < goal))
+            self.kept = {}
+            for tables in self._tables([cells[row] for row in some], goal):
+                self._scout(tables, min(goal, self.limit_s))
+                self.kept[tables.cell] = tables
+            if self.limit_s > goal:  # they hold no stages for so long a step
+                self.kept = {}
+            if self.found or goal >= self.limit_s or not len(cells):
+                break
+            goal, rise = goal * rise, rise * RISE
+        return cells, speeds
+
+    def _roomy(self, cells: list[Legal]) -> Ints:
+        """Those whose stages, one micro-batch in flight, could hold all layers. (row,)"""
+        found, layers = [], self.loads.layers
+        places = (INSIDE,) if self.loads.alike else (FIRST, INSIDE)  # the ends hold no more
+        for row, (cell, kinds) in enumerate(cells):
+            item = (cell, kinds, np.full(len(kinds), layers - 1))
+            (table,) = stage_tables(self.pricer, [item], places=places)
+            fits = [np.isfinite(table.at(place, 1).forward_s) for place in places]
+            held = np.where(np.any(fits, axis=0), self.loads.sizes[: fits[0].shape[1]], 0)
+            size = held.max(axis=1)
+            size = np.where(size >= layers - 2, layers, size)  # none inside holds more than that
+            holds = np.array([kind.most for kind in kinds]) * size
+            pool = np.array([kind.pool for kind in kinds])
+            total = sum(holds[pool == each].max(initial=0) for each in np.unique(pool))
+            if total >= layers:
+                found.append(row)
+        return np.array(found, np.int64)
+
+    def _tables(self, cells: list[Legal], limit_s: float) -> Iterator[Tables]:
         """Tables for no more layers a stage than the limit allows, of some cells at a time."""
         for start in range(0, len(cells), TOGETHER):
-            some = cells[start : start + TOGETHER]
-            mosts = self._most_layers(some, min(limit_s, self.limit_s))
-            items = [(cell, kinds, most) for (cell, kinds), most in zip(some, mosts, strict=True)]
-            items = [item for item in items if item[2].any()]
+            some: list[Legal] = []
+            most: dict[Cell, Ints] = {}  # cells that differ in recompute are priced together
+            for cell, kinds in cells[start : start + TOGETHER]:
+                if cell in self.kept:
+                    yield self.kept.pop(cell)
+                    continue
+                some.append((cell, kinds))
+                own, cut = self._most_layers(cell, kinds, min(limit_s, self.limit_s)), cut_of(cell)
+                most[cut] = np.maximum(most.get(cut, 0), own)
+            items = []
+            for cell, kinds in some:
+                rows = np.flatnonzero(most[cut_of(cell)])
+                if len(rows):
+                    items.append((cell, [kinds[r] for r in rows], most[cut_of(cell)][rows]))
             if items:
-                yield from stage_tables(self.space, self.stack, self.margin, self.book, items)
+                yield from stage_tables(self.pricer, items)
 
-    def _most_layers(self, cells: list[tuple[Cell, list[Kind]]], limit_s: float) -> list[Ints]:
+    def _most_layers(self, cell: Cell, kinds: list[Kind], limit_s: float) -> Ints:
         """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
-        layers, found = self.task.model.layers, []
-        for cell, _ in cells:
-            most = limit_s / (cell.micro_batches * self.layer_s[cell])
-            found.append(np.minimum(np.floor(most), layers - 1).astype(np.int64))
-        return found
+        seconds = np.array([self.layer_s[cell][kind] for kind in kinds])
+        most = np.floor(limit_s / (cell.micro_batches * seconds))
+        return np.minimum(most, self.loads.layers - 1).astype(np.int64)
 
     def _scout(self, tables: Tables, limit_s: float) -> None:
         made: Made = []
-        for labels, ends in rounds(
-            Cellar(tables, self.limits, limit_s), width=BEAM, most=MOST_BOUNDED
-        ):
-            made.append((labels, ends))
-            self.tally.labels += len(labels)
+        for each in rounds(Cellar(tables, self.limits, limit_s), width=BEAM, most=MOST_BOUNDED):
+            made.append(each)
+            self.tally.labels += len(each.labels)
         self._try_best(tables, made)
 
-    def _all(self, cells: list[tuple[Cell, list[Kind]]], speeds: Floats) -> None:
-        """Every cell, the most promising first, until none can be faster."""
+    def _all(self, cells: list[Legal], speeds: Floats) -> None:
+        """Every cell, the most promising first, until none can be faster.
+
+        Those that are too much at first come again at the end, when a shorter step is known.
+        """
+        again: list[Legal] = []
         for start in range(0, len(cells), TOGETHER):
             some = [
                 cells[row]
@@ -158,75 +217,104 @@ class MixedFinder:
                 break
             self.tally.closed += len(some)
             for tables in self._tables(some, self.limit_s):
-                self._solve(tables)
+                if not self._solve(tables, last=False):
+                    again.append((tables.cell, tables.kinds))
         self.tally.closed = self.tally.cells - self.tally.closed
+        for cell in again:
+            for tables in self._tables([cell], self.limit_s):
+                self._solve(tables, last=True)
 
-    def _solve(self, tables: Tables) -> None:
-        """One cell; with finer tables where it is too much with the coarse ones."""
-        if self._tried(tables) is None:
-            return
-        most = self._most_layers([(tables.cell, tables.kinds)], self.limit_s)[0]
-        if not most.any():
-            return
-        item = (tables.cell, tables.kinds, most)
-        (fine,) = stage_tables(self.space, self.stack, self.margin, self.book, [item], fine=True)
-        open_s = self._tried(fine)
-        if open_s is not None:
-            self._left_open(open_s)
+    def _solve(self, tables: Tables, last: bool) -> bool:
+        """One cell: bounds with dominance, then all that is below the best, simulated.
 
-    def _tried(self, tables: Tables) -> float | None:
-        """Bounds with dominance, then all that is below the best; the least bound if left open."""
+        False where that is too much; the last time it is then told what was left open.
+        """
+        most = min(self.most_bounded, self.most_work // len(tables.kinds))
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []
-            whole: list[Labels] = []
+            traces: list[Trace] = []
+            dropped: list[float] = []
+            told = dropped if last else None
             try:
-                for labels, ends in rounds(cellar, every=whole, most=MOST_BOUNDED):
-                    made.append((labels, ends))
-                    self.tally.labels += len(labels)
-            except TooManyError as stop:
+                for each in rounds(cellar, traces=traces, dropped=told, most=most):
+                    made.append(each)
+                    self.tally.labels += len(each.labels)
+            except TooManyError:
                 self._scout(tables, self.limit_s)
-                return stop.bound_s
-            if not any(len(ends.parent) for _, ends in made):
-                return None
+                return False
+            if dropped:
+                bounds = (each.ends.bound_s.min(initial=np.inf) for each in made)
+                self._try_best(tables, made)
+                self._left_open(float(min(*dropped, *bounds)))
+                return False
+            if not any(len(each.ends.parent) for each in made):
+                return True
             self._try_best(tables, made)
-            if self.limit_s >= before:
+            if self.limit_s > before * WORTH:
                 break
-        return self._list(tables, cellar, made, whole)
+        live = live_states(cellar, made, traces, self.limit_s)
+        if self._listed(tables, live, self.limit_s):
+            return True
+        if last:
+            self._list(tables, cellar, made, traces)
+        return False
 
     def _left_open(self, bound_s: float) -> None:
         self.tally.open_s = min(self.tally.open_s, bound_s)
 
-    def _list(
-        self, tables: Tables, cellar: Cellar, made: Made, whole: list[Labels]
-    ) -> float | None:
-        """Every pipeline of the cell whose bound is below the best, simulated."""
-        live = live_states(cellar, made, whole, self.limit_s)
-        least = min(float(ends.bound_s.min(initial=np.inf)) for _, ends in made)
+    def _list(self, tables: Tables, cellar: Cellar, made: Made, traces: list[Trace]) -> None:
+        """Every pipeline below the best with finer tables; where they are too many, all below a
+        bound that is as high as can be.
+        """
+        most = self._most_layers(tables.cell, tables.kinds, self.limit_s)
+        if not most.any():
+            return
+        item = (tables.cell, tables.kinds, most)
+        (fine,) = stage_tables(self.pricer, [item], fine=True)
+        low = min(float(each.ends.bound_s.min(initial=np.inf)) for each in made)
+        high = goal = self.limit_s
+        for _ in range(HALVINGS):
+            if self._listed(fine, live_states(cellar, made, traces, goal), goal):
+                low = goal
+            else:
+                high = goal
+            if low >= self.limit_s:
+                return
+            goal = min((low + high) / 2, self.limit_s)
+        self._left_open(low)
+
+    def _listed(self, tables: Tables, live: list[Live], limit_s: float) -> bool:
+        """Whether all pipelines with a bound below this could be simulated."""
         every: Made = []
+        cellar = Cellar(tables, self.limits, limit_s)
         try:
-            for labels, ends in rounds(cellar, live=live, most=MOST_LISTED):
-                every.append((labels, ends))
-                self.tally.labels += len(labels)
+            for each in listing(cellar, live, self.most_listed):
+                every.append(each)
+                self.tally.labels += len(each.labels)
         except TooManyError:
-            return least
+            return False
         self._simulate_all(tables, every)
-        return None
+        return True
 
     def _try_best(self, tables: Tables, made: Made) -> None:
         """The most promising pipelines of a pass, for a time to beat."""
-        bounds = np.concatenate([ends.bound_s for _, ends in made] or [np.zeros(0)])
+        bounds = np.concatenate([each.ends.bound_s for each in made] or [np.zeros(0)])
         if not len(bounds):
             return
         limit = np.sort(bounds)[:ENOUGH][-1]
-        some = [(labels, _of(ends, np.flatnonzero(ends.bound_s <= limit))) for labels, ends in made]
+        some = [
+            replace(each, ends=each.ends.take(np.flatnonzero(each.ends.bound_s <= limit)))
+            for each in made
+        ]
         self._simulate_all(tables, some)
 
     def _simulate_all(self, tables: Tables, made: Made) -> None:
         """By bound, until none beats the best."""
-        depth = np.concatenate([np.full(len(ends.parent), at) for at, (_, ends) in enumerate(made)])
-        row = np.concatenate([np.arange(len(ends.parent)) for _, ends in made])
-        bound = np.concatenate([ends.bound_s for _, ends in made])
+        sizes = [len(each.ends.parent) for each in made]
+        depth = np.repeat(np.arange(len(made)), sizes)
+        row = np.concatenate([np.arange(size) for size in sizes])
+        bound = np.concatenate([each.ends.bound_s for each in made])
         self.tally.listed += len(bound)
         order = np.argsort(bound, kind="stable")
         for start in range(0, len(order), BATCH):
@@ -261,33 +349,39 @@ class MixedFinder:
             self.limit_s = min(self.limit_s, float(steps[best]))
 
 
-def _of(ends: Ends, rows: Ints) -> Ends:
-    return Ends(ends.parent[rows], ends.kind[rows], ends.bound_s[rows])
+def _various(cells: list[Legal], rows: Ints) -> list[int]:
+    """The first few of these cells, no two of which differ in recompute, sharding or cp alone."""
+    first: dict[object, int] = {}
+    for row in rows.tolist():
+        cell = cells[row][0]
+        first.setdefault((cell.samples, cell.overlap_tp, cell.alike), row)
+    return list(first.values())[:SCOUTED]
 
 
 def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Ints) -> Plans:
     """Pipelines as a table of plans: `row` of the ends of round `depth`. A slot per stage."""
     most = int(depth.max()) + 2
-    names = ("gpu", "stages", "layers", "tp", "recompute", "recompute_layers")
+    names = ("gpu", "stages", "layers", "recompute", "recompute_layers")
     slots = {name: np.zeros((most, len(row)), np.int64) for name in names}
-    slots["tp"] += 1
+    slots |= {name: np.ones((most, len(row)), np.int64) for name in DEGREES}
     slots["recompute_modules"] = np.full_like(slots["gpu"], tables.cell.recompute.module_bits)
-    kind, size, parent = (np.zeros(len(row), np.int64) for _ in range(3))
+    kind, size, load, parent = (np.zeros(len(row), np.int64) for _ in range(4))
+    above = np.zeros(len(row), np.int64)  # layers of the stages above
     for at in range(most - 2, -2, -1):  # the round whose labels a stage is put on; -1: the last
         starts, goes_on = depth == at, depth > at
         if starts.any():
-            labels, ends = made[at]
+            labels, ends = made[at].labels, made[at].ends
             parent[starts], kind[starts] = ends.parent[row[starts]], ends.kind[row[starts]]
             size[starts] = labels.left[parent[starts]]
         if goes_on.any():
-            labels = made[at + 1][0]
-            kind[goes_on], size[goes_on] = (
-                labels.kind[parent[goes_on]],
-                labels.layers[parent[goes_on]],
-            )
-            parent[goes_on] = labels.parent[parent[goes_on]]
+            labels = made[at + 1].labels
+            here = parent[goes_on]
+            kind[goes_on], size[goes_on] = labels.kind[here], labels.layers[here]
+            parent[goes_on] = labels.parent[here]
         here = np.flatnonzero(depth >= at)
-        _place(slots, tables, here, depth[here] - at, kind[here], size[here], at)
+        load[here] = tables.loads.at[above[here] + size[here], size[here]]
+        _place(slots, tables, here, depth[here] - at, kind[here], size[here], load[here], at)
+        above[here] += size[here]
     slots["recompute_modules"] *= slots["stages"]
     tensor = slots["tp"].max(axis=0) > 1
     which = np.zeros(len(row), np.int64)
@@ -295,13 +389,19 @@ def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Int
 
 
 def _place(
-    slots: dict[str, Ints], tables: Tables, here: Ints, slot: Ints, kind: Ints, size: Ints, at: int
+    slots: dict[str, Ints],
+    tables: Tables,
+    here: Ints,
+    slot: Ints,
+    kind: Ints,
+    size: Ints,
+    load: Ints,
+    at: int,
 ) -> None:
     """Writes one stage of each of these plans: the one that is `at + 2` from the end."""
     flying = min(tables.cell.micro_batches, at + 2)
-    pools = np.array([each.pool for each in tables.kinds])
-    tps = np.array([each.tp for each in tables.kinds])
-    slots["gpu"][slot, here], slots["tp"][slot, here] = pools[kind], tps[kind]
+    for name, column in kind_columns(tables.kinds).items():
+        slots[name][slot, here] = column[kind]
     slots["stages"][slot, here], slots["layers"][slot, here] = 1, size
     inside = tables.at(LAST if at < 0 else INSIDE, flying)
     first = tables.at(FIRST, flying)
@@ -309,5 +409,4 @@ def _place(
         ("recompute", inside.mode, first.mode),
         ("recompute_layers", inside.layers, first.layers),
     ):
-        value = np.where(slot == 0, upper[kind, size], lower[kind, size])
-        slots[name][slot, here] = value
+        slots[name][slot, here] = np.where(slot == 0, upper[kind, load], lower[kind, load])

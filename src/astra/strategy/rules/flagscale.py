@@ -1,6 +1,8 @@
 """What FlagScale accepts: Megatron-LM's rules, with its own cut per mesh (a segment)."""
 
-from astra.strategy.plans import Flags, Plans, Task
+import numpy as np
+
+from astra.strategy.plans import Flags, Ints, Plans, Task
 from astra.strategy.rules import megatron
 from astra.strategy.rules.rule import Rule, constant, every, is_word, some, uniform
 
@@ -25,14 +27,23 @@ def _ends_agree(plans: Plans, task: Task) -> Flags:
 
 
 def _equal_ends(plans: Plans) -> Flags:
-    last = constant(plans, True)
-    first = plans.tp[:, 0]
-    later = constant(plans, False)
-    for slot in range(plans.tp.shape[1] - 1, -1, -1):
-        here = plans.used[0, slot] & ~later
-        last &= ~here | (plans.tp[0, slot] == first[0])
-        later |= plans.used[0, slot]
-    return last
+    return _last(plans, plans.tp) == plans.tp[0, 0]
+
+
+def _ends_divide(plans: Plans, task: Task) -> Flags:
+    """Copies at both ends of tied embeddings: as many, or a whole number of one to each other."""
+    if not task.model.tied_embeddings:
+        return constant(plans, True)
+    first, last = plans.dp[0, 0], _last(plans, plans.dp)
+    return (first % last == 0) | (last % first == 0)
+
+
+def _last(plans: Plans, column: Ints) -> Ints:
+    """What the last stage of the first pipeline has. (plan,)"""
+    slots = np.arange(column.shape[1])[:, np.newaxis]
+    at = np.where(plans.used[0], slots, 0).max(axis=0)
+    found: Ints = column[0, at, np.arange(len(plans))]
+    return found
 
 
 def _first_dp_feeds(plans: Plans, _: Task) -> Flags:
@@ -73,6 +84,15 @@ OWN = (
         reason="FlagScale: tied embeddings and multi-token prediction need equal tp on the first "
         "and the last mesh",
         holds=_ends_agree,
+    ),
+    Rule(
+        name="tied-ends-divide-dp",
+        layer="parser",
+        about="dp model.tied_embeddings",
+        where=MESHES,
+        reason="FlagScale: with tied embeddings the dp of the first and of the last mesh must "
+        "divide one another",
+        holds=_ends_divide,
     ),
     Rule(
         name="tp-overlap-on-every-mesh",

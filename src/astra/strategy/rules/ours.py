@@ -112,9 +112,13 @@ def _reduce_dtype(plans: Plans, _: Task) -> Flags:
 
 
 def _shard_group(plans: Plans, _: Task) -> Flags:
-    """The group divides the ranks that hold copies; without sharding it is one."""
-    copies = plans.dp * plans.cp
-    shares = every((copies % plans.shard_group == 0) | ~plans.used)
+    """The group divides the ranks that hold copies; without sharding it is one.
+
+    Of a mesh with a dp of its own, the same share of its ranks.
+    """
+    first = plans.dp[:, :1] * plans.cp
+    whole = first % plans.shard_group == 0
+    shares = every((whole & (plans.dp * plans.cp * plans.shard_group % first == 0)) | ~plans.used)
     return np.where(is_word(plans, "sharding", "none"), plans.shard_group == 1, shares)
 
 

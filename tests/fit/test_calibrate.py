@@ -23,7 +23,7 @@ RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 BASE = find_stack("megatron")
 HEADER = (
     "row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,tp,pp,micro_batch,"
-    "measured_step_time_s\n"
+    "sequence_parallel,measured_step_time_s\n"
 )
 
 
@@ -93,8 +93,10 @@ def own_runs(path: Path, times: float, rows: int = 4) -> Path:
         step = astra.predict(
             "llama-3-8b", gpus="h100:16", tp=tp, global_batch=batch, seq_len=4096
         ).step_s
+        shared = str(tp > 1).lower()  # as predictions have it; a row that is silent has not
         lines.append(
-            f"run-{row},llama-3-8b,32,4096,4096,{batch},H100-80GB-SXM,16,{tp},1,1,{step * times}\n"
+            f"run-{row},llama-3-8b,32,4096,4096,{batch},H100-80GB-SXM,16,{tp},1,1,{shared},"
+            f"{step * times}\n"
         )
     path.write_text("".join(lines), encoding="utf-8")
     return path

@@ -94,6 +94,6 @@ def _worth(best: Priced, mixed: Mixed) -> list["RenderableType"]:
     lines.append(
         "Proven: no plan of the space is faster."
         if mixed.gap_fraction <= 0
-        else f"Within {mixed.gap_fraction:.2%} of the optimum; --exact goes on until it is proven."
+        else f"Within {mixed.gap_fraction:.2%} of the optimum. --exact goes on until it is proven."
     )
     return lines

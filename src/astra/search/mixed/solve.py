@@ -35,7 +35,7 @@ ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
 MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
-MOST_WORK = 6_000_000  # labels of a round times kinds of stages
+MOST_WORK = 20_000_000  # labels of a round times kinds of stages times types
 EXACT = 100  # times as many where the proof is asked for
 HALVINGS = 5  # tries to list all pipelines below some bound
 WORTH = 0.99  # of the best step: a lower one is worth another pass
@@ -229,7 +229,8 @@ class MixedFinder:
 
         False where that is too much; the last time it is then told what was left open.
         """
-        most = min(self.most_bounded, self.most_work // len(tables.kinds))
+        ways = len(tables.kinds) * len(self.task.cluster.pools)
+        most = min(self.most_bounded, self.most_work // ways)
         while True:
             before = self.limit_s
             cellar, made = Cellar(tables, self.limits, self.limit_s), []

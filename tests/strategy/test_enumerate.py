@@ -125,7 +125,8 @@ def pipelines(layers: int, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
         yield tuple(layers // pp + (stage < layers % pp) for stage in range(pp)), 1, None
         return
     for split in compositions(layers, pp):
-        if is_tried(split, layers):
+        falling = list(split) == sorted(split, reverse=True) and split[0] - split[-1] <= 1
+        if is_tried(split, layers) if virtual else falling:  # DeepSpeed has one split of its own
             most = max(split) if pp > 1 else 1
             for vpp in range(1, most + 1):
                 if all(held % vpp == 0 for held in split):

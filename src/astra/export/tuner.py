@@ -27,18 +27,15 @@ def _recompute(plan: Plan) -> Recompute:
     return Recompute.parse(plan.pipelines[0].segments[0].recompute)
 
 
-def _method(plan: Plan) -> str | None:
+def _method(plan: Plan) -> str:
+    """Asked for even where nothing is recomputed, and then without a meaning."""
     mode = _recompute(plan).mode
-    return mode.removeprefix("full:") if mode.startswith("full") else None
+    return mode.removeprefix("full:") if mode.startswith("full") else "uniform"
 
 
-def _granularity(plan: Plan) -> str | None:
-    mode = _recompute(plan).mode
-    return None if mode == "none" else mode.partition(":")[0]
-
-
-def _virtual(plan: Plan) -> int | None:
-    return plan.model.layers // (plan.pp * plan.vpp) if plan.vpp > 1 else None
+def _virtual(plan: Plan) -> int:
+    """Layers of a virtual stage; 0: none are virtual."""
+    return plan.model.layers // (plan.pp * plan.vpp) if plan.vpp > 1 else 0
 
 
 DIMENSIONS: dict[str, Callable[[Plan], Any]] = {
@@ -50,8 +47,8 @@ DIMENSIONS: dict[str, Callable[[Plan], Any]] = {
     "num_layers_per_virtual_pipeline_stage": _virtual,
     "use_recompute": lambda plan: _recompute(plan).mode != "none",
     "recompute_method": _method,
-    "recompute_granularity": _granularity,
-    "recompute_num_layers": lambda plan: _recompute(plan).layers or None,
+    "recompute_granularity": lambda _: "full",
+    "recompute_num_layers": lambda plan: _recompute(plan).layers or 1,
     "micro_batch_size": lambda plan: plan.micro_batch,
     "context_parallel_size": lambda plan: plan.cp,
     "expert_model_parallel_size": lambda plan: plan.ep,
@@ -59,20 +56,31 @@ DIMENSIONS: dict[str, Callable[[Plan], Any]] = {
 
 
 def is_tunable(plan: Plan) -> bool:
-    """The tuner's space knows even stages only, of one kind, and layers recomputed whole."""
-    even = len(set(plan.pipelines[0].layers)) == 1 and plan.chunk_layers is None
-    return even and not flagscale.is_mixed(plan) and _recompute(plan).mode != "selective"
+    """Whether the tuner's searcher can arrive at this plan.
+
+    It knows even stages of one kind; virtual ones from three stages on, in number a divisor of the
+    micro-batches; experts cut by tp as all else; whole layers to recompute, in uniform groups only
+    of a whole stage.
+    """
+    stages, recompute = plan.pipelines[0].layers, _recompute(plan)
+    even = len(set(stages)) == 1 and plan.chunk_layers is None
+    rounds = plan.pipelines[0].micro_batches % plan.vpp == 0
+    turns = plan.vpp == 1 or (plan.pp > 2 and rounds)
+    experts = plan.model.moe is None or plan.etp == plan.pipelines[0].segments[0].tp
+    whole = {"none": True, "selective": False, "full:block": True}
+    groups = whole.get(recompute.mode, recompute.layers == stages[0])
+    return even and turns and experts and groups and not flagscale.is_mixed(plan)
 
 
 def space(plans: Sequence[Plan]) -> dict[str, list[Any]]:
-    """For each dimension the values that the plans have, in the order of the plans."""
-    found: dict[str, list[Any]] = {}
-    for name, value in DIMENSIONS.items():
-        values = list(dict.fromkeys(value(plan) for plan in plans))
-        kept = [item for item in values if item is not None]
-        if kept:  # a dimension that no plan uses is left out
-            found[name] = kept
-    return found
+    """For each dimension the values that the plans have, in the order of the plans.
+
+    None is left out: what the space does not name is searched in full.
+    """
+    return {
+        name: list(dict.fromkeys(value(plan) for plan in plans))
+        for name, value in DIMENSIONS.items()
+    }
 
 
 def files(plans: Sequence[Plan]) -> dict[str, str]:
@@ -88,6 +96,8 @@ def files(plans: Sequence[Plan]) -> dict[str, str]:
         "space": space(tunable),
         "control": {"max_time_per_task": SECONDS, "train_iters": STEPS, "run_best": False},
     }
-    experiment = {**first["experiment"], "auto_tuner": tuner}
+    ((_, hosts, each),) = flagscale.hosts_of(tunable[0])  # of one kind
+    runner = {**first["experiment"]["runner"], "nnodes": hosts, "nproc_per_node": each}
+    experiment = {**first["experiment"], "runner": runner, "auto_tuner": tuner}
     made = {**first, "experiment": experiment, "action": "auto_tune"}
     return {f"rank-{places[0]:03d}/tune.yaml": HEAD.format(count=len(tunable)) + yaml_text(made)}

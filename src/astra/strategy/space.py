@@ -97,7 +97,8 @@ DIMENSIONS = (
     Dimension(
         "layers",
         "searched",
-        "the even split; uneven first and last stages; what is left over spread over the middle",
+        "the even split; uneven first and last stages; what is left over spread over the middle; "
+        "DeepSpeed's own: even, the first stages first",
     ),
     Dimension(
         "vpp",

@@ -430,7 +430,7 @@ def test_a_mixed_plan_that_no_search_takes_says_so() -> None:
 
 def test_another_busiest_stage_is_named() -> None:
     """A part that only the last stage has must not look like a loss of the other plan's."""
-    plan = plan_of(pp=4, tp=2, layers_per_stage=(9, 9, 8, 6))
+    plan = plan_of(pp=4, tp=2, layers_per_stage=(12, 9, 8, 3))
     other = plan_of(pp=4, tp=2, layers_per_stage=(7, 7, 8, 10))
     loss = explain_plans([plan, other], quick=True).next_plans[0]
     assert loss.other_place and loss.busiest == "stage 3 of 4 on H100-80GB-SXM, the last"

@@ -120,7 +120,7 @@ def plan(
 
     Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
     is worth); the runtime is then flagscale, else megatron. Where that is too much to prove, the
-    answer says by how much it may miss; `exact` goes on instead. `settings` narrow the space
+    answer says by how much it may miss; `exact` goes on far longer. `settings` narrow the space
     (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of your own. Near-identical plans
     are folded unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
     reach `min_tokens_per_s`; `money` and `frontier` for the frontier of hours and dollars over the

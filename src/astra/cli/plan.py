@@ -72,7 +72,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     space.add_argument("--rules", metavar="FILE", help="rules of your own; `astra rules --help`")
     space.add_argument("--max-gpus", metavar="N", help="use no more than this")
     space.add_argument(
-        "--exact", action="store_true", help="several GPU types: go on until the best is proven"
+        "--exact",
+        action="store_true",
+        help="several GPU types: look a hundred times as long for a proof",
     )
     space.add_argument("--use-all", action="store_true", help="use no fewer GPUs than given")
     parser.add_argument(

@@ -119,14 +119,13 @@ def plan(
     """The best plans, proven: no plan of the space has a shorter simulated step.
 
     Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
-    is worth); the runtime is then flagscale, else megatron. Where that is too much to prove, the
-    answer says by how much it may miss; `exact` goes on far longer. `settings` narrow the space
-    (`["tp=4,8", "recompute=none"]`); `rules` is a file of rules of your own. Near-identical plans
-    are folded unless `fold` is off. The objective `gpus` asks for the fewest GPUs that fit, or that
-    reach `min_tokens_per_s`; `money` and `frontier` for the frontier of hours and dollars over the
-    GPUs that can be rented, with the words of `astra plan --help` (`tokens`, `budget`, `deadline`,
-    `price`, ...). `pipeline_model="paper"` adds what the formula of arXiv 2502.13480 says (`paper`
-    of the answer). "Nothing fits" is an answer: `plans` is empty and `nothing_fits` says why.
+    is worth and how far it is proven; `exact` looks longer); the runtime is then flagscale, else
+    megatron. `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of
+    your own. The objective `gpus` asks for the fewest GPUs that fit, or that reach
+    `min_tokens_per_s`; `money` and `frontier` for hours against dollars over GPUs that can be
+    rented, with the words of `astra plan --help` (`tokens`, `budget`, ...).
+    `pipeline_model="paper"` adds what the formula of arXiv 2502.13480 says. "Nothing fits" is an
+    answer: `plans` is empty and `nothing_fits` says why.
     """
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted
@@ -135,21 +134,20 @@ def plan(
 
     shape = _model(model)
     wish = _money(money, objective)
-    paid = wish is not None and objective in MONEY
+    paid = objective in MONEY
     if wish is not None and paid and gpus is None and cluster is None:
         gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
     machines, notes = _cluster(gpus, cluster)
-    several = len(machines.pools) > 1 and not paid
     _check_goal(objective, use_all, min_tokens_per_s, wish)
-    notes = (*notes, *_too_long(shape, seq_len))
-    chosen: Runtime = runtime or ("flagscale" if several else "megatron")
+    alone = paid or len(machines.pools) == 1
+    chosen: Runtime = runtime or ("megatron" if alone else "flagscale")
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(chosen, "megatron"))
     task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
     mtp = shape.mtp_layers if chosen == "megatron" else 0
-    question = Question(task, global_batch, seq_len, mtp, precision, use_all)
+    asked = Question(task, global_batch, seq_len, mtp, precision, use_all)
     wanted = Wanted(
-        space=Space(question, parse_set(settings)),
+        space=Space(asked, parse_set(settings)),
         stack=software,
         own_rules=_own_rules(rules, task),
         top=top,
@@ -157,16 +155,19 @@ def plan(
         fold=fold,
         exact=exact,
     )
-    if len(machines.pools) == 1 and "mesh_dp" in wanted.space.chosen:
-        raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
-    said = {"set": list(settings), "rules": rules and str(rules), "objective": objective}
-    request = _request(wanted) | said | {"notes": list(notes)}
+    told = [*notes, *_too_long(shape, seq_len)]
+    request = _request(wanted) | _said(settings, rules, objective) | {"notes": told}
     _check_model(pipeline_model)
     if wish is not None and paid:
         return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     found = msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
     return found if pipeline_model == "simulated" else _with_paper(found)
+
+
+def _said(settings: Sequence[str], rules: "str | Path | None", objective: str) -> dict[str, object]:
+    """What narrows a question, as a result keeps it."""
+    return {"set": list(settings), "rules": rules and str(rules), "objective": objective}
 
 
 def _bought(
@@ -193,16 +194,16 @@ def _answered(
     """The fastest plans, or those on the fewest GPUs."""
     from astra.search.answer import answer, fewest_gpus
 
-    several = len(wanted.space.question.task.cluster.pools) > 1
-    if objective == "gpus" and not several:
-        return fewest_gpus(wanted, request, min_tokens_per_s, progress)
-    if several:
+    if len(wanted.space.question.task.cluster.pools) > 1:
         from astra.search.mixed.answer import answer_mixed, fewest_mixed
 
         if objective == "gpus":
             return fewest_mixed(wanted, request, min_tokens_per_s, progress)
         return answer_mixed(wanted, request, progress)
-
+    if "mesh_dp" in wanted.space.chosen:
+        raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
+    if objective == "gpus":
+        return fewest_gpus(wanted, request, min_tokens_per_s, progress)
     return answer(wanted, request, progress)
 
 

@@ -60,7 +60,7 @@ $(VERIFY)/.ready: pyproject.toml Makefile
 	@touch $@
 
 verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the frameworks themselves
-	ASTRA_VERIFY=1 PYTHONPATH=$(VERIFY)/megatron:$(VERIFY)/flagscale $(VERIFY)/venv/bin/python -m pytest tests/verify
+	ASTRA_VERIFY=1 PYTHONPATH=$(CURDIR)/$(VERIFY)/megatron:$(CURDIR)/$(VERIFY)/flagscale $(VERIFY)/venv/bin/python -m pytest -n 2 --dist loadfile tests/verify
 
 bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py

@@ -139,8 +139,7 @@ def plan(
         gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
     machines, notes = _cluster(gpus, cluster)
     _check_goal(objective, use_all, min_tokens_per_s, wish)
-    alone = paid or len(machines.pools) == 1
-    chosen: Runtime = runtime or ("megatron" if alone else "flagscale")
+    chosen: Runtime = runtime or ("megatron" if paid or len(machines.pools) == 1 else "flagscale")
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(chosen, "megatron"))
     task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)

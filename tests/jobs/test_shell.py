@@ -26,6 +26,7 @@ def words_of(text: str) -> list[str]:
         ("run --a \\\n  --b 2 \\\n  --c", ["run", "--a", "--b", "2", "--c"]),
         ("run 'single $A' \"double ${A}\"", ["run", "single $A", "double ${A}"]),
         ("export A=1\ndeclare -r B=2\nrun $A$B", ["run", "12"]),
+        ('export "A=4" B=2\nrun $A$B', ["run", "42"]),
         ("run --a 1 > log.txt 2>&1", ["run", "--a", "1"]),
         ("run --a 1 2>&1 | tee log", ["tee", "log"]),
         ("A=1\r\nrun $A\r\n", ["run", "1"]),

@@ -107,8 +107,8 @@ class _Reader:
                     self.depth += (new[0] in OPENS) - (new[0] in CLOSES)
                 elif first and new and new[0] in SETS:
                     self._skip_options()
-                elif first and len(new) == 1 and ASSIGNMENT.match(new[0]):
-                    pass  # `export "A=1"`: rare, and its value is only text
+                elif first and len(new) == 1 and (match := ASSIGNMENT.match(new[0])):
+                    self._set(match[1], new[0][match.end() :], bool(match[2]))  # export "A=1"
                 elif not (
                     new and new[0].isdigit() and self.text[self.at : self.at + 1] in ("<", ">")
                 ):
@@ -156,6 +156,9 @@ class _Reader:
         else:
             # Not split: a value is one word, whatever it holds.
             value = " ".join(self._word(split=False))
+        self._set(name, value, more)
+
+    def _set(self, name: str, value: Value, more: bool) -> None:
         before = self.found.variables.get(name)
         if more and before is not None:
             both = (before, value)

@@ -12,7 +12,7 @@ from tests.search.test_market import asked
 
 from astra.cli.main import run
 from astra.errors import InputError
-from astra.report.frontier_plot import plot
+from astra.report.frontier_plot import _box, _covers, _label, plot
 from astra.report.frontier_text import drawn
 from astra.report.money import money_page
 from astra.report.raster import STROKES
@@ -139,3 +139,12 @@ def test_impossible_goals_are_told_first(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.startswith("No plan is done in 0.1 h: the fastest takes")
     run([*COMMAND, "--deadline", "0.1", "--budget", "5"])
     assert "Nor is any done in 0.1 h" in " ".join(capsys.readouterr().out.split())
+
+
+def test_words_beside_crowded_plans_cover_no_others() -> None:
+    places = [(400.0, 300.0 + 3 * row) for row in range(6)]
+    boxes: list[tuple[float, float, float, float]] = []
+    for row, place in enumerate(places):
+        box = _box(_label(f"{row}: 256 H100-80GB-SXM (fastest)", place, boxes))
+        assert not any(_covers(box, other) for other in boxes)
+        boxes.append(box)

@@ -17,6 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58
 INK, PALE = "#222222", "#bbbbbb"
 FONT = "font-family='Helvetica,Arial,sans-serif'"
 KINDS = ("svg", "png", "html")
+LABEL = 11  # height of the words beside a dot
+PARTS = 60  # of a line between two plans, which words keep off
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Text:
 
 
 Shape = Line | Dot | Text
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def kind_of(path: str) -> str:
@@ -96,15 +99,61 @@ def shapes_of(answer: Answer) -> list[Shape]:
     shapes += [Line(a, b) for a, b in pairwise(places)]
     names = {market.fastest: "fastest", market.cheapest: "cheapest", market.knee: "knee"}
     names[market.chosen] = f"answer, {names.get(market.chosen, '')}".rstrip(", ")
+    labels: list[Text] = [shape for shape in shapes if isinstance(shape, Text)]  # of goals, axes
+    shapes = [shape for shape in shapes if not isinstance(shape, Text)]
+    taken = [_box(label) for label in labels] + _along(places)
     for point, place in zip(points, places, strict=True):
         chosen = point.rank == market.chosen
         shapes.append(Dot(place, 6.0 if chosen else 4.0, chosen))
         gpus = " + ".join(f"{count} {name}" for name, count in point.gpus.items())
         said = f"{point.rank}: {gpus}" + (f" ({names[point.rank]})" if point.rank in names else "")
-        right = place[0] > 0.62 * WIDTH
-        beside, below, anchor = (-8.0, 17.0, "end") if right else (9.0, -7.0, "start")
-        shapes.append(Text((place[0] + beside, place[1] + below), said, 11, anchor))
-    return shapes
+        words = _label(said, place, taken)
+        labels.append(words)
+        taken.append(_box(words))
+    return [*shapes, *labels]
+
+
+def _label(said: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
+    """Words beside a dot: at its nearest side where they cover nothing else and stay inside.
+
+    Below and above by turns, ever farther; where all is taken, the first place that is inside.
+    """
+    tries = [
+        Text((place[0] + beside, place[1] + below), said, LABEL, anchor)
+        for step in range(8)
+        for below in (-7.0 - LABEL * step, 17.0 + LABEL * step)
+        for beside, anchor in ((9.0, "start"), (-8.0, "end"))
+    ]
+    inside = [text for text in tries if _is_inside(_box(text))] or tries
+    free = (text for text in inside if not any(_covers(_box(text), box) for box in taken))
+    return next(free, inside[0])
+
+
+def _along(places: Sequence[tuple[float, float]]) -> list[Box]:
+    """Small boxes on the line that joins these places."""
+    found: list[Box] = []
+    for (x, y), (right, low) in pairwise(places):
+        for part in range(PARTS + 1):
+            at = x + (right - x) * part / PARTS, y + (low - y) * part / PARTS
+            found.append((at[0] - 1, at[1] - 1, at[0] + 1, at[1] + 1))
+    return found
+
+
+def _box(text: Text) -> Box:
+    """What words take up, about: a letter is 0.62 of its height wide."""
+    x, y = text.at
+    wide = 0.62 * text.size * len(text.text)
+    left = x - {"start": 0.0, "middle": wide / 2, "end": wide}[text.anchor]
+    return left, y - text.size, left + wide, y + 2
+
+
+def _is_inside(box: Box) -> bool:
+    left, top, right, bottom = box
+    return left >= LEFT and right <= WIDTH - 4 and top >= TOP and bottom <= HEIGHT - BOTTOM
+
+
+def _covers(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _goal(goal: float | None, values: Sequence[float]) -> list[float]:
@@ -140,7 +189,11 @@ class _View:
         for value in _round_numbers(*self.x):
             x, _ = self.at(value, 1.0)
             shapes.append(Line((x, low), (x, low + 5)))
-            shapes.append(Text((x, low + 19), f"{value:,.4g}", 11, "middle"))
+            shapes.append(
+                Text(
+                    (x, low + 19), f"{value:,.0f}" if value >= 1000 else f"{value:g}", 11, "middle"
+                )
+            )
         for value in _round_numbers(*self.y):
             _, y = self.at(1.0, value)
             shapes.append(Line((LEFT, y), (right, y), pale=True))

@@ -185,7 +185,7 @@ class Wanted:
     top: int = 10
     margin: float = MARGIN
     fold: bool = True  # near-identical plans as one
-    exact: bool = False  # over several GPU types: go on until the best plan is proven
+    exact: bool = False  # over several GPU types: look far longer for a proof
 
 
 def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None = None) -> Answer:

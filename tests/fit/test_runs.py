@@ -260,3 +260,19 @@ def test_binary_and_missing_files_are_errors(tmp_path: Path) -> None:
         read_files([tmp_path / "x.csv"])
     with pytest.raises(InputError, match="no such file"):
         read_files([tmp_path / "y.csv"])
+
+
+def test_nemo_interleaves_and_cuts_experts_where_its_rows_do_not_say() -> None:
+    row = GOOD | {"framework": "nemo", "tp": "2", "pp": "4", "micro_batch": "1"}
+    (run,) = parse_runs(table(row), "mine").runs
+    assert run.plan.vpp == 8, "one layer a chunk"
+    assert any("vpp not stated" in words for words in run.assumed)
+    (run,) = parse_runs(table(row | {"vpp": "1"}), "mine").runs
+    assert run.plan.vpp == 1
+    (run,) = parse_runs(table(row | {"framework": "megatron-bridge"}), "mine").runs
+    assert run.plan.vpp == 1
+    sparse = row | {"model": "mixtral-8x7b", "num_experts": "8", "top_k": "2", "ep": "2"}
+    (run,) = parse_runs(table(sparse | {"pp": "1"}), "mine").runs
+    assert run.plan.etp == 2
+    (run,) = parse_runs(table(sparse | {"pp": "1", "etp": "1"}), "mine").runs
+    assert run.plan.etp == 1

@@ -21,6 +21,7 @@ class Habits:
     flash: bool = True
     sequence_parallel: bool = False  # with tp > 1
     experts_cut_by_tp: bool = False
+    interleaves: bool = False  # a pipeline in as many chunks as there are layers
     precision: Precision = "bf16"
     overlaps: bool = False  # gradient reduction, parameter gather, p2p between chunks
     overlaps_tensor: bool = False  # tensor-parallel traffic with its matrix products
@@ -38,6 +39,8 @@ NEMO = Habits(
     overlaps=True,
     overlaps_tensor=True,
     low_gradients=True,
+    experts_cut_by_tp=True,
+    interleaves=True,
 )
 MLPERF = replace(NEMO, stack="mlperf", precision="fp8")  # all rounds since 2023 ran in fp8 or less
 MEGATRON = Habits(stack="megatron", dispatcher="allgather", experts_cut_by_tp=True)
@@ -57,7 +60,7 @@ FRAMEWORKS: tuple[tuple[str, Habits], ...] = (
     ("deepspeed-megatron", replace(MEGATRON_DEEPSPEED, stack="deepspeed-3d")),
     ("megatron-deepspeed", MEGATRON_DEEPSPEED),
     ("automodel", replace(PYTORCH, stack="nemo-automodel")),
-    ("bridge", replace(NEMO, stack="bridge")),
+    ("bridge", replace(NEMO, stack="bridge", experts_cut_by_tp=False, interleaves=False)),
     ("nvidia", MLPERF),
     ("nemo", NEMO),
     ("llm-foundry", replace(PYTORCH, stack="llm-foundry")),
@@ -147,7 +150,8 @@ _RELEASE = re.compile(
 
 
 def release_of(cells: Cells) -> str | None:
-    """The framework's release as a stack names it: `24.07`, `dgxc-25.02`, `2024-12`, a commit.
+    """The framework's release as a stack names it: `24.07`, `dgxc-25.02`, `2024-12`, a commit,
+    `core-0.14`.
 
     Of MLPerf's results it is the round.
 
@@ -163,4 +167,7 @@ def release_of(cells: Cells) -> str | None:
         if found:
             recipe = "dgxc-" if "dgxc" in text else ""
             return recipe + found[1]
+        core = re.search(r"megatron-(?:lm|core) r?(0\.[0-9]{1,2})", text)
+        if core:
+            return f"core-{core[1]}"
     return None

@@ -12,6 +12,8 @@ from astra.fit.split import Split, split_of
 from astra.fit.wording import (
     cuda_graph_of,
     dispatcher_of,
+    hides_tensor,
+    hides_transfers,
     offload_notes,
     overlap_of,
     precision_of,
@@ -74,7 +76,7 @@ def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str])
     dp, left = divmod(gpus, tp * pp * cp)
     if left or not dp:
         raise InputError(f"{gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
-    vpp = (cells.whole("vpp", most=1000) or 1) if pp > 1 else 1
+    vpp = _chunks_of(cells, model, pp, assumed)
     if pp * vpp > model.layers + 2:
         raise InputError(f"pp {pp} x vpp {vpp}: more chunks than the model's layers")
     split = split_of(cells, model, pp, vpp)
@@ -101,6 +103,18 @@ def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str])
         "_tp": tp,
         "_dp": dp,
     }
+
+
+def _chunks_of(cells: Cells, model: Model, pp: int, assumed: list[str]) -> int:
+    """Chunks of a stage; who always interleaves is taken to where a row does not say."""
+    if pp == 1:
+        return 1
+    vpp = cells.whole("vpp", most=1000)
+    usual = habits_of(cells).interleaves or hides_transfers(cells)
+    if vpp is None and usual and not model.layers % pp:
+        vpp = model.layers // pp
+        assumed.append(f"vpp not stated: {vpp}, as traffic between stages is hidden")
+    return vpp or 1
 
 
 def _chunks(split: Split, pp: int) -> dict[str, Any]:
@@ -142,7 +156,7 @@ def _kernels(cells: Cells, habits: Habits, gpu: Gpu, tp: int, assumed: list[str]
         assumed.append("attention unfused: Megatron-LM's own layers have no other")
     sequence = cells.truth("sequence_parallel")
     if sequence is None:
-        sequence = habits.sequence_parallel and tp > 1
+        sequence = (habits.sequence_parallel or hides_tensor(cells)) and tp > 1
         if tp > 1:
             assumed.append(f"sequence parallel not stated: {'on' if sequence else 'off'}")
     return {

@@ -14,6 +14,7 @@ from astra.files import read_text
 from astra.fit.cells import LONGEST_CELL, Cells
 from astra.fit.habits import fitted_stack, release_of
 from astra.fit.lightest import is_recompute_open, lightest_that_fits
+from astra.fit.rates import step_of
 from astra.fit.row_mixed import mixed_plan_of
 from astra.fit.row_plan import broken_notes, plan_of
 from astra.hardware.stack import find_stack, stack_names
@@ -160,7 +161,8 @@ def _run(row: dict[str, str], row_id: str) -> Run:
         assumed.append(f"stack {wanted} is not fitted: priced as {stack}")
     known = release is not None and release in find_stack(stack).releases
     plan = replace(plan, stack=f"{stack}@{release}" if known else stack)
-    step_s = cells.positive("measured_step_time_s")
+    step_s, derived = step_of(cells)
+    assumed += [derived] if derived else []
     memory_gib = cells.positive("measured_peak_memory_GiB")
     failed = cells.text("completeness") == "X"
     if step_s is None and memory_gib is None and not failed:

@@ -148,12 +148,10 @@ def overlap_of(
     low = cells.low("overlap")
     usual = habits.overlaps
     late = (cells.year() or OLD) >= OLD  # since then Megatron-LM hides it by default
-    everything = "grad reduce/param gather" in low
-    gathers = usual or everything
+    gathers = usual or "grad reduce/param gather" in low
     if not low:
         assumed.append(f"overlap not stated: {'gradients and parameters' if usual else 'none'}")
-    named = "tp_comm_overlap" in low or "async tp" in low or everything
-    tensor = named or (habits.overlaps_tensor and not low)
+    tensor = hides_tensor(cells) or (habits.overlaps_tensor and not low)
     experts = "moe_a2a_overlap=true" in low or "overlap-moe-expert-parallel-comm" in low
     return {
         "overlap_grad_reduce": gathers or "overlap-grad-reduce" in low,
@@ -162,6 +160,17 @@ def overlap_of(
         "overlap_tp": tp > 1 and tensor,
         "overlap_ep": experts or (not low and habits.hides_dispatch),
     }
+
+
+def hides_tensor(cells: Cells) -> bool:
+    """Whether tensor-parallel traffic is said to be hidden, which needs sequence parallelism."""
+    low = cells.low("overlap")
+    return any(word in low for word in ("tp_comm_overlap", "async tp", "tp and pp comm overlap"))
+
+
+def hides_transfers(cells: Cells) -> bool:
+    """Whether traffic between stages is said to be hidden, which only several chunks allow."""
+    return "pp comm overlap on" in cells.low("overlap")
 
 
 def cuda_graph_of(cells: Cells, habits: Habits, moe: bool) -> str:

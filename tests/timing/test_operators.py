@@ -1,12 +1,13 @@
 """A layer's operators do the FLOPs of the model, shared out as the parallel degrees say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from astra.hardware.stack import Stack, find_stack
 from astra.model.flops import attention_flops, head_flops, layer_forward_flops
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import layer_weights
@@ -33,6 +34,7 @@ class Counter:
     precision: str = "bf16"
     half: str = "bf16"
     cast_bytes: float = 0.0
+    stack: Stack = field(default_factory=lambda: find_stack("megatron"))
 
     def gemm_s(self, m: Floats, n: Floats, k: Floats, *_: Any) -> Floats:
         return 2.0 * m * n * k
@@ -45,6 +47,23 @@ class Counter:
 
     def memory_s(self, moved_bytes: Floats, *_: float) -> Floats:
         return np.zeros(np.shape(moved_bytes))
+
+
+@dataclass(frozen=True)
+class Mover(Counter):
+    """Answers the bytes of kernels bound by memory, 0 for all else."""
+
+    def gemm_s(self, m: Floats, n: Floats, k: Floats, *_: Any) -> Floats:
+        return np.zeros(np.broadcast(m, n, k).shape)
+
+    def grouped_gemm_s(self, _: Floats, tokens: Floats, n: Floats, k: Floats, __: Any) -> Floats:
+        return np.zeros(np.broadcast(tokens, n, k).shape)
+
+    def attention_s(self, *, flops: Floats, **_: Any) -> Floats:
+        return np.zeros(np.shape(flops))
+
+    def memory_s(self, moved_bytes: Floats, *_: float) -> Floats:
+        return moved_bytes
 
 
 DEVICE = cast("Device", Counter())
@@ -153,3 +172,57 @@ def test_the_head_does_the_padded_vocabulary() -> None:
     padded = head_flops(model) * 50_304 / 50_257
     found = forward(head_operators(model, keys(), DEVICE))
     assert found == pytest.approx(padded * SEQ_LEN, rel=1e-12)
+
+
+def moved_bytes(name: str, stack: str = "megatron") -> dict[str, tuple[float, float]]:
+    """Of each operator of the layer with experts, forward and backward."""
+    model = find_model(name)
+    kind = layer_kinds(model).kinds[-1]
+    device = cast("Device", Mover(stack=find_stack(stack)))
+    operators = layer_operators(model, kind, keys(), device, True)
+    return {op.name: (float(op.forward_s[0]), float(op.backward_s[0])) for op in operators}
+
+
+def test_biases_of_experts_move_what_their_kernels_read_and_write() -> None:
+    """Each kernel of Megatron-core's `_apply_bias` and of its gradient, operand by operand."""
+    gpt_oss = find_model("gpt-oss-20b")
+    assert gpt_oss.moe is not None and gpt_oss.biased_experts
+    bf16, fp32 = 2, 4
+    kernels = (
+        (fp32,),  # bias x probability, both small
+        (bf16, fp32, fp32),  # added to the tokens
+        (fp32, fp32),  # joined
+        (fp32, bf16),  # rounded
+    )
+    back = (
+        (bf16, fp32),  # the gradient of rounding
+        (fp32, bf16),  # of the tokens
+        (fp32, fp32, fp32),  # of the bias: weighed, and summed over tokens
+        (fp32, fp32, fp32),  # of the probabilities: weighed, and summed over the width
+        (bf16, bf16),  # joined
+    )
+    elements = SEQ_LEN * gpt_oss.moe.top_k * gpt_oss.hidden
+    first = bf16 * SEQ_LEN * gpt_oss.moe.top_k * 2 * gpt_oss.moe.moe_ffn  # summed over tokens
+    forward_bytes, backward_bytes = moved_bytes("gpt-oss-20b")["experts_bias"]
+    assert forward_bytes == elements * sum(map(sum, kernels))
+    assert backward_bytes == elements * sum(map(sum, back)) + first
+    assert "experts_bias" not in moved_bytes("mixtral-8x7b")
+
+
+def test_a_stack_may_move_gradients_and_routed_tokens_once_more() -> None:
+    model = find_model("mixtral-8x7b")
+    own, usual = moved_bytes("mixtral-8x7b", "torch-compile"), moved_bytes("mixtral-8x7b")
+    stack = find_stack("torch-compile")
+    assert stack.weight_gradient_bytes > 0 and stack.expert_gradient_bytes > 0
+    weights = {
+        weight.name: weight.count for weight in layer_weights(model, layer_kinds(model).kinds[0])
+    }
+
+    def more(name: str) -> float:
+        return own[name][1] - usual[name][1]
+
+    assert more("attention_out") == stack.weight_gradient_bytes * weights["output"]
+    assert more("experts_down") == stack.expert_gradient_bytes * weights["down"]
+    elements = SEQ_LEN * 2 * model.hidden
+    both = sum(own["permute"]) - sum(usual["permute"])
+    assert both == pytest.approx(stack.routing_bytes * elements)

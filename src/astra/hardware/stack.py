@@ -50,11 +50,11 @@ class Setting(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     release: str | None = None
     runs: int  # that it was fitted on
 
-    def holds(self, gpu: Gpu, formats: tuple[str | None, ...], release: str | None) -> bool:
+    def holds(self, gpu: Gpu, form: str | None, release: str | None) -> bool:
         wanted = (
             (self.gpu, (gpu.name,)),
             (self.architecture, (gpu.architecture,)),
-            (self.precision, formats),
+            (self.precision, (form,)),
             (self.release, (release,)),
         )
         return all(word is None or word in found for word, found in wanted)
@@ -89,6 +89,13 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer
     transformer_engine: bool = False  # layers are its: it has workspaces and attention of its own
     deterministic: bool = False  # only kernels that repeat their sums in one order
+    # Layers as Hugging Face writes them move more than Megatron-LM's, in bytes: for an element of a
+    # routed token (both passes together), for the gradient of a parameter, of one of an expert.
+    routing_bytes: float = 0.0
+    weight_gradient_bytes: float = 0.0
+    expert_gradient_bytes: float = 0.0
+    routed_copies: float = 0.0  # and they keep more: what experts return,
+    query_copies: float = 0.0  # queries (and keys) before they are turned
     gradient_bytes: float = 0.0  # of a parameter: gradients beside the ones that are reduced
     gradient_shard_bytes: float = 0.0  # of a parameter: the optimizer's own gradients, sharded
     bucket_bytes: float = 0.0  # flat buffers that a sharded optimizer's traffic goes through
@@ -100,11 +107,15 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: Source
 
     def on(self, gpu: Gpu, precision: str | None = None, recipe: str | None = None) -> "Stack":
-        """The factors that hold on this GPU; traffic and the CPU know of no number format."""
-        return _resolved(self, gpu, (precision, recipe))
+        """The factors that hold on this GPU; traffic and the CPU know of no number format.
 
-    def applied(self, gpu: Gpu, formats: tuple[str | None, ...]) -> tuple[Setting, ...]:
-        return tuple(row for row in self.settings if row.holds(gpu, formats, self.release))
+        A recipe of fp8 is a format of its own, as in the fit.
+        """
+        return _resolved(self, gpu, recipe or precision)
+
+    def applied(self, gpu: Gpu, form: str | None) -> tuple[Setting, ...]:
+        """The settings that hold on a GPU in a number format, or a recipe of it."""
+        return tuple(row for row in self.settings if row.holds(gpu, form, self.release))
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -122,8 +133,8 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @lru_cache(maxsize=4096)
-def _resolved(stack: Stack, gpu: Gpu, formats: tuple[str | None, ...]) -> Stack:
-    found = stack.applied(gpu, formats)
+def _resolved(stack: Stack, gpu: Gpu, form: str | None) -> Stack:
+    found = stack.applied(gpu, form)
     if not found:
         return stack
     fields = {}

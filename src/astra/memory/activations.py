@@ -34,6 +34,8 @@ class Cut:
     modules: Floats  # bits of selectively recomputed modules
     dropout: bool  # masks are kept
     outputs: Floats  # attention's outputs that are kept: 1, or 2 where one is a copy
+    routed_copies: float  # of the tokens that experts hand back
+    query_copies: float  # of latent attention's queries, and of all of a fused product
 
     def recomputes(self, module: str) -> Flags:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
@@ -58,6 +60,8 @@ def cut_of(view: View, stack: Stack) -> Cut:
         modules=stages.of(plans.recompute_modules).astype(np.float64),
         dropout=stack.dropout,
         outputs=_outputs(view, stack),
+        routed_copies=stack.routed_copies,
+        query_copies=stack.query_copies,
     )
 
 
@@ -125,6 +129,9 @@ def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
         kept = cut.element * (queries / cut.tp + 2 * keys / cut.kv)
         if model.qk_norm is not None:
             kept = kept + cut.element * (queries / cut.tp + keys / cut.kv)
+        if model.fused_qkv:  # values are a view, which holds what queries and keys were turned from
+            turned = queries / cut.tp + keys / cut.kv
+            kept = kept + cut.query_copies * cut.element * turned
         values = queries
     narrow = cut.gemm < cut.element
     output = (cut.outputs * cut.element + np.where(narrow, cut.gemm, 0.0)) * values / cut.tp
@@ -147,7 +154,8 @@ def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:
     """Latents before and after their norms, and the heads unfolded from them."""
     latents = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    unfolded = model.heads * (2 * query + mla.qk_nope_head_dim + mla.v_head_dim)
+    queries = (2 + cut.query_copies) * query
+    unfolded = model.heads * (queries + mla.qk_nope_head_dim + mla.v_head_dim)
     up = np.where(cut.recomputes("mla_up_proj"), 0.0, cut.element * unfolded / cut.tp)
     return (cut.element + cut.gemm) * latents / cut.sp + up
 
@@ -165,7 +173,7 @@ def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
     assert moe is not None
     routed = routed_tokens(moe, plans) / cut.sp
     ups = 1 + model.gated_mlp
-    inputs = routed * cut.etp * model.hidden * cut.gemm
+    inputs = routed * cut.etp * model.hidden * (cut.gemm + cut.routed_copies * cut.element)
     before = routed * ups * moe.moe_ffn * cut.element
     made = cut.gemm
     if not model.gated_mlp:  # only gated activations weigh by the router's score in one kernel

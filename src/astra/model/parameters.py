@@ -171,11 +171,7 @@ def mlp_weights(model: Model, part: Part, width: int, copies: int = 1) -> tuple[
     inside: Cut = "ep_etp" if routed else "tp"
     outside: Cut = "ep" if routed else "whole"
     ups = 1 + model.gated_mlp
-    moe = model.moe
-    biased = model.mlp_bias
-    if routed and moe is not None and moe.expert_bias is not None:
-        biased = moe.expert_bias
-    bias = biased * copies
+    bias = (model.biased_experts if routed else model.mlp_bias) * copies
     learned = LEARNED_IN_ACTIVATION.get(model.activation, 0) * copies
     return (
         Weight(part, "up", copies * ups * model.hidden * width, inside),

@@ -79,6 +79,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     qk_norm_bias: bool = False
     attn_gate: Literal["element", "head"] | None = None  # a learned gate on what attention returns
     attn_sinks: bool = False
+    fused_qkv: bool = False  # Hugging Face's layers make queries, keys and values in one product
     learned_positions: CountOrZero = 0  # rows of a learned position table
     embedding_dim: Count | None = None  # where it is not `hidden` (OPT-350M)
     mla: Mla | None = None
@@ -94,3 +95,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     advertised_active_parameters: Total | None = None
     assumed: tuple[str, ...] = ()  # what the source left open, in words
     source: Source = USER
+
+    @property
+    def biased_experts(self) -> bool:
+        """Whether the routed experts add a bias after each product."""
+        own = None if self.moe is None else self.moe.expert_bias
+        return self.mlp_bias if own is None else own

@@ -94,7 +94,7 @@ def _priced(
     parts_s = {name: float(part[row]) for name, part in step.parts_s.items()}
     origin = _provenance(plan, used, stack, parts_s)
     typical = stack.spread_fraction if plan.model.moe is None else stack.moe_spread_fraction
-    seen = all(stack.applied(pool.gpu, ()) for pool in plan.cluster.pools)
+    seen = all(stack.applied(pool.gpu, None) for pool in plan.cluster.pools)
     spread = typical if seen else typical * (1 + origin.guessed_fraction)  # wider for a stranger
     step_s = float(step.step_s[row])
     tokens_per_s = plan.global_batch * plan.seq_len / step_s
@@ -222,7 +222,7 @@ def _stack_notes(plan: Plan, stack: Stack) -> list[str]:
     """Where the factors come from, and which settings of the stack they hold."""
     said = [f"stack {stack.full_name}: {stack.source.kind}, {stack.source.where}"]
     for pool in plan.cluster.pools:
-        for row in stack.applied(pool.gpu, (plan.precision, plan.fp8_recipe)):
+        for row in stack.applied(pool.gpu, plan.fp8_recipe or plan.precision):
             factors = ", ".join(f"{name} x {value:g}" for name, value in row.factors().items())
             said.append(f"stack {stack.name} on {row.told()}: {factors} ({row.runs} runs)")
     return said

@@ -78,7 +78,9 @@ def _linear(
     """A linear layer over all tokens, with fp8 casts of what goes in."""
     m = keys.tokens
     ns, ks = np.broadcast_to(n, m.shape), np.broadcast_to(k, m.shape)
-    wgrad = device.gemm_s(m, ns, ks, "wgrad")
+    wgrad = device.gemm_s(m, ns, ks, "wgrad") + _summed_s(
+        ns * ks, device, device.stack.weight_gradient_bytes
+    )
     casts = _casts(m, ks, device), _casts(m, ns, device)
     return Operator(
         name,
@@ -87,6 +89,13 @@ def _linear(
         device.gemm_s(m, ns, ks, "dgrad") + wgrad + casts[1],
         wgrad,
     )
+
+
+def _summed_s(parameters: Floats, device: Device, each_bytes: float) -> Floats:
+    """Gradients that a stack moves once more than the products that make them."""
+    if not each_bytes:
+        return np.zeros(parameters.shape)
+    return device.memory_s(each_bytes * parameters)
 
 
 def _casts(tokens: Floats, width: Floats, device: Device) -> Floats:
@@ -224,12 +233,14 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
     scores = device.memory_s(24.0 * arriving * moe.experts, 6, True)
     pads = device.cast_bytes > 0 and dispatcher != "hybridep"
     copied = 8.0 + (2 * facts().casts.padded_bytes if pads else 0.0)
+    copied += device.stack.routing_bytes / 2
     moved = device.memory_s(copied * routed * model.hidden, 4, True)
     act = device.memory_s(2.0 * (ups + 1) * routed * cut)
     act_back = device.memory_s(2.0 * (2 * ups + 1) * routed * cut)
 
     def grouped(name: str, n: Floats, k: Floats) -> Operator:
         wgrad = device.grouped_gemm_s(local, routed, n, k, "wgrad")
+        wgrad = wgrad + _summed_s(local * n * k, device, device.stack.expert_gradient_bytes)
         return Operator(
             name,
             "moe",
@@ -245,9 +256,28 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
         Operator("experts_activation", "moe_act", act, act_back),
         grouped("experts_down", hidden, cut),
     ]
+    if model.biased_experts:
+        found.append(_expert_biases(routed, model.hidden, ups * cut, device))
     if moe.shared_ffn:
         found += _mlp(model, moe.shared_ffn, keys, device, "shared_experts")
     return found
+
+
+def _expert_biases(routed: Floats, hidden: int, width: Floats, device: Device) -> Operator:
+    """Biases of the experts: the first within its product, the second by kernels of its own.
+
+    It is weighed by the router's probabilities in fp32, expert by expert, joined and rounded again
+    (Megatron-core's `TEGroupedMLP._apply_bias`). Bytes an element, forward: 4 for the weighed bias,
+    10 for the sum, 8 for joining, 6 for rounding. Backward: 6 and 6 for converting, 12 each for
+    what the bias and the probabilities get, 4 for joining; and the first bias sums its gradient.
+    """
+    elements = routed * hidden
+    return Operator(
+        "experts_bias",
+        "moe",
+        device.memory_s(28.0 * elements, 4, True),
+        device.memory_s(40.0 * elements + 2.0 * routed * width, 8, True),
+    )
 
 
 def _stream(model: Model, keys: Keys, device: Device) -> list[Operator]:
@@ -274,6 +304,7 @@ def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
     hidden = np.full(vocab.shape, float(model.hidden))
     logits = keys.tokens * vocab
     wgrad = device.gemm_s(keys.tokens, vocab, hidden, "wgrad", device.half)
+    wgrad = wgrad + _summed_s(vocab * hidden, device, device.stack.weight_gradient_bytes)
     norm = 4.0 * keys.tokens * model.hidden / keys.sp
     return [
         Operator("final_norm", "head", device.memory_s(norm), device.memory_s(1.5 * norm)),

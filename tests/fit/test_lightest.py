@@ -26,11 +26,16 @@ def recompute_of(run: Run) -> str:
     return run.plan.pipelines[0].segments[0].recompute
 
 
+def may_fit(run: Run) -> bool:
+    """Memory is predicted to 8 %: what is called full to 105 % fits one time in four."""
+    return price(run.plan).memory.fit_probability > 0.25
+
+
 def test_a_run_that_ran_is_read_with_the_least_recompute_that_fits() -> None:
     run = read()
-    assert recompute_of(run) != "none" and price(run.plan).memory.fits
+    assert recompute_of(run) != "none" and may_fit(run)
     assert any("the least with which the run fits" in said for said in run.assumed)
-    assert not price(read(recompute="none").plan).memory.fits
+    assert not may_fit(read(recompute="none"))
 
 
 def test_what_is_stated_stays_and_so_does_what_fits() -> None:
@@ -61,6 +66,6 @@ def test_a_heavier_load_is_read_with_no_less_recompute() -> None:
 def test_fms_fsdps_selective_is_a_share_of_blocks_that_its_table_leaves_open() -> None:
     cells = {"framework": "fms-fsdp", "recompute": "selective", "micro_batch": "2"}
     run = read(**cells)
-    assert recompute_of(run).startswith("full:") and price(run.plan).memory.fits
+    assert recompute_of(run).startswith("full:") and may_fit(run)
     other = read(**cells | {"framework": "torchtitan"})
     assert recompute_of(other) == "selective"

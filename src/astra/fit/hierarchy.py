@@ -27,7 +27,7 @@ SPREADS = {
     "elementwise": 0.5,
     "experts": 0.06,
     "tensor": 0.3,
-    "context": 1.0,
+    "context": 0.3,
     "dispatch": 0.02,
     "data": 0.15,
     "pipeline": 0.5,
@@ -36,6 +36,7 @@ SPREADS = {
 }
 RELATED = 0.05  # of that: how far families of stacks lie apart
 OWN = 0.35  # and each stack from its family
+OWN_CONDITION = 0.25  # the same of what a condition changes in a stack that has relatives
 NAMES = tuple(SPREADS)
 FACTOR_FIELDS = tuple(f"{name}_factor" for name in NAMES)
 # Conditions, the factors they may change, and the spread believed in.
@@ -164,7 +165,9 @@ def spread_of(effect: Effect) -> float:
     if not effect.columns:
         family = RELATED if effect.group.startswith("family") else OWN
         return SPREADS[effect.name] * (1.0 if effect.group == "all" else family)
-    return dict(CONDITIONS)[effect.columns][effect.name]
+    found = dict(CONDITIONS)[effect.columns][effect.name]
+    shared = effect.group in RELATIVES and not set(effect.columns) & set(OF_STACKS)
+    return found * (OWN_CONDITION if shared else 1.0)
 
 
 def fit(runs: Observed) -> Fit:

@@ -41,6 +41,7 @@ MODELS = {
 }
 SIZES = (8, 64, 256, 1024)
 TOP = 4
+FP8 = {"tensorwise": "Float8", "mxfp8": "MXFP8"}
 
 
 def searched(model: str, gpus: int, runtime: Runtime) -> list[Plan]:
@@ -138,3 +139,35 @@ def test_torchtitan_builds_the_network_we_mean(name: str) -> None:
         rows = dict(built.named_buffers())
         count += sum(rows[key].numel() for key in rows if key.endswith("expert_bias_E"))
     assert count == parameters(plan.model).total
+
+
+EIGHT = [(name, "tensorwise") for name in ("llama-3-8b", "yi-6b", "qwen3-4b", "gpt-oss-20b")]
+EIGHT += [(name, recipe) for name in ("deepseek-v2-lite", "qwen3-30b-a3b") for recipe in FP8]
+
+
+@pytest.mark.parametrize(("name", "recipe"), [*EIGHT, ("llama-3-70b", "mxfp8")])
+def test_torchtitan_converts_to_fp8_what_the_plan_computes_in_it(name: str, recipe: str) -> None:
+    """Its converters change all layers and experts, but neither the head nor the router."""
+    model = find_model(name)
+    cluster, _ = parse_gpus("b200:16")
+    said = {"precision": "fp8", "fp8_recipe": recipe, "ep": 8 if model.moe else 1}
+    plan = settle(Wish(global_batch=16, seq_len=2048, **said), model, cluster, "fsdp").plan
+    files = export_files(plan, "torchtitan")
+    titan_oracle.titan()
+    from torchtitan.models.common.linear import Linear
+    from torchtitan.models.common.moe import GroupedExperts
+
+    text = files["astra_plan.py"]
+    assert titan_oracle.verdict(titan_oracle.read_module(text).plan, 16, build=False) is None
+    named = titan_oracle.parse(text, ["--module", "astra_plan", "--config", "plan"])
+    flagged = titan_oracle.parse(text, files["args.txt"].split())
+    for config in (named, flagged):
+        shape = config.model_spec.model
+        plain = {
+            fqn.rpartition(".")[2]
+            for fqn, kind, *_ in shape.traverse(Linear.Config)
+            if type(kind) is Linear.Config
+        }
+        assert plain == ({"lm_head", "gate"} if model.moe else {"lm_head"})
+        for _, kind, *_ in shape.traverse(GroupedExperts.Config):
+            assert type(kind)._owner.__name__.startswith(FP8[recipe])

@@ -202,6 +202,8 @@ def refusals(plan: Plan) -> list[str]:
         found.append(f"the fp8 recipe {plan.fp8_recipe}")
     if plan.dispatcher not in COMM_BACKENDS:
         found.append(f"the dispatcher {plan.dispatcher}")
+    if plan.precision == "fp8" and plan.model.moe and plan.dispatcher == "deepep":
+        found.append("experts in fp8 with the dispatcher deepep; alltoall and hybridep it has")
     if plan.dispatcher in ("deepep", "hybridep") and plan.ep == 1:
         found.append(f"the dispatcher {plan.dispatcher} without expert parallelism")
     return found

@@ -46,9 +46,20 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.trainer import Trainer
+
+try:
+    from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+
+    DATA = HuggingFaceTextDataLoader.Config(dataset="c4_test")
+except ImportError:  # later than 0.3
+    from torchtitan.components.data import ConcatThenSplitPackingConfig, GrainDataLoader
+    from torchtitan.hf_datasets.text_datasets import DATASETS
+
+    DATA = GrainDataLoader.Config(
+        dataset=ConcatThenSplitPackingConfig(dataset=DATASETS["c4_test"])
+    )
 
 TRAINING = {training}
 PARALLELISM = {parallelism}
@@ -69,7 +80,7 @@ def model() -> Trainer.Config:
         optimizer=default_adamw(lr={lr:g}),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps={warmup}),
         training=TrainingConfig(steps={steps}),
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        dataloader=DATA,
         metrics=MetricsProcessor.Config(log_freq=1),
     )
 

@@ -209,6 +209,13 @@ def test_bridge_is_told_what_megatron_does_unasked() -> None:
     assert not [line for line in lines(attention="unfused") if "attention_backend" in line]
 
 
+def test_a_refusal_says_among_which_targets_none_can() -> None:
+    plan = plan_for("fsdp", model="mixtral-8x7b", pp=2)
+    said = refusal(plan, "torchtitan")
+    assert said is not None
+    assert said.endswith("No other target of plans for the runtime fsdp can.")
+
+
 def test_bridge_refuses_what_only_megatron_takes() -> None:
     plan = msgspec.structs.replace(plan_for("megatron"), cuda_graph="local")
     with pytest.raises(InputError, match=r"CUDA graphs of the kind local.*--to megatron"):

@@ -154,7 +154,8 @@ def skypilot_files(job: Job) -> dict[str, str]:
                 launch=f"./launch.sh {job.trial}".rstrip(),
             ),
         }
-        head = f"# {nodes} nodes, the first of them node {offset}\n"
+        head = f"# {nodes} nodes, the first of them node {offset}\n" if nodes > 1 else ""
+        head = head or f"# one node, node {offset}\n"
         head += price_note(job.rents, gpu)
         if offset:
             head += "# give it the address of node 0: sky launch --env MASTER_ADDR=... \n"

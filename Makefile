@@ -49,7 +49,7 @@ BRIDGE   := megatron-bridge==0.6.2
 FLAGSCALE := flag-scale==0.8.0
 SKY      := skypilot==0.14.1
 # Kubernetes' and JobSet's schemas, and what SkyPilot imports to read a task.
-CLUSTERS := kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0 aiosqlite alembic bcrypt \
+CLUSTERS := kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0 aiosqlite alembic bcrypt==4.0.1 \
   cachetools casbin colorama cryptography fastapi greenlet ijson jsonschema orjson pandas \
   paramiko passlib prettytable prometheus_client psycopg2-binary python-multipart sqlalchemy \
   sqlalchemy_adapter

@@ -45,22 +45,34 @@ format: $(DEV)   ## rewrite the code the way ruff likes it
 # Checks against the frameworks' own code, in an environment of their own.
 VERIFY   := .verify
 MEGATRON := megatron-core==0.19.2
+BRIDGE   := megatron-bridge==0.6.2
 FLAGSCALE := flag-scale==0.8.0
+SKY      := skypilot==0.14.1
+# Kubernetes' and JobSet's schemas, and what SkyPilot imports to read a task.
+CLUSTERS := kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0 aiosqlite alembic bcrypt==4.0.1 \
+  cachetools casbin colorama cryptography fastapi greenlet ijson jsonschema orjson pandas \
+  paramiko passlib prettytable prometheus_client psycopg2-binary python-multipart sqlalchemy \
+  sqlalchemy_adapter
+WHEELS   := megatron bridge flagscale sky
+empty    :=
+PATHS    := $(subst $(empty) ,:,$(addprefix $(CURDIR)/$(VERIFY)/,$(WHEELS)))
 $(VERIFY)/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VERIFY)/venv
 	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[verify]'
-	rm -rf $(VERIFY)/wheels $(VERIFY)/megatron $(VERIFY)/flagscale
+	$(VERIFY)/venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --editable '.[verify]' $(CLUSTERS)
+	rm -rf $(VERIFY)/wheels $(addprefix $(VERIFY)/,$(WHEELS))
 	$(VERIFY)/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
-	  --python-version 3.12 --only-binary=:all: --dest $(VERIFY)/wheels '$(MEGATRON)'
-	$(VERIFY)/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
-	  --only-binary=:all: --dest $(VERIFY)/wheels '$(FLAGSCALE)'
-	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/megatron*.whl $(VERIFY)/megatron
+	  --python-version 3.12 --only-binary=:all: --dest $(VERIFY)/wheels \
+	  '$(MEGATRON)' '$(BRIDGE)' '$(FLAGSCALE)' '$(SKY)'
+	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/megatron_core*.whl $(VERIFY)/megatron
+	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/megatron_bridge*.whl $(VERIFY)/bridge
 	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/flag*.whl $(VERIFY)/flagscale
+	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/skypilot*.whl $(VERIFY)/sky
 	@touch $@
 
 verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the frameworks themselves
-	ASTRA_VERIFY=1 PYTHONPATH=$(CURDIR)/$(VERIFY)/megatron:$(CURDIR)/$(VERIFY)/flagscale $(VERIFY)/venv/bin/python -m pytest -n 2 --dist loadfile tests/verify
+	ASTRA_VERIFY=1 PYTHONPATH=$(PATHS) $(VERIFY)/venv/bin/python -m pytest -n 2 --dist loadfile tests/verify
 
 bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,7 @@ def test_skypilot_rents_what_the_search_for_money_chose(tmp_path: Path) -> None:
     for line in ('cloud: "aws"', 'region: "us-east-2"', 'instance_type: "p5.48xlarge"'):
         assert f"  {line}\n" in text
     assert "  use_spot: true\n" in text and "$55.04 an hour for a node" in text
+    assert "accelerators" not in text  # the machine says them
     own = export_files(plan, "megatron", launcher="skypilot", rents=(rented(cloud="given"),))
     assert "instance_type" not in own["sky.yaml"] and "use_spot: false" in own["sky.yaml"]
     entry = {"plan": msgspec.to_builtins(plan), "money": {"rents": [msgspec.to_builtins(rented())]}}
@@ -172,3 +174,16 @@ def test_skypilot_rents_what_the_search_for_money_chose(tmp_path: Path) -> None:
     assert read_rents(tmp_path / "found.json", 2) == [(rented(),)]
     (tmp_path / "plan.json").write_text(json.dumps(entry["plan"]))
     assert read_rents(tmp_path / "plan.json", 1) == [()]
+
+
+def test_skypilot_names_the_gpus_that_a_host_gets_added() -> None:
+    rent = rented(gpu="T4", cloud="gcp", instance="n1-standard-64", region="any")
+    job = replace(job_of(plain_plan()), groups=[("T4", 2, 4)], rents=(rent,))
+    text = skypilot_files(job)["sky.yaml"]
+    assert '  accelerators: "T4:4"\n' in text and "region" not in text
+
+
+def test_a_cloud_where_skypilot_starts_no_machines_is_an_error() -> None:
+    job = replace(job_of(plain_plan()), rents=(rented(cloud="coreweave"),))
+    with pytest.raises(InputError, match="starts no machines at coreweave"):
+        skypilot_files(job)

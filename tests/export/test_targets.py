@@ -183,7 +183,7 @@ def test_every_option_of_megatron_has_a_place_in_bridge() -> None:
     sections = {name.partition(".")[0] for name in fields}
     assert sections == {
         "model", "tokenizer", "dataset", "train", "optimizer", "ddp", "dist", "checkpoint",
-        "mixed_precision",
+        "mixed_precision", "rerun_state_machine",
     }  # fmt: skip
 
 
@@ -194,6 +194,32 @@ def test_bridge_gets_a_recipe_and_overrides() -> None:
     assert "mixed_precision=bf16_mixed\n" in files["overrides.txt"]
     tree = ast.parse(files["recipe.py"])
     assert any(isinstance(n, ast.FunctionDef) and n.name == "pretrain_config" for n in tree.body)
+
+
+def test_bridge_is_told_what_megatron_does_unasked() -> None:
+    def lines(**said: Any) -> list[str]:
+        text = export_files(plan_for("megatron", **said), "bridge")["overrides.txt"]
+        return text.splitlines()
+
+    assert "model.bias_activation_fusion=true" in lines()
+    assert "model.overlap_p2p_comm=true" in lines(pp=2, vpp=2)
+    assert "model.overlap_p2p_comm=true" not in lines(pp=2)
+    assert "optimizer.use_distributed_optimizer=true" in lines()
+    assert "optimizer.use_distributed_optimizer=false" in lines(sharding="none")
+    assert not [line for line in lines(attention="unfused") if "attention_backend" in line]
+
+
+def test_a_refusal_says_among_which_targets_none_can() -> None:
+    plan = plan_for("fsdp", model="mixtral-8x7b", pp=2)
+    said = refusal(plan, "torchtitan")
+    assert said is not None
+    assert said.endswith("No other target of plans for the runtime fsdp can.")
+
+
+def test_bridge_refuses_what_only_megatron_takes() -> None:
+    plan = msgspec.structs.replace(plan_for("megatron"), cuda_graph="local")
+    with pytest.raises(InputError, match=r"CUDA graphs of the kind local.*--to megatron"):
+        export_files(plan, "bridge")
 
 
 def test_an_uneven_layout_is_quoted_for_hydra() -> None:

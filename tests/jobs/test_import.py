@@ -249,3 +249,70 @@ def test_the_command_writes_a_plan_that_predict_reads(
 )
 def test_layouts_are_unfolded(layout: str, chunks: tuple[int, ...]) -> None:
     assert chunks_of_layout(layout, "job") == chunks
+
+
+MEGATRON = """torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
+  --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257 \\
+  --micro-batch-size 1 --global-batch-size 64 """
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--expert-tensor-parallel-num-weight-shards 2",
+        "--experimental-attention-variant dsa",
+        "--optimizer muon",
+        "--distribute-saved-activations",
+        "--optimizer-cuda-graph",
+    ],
+)
+def test_an_option_that_counts_is_not_passed_over(option: str, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(MEGATRON + option)
+    assert import_job(tmp_path / "job.sh", gpus="h100").not_understood == (option,)
+    (tmp_path / "job.sh").write_text(f"{MEGATRON} --optimizer adam --exp_name a --lr 1e-4")
+    assert import_job(tmp_path / "job.sh", gpus="h100").not_understood == ()
+
+
+def test_options_behind_a_condition_are_told(tmp_path: Path) -> None:
+    head = 'ARGS="--bf16"\nif [ $TP -gt 1 ]; then ARGS="$ARGS --sequence-parallel"; fi\n'
+    more = '[ -n "$FP8" ] && MORE=(--fp8-format hybrid)\n'
+    (tmp_path / "job.sh").write_text(head + more + MEGATRON + '$ARGS "${MORE[@]}"')
+    told = import_job(tmp_path / "job.sh", gpus="h100").assumed
+    assert [line.split()[0] for line in told if "branch" in line] == ["ARGS", "MORE"]
+
+
+TITAN = """[model]\nname = "llama3"\nflavor = "8B"\n{model}\n[training]\n{training}
+[parallelism]\npipeline_parallel_degree = 2\n{parallelism}\n[activation_checkpoint]\n{ac}
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ("training", "mixed_precision_reduce = 'bfloat16'"),
+        ("training", "dtype = 'bfloat16'"),
+        ("parallelism", "pipeline_parallel_schedule = 'ZBVZeroBubble'"),
+        ("ac", "mode = 'memory_budget'"),
+        ("model", "converters = ['quantize.linear.nvfp4']"),
+    ],
+)
+def test_what_torchtitan_has_and_a_plan_has_not_is_listed(
+    section: str, line: str, tmp_path: Path
+) -> None:
+    said = {"model": "", "training": "", "parallelism": "", "ac": ""}
+    (tmp_path / "job.toml").write_text(TITAN.format(**said))
+    assert import_job(tmp_path / "job.toml", gpus="h100:16").not_understood == ()
+    (tmp_path / "job.toml").write_text(TITAN.format(**said | {section: line}))
+    (left,) = import_job(tmp_path / "job.toml", gpus="h100:16").not_understood
+    assert line.partition(" = ")[0] in left
+
+
+@pytest.mark.parametrize(
+    ("converters", "recipe"),
+    [("float8", "tensorwise"), ("quantize.linear.float8", "tensorwise"), ("mx", "mxfp8")],
+)
+def test_fp8_of_torchtitan_has_its_recipe(converters: str, recipe: str, tmp_path: Path) -> None:
+    said = {"model": f"converters = ['{converters}']", "training": "", "parallelism": "", "ac": ""}
+    (tmp_path / "job.toml").write_text(TITAN.format(**said))
+    plan = import_job(tmp_path / "job.toml", gpus="b200:16").plan
+    assert (plan.precision, plan.fp8_recipe) == ("fp8", recipe)

@@ -91,7 +91,8 @@ def test_a_plan_comes_back_from_torchtitan_and_deepspeed(
         folder = tmp_path / str(row)
         write_folder(folder, export_files(plan, target))
         (folder / "plan.json").unlink()
-        sources = [folder, folder / "astra_plan.py"] if target == "torchtitan" else [folder]
+        alone = folder / "args.txt"  # flags without the module beside them
+        sources = [folder, alone] if target == "torchtitan" else [folder]
         for source in sources:
             count = sum(plan.gpus.values())
             job = import_job(
@@ -99,3 +100,21 @@ def test_a_plan_comes_back_from_torchtitan_and_deepspeed(
             )
             assert job.not_understood == ()
             assert cost(job.plan) == cost(plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("llama-3-8b", "h100:16"), ("qwen3-30b-a3b", "b200:16")]
+)
+def test_fp8_comes_back_from_torchtitan(name: str, gpus: str, tmp_path: Path) -> None:
+    found = plan_for(
+        name, gpus=gpus, runtime="fsdp", precision="fp8", global_batch=64, seq_len=4096, top=2
+    )
+    for row, priced in enumerate(found.plans):
+        folder = tmp_path / str(row)
+        write_folder(folder, export_files(priced.plan, "torchtitan"))
+        (folder / "plan.json").unlink()
+        count = sum(priced.plan.gpus.values())
+        for source in (folder, folder / "astra_plan.py"):
+            job = import_job(source, gpus=f"{gpus.partition(':')[0]}:{count}", model=name)
+            assert job.not_understood == ()
+            assert cost(job.plan) == cost(priced.plan)

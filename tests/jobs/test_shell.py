@@ -32,6 +32,8 @@ def words_of(text: str) -> list[str]:
         ("A=1\r\nrun $A\r\n", ["run", "1"]),
         ('run "$@" --a', ["run", "--a"]),
         ("cat <<EOT > x.json\n{ run }\nEOT\nrun --a", ["run", "--a"]),
+        ("A=`cat x y`\nrun --tp $A", ["run", "--tp", "`cat x y`"]),
+        ("for A in 1 2 $B 4; do\n  run --tp $A\ndone", ["run", "--tp", "4"]),
     ],
 )
 def test_words_are_what_a_shell_would_make_of_them(text: str, words: list[str]) -> None:
@@ -85,3 +87,21 @@ def test_broken_scripts_end(text: str) -> None:
 def test_sums_are_worked_out_and_nothing_else() -> None:
     text = "$((__import__('os').system('true')))"
     assert words_of(f"run {text}") == ["run", text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ -n x ] && A=1",
+        "test -f y || A=1",
+        "[ -n x ] &&\n  A+=(--b)",
+        "if true; then\n A=1\nfi",
+        "for A in 1 2; do :; done",
+    ],
+)
+def test_what_may_be_set_or_not_is_told(text: str) -> None:
+    assert read_script(f"{text}\nB=2").branched == ["A"]
+
+
+def test_what_follows_a_condition_is_certain_again() -> None:
+    assert read_script("cd x && run &\nA=1 | B=2; C=3\nD=4").branched == []

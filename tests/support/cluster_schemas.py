@@ -1,41 +1,60 @@
-"""What SkyPilot and Kubernetes ask of a file, written down by hand from their documentation.
+"""What Kubernetes asks of a file: its own schemas, JobSet's own classes, and what neither says.
 
-Neither's own validator is at hand offline: SkyPilot's task schema (docs.skypilot.co, "Task YAML")
-and JobSet's and Job's required fields (jobset.sigs.k8s.io, kubernetes.io API reference) are spelt
-out here as far as our files go. Unknown keys are refused, as both do.
+The schema of Job is the API server's (package kubernetes-validate, strict: unknown keys are
+refused); the classes of JobSet are made from its own definition (kubeflow-trainer-api). They drop
+keys they do not know, so what comes back is compared with what went in.
 """
 
 import re
 from typing import Any
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # RFC 1123
-SKY_TASK = {"name", "resources", "num_nodes", "workdir", "envs", "setup", "run", "file_mounts"}
-SKY_RESOURCES = {"accelerators", "use_spot", "cloud", "region", "instance_type", "disk_size"}
-JOB = {"parallelism", "completions", "completionMode", "backoffLimit", "template"}
-POD = {"restartPolicy", "nodeSelector", "containers", "volumes"}
-CONTAINER = {"name", "image", "command", "args", "env", "ports", "resources", "volumeMounts"}
-
-
-def sky_errors(task: dict[str, Any]) -> list[str]:
-    """What SkyPilot would refuse in a task."""
-    found = [f"unknown key {key}" for key in set(task) - SKY_TASK]
-    found += [f"unknown resource {key}" for key in set(task["resources"]) - SKY_RESOURCES]
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task.get("name", "")):
-        found.append("name")
-    if not isinstance(task.get("num_nodes"), int) or task["num_nodes"] < 1:
-        found.append("num_nodes")
-    if not re.fullmatch(r"[A-Za-z0-9-]+:[1-9]\d*", task["resources"]["accelerators"]):
-        found.append("accelerators")
-    for key, value in task.get("envs", {}).items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) or not isinstance(value, str):
-            found.append(f"envs.{key}")
-    if not isinstance(task.get("run"), str):
-        found.append("run")
-    return found
+VERSIONS = ("1.28", "1.37")  # the oldest that keeps JobSet's indexes, and the newest with a schema
 
 
 def jobset_errors(made: dict[str, Any]) -> list[str]:
-    """What the API server would refuse in a JobSet."""
+    """What the API server and JobSet would refuse."""
+    import kubernetes_validate
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+    from pydantic import ValidationError
+
+    found = []
+    try:
+        kept = JobsetV1alpha2JobSet.from_dict(made)
+        found += _lost(made, kept.to_dict() if kept else {}, "")
+    except ValidationError as error:
+        found.append(str(error))
+    for job in made["spec"]["replicatedJobs"]:
+        alone = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}}
+        for version in VERSIONS:
+            try:
+                kubernetes_validate.validate(
+                    alone | {"spec": job["template"]["spec"]}, version, strict=True
+                )
+            except kubernetes_validate.ValidationError as error:
+                found.append(f"Kubernetes {version}: {error}")
+    return found or _unsaid(made)
+
+
+def _lost(wanted: Any, kept: Any, where: str) -> list[str]:
+    """Parts that did not come back."""
+    if isinstance(wanted, dict) and isinstance(kept, dict):
+        return [
+            line
+            for key, value in wanted.items()
+            for line in _lost(value, kept.get(key), f"{where}.{key}")
+        ]
+    if isinstance(wanted, list) and isinstance(kept, list) and len(wanted) == len(kept):
+        return [
+            line
+            for row, pair in enumerate(zip(wanted, kept, strict=True))
+            for line in _lost(*pair, f"{where}[{row}]")
+        ]
+    return [] if wanted == kept else [f"{where}: {wanted!r} became {kept!r}"]
+
+
+def _unsaid(made: dict[str, Any]) -> list[str]:
+    """Rules of the API server that no schema holds: names, mounts, indexes."""
     found = []
     if (made.get("apiVersion"), made.get("kind")) != ("jobset.x-k8s.io/v1alpha2", "JobSet"):
         found.append("apiVersion and kind")
@@ -46,28 +65,20 @@ def jobset_errors(made: dict[str, Any]) -> list[str]:
     if len({job["name"] for job in jobs}) != len(jobs):
         found.append("two replicated jobs of one name")
     for job in jobs:
-        host = f"{name}-{job['name']}-0-{job['template']['spec']['completions'] - 1}"
+        spec = job["template"]["spec"]
+        host = f"{name}-{job['name']}-0-{spec['completions'] - 1}"
         if not LABEL.fullmatch(job["name"]) or len(host) > 63:
             found.append(f"replicatedJobs.name {job['name']}")
-        found += _job_errors(job["template"]["spec"])
-    return found
-
-
-def _job_errors(job: dict[str, Any]) -> list[str]:
-    found = [f"unknown key {key}" for key in set(job) - JOB]
-    if job["completionMode"] != "Indexed" or job["parallelism"] != job["completions"]:
-        found.append("all pods of an indexed job must run at once")
-    pod = job["template"]["spec"]
-    found += [f"unknown key {key}" for key in set(pod) - POD]
-    if pod["restartPolicy"] not in ("Never", "OnFailure"):
-        found.append("restartPolicy")
-    volumes = {volume["name"] for volume in pod["volumes"]}
-    for container in pod["containers"]:
-        found += [f"unknown key {key}" for key in set(container) - CONTAINER]
-        found += [
-            f"mount {m['name']}" for m in container["volumeMounts"] if m["name"] not in volumes
-        ]
-        found += [f"env {e['name']}" for e in container["env"] if not isinstance(e["value"], str)]
-        if not LABEL.fullmatch(container["name"]) or not container["image"]:
-            found.append("container name or image")
+        if spec["completionMode"] != "Indexed" or spec["parallelism"] != spec["completions"]:
+            found.append("all pods of an indexed job must run at once")
+        pod = spec["template"]["spec"]
+        if pod["restartPolicy"] not in ("Never", "OnFailure"):
+            found.append("restartPolicy")
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            found += [
+                f"mount {m['name']}" for m in container["volumeMounts"] if m["name"] not in volumes
+            ]
+            if not LABEL.fullmatch(container["name"]):
+                found.append("container name")
     return found

@@ -31,6 +31,7 @@ def titan() -> dict[str, Any]:
         import torch
         from torchtitan import trainer
         from torchtitan.components import metrics
+        from torchtitan.components.quantization import float8, mx
         from torchtitan.config.manager import ConfigManager
         from torchtitan.distributed import parallel_dims, pipeline_parallel
         from torchtitan.distributed import utils as distributed
@@ -41,6 +42,8 @@ def titan() -> dict[str, Any]:
     for module in (utils, parallel_dims, distributed):
         module.device_type = "cpu"
         module.device_module = torch.cpu
+    for module in (float8, mx):  # which ask for a GPU that has fp8
+        module.has_cuda_capability = lambda *_: True
     monitor = types.SimpleNamespace(device_name="cpu", reset_peak_stats=lambda: None)
     metrics.build_device_memory_monitor = lambda: monitor
     distributed.set_determinism = lambda *_, **__: None

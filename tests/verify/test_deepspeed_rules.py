@@ -1,6 +1,5 @@
 """Our rules for DeepSpeed and DeepSpeed's own code say the same of random plans, both ways."""
 
-from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -8,6 +7,7 @@ from tests.support.frameworks import needs
 
 needs("torch", "deepspeed")
 
+from tests.support.agreement import Agreement  # noqa: E402
 from tests.support.deepspeed_oracle import deepspeed, verdict  # noqa: E402
 from tests.support.torch_plans import random_torch_plan  # noqa: E402
 
@@ -48,9 +48,7 @@ def judged(plan: Plan) -> str | None:
 
 def test_deepspeed_and_our_rules_agree_on_random_plans() -> None:
     claims = {rule.name for rule in rules.RULES if rule.layer == "config"} | {*RUN}
-    seen: Counter[str] = Counter()
-    alone: Counter[str] = Counter()
-    wrong = []
+    found = Agreement()
     for seed in range(PLANS):
         plan = random_torch_plan(seed, find_model(MODELS[seed % len(MODELS)]), "deepspeed")
         broken = {rule.name for rule in broken_rules(plan)}
@@ -58,15 +56,8 @@ def test_deepspeed_and_our_rules_agree_on_random_plans() -> None:
             broken.discard("batch-adds-up")  # the batch is then left to DeepSpeed
         if broken - claims or sum(plan.gpus.values()) > LARGEST:
             continue  # forbidden by what only we know, or not to be said in its words
-        refused = judged(plan)
-        seen["illegal" if broken else "legal"] += 1
-        if bool(broken) != bool(refused):
-            wrong.append(f"{seed} {plan.summary()}: {sorted(broken)} against {refused}")
-        if len(broken) == 1:
-            alone.update(broken)
-    assert not wrong, f"{len(wrong)} disagreements:\n" + "\n".join(wrong[:20])
-    assert seen["legal"] >= 300 and seen["illegal"] >= 300 and seen.total() >= 1_000, seen
-    assert set(alone) == claims, sorted(claims ^ set(alone))
+        found.add(seed, plan, broken, judged(plan))
+    found.check(claims)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 7, 8, 16])

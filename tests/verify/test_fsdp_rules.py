@@ -1,12 +1,11 @@
 """Our rules for plain PyTorch and torchtitan's own code say the same of random plans, both ways."""
 
-from collections import Counter
-
 import pytest
 from tests.support.frameworks import needs
 
 needs("torch", "torchtitan")
 
+from tests.support.agreement import Agreement  # noqa: E402
 from tests.support.titan_oracle import read_module, verdict  # noqa: E402
 from tests.support.torch_plans import random_torch_plan  # noqa: E402
 
@@ -33,9 +32,7 @@ SCHEDULED = ("rounds-are-equal", "pipeline-is-filled")
 
 def test_torchtitan_and_our_rules_agree_on_random_plans() -> None:
     claims = {rule.name for rule in fsdp.RULES if rule.layer == "config"} | {*SCHEDULED}
-    alone: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    wrong = []
+    found = Agreement()
     for seed in range(PLANS):
         plan = random_torch_plan(seed, find_model(MODELS[seed % len(MODELS)]), "fsdp")
         world = sum(plan.gpus.values())
@@ -44,11 +41,5 @@ def test_torchtitan_and_our_rules_agree_on_random_plans() -> None:
             continue  # forbidden by what only we know, or not to be said in its words
         text = config_module(plan, train_iters=10, learning_rate=1e-4)
         refused = verdict(read_module(text).plan, world, build=False)
-        seen["illegal" if broken else "legal"] += 1
-        if bool(broken) != bool(refused):
-            wrong.append(f"{seed} {plan.summary()}: {sorted(broken)} against {refused}")
-        if len(broken) == 1:
-            alone.update(broken)
-    assert not wrong, f"{len(wrong)} disagreements:\n" + "\n".join(wrong[:20])
-    assert seen["legal"] >= 300 and seen["illegal"] >= 300 and seen.total() >= 1_000, seen
-    assert set(alone) >= claims - {"dp-fits-shard-group"}, sorted(claims - set(alone))
+        found.add(seed, plan, broken, refused)
+    found.check(claims - {"dp-fits-shard-group"})

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support.frameworks import needs
 
-needs("yaml")
+needs("yaml", "kubernetes_validate", "kubeflow_trainer_api")
 
 import yaml  # type: ignore[import-untyped] # noqa: E402
-from tests.support.cluster_schemas import jobset_errors, sky_errors  # noqa: E402
+from tests.support.cluster_schemas import jobset_errors  # noqa: E402
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan  # noqa: E402
 
 from astra.export.launchers import LAUNCHERS, kubernetes_files, skypilot_files  # noqa: E402
@@ -73,12 +73,11 @@ def _check(files: dict[str, str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_skypilot_tasks_hold_what_it_asks_for(mixed: bool) -> None:
+def test_skypilot_tasks_know_their_ranks(mixed: bool) -> None:
     job = job_of(mixed_plan() if mixed else plain_plan())
     offset = 0
     for text in skypilot_files(job).values():
         task = read(text)
-        assert sky_errors(task) == []
         assert task["envs"]["NODE_OFFSET"] == str(offset)
         assert "./launch.sh --mock-data" in task["run"]
         offset += task["num_nodes"]
@@ -99,3 +98,18 @@ def test_the_jobset_holds_what_kubernetes_asks_for(mixed: bool) -> None:
         (address,) = [e["value"] for e in pod["containers"][0]["env"] if e["name"] == "MASTER_ADDR"]
         first = jobs[0]["name"]
         assert address == f"{made['metadata']['name']}-{first}-0-0.{made['metadata']['name']}"
+
+
+def test_a_spoiled_jobset_is_refused() -> None:
+    """The check can say no: to a wrapper's key, a pod's key, a type and a name."""
+    text = kubernetes_files(job_of(plain_plan()))["jobset.yaml"]
+    for good, bad in (
+        ("maxRestarts: 0", "maxRestartz: 0"),
+        ("restartPolicy:", "restartPolice:"),
+        ("parallelism: 2", 'parallelism: "two"'),
+        ("containerPort:", "port:"),
+        ('name: "train"', 'name: "Train"'),
+        ('mountPath: "/job"', "mountPath: 7"),
+    ):
+        assert good in text, good
+        assert jobset_errors(read(text.replace(good, bad))), bad

@@ -70,7 +70,11 @@ def test_degrees_batches_and_switches_are_megatrons(file: str) -> None:
         assert getattr(found, theirs) == ours.get(name, getattr(plan, name, None)), theirs
     assert (found.virtual_pipeline_model_parallel_size or 1) == plan.vpp
     assert bool(found.use_distributed_optimizer) == (plan.sharding != "none")
-    assert bool(found.accumulate_allreduce_grads_in_fp32) == (plan.grad_reduce_dtype == "fp32")
+    wide = found.accumulate_allreduce_grads_in_fp32
+    if found.use_megatron_fsdp:  # which has a type of its own, unset that of the weights
+        own = found.megatron_fsdp_grad_comm_dtype or found.megatron_fsdp_main_grads_dtype
+        wide = str(own or found.params_dtype) == "torch.float32"
+    assert bool(wide) == (plan.grad_reduce_dtype == "fp32")
     assert found.ffn_hidden_size in (plan.model.ffn, plan.model.moe and plan.model.moe.moe_ffn)
     assert bool(found.fp8) == (plan.precision == "fp8")
     if plan.model.moe:

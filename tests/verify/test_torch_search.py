@@ -1,6 +1,10 @@
 """torchtitan, accelerate and DeepSpeed accept every plan of the search that is exported to them."""
 
+import dataclasses
+import sys
+import types
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.support.frameworks import needs
@@ -41,6 +45,7 @@ MODELS = {
 }
 SIZES = (8, 64, 256, 1024)
 TOP = 4
+FP8 = {"tensorwise": "Float8", "mxfp8": "MXFP8"}
 
 
 def searched(model: str, gpus: int, runtime: Runtime) -> list[Plan]:
@@ -138,3 +143,75 @@ def test_torchtitan_builds_the_network_we_mean(name: str) -> None:
         rows = dict(built.named_buffers())
         count += sum(rows[key].numel() for key in rows if key.endswith("expert_bias_E"))
     assert count == parameters(plan.model).total
+
+
+EIGHT = [(name, "tensorwise") for name in ("llama-3-8b", "yi-6b", "qwen3-4b", "gpt-oss-20b")]
+EIGHT += [(name, recipe) for name in ("deepseek-v2-lite", "qwen3-30b-a3b") for recipe in FP8]
+
+
+@pytest.mark.parametrize(("name", "recipe"), [*EIGHT, ("llama-3-70b", "mxfp8")])
+def test_torchtitan_converts_to_fp8_what_the_plan_computes_in_it(name: str, recipe: str) -> None:
+    """Its converters change all layers and experts, but neither the head nor the router."""
+    model = find_model(name)
+    cluster, _ = parse_gpus("b200:16")
+    said: dict[str, Any] = {"precision": "fp8", "fp8_recipe": recipe, "ep": 8 if model.moe else 1}
+    plan = settle(Wish(global_batch=16, seq_len=2048, **said), model, cluster, "fsdp").plan
+    files = export_files(plan, "torchtitan")
+    titan_oracle.titan()
+    from torchtitan.models.common.linear import Linear
+    from torchtitan.models.common.moe import GroupedExperts
+
+    text = files["astra_plan.py"]
+    assert titan_oracle.verdict(titan_oracle.read_module(text).plan, 16, build=False) is None
+    named = titan_oracle.parse(text, ["--module", "astra_plan", "--config", "plan"])
+    flagged = titan_oracle.parse(text, files["args.txt"].split())
+    for config in (named, flagged):
+        shape = config.model_spec.model
+        plain = {
+            fqn.rpartition(".")[2]
+            for fqn, kind, *_ in shape.traverse(Linear.Config)
+            if type(kind) is Linear.Config
+        }
+        assert plain == ({"lm_head", "gate"} if model.moe else {"lm_head"})
+        for _, kind, *_ in shape.traverse(GroupedExperts.Config):
+            assert type(kind)._owner.__name__.startswith(FP8[recipe])
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_the_module_speaks_of_tokens_where_torchtitan_does(
+    pp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later than 0.3: its classes here, with the names that its source has since."""
+    titan_oracle.titan()
+    from torchtitan import config
+    from torchtitan.hf_datasets import text_datasets
+    from torchtitan.trainer import Trainer
+
+    training = {"local_batch_size", "global_batch_size", "seq_len"}
+    tokens = ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step")
+    for name, gone, new in (
+        ("TrainingConfig", training, (*tokens, "max_context_length")),
+        ("ParallelismConfig", {"pipeline_parallel_microbatch_size"}, ("num_pp_microbatches",)),
+    ):
+        kept = [f.name for f in dataclasses.fields(getattr(config, name)) if f.name not in gone]
+        made = dataclasses.make_dataclass(
+            name, [(field, object, None) for field in (*kept, *new)], kw_only=True
+        )
+        monkeypatch.setattr(config, name, made)
+    data = types.ModuleType("torchtitan.components.data")
+    data.ConcatThenSplitPackingConfig = dict  # type: ignore[attr-defined]
+    data.GrainDataLoader = types.SimpleNamespace(Config=dict)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, data.__name__, data)
+    monkeypatch.setattr(Trainer.Config, "__post_init__", lambda _: None)  # asks for the old names
+    monkeypatch.delattr(text_datasets, "HuggingFaceTextDataLoader")
+    monkeypatch.setattr(text_datasets, "DATASETS", {"c4_test": "c4"}, raising=False)
+    cluster, _ = parse_gpus("h100:16")
+    wish = Wish(global_batch=64, seq_len=2048, pp=pp, micro_batch=2)
+    plan = settle(wish, find_model("llama-3-8b"), cluster, "fsdp").plan
+    job = titan_oracle.read_module(export_files(plan, "torchtitan")["astra_plan.py"]).plan()
+    assert job.training.num_tokens_per_microbatch_per_dp_rank == 2 * 2048
+    assert job.training.num_tokens_per_train_step == 64 * 2048
+    assert job.training.max_context_length == 2048
+    rounds = 64 // (2 * plan.dp)
+    assert job.parallelism.num_pp_microbatches == (rounds if pp > 1 else None)
+    assert job.dataloader == {"dataset": {"dataset": "c4"}}

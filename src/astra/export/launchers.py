@@ -6,6 +6,7 @@ mixed cluster is one group of nodes per GPU type, in the order of ranks.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from astra.errors import InputError, either
 from astra.export.rents import Rents, price_note, resources
@@ -131,12 +132,6 @@ def _default(variable: str) -> str:
 
 def skypilot_files(job: Job) -> dict[str, str]:
     """One task for each GPU type: a cluster of SkyPilot has one kind of node."""
-    unknown = [gpu for gpu, _, _ in job.groups if gpu not in SKY_NAMES]
-    if unknown:
-        raise InputError(
-            f"--launcher skypilot: SkyPilot has no name for {unknown[0]} that is known here. "
-            "Try --launcher slurm or kubernetes."
-        )
     several = len(job.groups) > 1
     found = {}
     for (gpu, nodes, each), name, offset in zip(
@@ -146,10 +141,7 @@ def skypilot_files(job: Job) -> dict[str, str]:
         envs |= {"NODE_OFFSET": str(offset), "MASTER_ADDR": ""}
         task = {
             "name": f"{job.name}-{name}" if several else job.name,
-            "resources": {
-                "accelerators": f"{SKY_NAMES[gpu]}:{each}",
-                **resources(job.rents, gpu),
-            },
+            "resources": _sky_resources(job, gpu, each),
             "num_nodes": nodes,
             "workdir": ".",
             "envs": envs,
@@ -162,12 +154,25 @@ def skypilot_files(job: Job) -> dict[str, str]:
                 launch=f"./launch.sh {job.trial}".rstrip(),
             ),
         }
-        head = f"# {nodes} nodes, the first of them node {offset}\n"
+        head = f"# {nodes} nodes, the first of them node {offset}\n" if nodes > 1 else ""
+        head = head or f"# one node, node {offset}\n"
         head += price_note(job.rents, gpu)
         if offset:
             head += "# give it the address of node 0: sky launch --env MASTER_ADDR=... \n"
         file = f"sky-{name}.yaml" if several else "sky.yaml"
         found[file] = head.replace(" \n", "\n") + yaml_text(task)
+    return found
+
+
+def _sky_resources(job: Job, gpu: str, each: int) -> dict[str, Any]:
+    """The machine that was chosen, or any with such GPUs."""
+    named = f"{SKY_NAMES.get(gpu)}:{each}"
+    found = resources(job.rents, gpu, named)
+    if found.get("accelerators") == named and gpu not in SKY_NAMES:
+        raise InputError(
+            f"--launcher skypilot: SkyPilot has no name for {gpu} that is known here. "
+            "Try --launcher slurm or kubernetes."
+        )
     return found
 
 

@@ -3,11 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+from astra.errors import InputError
 from astra.files import convert, read_json
 from astra.search.priced import Rented
 
 Rents = tuple[Rented, ...]
 OWN = "given"  # the cloud of prices that the user gave
+ANYWHERE = "any"  # the region of a cloud that has none
+# Clouds where SkyPilot starts machines, as of 0.14.1.
+SKY_CLOUDS = (
+    *("aws", "azure", "cudo", "do", "fluidstack", "gcp", "hyperbolic", "ibm", "lambda", "mithril"),
+    *("nebius", "oci", "paperspace", "primeintellect", "runpod", "scp", "seeweb", "shadeform"),
+    *("vast", "verda", "vsphere", "yotta"),
+)
+BARE_HOSTS = ("n1-",)  # machines that get their GPUs added
 
 
 def read_rents(path: Path, rank: int | None = None) -> list[Rents]:
@@ -27,15 +36,25 @@ def _rents(entry: Any, where: str) -> Rents:
     return convert(money.get("rents", []), Rents, f"{where}.money.rents")
 
 
-def resources(rents: Rents, gpu: str) -> dict[str, Any]:
-    """Where SkyPilot should look for a GPU type: cloud, region and machine as they were chosen."""
+def resources(rents: Rents, gpu: str, accelerators: str) -> dict[str, Any]:
+    """Where SkyPilot should look for a GPU type: cloud, region and machine as they were chosen.
+
+    A chosen machine says its GPUs itself; they are named where a host gets them added, or where
+    SkyPilot is to choose.
+    """
     chosen = [rent for rent in rents if rent.gpu == gpu and rent.cloud != OWN]
     if not chosen:
-        return {"use_spot": False}
+        return {"accelerators": accelerators, "use_spot": False}
     rent = chosen[0]
+    if rent.cloud not in SKY_CLOUDS:
+        raise InputError(
+            f"--launcher skypilot: SkyPilot starts no machines at {rent.cloud}, where this plan "
+            f"rents. Try --launcher kubernetes or slurm, or plan with --cloud {SKY_CLOUDS[0]}."
+        )
     return {
+        **({"accelerators": accelerators} if rent.instance.startswith(BARE_HOSTS) else {}),
         "cloud": rent.cloud,
-        "region": rent.region,
+        **({"region": rent.region} if rent.region != ANYWHERE else {}),
         "instance_type": rent.instance,
         "use_spot": rent.spot,
     }

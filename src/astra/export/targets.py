@@ -58,8 +58,8 @@ TARGETS: dict[str, Target] = {
         runtime="megatron",
         takes=MEGATRON,
         files=bridge.files,
-        not_expressed=megatron.not_expressed,
-        refusals=lambda _: [],
+        not_expressed=bridge.not_expressed,
+        refusals=bridge.refusals,
         set_up=(),
         first_try="logger.log_interval=1",
         logs="Megatron-Bridge does with logger.log_interval=1.",
@@ -165,7 +165,9 @@ def refusal(plan: Plan, target: str) -> str | None:
         for other in TARGETS
         if other != target and plan.runtime in TARGETS[other].takes and not _reasons(plan, other)
     ]
-    others = f" {TARGETS[able[0]].name} can: --to {able[0]}." if able else " No other target can."
+    none = "" if plan.runtime in MEGATRON else f" of plans for the runtime {plan.runtime}"
+    others = f" {TARGETS[able[0]].name} can: --to {able[0]}." if able else ""
+    others = others or f" No other target{none} can."
     return f"{own.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
 
 

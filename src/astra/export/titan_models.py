@@ -44,7 +44,17 @@ LONGEST = {
 }
 # Our dispatchers and fp8 recipes in its words.
 COMM_BACKENDS = {None: "", "alltoall": "standard", "deepep": "deepep", "hybridep": "hybridep"}
-CONVERTERS = {"tensorwise": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter"}
+# Linear layers but for the head and the router, as in its own recipes; then the experts.
+CONVERTERS = {
+    "tensorwise": (
+        ("Float8LinearConverter", 'filter_fqns=["lm_head", "router.gate"]'),
+        ("Float8GroupedExpertsConverter", ""),
+    ),
+    "mxfp8": (
+        ("MXFP8LinearConverter", 'fqns=["attention", "shared_experts", "feed_forward"]'),
+        ("MXFP8GroupedExpertsConverter", "pad_multiple=128"),
+    ),
+}
 
 REGISTERED = '''
 
@@ -163,9 +173,13 @@ def model_lines(plan: Plan) -> str:
     module, flavour = found
     converters, imports = "", ""
     if plan.precision == "fp8":
-        name = CONVERTERS[plan.fp8_recipe or ""]
-        converters = f"{name}.Config(model_compile_enabled={plan.stack != 'torch-eager'})"
-        imports = f"    from torchtitan.components.quantization import {name}\n"
+        kinds = CONVERTERS[plan.fp8_recipe or ""][: 2 if model.moe else 1]
+        compiled = f"model_compile_enabled={plan.stack != 'torch-eager'}"
+        converters = ", ".join(
+            f"{name}.Config({', '.join(filter(None, (said, compiled)))})" for name, said in kinds
+        )
+        names = ", ".join(name for name, _ in kinds)
+        imports = f"    from torchtitan.components.quantization import {names}\n"
     label = "".join(c for c in model.name if c.isalnum() or c in "-_. ")
     if flavour:
         words = [f'"{flavour}"']

@@ -46,9 +46,20 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.trainer import Trainer
+
+try:
+    from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+
+    DATA = HuggingFaceTextDataLoader.Config(dataset="c4_test")
+except ImportError:  # later than 0.3
+    from torchtitan.components.data import ConcatThenSplitPackingConfig, GrainDataLoader
+    from torchtitan.hf_datasets.text_datasets import DATASETS
+
+    DATA = GrainDataLoader.Config(
+        dataset=ConcatThenSplitPackingConfig(dataset=DATASETS["c4_test"])
+    )
 
 TRAINING = {training}
 PARALLELISM = {parallelism}
@@ -69,7 +80,7 @@ def model() -> Trainer.Config:
         optimizer=default_adamw(lr={lr:g}),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps={warmup}),
         training=TrainingConfig(steps={steps}),
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        dataloader=DATA,
         metrics=MetricsProcessor.Config(log_freq=1),
     )
 
@@ -202,6 +213,8 @@ def refusals(plan: Plan) -> list[str]:
         found.append(f"the fp8 recipe {plan.fp8_recipe}")
     if plan.dispatcher not in COMM_BACKENDS:
         found.append(f"the dispatcher {plan.dispatcher}")
+    if plan.precision == "fp8" and plan.model.moe and plan.dispatcher == "deepep":
+        found.append("experts in fp8 with the dispatcher deepep; alltoall and hybridep it has")
     if plan.dispatcher in ("deepep", "hybridep") and plan.ep == 1:
         found.append(f"the dispatcher {plan.dispatcher} without expert parallelism")
     return found

@@ -84,11 +84,28 @@ found.rank, found.world_size = 0, int(world)
 arguments.validate_args(found)
 """,
 }
+SCRIPTS["bridge"] = """
+import logging, os, sys, warnings
+warnings.simplefilter("ignore")
+logging.disable(logging.WARNING)
+folder, world = sys.argv[1], sys.argv[2]
+os.environ |= {"RANK": "0", "WORLD_SIZE": world}
+os.environ |= dict(line.strip().split("=", 1) for line in open(f"{folder}/env.txt"))
+sys.path.insert(0, folder)
+from recipe import pretrain_config
+from megatron.bridge.training.config import runtime_config_update
+runtime_config_update(pretrain_config())
+"""
 NEEDS = {
+    "bridge": ("megatron.bridge", "transformer_engine", "torch"),
     "torchtitan": ("torchtitan", "torch"),
     "accelerate": ("accelerate", "torch"),
     "deepspeed": ("deepspeed", "torch"),
     "megatron": ("megatron.training", "torch"),
+}
+WHERE = {
+    "bridge": "It runs in NVIDIA's NeMo image; --to megatron writes the same settings, which "
+    'pip install "astra-planner[verify]" can check.'
 }
 HOW = 'pip install "astra-planner[verify]"'
 
@@ -122,15 +139,14 @@ def verify(
 def _framework(folder: Path, target: str, world: int, architecture: int) -> Verdict:
     if target not in SCRIPTS:
         why = {
-            "bridge": "Megatron-Bridge cannot be loaded without a GPU; --to megatron writes the "
-            "same settings, which can be checked",
             "flagscale": "FlagScale's own code is asked by the project's tests only; "
             "`launch.sh action=dryrun` asks yours",
         }
         return Verdict(target, "not checked", why[target])
     missing = [module for module in NEEDS[target] if not _found(module)]
     if missing:
-        return Verdict(target, "not checked", f"{missing[0]} is not installed. Try {HOW}.")
+        how = WHERE.get(target, f"Try {HOW}.")
+        return Verdict(target, "not checked", f"{missing[0]} is not installed. {how}")
     command = [sys.executable, "-c", SCRIPTS[target], str(folder), str(world), str(architecture)]
     return _run(target, command)
 

@@ -31,6 +31,7 @@ OTHER_NAMES = {
 }
 SHARDING = {"no_shard": "none", "optim": "optimizer", "optim_grads": "gradients"}
 SHARDING |= {"optim_grads_params": "parameters"}
+FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
 ZERO = ("none", "optimizer", "gradients", "parameters")
 
 
@@ -45,6 +46,8 @@ def plain_names(options: Options) -> None:
         if name in options.read:
             continue
         short = name.rpartition(".")[2]
+        if "." in name and short == "num-query-groups":
+            options.put("group-query-attention", True)  # which NeMo does not ask for
         known = OTHER_NAMES.get(name) or OTHER_NAMES.get(short) or short
         if known != name:
             options.values.setdefault(known, options.values.pop(name))
@@ -146,11 +149,16 @@ def _precision(options: Options) -> dict[str, Any]:
     precision = "fp4" if four else "fp8" if eight else half or "fp32"
     aware = options.flag("use-precision-aware-optimizer")
     types = [
-        _dtype(options.text(option, f"megatron-fsdp-{option}")) or "fp32"
+        _dtype(options.text(option)) or "fp32"
         for option in ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     ]
     recipe = options.text("fp8-recipe") or "delayed"
-    comm = _dtype(options.text("megatron-fsdp-grad-comm-dtype"))
+    comm = None
+    if options.flag(*FSDP):
+        own = half or "fp32"  # which `auto` means
+        types[0] = _dtype(options.text("megatron-fsdp-main-grads-dtype"), own) or own
+        types[1] = _dtype(options.text("megatron-fsdp-main-params-dtype"), own) or "fp32"
+        comm = _dtype(options.text("megatron-fsdp-grad-comm-dtype"), types[0]) or types[0]
     return {
         "precision": precision,
         "fp8_recipe": recipe if precision == "fp8" else None,
@@ -169,15 +177,15 @@ def _reduced_in(options: Options, half: str | None, kept: str) -> str:
     return "fp32" if wide or half is None else half
 
 
-def _dtype(text: str | None) -> str | None:
-    names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+def _dtype(text: str | None, own: str = "auto") -> str | None:
+    names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8", "auto": own}
     return names.get(text, text) if text else None
 
 
 def _sharding(options: Options, copies: int) -> dict[str, Any]:
     kind = "optimizer" if options.flag("use-distributed-optimizer") else "none"
-    if options.flag("use-megatron-fsdp", "use-custom-fsdp"):
-        strategy = options.text("data-parallel-sharding-strategy") or "no_shard"
+    if options.flag(*FSDP):
+        strategy = options.text("data-parallel-sharding-strategy") or "optim_grads_params"
         kind = SHARDING.get(strategy, "none")
     elif options.flag("use-torch-fsdp2"):
         kept = options.flag("torch-fsdp2-no-reshard-after-forward")

@@ -91,10 +91,11 @@ def _activation(options: Options, gated: bool) -> str:
 
 
 def _groups(options: Options, heads: int) -> int:
-    """Key-value heads: one group unless said otherwise, once groups are asked for."""
+    """Key-value heads: one group unless said otherwise, once groups are asked for; else as many."""
+    groups = options.whole("num-query-groups", default=1) or 1
     if options.flag("group-query-attention"):
-        return options.whole("num-query-groups", default=1) or 1
-    return options.whole("num-query-groups", "num-key-value-heads") or heads
+        return groups
+    return options.whole("num-key-value-heads") or heads  # Megatron-DeepSpeed's
 
 
 def _latent(options: Options) -> dict[str, Any]:
@@ -215,9 +216,8 @@ def _is_like(model: Model, asked: Model, vocab: int | None) -> bool:
     )
     if not core or (vocab is not None and model.vocab != vocab):
         return False
-    if not all(
-        getattr(model, name) == getattr(asked, name) for name in ("tied_embeddings", "gated_mlp")
-    ):
+    alike = ("tied_embeddings", "gated_mlp", "mlp_bias")
+    if not all(getattr(model, name) == getattr(asked, name) for name in alike):
         return False
     if model.norm.startswith("rms") != asked.norm.startswith("rms"):
         return False

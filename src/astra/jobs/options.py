@@ -10,8 +10,9 @@ HYDRA = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 # What changes neither the seconds of a step nor the memory, by how the name begins.
 IGNORED = (
-    *("lr", "min-lr", "weight-decay", "adam-", "adam", "sgd-", "clip-grad", "optimizer", "seed"),
-    *("save", "load", "log", "logger", "tensorboard", "wandb", "exp", "timing", "no-log"),
+    *("lr", "min-lr", "weight-decay", "adam-", "adam", "sgd-", "clip-grad", "seed"),
+    *("save", "load", "log", "logger", "tensorboard", "wandb", "exp-", "explicit", "timing"),
+    "no-log",
     *("data-path", "data-cache", "data-impl", "data-args", "dataset", "dataloader", "split"),
     *("train-data", "valid-data", "test-data", "mock-data", "train-iters", "train-samples"),
     *("tokenizer", "vocab-file", "merge-file", "num-workers", "eod-", "reset-", "seq-per"),

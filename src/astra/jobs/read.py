@@ -11,7 +11,7 @@ from astra.files import parse_toml, read_json, read_text
 from astra.hardware.gpus_option import parse_gpus
 from astra.jobs import deepspeed, megatron, torchtitan
 from astra.jobs.megatron_model import model_of
-from astra.jobs.options import Options, training_words
+from astra.jobs.options import Options, plain, training_words
 from astra.jobs.shell import Script, read_script
 from astra.model.shape import Model
 from astra.model.zoo import find_model
@@ -83,13 +83,17 @@ def _script_of(text: str) -> Script:
 
 def _from_folder(path: Path, asked: Asked) -> Job:
     """What `astra export` wrote: its arguments or configuration, and how many it starts."""
-    launcher, arguments, config = (
-        path / name for name in ("launch.sh", "args.txt", "ds_config.json")
+    launcher, arguments, config, module = (
+        path / name for name in ("launch.sh", "args.txt", "ds_config.json", "astra_plan.py")
     )
     launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
     if config.is_file():
         counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
         return _from_deepspeed(read_json(config), counted, str(config))
+    if module.is_file():  # which says more than the flags do
+        counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
+        settings = torchtitan.from_python(read_text(module), str(module))
+        return _from_torchtitan(settings, counted, module)
     if not arguments.is_file():
         raise InputError(f"{path}: this folder holds no args.txt; name the launch file itself.")
     script = _script_of(read_text(arguments))
@@ -163,15 +167,21 @@ def _read_quietly(options: Options) -> None:
     for names in LAUNCHERS.values():
         options.read.update(names)
     options.read.update(("deepspeed", "deepspeed-config", "zero-stage", "tokenizer-type"))
+    if options.values.get("optimizer", ["adam"])[:1] == ["adam"]:
+        options.read.add("optimizer")  # another keeps other states
 
 
 def _is_used(name: str, options: Options, script: Script) -> bool:
-    """Whether a variable's value is among the words that count."""
-    value = script.variables.get(name)
+    """Whether a variable's value, or an option in it, is among the words that count."""
+    value = script.variables.get(name) or []
     said = {word for words in options.values.values() for word in words}
-    return bool(value) and (
-        value in said if isinstance(value, str) else bool(said & set(value or ()))
-    )
+    words = value.split() if isinstance(value, str) else value
+    flags = {plain(word[2:].partition("=")[0]) for word in words if word.startswith("--")}
+    return bool(flags & set(options.values)) if flags else bool(said & {*words, value_text(value)})
+
+
+def value_text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else " ".join(value)
 
 
 def _unfilled(options: Options) -> list[str]:

@@ -76,6 +76,7 @@ class _Reader:
     def __init__(self, text: str, found: Script) -> None:
         self.text, self.at, self.found = text, 0, found
         self.depth = 0  # of branches and loops
+        self.maybe = False  # behind && or ||
         self.here: list[str] = []  # ends of heredocs that begin on the next line
 
     def run(self) -> None:
@@ -84,7 +85,7 @@ class _Reader:
 
     def _statement(self) -> None:
         words: list[str] = []
-        first = True  # assignments come before the command
+        first, start = True, self.at  # assignments come before the command
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter in " \t":
@@ -92,7 +93,10 @@ class _Reader:
             elif letter == "#":
                 self._skip_line()
             elif letter in "\n;&|()":
-                self.at += 1
+                twice = self.text[self.at : self.at + 2] in ("&&", "||")
+                blank = not self.text[start : self.at].strip()
+                self.maybe = twice or (self.maybe and blank and letter == "\n")
+                self.at += 1 + twice
                 if letter == "\n":
                     self._skip_heredocs()
                 break
@@ -105,6 +109,8 @@ class _Reader:
                 new = self._word()
                 if first and new and new[0] in KEYWORDS:
                     self.depth += (new[0] in OPENS) - (new[0] in CLOSES)
+                    if new[0] == "for":
+                        self._loop()
                 elif first and new and new[0] in SETS:
                     self._skip_options()
                 elif first and len(new) == 1 and (match := ASSIGNMENT.match(new[0])):
@@ -116,6 +122,20 @@ class _Reader:
                     words += new
         if words:
             self.found.commands.append(words)
+
+    def _loop(self) -> None:
+        """`for NAME in words`: the last of them, as of all that a loop sets."""
+        match = re.compile(r"[ \t]+([A-Za-z_]\w*)[ \t]+in[ \t]+").match(self.text, self.at)
+        if match is None:
+            return
+        self.at, words = match.end(), []
+        while self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>#":
+            if self.text[self.at] in " \t":
+                self.at += 1
+            else:
+                words += self._word()
+        if words:
+            self._set(match[1], words[-1], more=False)
 
     def _skip_line(self) -> None:
         end = self.text.find("\n", self.at)
@@ -168,7 +188,7 @@ class _Reader:
                 ]
             else:
                 value = before + value
-        if self.depth and before != value and name not in self.found.branched:
+        if (self.depth or self.maybe) and before != value and name not in self.found.branched:
             self.found.branched.append(name)
         self.found.variables[name] = value
 
@@ -206,7 +226,11 @@ class _Reader:
                 self.at, open_word = self.at + 2, True
             elif letter in "$`":
                 parts = self._expanded()
-                pieces = [piece for part in parts for piece in (part.split() if split else [part])]
+                pieces = [
+                    piece
+                    for part in parts
+                    for piece in (part.split() if split and part[:1] not in "$`" else [part])
+                ]
                 if pieces:
                     words[-1] += pieces[0]
                     words += pieces[1:]

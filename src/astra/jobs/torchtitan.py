@@ -4,6 +4,7 @@ What is not said is the default of torchtitan 0.3 (`torchtitan/config`).
 """
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ MODELS = {
     ("llama3", "8b"): "llama-3.1-8b",
     ("llama3", "70b"): "llama-3.1-70b",
     ("llama3", "405b"): "llama-3.1-405b",
+    ("llama3", "1b"): "llama-3.2-1b",
+    ("llama3", "3b"): "llama-3.2-3b",
+    ("deepseek_v3", "236b"): "deepseek-v2",
+    ("kimi_k2_7", "moonlight-16b-a3b"): "moonlight-16b-a3b",
     ("deepseek_v3", "671b"): "deepseek-v3",
     ("deepseek_v3", "16b"): "deepseek-v2-lite",
     ("qwen3", "0.6b"): "qwen3-0.6b",
@@ -27,6 +32,16 @@ MODELS = {
     ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
     ("gpt_oss", "20b"): "gpt-oss-20b",
     ("gpt_oss", "120b"): "gpt-oss-120b",
+}
+MODES = {"full": "full:uniform:1", "selective": "selective:core_attn", "none": "none"}
+EIGHT = {"float8": "tensorwise", "mx": "mxfp8"}  # converters to fp8, and our recipes
+CONVERTER = re.compile(r"(Float8|MXFP8|NVFP4)LinearConverter\.Config")
+CLASSES = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
+UNDERSTOOD = {  # values that a plan has; others are listed
+    "parallelism.pipeline_parallel_schedule": ("1f1b", "interleaved1f1b"),
+    "activation_checkpoint.mode": tuple(MODES),
+    "training.mixed_precision_reduce": ("float32",),
+    "training.dtype": ("float32",),
 }
 CHECKPOINT = "activation-checkpoint:"
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "quantize")
@@ -47,6 +62,8 @@ DEFAULTS: dict[str, Any] = {
     "parallelism.module_fqns_per_model_part": None,
     "training.enable_cpu_offload": False,
     "training.mixed_precision_param": "bfloat16",
+    "training.mixed_precision_reduce": "float32",
+    "training.dtype": "float32",
     "compile.enable_async_tensor_parallel": False,
     "activation_checkpoint.mode": "selective",
 }
@@ -124,6 +141,8 @@ def from_python(text: str, where: str) -> dict[str, Any]:
             found["model.name"] = (node.module or "").removeprefix(REGISTRY)
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
+            if converter := CONVERTER.search(called):
+                found["model.converters"] = CLASSES[converter[1]]
             if called.endswith("model_registry") and node.args:
                 found["model.flavor"] = _literal(node.args[0])
             if any(word.arg == "activation_checkpoint" for word in node.keywords):
@@ -201,14 +220,13 @@ def wish_of(settings: Mapping[str, Any], world: int, where: str) -> dict[str, An
         )
     dp, local = copies * shards, whole("training.local_batch_size")
     batch = whole("training.global_batch_size")
-    eight = "float8" in str(settings.get("model.converters", ""))
+    eight = _recipe(settings)
     schedule = str(full["parallelism.pipeline_parallel_schedule"])
     reshard = full["parallelism.fsdp_reshard_after_forward"]
     kept = reshard == "never" or (reshard == "default" and pp > 1)
     kind = "none" if shards * cp == 1 else "gradients" if kept else "parameters"
     cut = _chunks(full["parallelism.module_fqns_per_model_part"], pp, where)
     low = str(full["training.mixed_precision_param"])
-    modes = {"full": "full:uniform:1", "selective": "selective:core_attn", "none": "none"}
     return {
         "tp": tp,
         "cp": cp,
@@ -223,13 +241,20 @@ def wish_of(settings: Mapping[str, Any], world: int, where: str) -> dict[str, An
         "sharding": kind,
         "shard_group": shards * cp if kind != "none" else 1,
         "sequence_parallel": tp > 1 and full["parallelism.enable_sequence_parallel"] is True,
-        "recompute": modes.get(str(full["activation_checkpoint.mode"]), "none"),
+        "recompute": MODES.get(str(full["activation_checkpoint.mode"]), "none"),
         "attention": "flash",
         "precision": "fp8" if eight else "fp32" if low == "float32" else "bf16",
+        "fp8_recipe": eight,
         "overlap_tp": full["compile.enable_async_tensor_parallel"] is True,
         "offload_optimizer_fraction": float(full["training.enable_cpu_offload"] is True),
         **cut,
     }
+
+
+def _recipe(settings: Mapping[str, Any]) -> str | None:
+    """The fp8 recipe of `model.converters`: `float8`, `quantize.linear.mx` and so on."""
+    said = re.findall(r"\w+", str(settings.get("model.converters", "")).lower())
+    return next((EIGHT[word] for word in said if word in EIGHT), None)
 
 
 def _chunks(parts: Any, pp: int, where: str) -> dict[str, Any]:
@@ -252,9 +277,12 @@ def _chunks(parts: Any, pp: int, where: str) -> dict[str, Any]:
 def left(settings: Mapping[str, Any]) -> list[str]:
     """What bears on a plan and was not read."""
     quiet = ("model.", "training.", "compile.", "quantize.")
+    converters = settings.get("model.converters")
     return [
         f"{key} = {shorten(value)}"
         for key, value in settings.items()
         if key in UNREAD
+        or (key in UNDERSTOOD and str(value).lower() not in UNDERSTOOD[key])
+        or (key == "model.converters" and converters and _recipe(settings) is None)
         or (key.startswith(SECTIONS) and key not in READ and not key.startswith(quiet))
     ]

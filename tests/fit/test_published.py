@@ -41,10 +41,10 @@ def step_errors(name: str) -> dict[str, tuple[float, float]]:
 
 def test_steps_on_one_h200_are_as_predicted() -> None:
     found = step_errors("h200-steps.jsonl")
-    assert len(found) == 27
+    assert len(found) == 30
     for name, (time, memory) in found.items():
-        assert abs(time) <= (0.065 if "llama3.2-1b-4k, torch-eager" in name else 0.05), name
-        assert abs(memory) <= (0.04 if "qwen3-0.6b" in name else 0.02), name
+        assert abs(time) <= (0.08 if name.startswith("qwen2.5-1.5b") else 0.05), name
+        assert abs(memory) <= (0.04 if name.startswith("qwen3-0.6b") else 0.02), name
     assert fmean(abs(time) for time, _ in found.values()) <= 0.02
 
 
@@ -58,10 +58,10 @@ def test_steps_of_models_that_nothing_was_fitted_on_are_as_predicted() -> None:
     (capped,) = (name for name in found if name.startswith("gemma2"))
     time, memory = found.pop(capped)
     assert -0.15 < time < 0 and -0.05 < memory < 0
-    assert len(found) == 15
+    assert len(found) == 24
     assert max(abs(time) for time, _ in found.values()) <= 0.05
     assert max(abs(memory) for _, memory in found.values()) <= 0.02
-    assert fmean(abs(time) for time, _ in found.values()) <= 0.025
+    assert fmean(abs(time) for time, _ in found.values()) <= 0.02
 
 
 def memory_errors(kinds: set[str]) -> dict[str, list[tuple[str, float]]]:

@@ -59,7 +59,7 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
     slowdown = np.zeros(shape)
     for gpu, here in gpus_of(view):
         own = stack.on(gpu)
-        moved = own.communication_factor * own.data_factor
+        moved = own.communication_factor * _data_factor(own, gpu)
         met = here | (several & here.any(axis=(0, 1)) & (view.stages.count > 0))
         shared = {"gather_s": np.zeros(shape), "reduce_s": np.zeros(shape)}
         for copies in _copies(view):
@@ -71,6 +71,14 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
         total |= {name: np.maximum(total[name], seconds) for name, seconds in shared.items()}
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
     return Replicas(**total, slowdown=slowdown)
+
+
+def _data_factor(stack: Stack, gpu: Gpu) -> float:
+    """What a stack adds to traffic between copies: buckets, and collectives beside each other.
+
+    GPUs that share a NIC keep it busy however they are asked to: line rate is all that counts.
+    """
+    return stack.data_factor if gpu.node.nics is None else 1.0
 
 
 def _copies(view: View) -> list[_Copies]:

@@ -150,7 +150,7 @@ def test_the_faster_of_two_types_waits_for_the_slower_and_no_longer() -> None:
 def test_gradients_over_gigabit_ethernet_take_what_was_measured(
     row: str, measured_s: float
 ) -> None:
-    """`gradient reduction ... of the step`, as the first stage logged it; whatever the stack adds."""
+    """`gradient reduction ... of the step` in the notes of the rows; whatever a stack adds."""
     run = next(run for run in read_runs(MIXED).runs if run.row_id == row)
     slow = msgspec.structs.replace(BARE, data_factor=1.3)
     assert replicas_of(view(run.plan), slow).reduce_s[0, 0, 0] == pytest.approx(measured_s, rel=0.1)

@@ -90,7 +90,8 @@ def _cluster(cells: Cells, pipelines: tuple[Pipeline, ...]) -> Cluster:
     measured = MEASURED in cells.low("notes")
     pools = []
     for name, count in sorted(used.items()):
-        gpu = _linked(_gpu(name), *(table.get(name) for table in tables), measured)
+        per_node, inside, outside = (table.get(name) for table in tables)
+        gpu = _linked(_gpu(name), per_node, inside, outside, measured)
         pools.append({"gpu": gpu, "count": count})
     return convert({"name": "as measured", "pools": pools}, Cluster, "cluster")
 

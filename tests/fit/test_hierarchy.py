@@ -107,7 +107,7 @@ def test_a_pinned_factor_stays_and_no_run_is_asked_for_it() -> None:
         found = stack_of(pinned, fit(observed(places, [0.4] * 50, name)), places)
         field = f"{name}_factor"
         assert (getattr(found, field) != getattr(pinned, field)) is moves
-        assert any(name in row.factors() for row in found.settings) is False
+        assert moves or not any(name in row.factors() for row in found.settings)
     runs = [run for run in read_runs(RUNS).runs if run.family == "sailor-gh200"][:2]
     seen = observe(runs, {"sailor": pinned}, steps_s)
     felt = dict(zip(NAMES, np.abs(seen.slopes).max(axis=0), strict=True))

@@ -36,7 +36,6 @@ class PoolTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     link_domain_gpus: Count | None = None
     link_bytes_per_s: Positive | None = None  # one direction, all links of a GPU
     nic_bytes_per_s: Positive | None = None  # per GPU, one direction
-    nics: Count | None = None  # of a node, shared by its GPUs
     pcie_bytes_per_s: Positive | None = None
     usd_per_hour: Annotated[float, Meta(ge=0, le=1e6)] | None = None  # of one GPU
 
@@ -120,7 +119,7 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
         gpu.node,
         gpus=entry.gpus_per_node or gpu.node.gpus,
         nic_bytes_per_s=entry.nic_bytes_per_s or gpu.node.nic_bytes_per_s,
-        nics=entry.nics or (None if entry.nic_bytes_per_s else gpu.node.nics),
+        nics=None if entry.nic_bytes_per_s else gpu.node.nics,  # a speed is each GPU's own
         pcie_bytes_per_s=entry.pcie_bytes_per_s or gpu.node.pcie_bytes_per_s,
     )
     domain = entry.link_domain_gpus or gpu.link.domain_gpus

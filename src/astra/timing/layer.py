@@ -300,7 +300,8 @@ def _tensor_factor(stack: Stack, keys: Keys) -> Floats:
 
     Through the host an exchange takes milliseconds, whoever asks for it: boards differ there.
     """
-    return np.where(keys.tp > keys.domain, 1.0, stack.tensor_factor)
+    hosted = np.minimum(keys.domain, keys.tp) < np.minimum(keys.node, keys.tp)
+    return np.where(hosted, 1.0, stack.tensor_factor)
 
 
 def host_s(stack: Stack, graph: str, moe: bool) -> tuple[float, float]:

@@ -168,9 +168,9 @@ def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
     if links.gpu.node.nics is None:
         tree_s = np.maximum(_tree_s(groups, links), inner_s)
         best_s = np.where(groups.islands > 1, tree_s, inner_s)
-        best_s = np.minimum(best_s, scatter_s + gather_s)
-    else:
-        best_s = np.where(groups.islands > 1, scatter_s + gather_s, inner_s)
+    else:  # a ring: trees were measured on faster networks only
+        best_s = np.where(groups.islands > 1, np.inf, inner_s)
+    best_s = np.minimum(best_s, scatter_s + gather_s)
     return np.maximum(best_s, np.maximum(scatter_s, gather_s))
 
 

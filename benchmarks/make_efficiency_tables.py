@@ -25,6 +25,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -747,17 +748,19 @@ SAILOR_GPUS = {
 SAILOR_WIDTHS = {"GPT-Neo-2.7": 2560.0, "OPT-350": 1024.0, "OPT-30": 7168.0}
 
 
-def sailor_rows(folder: Path, gpu: str, operators: Sequence[str]) -> Iterator[dict[str, str]]:
+def sailor_rows(
+    folder: Path, gpu: str, operators: Sequence[str], dtype: str = "fp16"
+) -> Iterator[dict[str, str]]:
     path = folder / "opdata/eth-easl_sailor/aceso_op_profiles/op_times_all.csv.gz"
     for row in rows_of(path):
-        alone = (row["gpu"], row["dtype"], row["tp"], row["algo"]) == (gpu, "fp16", "1", "0")
+        alone = (row["gpu"], row["dtype"], row["tp"], row["algo"]) == (gpu, dtype, "1", "0")
         if alone and row["op_name"] in operators and float(row["forward_us"]) > 200:
             yield row
 
 
-def sailor_products(folder: Path, gpu: str) -> Products:
+def sailor_products(folder: Path, gpu: str, dtype: str = "fp16") -> Products:
     found = []
-    for row in sailor_rows(folder, gpu, ("enc-attention-dense", "enc-MLP-GEMM-2")):
+    for row in sailor_rows(folder, gpu, ("enc-attention-dense", "enc-MLP-GEMM-2"), dtype):
         width = SAILOR_WIDTHS[row["model"]]
         depth = 4 * width if "MLP" in row["op_name"] else width
         found.append((2048 * float(row["mbs"]), width, depth, float(row["forward_us"]) * 1e-6))
@@ -830,28 +833,34 @@ def scaled_gpus(
         _scaled(name, 1 / pcie, 1.0, "fitted", f"{SIMUMAX} on A100 PCIe")
         for name in ("A100-80GB-PCIe", "A100-40GB-PCIe")
     ]
-    speeds = {}
-    for sailor, name in SAILOR_GPUS.items():
-        gpu, seen = find_gpu(name)[0], sailor_products(folder, sailor)
+    speeds: dict[str, dict[str, float]] = {"fp16": {}, "fp32": {}}
+    for (sailor, name), dtype in product(SAILOR_GPUS.items(), speeds):
+        gpu, seen = find_gpu(name)[0], sailor_products(folder, sailor, dtype)
         own = gpu.compute_capability == a100.compute_capability
         table = (tables if own else lent)[a100.gpu]
-        table = steady_table(gpu, "fp16", a100, table, known, 1.0)
+        if own and dtype == "fp32":
+            continue  # in tf32
+        table = steady_table(gpu, dtype, a100, table, known, 1.0)
         ratio = table.seconds(seen.m, seen.n, seen.k) / seen.seconds
-        speeds[name] = speed = float(np.median(ratio)) if not name.startswith("A100") else 1.0
+        speed = float(np.median(ratio)) if not name.startswith("A100") else 1.0
+        speeds[dtype][name] = speed
         report.add(
             name,
-            "fp16",
+            dtype,
             "product, forward",
             f"{SAILOR}; borrowed from A100" + ("" if speed == 1.0 else ", one factor"),
             ratio / speed,
         )
+    half, full = speeds["fp16"], speeds["fp32"]
     slow_attention = 0.6  # no kernels of today's kind before Ampere
     for name in ("V100-16GB-SXM2", "V100-32GB-SXM2", "Titan-RTX", "RTX-2080-Ti"):
-        speed = speeds.get(name, speeds["V100-16GB-SXM2"])
-        found.append(_scaled(name, speed, slow_attention * speed, "fitted", SAILOR))
-    found.append(_scaled("RTX-3090", speeds["RTX-3090"], speeds["RTX-3090"], "fitted", SAILOR))
+        known_as = name if name in half else "V100-16GB-SXM2"
+        speed, wide = half[known_as], full[known_as]
+        found.append(_scaled(name, speed, slow_attention * speed, "fitted", SAILOR, wide))
+    speed = half["RTX-3090"]
+    found.append(_scaled("RTX-3090", speed, speed, "fitted", SAILOR, full["RTX-3090"]))
     found.append(_scaled("T4", 0.5, 0.5, "measured", CAPPED))
-    return found + guessed_gpus(speeds["RTX-3090"])
+    return found + guessed_gpus(half["RTX-3090"])
 
 
 def guessed_gpus(half_rate: float) -> list[Scaled]:
@@ -872,9 +881,16 @@ def guessed_gpus(half_rate: float) -> list[Scaled]:
     return [_scaled(name, s, s, "guessed", why) for names, s, why in guesses for name in names]
 
 
-def _scaled(gpu: str, gemm: float, attention: float, kind: str, where: str) -> Scaled:
-    source = Source(kind=kind, where=where, read_on=READ_ON)
-    return Scaled(gpu=gpu, gemm=round(gemm, 3), attention=round(attention, 3), source=source)
+def _scaled(
+    gpu: str, gemm: float, attention: float, kind: str, where: str, wide: float | None = None
+) -> Scaled:
+    return Scaled(
+        gpu=gpu,
+        gemm=round(gemm, 3),
+        attention=round(attention, 3),
+        gemm_fp32=None if wide is None else round(wide, 3),
+        source=Source(kind=kind, where=where, read_on=READ_ON),
+    )
 
 
 # --- Putting it together ------------------------------------------------------------------------

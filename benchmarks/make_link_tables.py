@@ -2,7 +2,8 @@
 
     python benchmarks/make_link_tables.py FOLDER
 
-FOLDER holds `collectives.csv` and, under `opdata`, the tables of vTrain, SimAI and aiconfigurator.
+FOLDER holds `collectives.csv` and, under `opdata`, the tables of vTrain, SimAI, Sailor and
+aiconfigurator.
 Writes `inside.toml` and `across.toml`, and `docs/links.md` with the errors, those on systems,
 GPUs and group sizes that were left out of the fit among them.
 """
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from astra.errors import InputError
 from astra.files import Source
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.cluster import Gpu
+from astra.hardware.cluster import Gpu, Link
 from astra.timing.collectives import (
     Floats,
     Groups,
@@ -78,6 +79,7 @@ class Row:
     seconds: float
     system: str
     algorithm: str = ""
+    link: str = ""  # over which of the GPU's links; empty: its first
 
     @property
     def place(self) -> str:
@@ -128,6 +130,7 @@ def read_collectives(folder: Path) -> Iterator[Row]:
 def read_rows(folder: Path) -> list[Row]:
     """All rows but those that were forced away from the algorithm that NCCL picks."""
     found = [*read_collectives(folder), *read_vtrain(folder), *read_simai(folder)]
+    found += read_sailor(folder)
     return [row for row in found if not forced(row)]
 
 
@@ -139,8 +142,8 @@ def forced(row: Row) -> bool:
 
 
 def doubtful(row: Row) -> bool:
-    """Rows that are shown but never fitted: no RDMA, or the one bad box of eight L40S."""
-    return row.system in NOT_RDMA or (row.gpu == "L40S" and row.ranks == 8)
+    """Rows that are shown but never fitted: no RDMA, or the one bad box of eight of a GPU."""
+    return row.system in NOT_RDMA or (row.gpu in ("L40S", "RTX-3090") and row.ranks == 8)
 
 
 def wire_fraction(collective: str, ranks: int) -> float:
@@ -166,6 +169,52 @@ def read_vtrain(folder: Path) -> Iterator[Row]:
                         seconds=float(cells[3]) / 1e9,
                         system="vTrain",
                     )
+
+
+SAILOR = "nodes of eth-easl/sailor @cf2c8e3 (MIT)"
+SAILOR_GPUS = {
+    "GH-96": "GH200-96GB",
+    "RTX-2080": "RTX-2080-Ti",
+    "RTX-3090": "RTX-3090",
+    "Titan-RTX": "Titan-RTX",
+    "V100-16": "V100-16GB-SXM2",
+}
+
+
+def read_sailor(folder: Path) -> Iterator[Row]:
+    """All-reduces as PyTorch sees them. Of the boards without NVLink only RTX 3090s have bridges
+    (a pair of them gets 44 GB/s, of the others 4), and those end where a group is larger.
+    """
+    home = folder / "opdata" / "eth-easl_sailor" / "aceso_op_profiles"
+    with gzip.open(home / "collectives_all.csv.gz", "rt", encoding="utf-8") as text:
+        for line in csv.DictReader(text):
+            name, ranks = SAILOR_GPUS.get(line["gpu"]), int(line["gpus"])
+            size, seconds = float(line["data_size(MB)"]), float(line["time(ms)"]) / 1e3
+            if line["collective"] != "all_reduce" or not name or not size or seconds > 10:
+                continue  # what did not run has a time of days
+            hosted = name in ("RTX-2080-Ti", "Titan-RTX") or (name == "RTX-3090" and ranks > 2)
+            if name == "RTX-3090" and hosted and size > 100:
+                continue  # from here on four are twice as fast: a step that no curve follows
+            yield Row(
+                gpu=name,
+                collective="all_reduce",
+                ranks=ranks,
+                together=ranks,
+                nic_bytes_per_s=0,
+                payload_bytes=size * 2**20,
+                seconds=seconds,
+                system=SAILOR,
+                link="pcie" if hosted else "",
+            )
+
+
+def over(gpu: Gpu, link: str) -> Gpu:
+    """The GPU as it is over a link, through the host for one."""
+    if not link or link == link_class(gpu):
+        return gpu
+    rate = gpu.node.pcie_bytes_per_s
+    host = Link(kind="PCIe", bytes_per_s=rate, peer_bytes_per_s=rate, domain_gpus=1)
+    return replace(gpu, link=host)
 
 
 def read_simai(folder: Path) -> Iterator[Row]:
@@ -316,13 +365,15 @@ def tidy(values: Iterable[float], digits: int) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def fit_inside(name: str, rows: list[Row], ranks: tuple[int, ...] = RANKS) -> Inside | None:
-    """All curves of one GPU; what was not measured follows from its all-reduce."""
-    gpu = find_gpu(name)[0]
+def fit_inside(
+    name: str, rows: list[Row], ranks: tuple[int, ...] = RANKS, link: str = ""
+) -> Inside | None:
+    """All curves of one GPU over one link; what was not measured follows from its all-reduce."""
+    gpu = over(find_gpu(name)[0], link)
     if ranks == RANKS:
         ranks = RACK_RANKS if name != VOLTA else tuple(range(2, 9))
     mine = [row for row in rows if row.gpu == name and row.place == "inside"]
-    mine = [row for row in mine if not doubtful(row)]
+    mine = [row for row in mine if not doubtful(row) and row.link == link]
     curves = {
         c: fit_curve(gpu, c, [row for row in mine if row.collective == c], ranks)
         for c in COLLECTIVES
@@ -337,7 +388,7 @@ def fit_inside(name: str, rows: list[Row], ranks: tuple[int, ...] = RANKS) -> In
         gpu=name,
         link=link_class(gpu),
         capability=capability(gpu),
-        lends=name != "L40S",
+        lends=name != "L40S" and SAILOR not in systems,
         all_reduce=reduce,
         all_gather=curves["all_gather"] or half,
         reduce_scatter=curves["reduce_scatter"] or half,
@@ -356,14 +407,51 @@ def fit_inside(name: str, rows: list[Row], ranks: tuple[int, ...] = RANKS) -> In
 
 
 def fit_all_inside(rows: list[Row]) -> tuple[Inside, ...]:
-    """One table per GPU with at least two group sizes; NVL72 takes its curve of 8 from B200."""
-    names = sorted({row.gpu for row in rows if row.place == "inside"})
-    fits = [fit for name in names if (fit := fit_inside(name, rows)) is not None]
-    tables = [fit for fit in fits if len(fit.all_reduce.ranks) > 1 and fit.gpu not in BORROW]
+    """One table per GPU and link, two group sizes at least; NVL72's curve of 8 is B200's."""
+    names = sorted({(row.gpu, row.link) for row in rows if row.place == "inside"})
+    found = (fit_inside(name, rows, link=link) for name, link in names)
+    fits = [fit for fit in found if fit is not None]
+    tables = [fit for fit in fits if len(fit.all_reduce.ranks) > 1 or fit.gpu in BRIDGED]
+    tables = [fit for fit in tables if fit.gpu not in BORROW]
     return join_nvl72(tables)
 
 
+def seen_in_steps() -> Inside:
+    """T4s, of which no collective is published: what benchmarks/fit_host_link.py prints."""
+    gpu, ranks = find_gpu("T4")[0], (2, 4)
+    once, twice = (
+        Curve(
+            ranks=ranks,
+            latency_s=tuple(tidy((passes * n * 3e-6 for n in ranks), 3)),
+            half_bytes=(T4_HALF_BYTES, T4_HALF_BYTES),
+            efficiency=T4_EFFICIENCY,
+        )
+        for passes in (0.5, 1.0)
+    )
+    return Inside(
+        gpu=gpu.name,
+        link="pcie",
+        capability=capability(gpu),
+        lends=False,
+        all_reduce=twice,
+        all_gather=once,
+        reduce_scatter=once,
+        all_to_all=once,
+        source=Source(
+            kind="fitted",
+            where="steps of 32 runs on four AWS g4dn.12xlarge, DachengLi1/AMP "
+            "(benchmarks/fit_host_link.py)",
+            read_on=READ_ON,
+            certainty="low",
+            note="one shape for all collectives; latency guessed",
+        ),
+    )
+
+
+T4_EFFICIENCY = (0.361, 0.457)  # of two and of four
+T4_HALF_BYTES = 1.53e6
 VOLTA = "V100-32GB-SXM2"  # its mesh has a speed of its own for every group size
+BRIDGED = ("RTX-3090",)  # a curve for the pair, and one for all others
 BORROW = ("RTX-5090", "A100-80GB-PCIe", "H800")  # a figure or two: to check with
 
 
@@ -505,16 +593,18 @@ def sane(across: Across) -> bool:
 
 def pricer(rows: list[Row]) -> Callable[[tuple[Inside, ...], Across], Floats]:
     """Logs of predicted over measured seconds, rows of one GPU, NIC and collective at a time."""
-    batches: dict[tuple[str, float, str], list[int]] = defaultdict(list)
+    batches: dict[tuple[str, str, float, str], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        batches[row.gpu, row.nic_bytes_per_s, row.collective].append(index)
+        batches[row.gpu, row.link, row.nic_bytes_per_s, row.collective].append(index)
     work: list[tuple[list[int], Gpu, str, Groups]] = []
-    for (name, nic, collective), indices in batches.items():
-        gpu = find_gpu(name)[0]
+    for (name, link, nic, collective), indices in batches.items():
+        gpu = over(find_gpu(name)[0], link)
         if nic:
             gpu = replace(gpu, node=replace(gpu.node, nic_bytes_per_s=nic))
         chosen = [rows[i] for i in indices]
         linked = [min(r.together, max(gpu.link.domain_gpus, 1)) for r in chosen]
+        if not link and chosen[0].system == SAILOR:  # nodes of four GH200, the usual one has one
+            linked = [r.together for r in chosen]
         groups = groups_of(
             np.array([r.payload_bytes for r in chosen]),
             np.array([r.ranks for r in chosen]),
@@ -763,7 +853,7 @@ def main() -> None:
     if not (given.folder / "collectives.csv").exists():
         raise InputError(f"{given.folder}: there is no collectives.csv in it.")
     rows = read_rows(given.folder)
-    tables = fit_all_inside(rows)
+    tables = (*fit_all_inside(rows), seen_in_steps())
     across = fit_across(rows, tables)
     write_tables(tables, across, given.data)
     text = document(rows, list(read_other_releases(given.folder)), tables, across)

@@ -1,7 +1,9 @@
 """Effects are found where runs insist, and stay at zero where they do not."""
 
 import math
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,8 +19,13 @@ from astra.fit.hierarchy import (
     held_back,
     stack_of,
 )
+from astra.fit.observe import observe
+from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import find_stack
+from astra.search.price import steps_s
+
+RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 
 
 def place(release: str | None = "24.07", gpu: str = "H100-80GB-SXM", stack: str = "nemo") -> Place:
@@ -91,3 +98,17 @@ def test_a_stack_has_the_factors_of_its_fit() -> None:
     assert stack.runs == 120 and set(stack.releases) == {"24.07", "25.02"}
     assert all(row.runs in (60, 120) for row in stack.settings)
     assert Effect("nemo", "compute", ("release",), ("24.07",)) in found.effects
+
+
+def test_a_pinned_factor_stays_and_no_run_is_asked_for_it() -> None:
+    pinned = msgspec.structs.replace(find_stack("sailor"), pinned=("elementwise", "host"))
+    places = [Place("sailor", "GH200-96GB", "Hopper", "fp32", None)] * 50
+    for name, moves in (("elementwise", False), ("host", False), ("data", True)):
+        found = stack_of(pinned, fit(observed(places, [0.4] * 50, name)), places)
+        field = f"{name}_factor"
+        assert (getattr(found, field) != getattr(pinned, field)) is moves
+        assert moves or not any(name in row.factors() for row in found.settings)
+    runs = [run for run in read_runs(RUNS).runs if run.family == "sailor-gh200"][:2]
+    seen = observe(runs, {"sailor": pinned}, steps_s)
+    felt = dict(zip(NAMES, np.abs(seen.slopes).max(axis=0), strict=True))
+    assert felt["elementwise"] == felt["host"] == 0 < felt["compute"]

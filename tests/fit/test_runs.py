@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from astra.errors import InputError
 from astra.fit.cells import LONGEST_CELL
 from astra.fit.runs import NEEDED, ONE_TYPE, Run, parse_runs, read_files, read_runs
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Gpu
 from astra.model.parameters import parameters
+from astra.timing.collectives import all_reduce_s
 
 DATA = Path(__file__).parent / "data"
+RUNS = Path(__file__).parents[2] / "validation" / "runs"
 HEADER = (*NEEDED, *ONE_TYPE)
 GOOD = {
     "row_id": "mine-1",
@@ -150,6 +154,28 @@ def test_mixed_runs_keep_their_pipelines_and_links() -> None:
     assert pools["V100-16GB-SXM2"].gpu.node.nic_bytes_per_s == 10e9 / 8 / 4
     assert pools["V100-16GB-SXM2"].gpu.link.domain_gpus == 4
     assert sailor.plan.precision == "fp32" and sailor.memory_kind == "device"
+
+
+def test_figures_of_pairs_tell_bridges_from_slow_hosts() -> None:
+    """Two RTX 3090 move 50 GB/s and have a bridge, two Titan RTX 11 and have none; of eight, four
+    pairs of RTX 3090 move 5.3 in all, less than rings through their host could.
+    """
+    runs = {run.row_id: run for run in read_runs(RUNS / "mixed.csv").runs}
+
+    def gpus(row: str) -> dict[str, Gpu]:
+        return {pool.gpu.name: pool.gpu for pool in runs[row].plan.cluster.pools}
+
+    two, eight = gpus("sailor-het-00"), gpus("sailor-het-08")
+    assert (two["RTX-3090"].link.domain_gpus, two["Titan-RTX"].link.domain_gpus) == (2, 1)
+    assert (
+        eight["Titan-RTX"].node.pcie_bytes_per_s == find_gpu("titan-rtx")[0].node.pcie_bytes_per_s
+    )
+    payload = 2**24
+    slow_s = float(all_reduce_s(payload, 8, 2, eight["RTX-3090"], 8))
+    assert 2 * 7 / 8 * payload / slow_s == pytest.approx(5.33e9 / 4, rel=0.03)
+    t4 = gpus("amp-het-00")["T4"]
+    assert t4.link.bytes_per_s == find_gpu("t4")[0].link.bytes_per_s, "eight lanes, not sixteen"
+    assert {gpu.node.nics for gpu in (*two.values(), *eight.values(), t4)} == {1}
 
 
 def test_a_short_table_of_ones_own_is_enough() -> None:

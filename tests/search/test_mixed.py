@@ -61,6 +61,21 @@ def test_the_best_step_is_that_of_brute_force_on_small_pools() -> None:
     assert check_against_brute_force(range(6)) >= 1
 
 
+def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
+    """The bounds know nothing of it, and need not: waiting never makes a step shorter."""
+    plain = find_stack("megatron")
+    waits, longer = msgspec.structs.replace(plain, holds_sends=True), 0
+    for seed in (1, 2, 4, 7):
+        space = random_space(seed)
+        only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
+        rules = rules_for(space.question.task.runtime)
+        best = MixedFinder(space, rules, waits, MARGIN, np.inf).run(rules, only)
+        wanted, _ = best_step_s(space, waits)
+        assert best[0].step_s == pytest.approx(wanted, rel=1e-9)
+        longer += wanted > best_step_s(space, plain)[0] * 1.001
+    assert longer >= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(6, 106, 25))
 def test_the_best_step_is_that_of_brute_force(start: int) -> None:

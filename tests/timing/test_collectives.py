@@ -22,6 +22,7 @@ from astra.timing.collectives import (
 from astra.timing.links import (
     across_table,
     inside_tables,
+    link_class,
     link_source,
     overlap_slowdown,
     slowdowns,
@@ -304,7 +305,7 @@ def test_only_a_switch_that_adds_beats_the_ring() -> None:
 @pytest.mark.parametrize("known", all_gpus(), ids=lambda known: known.name)
 def test_every_gpu_says_where_its_figures_come_from(known: Gpu) -> None:
     source = link_source(known)
-    measured = known.name in {table.gpu for table in inside_tables()}
+    measured = (known.name, link_class(known)) in {(t.gpu, t.link) for t in inside_tables()}
     assert source.borrowed != measured
     assert ("borrowed from" in source.inside) == source.borrowed
     assert source.host
@@ -340,14 +341,60 @@ def test_a_hundred_thousand_groups_are_priced_at_once() -> None:
 
 
 def test_a_pair_is_only_faster_than_four_on_the_board_that_was_measured() -> None:
-    """Two T4s exchange through the host like four; two RTX PRO 6000 share a switch."""
+    """Two RTX 4090 exchange through the host like four; two RTX PRO 6000 share a switch."""
 
     def bus_bytes_per_s(name: str, ranks: int) -> float:
         gpu, payload = find_gpu(name)[0], 64e6
         seconds = float(all_reduce_s(payload, ranks, 1, gpu, ranks))
         return 2 * (ranks - 1) / ranks * payload / seconds
 
-    alike = bus_bytes_per_s("T4", 2) / bus_bytes_per_s("T4", 4)
+    alike = bus_bytes_per_s("RTX-4090", 2) / bus_bytes_per_s("RTX-4090", 4)
     assert 0.9 < alike < 1.1
+    # T4s by steps of training, Titan RTX by collectives: no switch, and two are the slower ones
+    fewer = [bus_bytes_per_s(name, 2) / bus_bytes_per_s(name, 4) for name in ("T4", "Titan-RTX")]
+    assert fewer == pytest.approx([0.81, 0.81], abs=0.03)
     own = "RTX-PRO-6000-Blackwell-SE"
     assert bus_bytes_per_s(own, 2) > 1.3 * bus_bytes_per_s(own, 4)
+
+
+def test_boards_without_bridges_sum_through_the_host_at_five_gb_per_s() -> None:
+    """16 MiB among eight, by a forward pass of OPT-350M less an eighth of the pass on one GPU.
+
+    eth-easl/sailor @cf2c8e3, layer profiles: 13.89 and 1.91 ms (Titan RTX), micro-batch 2, two
+    sums a pass. The curves come from collectives alone.
+    """
+    titan = gpu("Titan-RTX")
+    measured_s = (13.89e-3 - 15.25e-3 / 8) / 2
+    assert float(all_reduce_s(2**24, 8, 2, titan, 8)) == pytest.approx(measured_s, rel=0.08)
+
+
+def test_few_senders_share_a_nic_and_all_have_their_part() -> None:
+    """One NIC of 10 Gb/s for four V100: one GPU has it alone, four have a quarter each."""
+    node = replace(gpu("V100").node, gpus=4, nics=1, nic_bytes_per_s=1.25e9 / 4)
+    v100 = replace(gpu("V100"), node=node)
+    alone, two, four, all_of_them = (
+        float(p2p_s(1e8, False, v100, senders=senders)) for senders in (1, 2, 4, None)
+    )
+    assert 1e8 / 1.25e9 < alone < 1.12 * 1e8 / 1.25e9
+    assert (two / alone, four / alone) == pytest.approx((2, 4), rel=0.05)
+    assert all_of_them == four
+    own = replace(v100, node=replace(node, nics=None))
+    assert float(p2p_s(1e8, False, own, senders=1)) == four, "a NIC each: nobody has more"
+
+
+def test_rings_over_a_shared_nic_send_all_they_must() -> None:
+    """Four ranks in two nodes: 2 (n - 1) / n of the bytes leave each node, at line rate."""
+    node = replace(gpu("V100").node, gpus=4, nics=1, nic_bytes_per_s=1.25e9 / 4)
+    v100 = replace(gpu("V100"), node=node)
+    line_s = 1.5 * 4e8 / (2 * node.nic_bytes_per_s)
+    assert line_s < float(all_reduce_s(4e8, 4, 2, v100)) < 1.12 * line_s
+
+
+@pytest.mark.parametrize(("size", "measured"), [(2**20, 2.228e9), (2**23, 2.797e9)])
+def test_slow_nics_fill_with_smaller_messages_than_fast_ones(size: int, measured: float) -> None:
+    """Sends between RTX 2080 Ti nodes, eth-easl/sailor @cf2c8e3, network_coeffs_all_homo.json:
+    -0.0208 x^2 + 0.2523 x + 2.2276 GB/s at 2^x MB, 2.856 at most.
+    """
+    node = replace(gpu("RTX-2080-Ti").node, gpus=1, nic_bytes_per_s=2.856e9)
+    board = replace(gpu("RTX-2080-Ti"), node=node)
+    assert size / float(p2p_s(size, False, board)) == pytest.approx(measured, rel=0.3)

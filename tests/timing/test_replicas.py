@@ -1,5 +1,6 @@
 """Gradients, parameters and the optimizer between copies of a stage."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from tests.search import some_plans
 from tests.search.some_plans import changed, stack, view
 
 from astra.api import predict
+from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster
 from astra.strategy.plan import Plan
@@ -18,6 +20,7 @@ from astra.timing.facts import facts
 from astra.timing.replicas import Replicas, replicas_of
 
 GPU = find_gpu("h100")[0]
+MIXED = Path(__file__).parents[2] / "validation" / "runs" / "mixed.csv"
 BARE = stack(settings=(), data_factor=1.0, communication_factor=1.0, optimizer_factor=1.0)
 
 
@@ -129,6 +132,28 @@ def test_gradients_of_replicas_of_different_make_meet_at_the_pace_of_the_slowest
     expected = all_reduce_s(payload, 8, 4, GPU, 4).item()
     found = copies(changed(apart, cluster=_nodes_of_four(apart)))
     assert found.reduce_s[:, 0].ravel() == pytest.approx([expected] * 2)
+
+
+def test_the_faster_of_two_types_waits_for_the_slower_and_no_longer() -> None:
+    """V100 at 10 and T4 at 50 Gb/s a node: both reduce at the V100s' pace, not at both in turn."""
+    run = next(run for run in read_runs(MIXED).runs if run.row_id == "amp-het-21")
+    seen = view(run.plan)
+    found = replicas_of(seen, BARE).reduce_s[:, 0].ravel()
+    v100 = next(pool.gpu for pool in run.plan.cluster.pools if pool.gpu.name != "T4")
+    expected = all_reduce_s(4.0 * float(seen.held.dense.max()), 16, 4, v100, 4).item()
+    assert found == pytest.approx([expected] * 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "measured_s"), [("sailor-het-04", 7.16698), ("sailor-het-08", 22.63707)]
+)
+def test_gradients_over_gigabit_ethernet_take_what_was_measured(
+    row: str, measured_s: float
+) -> None:
+    """`gradient reduction ... of the step` in the notes of the rows; whatever a stack adds."""
+    run = next(run for run in read_runs(MIXED).runs if run.row_id == row)
+    slow = msgspec.structs.replace(BARE, data_factor=1.3)
+    assert replicas_of(view(run.plan), slow).reduce_s[0, 0, 0] == pytest.approx(measured_s, rel=0.1)
 
 
 def _nodes_of_four(plan: Plan) -> Cluster:

@@ -160,3 +160,37 @@ def test_deepspeeds_stages_send_shares_and_gather_them_on_arrival(name: str) -> 
     sent_s = p2p_s(whole, False, gpu) * own.communication_factor * own.pipeline_factor
     plain = stage_times(view(plan), find_stack("megatron")).part("link_s")
     assert plain[0, 0, 0] == pytest.approx(float(sent_s))
+
+
+def test_a_send_is_waited_for_until_the_rest_of_it_fits_in_a_buffer() -> None:
+    """4 MiB of every message are on their way when its sender goes on; Megatron-LM's sends are
+    not counted as waiting at all.
+    """
+    from astra.hardware.stack import find_stack
+
+    said: dict[str, Any] = {"gpus": "a100-80g:16", "global_batch": 64, "seq_len": 4096}
+    for tp, payload in ((8, 4 * 2**20), (1, 32 * 2**20)):  # tokens x hidden x bytes / tp
+        plan = predict("llama-3-8b", tp=tp, pp=2, sequence_parallel=False, overlap_tp=False, **said)
+        found = stage_times(view(plan.plan), find_stack("deepspeed-3d"))
+        sent_s = found.part("link_s")[0, 0, 0]
+        if tp == 1:  # with more ranks the link holds a gather besides
+            expected = sent_s * (1 - 4 * 2**20 / payload)
+            assert found.part("held_s")[0, 0, 0] == pytest.approx(expected)
+        else:
+            assert found.part("held_s")[0, 0, 0] == 0
+        assert not stage_times(view(plan.plan), find_stack("megatron")).part("held_s").any()
+
+
+def test_gradients_of_tied_embeddings_cross_in_the_format_they_are_kept_in() -> None:
+    """DeepSpeed reduces them as they are, fp16; in fp32 they stay as wide."""
+    from msgspec.structs import replace
+
+    from astra.hardware.stack import find_stack
+
+    own = find_stack("deepspeed-3d")
+    wide = replace(own, tied_bytes=0.0)
+    said: dict[str, Any] = {"gpus": "v100:8", "global_batch": 64, "seq_len": 1024, "pp": 8}
+    for precision, ratio in (("fp16", 2.0), ("fp32", 1.0)):
+        plan = predict("gpt2-medium", precision=precision, grad_reduce_dtype="fp32", **said).plan
+        seconds = [stage_times(view(plan), each).tied_s()[0, 0, 0] for each in (wide, own)]
+        assert seconds[0] / seconds[1] == pytest.approx(ratio, rel=0.02)

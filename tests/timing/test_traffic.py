@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.search import some_plans
 from tests.search.some_plans import changed, stack, view
 
+from astra.api import predict
 from astra.hardware.catalogue import find_gpu
 from astra.model.zoo import find_model
 from astra.search.price import price_many
@@ -51,6 +52,26 @@ def test_a_plan_has_the_traffic_of_exactly_the_degrees_it_has() -> None:
             assert (found.step_parts_s[name] > 0) is expected, (name, plan.summary())
             (loud if expected else silent)[name] += 1
     assert min(loud.values()) > 5 and min(silent.values()) > 5, (loud, silent)
+
+
+def test_a_stack_that_waits_shows_every_sum_of_the_backward_pass() -> None:
+    """Without it they hide behind weight gradients; either way none is shorter than forward's."""
+    cut = keys(tp=4, sp=1)
+    waits = tensor_traffic(LLAMA, cut, GPU, [work(1.0)], False, 2.0, waits=True)
+    hides = tensor_traffic(LLAMA, cut, GPU, [work(1.0)], False, 2.0)
+    assert waits.backward_s == waits.forward_s
+    assert hides.backward_s < 0.5 * waits.backward_s
+
+
+def test_a_stack_changes_traffic_over_links_and_none_through_the_host() -> None:
+    for name, links in (("h100", True), ("titan-rtx", False)):
+        plan = predict("llama-3-8b", gpus=f"{name}:8", tp=8, precision="fp16", global_batch=8).plan
+        slow, plain = (
+            layers_of(view(plan), stack(settings=(), tensor_factor=factor)).kinds[0]
+            for factor in (3.0, 1.0)
+        )
+        ratio = slow.tensor_forward_s / plain.tensor_forward_s
+        assert ratio == pytest.approx(3.0 if links else 1.0)
 
 
 def test_one_rank_alone_sends_nothing() -> None:

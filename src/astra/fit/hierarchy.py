@@ -234,20 +234,24 @@ def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.
     """
     groups = groups_of(base.name)
     fields: dict[str, float] = {}
-    for name in NAMES:
+    for name in set(NAMES) - set(base.pinned):
         log = sum(found.effects.get(Effect(group, name), 0.0) for group in groups)
         fields[f"{name}_factor"] = round(float(np.exp(log)), 3)
-    settings = _settings(groups, found, places, least)
+    settings = _settings(groups, found, places, least, base.pinned)
     own = sum(place.stack == base.name for place in places)
     return msgspec.structs.replace(base, **fields, settings=settings, runs=own)
 
 
 def _settings(
-    groups: tuple[str, ...], found: Fit, places: Sequence[Place], least: float
+    groups: tuple[str, ...],
+    found: Fit,
+    places: Sequence[Place],
+    least: float,
+    pinned: tuple[str, ...],
 ) -> tuple[Setting, ...]:
     changes: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, float]] = {}
     for effect, value in found.effects.items():
-        if effect.columns and effect.group in groups:
+        if effect.columns and effect.group in groups and effect.name not in pinned:
             row = changes.setdefault((effect.columns, effect.values), {})
             row[effect.name] = row.get(effect.name, 0.0) + value
     rows = []

@@ -57,6 +57,7 @@ def observe(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> O
             for key, stack in stacks.items()
         }
         felt = [row for row, run in enumerate(runs) if _feels(run.plan, name)]
+        felt = [row for row in felt if name not in stacks[place_of(runs[row]).stack].pinned]
         if felt:
             after = np.log(predicted_s([runs[row] for row in felt], moved, steps))
             slopes[felt, column] = (after - base[felt]) / MOVED

@@ -63,10 +63,12 @@ def networked(gpu: Gpu, text: str) -> tuple[Gpu, list[str]]:
     """The GPU behind the network that a text describes; what is not understood changes nothing."""
     rate = nic_bytes_per_s(text, gpu.node.gpus)
     if rate is not None:
-        return replace(gpu, node=replace(gpu.node, nic_bytes_per_s=rate)), []
+        several = re.search(r"\b[0-9]{1,3} ?x ", text)  # NICs: not one that all of them share
+        nics = None if several else gpu.node.nics
+        return replace(gpu, node=replace(gpu.node, nic_bytes_per_s=rate, nics=nics)), []
     for name, fabric in FABRICS.items():
         if name in text.lower():
-            slower = replace(gpu, node=replace(gpu.node, nic_bytes_per_s=fabric))
+            slower = replace(gpu, node=replace(gpu.node, nic_bytes_per_s=fabric, nics=None))
             return slower, [f"{name}: {fabric / GBPS:g} Gb/s a GPU"]
     usual = f"{gpu.node.nic_bytes_per_s / GBPS:g} Gb/s a GPU"
     parts = re.split(r"[;,]", text)

@@ -14,7 +14,10 @@ from astra.fit.wording import precision_of, recompute_of
 from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.cluster import Cluster, Gpu
 from astra.strategy.plan import Pipeline, Plan, check_structure
+from astra.timing.collectives import host_share
+from astra.timing.links import across_table
 
+MEASURED = "links measured by the source"  # what messages get, not what is printed on a NIC
 PCIE_BYTES_PER_S = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 
 
@@ -84,9 +87,11 @@ def _cluster(cells: Cells, pipelines: tuple[Pipeline, ...]) -> Cluster:
             count = segment.stages * segment.tp * pipeline.replicas
             used[segment.gpu] = used.get(segment.gpu, 0) + count
     tables = [_by_type(cells, name) for name in ("gpus_per_node", "intra_node", "inter_node_gbps")]
+    measured = MEASURED in cells.low("notes")
     pools = []
     for name, count in sorted(used.items()):
-        gpu = _linked(_gpu(name), *(table.get(name) for table in tables))
+        per_node, inside, outside = (table.get(name) for table in tables)
+        gpu = _linked(_gpu(name), per_node, inside, outside, measured)
         pools.append({"gpu": gpu, "count": count})
     return convert({"name": "as measured", "pools": pools}, Cluster, "cluster")
 
@@ -102,25 +107,35 @@ def _by_type(cells: Cells, column: str) -> dict[str, Any]:
     return {_gpu(name).name: value for name, value in found.items()}
 
 
-def _linked(gpu: Gpu, per_node: object, inside: object, outside_gbps: object) -> Gpu:
-    """A GPU in the row's nodes. Numbers inside are GB/s of a GPU, outside Gb/s of a node."""
+def _linked(
+    gpu: Gpu, per_node: object, inside: object, outside_gbps: object, measured: bool
+) -> Gpu:
+    """A GPU in the row's nodes. Outside are Gb/s of a node, on one NIC that its GPUs share."""
     if isinstance(per_node, int) and 1 <= per_node <= 10_000:
         gpu = in_nodes(gpu, per_node)
-    inside_rate = _rate(inside)
-    if inside_rate is not None:
-        link = replace(gpu.link, bytes_per_s=inside_rate, peer_bytes_per_s=inside_rate)
-        pcie = min(gpu.node.pcie_bytes_per_s, inside_rate)
-        gpu = replace(gpu, link=link, node=replace(gpu.node, pcie_bytes_per_s=pcie))
+    if isinstance(inside, str) and inside.lower() in PCIE_BYTES_PER_S:
+        rate = min(PCIE_BYTES_PER_S[inside.lower()], gpu.node.pcie_bytes_per_s)
+        link = replace(gpu.link, bytes_per_s=rate, peer_bytes_per_s=rate)
+        gpu = replace(gpu, link=link, node=replace(gpu.node, pcie_bytes_per_s=rate))
+    elif isinstance(inside, int | float) and 0.001 <= inside <= 1e5:
+        gpu = _measured_inside(gpu, inside * 1e9)
     if isinstance(outside_gbps, int | float) and 0.001 <= outside_gbps <= 1e6:
         rate = outside_gbps * GBPS / gpu.node.gpus
-        gpu = replace(gpu, node=replace(gpu.node, nic_bytes_per_s=rate))
+        rate = rate / across_table().ring_efficiency if measured else rate
+        gpu = replace(gpu, node=replace(gpu.node, nic_bytes_per_s=rate, nics=1))
     return gpu
 
 
-def _rate(inside: object) -> float | None:
-    """`49.77` GB/s, or the name of a link; NVLink stays as the catalogue has it."""
-    if isinstance(inside, str):
-        return PCIE_BYTES_PER_S.get(inside.lower())
-    if isinstance(inside, int | float) and 0.001 <= inside <= 1e5:
-        return inside * 1e9
-    return None
+def _measured_inside(gpu: Gpu, bytes_per_s: float) -> Gpu:
+    """A GPU in nodes whose pairs of GPUs, all sending at once, were seen to move so much in all.
+
+    A pair slower than PCIe has no bridge. No ring through the host is faster than a pair.
+    """
+    pair = bytes_per_s / max(gpu.node.gpus / 2, 1)
+    if pair > gpu.node.pcie_bytes_per_s:
+        return gpu
+    if gpu.link.domain_gpus == gpu.node.gpus:
+        gpu = replace(gpu, link=replace(gpu.link, domain_gpus=1))
+    share = host_share(gpu, gpu.node.gpus)
+    pcie = min(gpu.node.pcie_bytes_per_s, pair / share)
+    return replace(gpu, node=replace(gpu.node, pcie_bytes_per_s=pcie))

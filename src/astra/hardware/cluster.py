@@ -25,6 +25,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     gpus: Count
     nic_bytes_per_s: Positive  # per GPU, one direction
+    nics: Count | None = None  # that the GPUs share; None: each has its own
     pcie_bytes_per_s: Positive  # per GPU to its host, one direction
 
 

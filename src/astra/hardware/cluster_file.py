@@ -119,6 +119,7 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
         gpu.node,
         gpus=entry.gpus_per_node or gpu.node.gpus,
         nic_bytes_per_s=entry.nic_bytes_per_s or gpu.node.nic_bytes_per_s,
+        nics=None if entry.nic_bytes_per_s else gpu.node.nics,  # a speed is each GPU's own
         pcie_bytes_per_s=entry.pcie_bytes_per_s or gpu.node.pcie_bytes_per_s,
     )
     domain = entry.link_domain_gpus or gpu.link.domain_gpus

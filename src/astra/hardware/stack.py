@@ -88,6 +88,10 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logits_bytes: float = 6.0  # per logit at the loss: 2 for itself, 4 for its fp32 copy
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer
     transformer_engine: bool = False  # layers are its: it has workspaces and attention of its own
+    tensor_waits: bool = False  # backward, too, every tensor-parallel sum is waited for
+    holds_sends: bool = False  # a send between stages holds up both until a buffer takes the rest
+    unfused_backward_bytes: float = 15.0  # moved per score by attention that keeps all of them
+    tied_bytes: float = 0.0  # of an element of tied embeddings' gradients as sent; 0: as reduced
     deterministic: bool = False  # only kernels that repeat their sums in one order
     # Layers as Hugging Face writes them move more than Megatron-LM's, in bytes: for an element of a
     # routed token (both passes together), for the gradient of a parameter, of one of an expert.
@@ -103,6 +107,7 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spread_fraction: float = 0.15  # 80 % of measured steps lie within this of the prediction
     moe_spread_fraction: float = 0.3  # the same for models with experts
     runs: int = 0  # that its factors were fitted on
+    pinned: tuple[str, ...] = ()  # factors that its layers timed alone tell: no fit moves them
     settings: tuple[Setting, ...] = ()
     source: Source
 

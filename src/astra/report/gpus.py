@@ -95,7 +95,8 @@ def gpu_lines(gpu: Gpu) -> list[tuple[str, str]]:
         ("typical node", f"{node.gpus} GPUs"),
         (
             "NIC per GPU",
-            f"{node.nic_bytes_per_s * 8 / 1e9:g} Gbps ({node.nic_bytes_per_s / 1e9:g} GB/s)",
+            f"{node.nic_bytes_per_s * 8 / 1e9:g} Gbps ({node.nic_bytes_per_s / 1e9:g} GB/s)"
+            + (f", its share of {node.nics} in the node" if node.nics else ""),
         ),
         ("to the host", f"{node.pcie_bytes_per_s / 1e9:g} GB/s one direction"),
         ("also called", ", ".join(gpu.aliases)),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astra.simulate.held import held
 from astra.simulate.many import Pipes, stage_end_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.stages import Stages, chunk_layers
@@ -53,7 +54,7 @@ def simulated_step(
         without = replace(pipes, forward_link_s=none, backward_link_s=none)
         # side by side: plans in the same order cost little more than one
         rolled = np.tile(_rolled_s(stages, times, pipeline), 2)
-        both = _ends(pipes.beside(without), rolled, ends_of)
+        both = _ends(_held(pipes, times, pipeline).beside(without), rolled, ends_of)
         ends.append(both[: len(plans)])
         still.append(both[len(plans) :])
     step = np.max(ends, axis=0)
@@ -65,9 +66,17 @@ def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
     pipelines = range(plans.replicas.shape[0])
     ends = [
-        _ends(pipes_of(plans, stages, times, p), _rolled_s(stages, times, p)) for p in pipelines
+        _ends(_held(pipes_of(plans, stages, times, p), times, p), _rolled_s(stages, times, p))
+        for p in pipelines
     ]
     return np.max(ends, axis=0)
+
+
+def _held(pipes: Pipes, times: StageTime, pipeline: int) -> Pipes:
+    """The pipelines as the stack runs them: a send may hold up both of its ends."""
+    if not times.stack.holds_sends:
+        return pipes
+    return held(pipes, _to_the_end(np.asarray(times.part("held_s")[pipeline]), pipes.stages))
 
 
 def _rolled_s(stages: Stages, times: StageTime, pipeline: int) -> Floats:

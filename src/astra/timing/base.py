@@ -43,6 +43,7 @@ class StageBase:
     layers_forward_s: Floats  # layers and their traffic: what full recompute does again
     module_s: dict[str, Floats]  # what selective recompute of a module does again
     link_s: Floats  # to the next stage, one way
+    held_s: Floats  # part of `link_s`: neither stage works meanwhile
     offload_forward_s: Floats  # activations to the host, as far as compute does not hide them
     offload_backward_s: Floats  # and back
     tied_s: Floats  # per step: gradients of tied embeddings between the ends of the pipeline
@@ -66,12 +67,14 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
     sums["forward_s"] = sums["forward_s"] + ends["head_forward_s"] + ends["embedding_forward_s"]
     sums["backward_s"] = sums["backward_s"] + ends["head_backward_s"] + ends["embedding_backward_s"]
     moved = _offload_s(view)
+    link, held = _links(view, stack)
     return StageBase(
         **sums,
         **ends,
         layers_forward_s=layers_forward,
         module_s=modules,
-        link_s=_links(view, stack),
+        link_s=link,
+        held_s=held,
         offload_forward_s=np.maximum(moved - sums["forward_s"], 0.0),
         offload_backward_s=np.maximum(moved - sums["backward_s"], 0.0),
         tied_s=_tied_s(view, stack),
@@ -108,10 +111,13 @@ def _tied_s(view: View, stack: Stack) -> Floats:
     if not model.tied_embeddings or not ends.any():
         return found
     wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
+    wide = np.where(is_word(plans, "precision", "fp32"), wide, stack.tied_bytes or wide)
     payload = model.vocab * model.hidden / stages.of(plans.tp) * wide
     near = plans.gpus <= np.maximum(stages.of(view.domain), stages.of(view.node))
+    senders = stages.of(plans.tp * plans.cp * plans.dp)
     for gpu, here in gpus_of(view):
-        found = np.where(here & ends, p2p_s(payload, near, gpu) * _sending(stack, gpu), found)
+        seconds = p2p_s(payload, near, gpu, senders=senders) * _sending(stack, gpu)
+        found = np.where(here & ends, seconds, found)
     return found
 
 
@@ -134,12 +140,14 @@ def _offload_s(view: View) -> Floats:
     return total
 
 
-def _links(view: View, stack: Stack) -> Floats:
-    """Activations to the next stage. Between two GPU types they cross the slower of two NICs,
-    and where the stages are cut differently the GPU with the larger part sets the pace.
+def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
+    """Activations to the next stage, and how much of it holds up both stages. Between two GPU
+    types they cross the slower of two NICs, and where the stages are cut differently the GPU with
+    the larger part sets the pace.
 
     The link of a run of several stages is the one inside it. Stacks that send shares of what
-    every rank holds whole gather them on arrival, inside the tensor-parallel group.
+    every rank holds whole gather them on arrival, inside the tensor-parallel group. Where sends
+    are waited for, NCCL's buffer takes the last of a message and lets the stages go.
     """
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp)
@@ -158,15 +166,21 @@ def _links(view: View, stack: Stack) -> Floats:
     following = _next(view, stages.of(plans.gpu))
     for gpu, here in gpus_of(view):
         factor = _sending(stack, gpu)
-        found = np.where(here, p2p_s(payload, near, gpu) * factor, found)
+        seconds = p2p_s(payload, near, gpu, senders=stage_gpus) * factor
+        found = np.where(here, seconds, found)
         for row, pool in enumerate(task.cluster.pools):
             leaves = here & (stages.count == 1) & (following == row)
             if pool.gpu != gpu and leaves.any():
-                found = np.where(leaves, p2p_s(payload, False, gpu, pool.gpu) * factor, found)
+                seconds = p2p_s(payload, False, gpu, pool.gpu, stage_gpus) * factor
+                found = np.where(leaves, seconds, found)
+    several = plans.pp[:, np.newaxis] > 1
+    found = np.where(several, found, 0.0)
+    waits = np.maximum(1 - facts().sends.buffer_bytes / payload, 0.0) if stack.holds_sends else 0.0
+    held = found * waits
     if gathers:
         whole = np.where(plans.sequence_parallel, 0.0, own * tp)
-        found = found + _gathered_s(view, whole, tp)
-    return np.where(plans.pp[:, np.newaxis] > 1, found, 0.0)
+        found = found + np.where(several, _gathered_s(view, whole, tp), 0.0)
+    return found, held
 
 
 def _gathered_s(view: View, payload: Floats, tp: Ints) -> Floats:

@@ -9,6 +9,8 @@ the host, where GPUs share a node but no link; across the network. Across, every
 own NIC, so a group with g ranks in a node or domain drives g NICs there. Groups that run at the
 same time, such as the data-parallel rings of all tensor-parallel ranks of a node, each use the
 NICs of their own GPUs and share none. That is how Megatron places ranks, and the only case here.
+Where the GPUs of a node share NICs (`node.nics`), each has its share while all of them send, and
+more when few do.
 """
 
 from collections.abc import Callable
@@ -33,6 +35,8 @@ from astra.timing.links import (
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+SLOWEST_NIC_BYTES_PER_S = 6.25e9  # of the networks in `data/links/across.toml`: AWS p4de, per GPU
+
 Column: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
 
 
@@ -127,15 +131,32 @@ def p2p_s(
     inside: bool | Bools,
     gpu: Gpu,
     other_gpu: Gpu | None = None,
+    senders: Column | None = None,
 ) -> Floats:
     """Time to send to one peer, inside the link domain (or node) or across. [s]
 
-    Between two GPU types the slower end rules.
+    Between two GPU types the slower end rules. Of each node so many GPUs send at the same time:
+    all of them, where `senders` does not say less.
     """
     payload = np.asarray(payload_bytes, dtype=np.float64)
     ends = [gpu] if other_gpu is None else [gpu, other_gpu]
-    times = [priced_send_s(payload, np.asarray(inside), Links.of(end)) for end in ends]
+    times = [priced_send_s(payload, np.asarray(inside), Links.of(end), senders) for end in ends]
     return np.maximum(times[0], times[-1])
+
+
+def host_share(gpu: Gpu, ranks: int) -> float:
+    """What a large all-reduce through the host reaches of PCIe's nominal speed. [fraction]"""
+    return float(_at(host_of(gpu).all_reduce, np.array([float(ranks)]), tree=True)[2][0])
+
+
+def nic_share(gpu: Gpu, senders: Column | None) -> Floats:
+    """What one of so many senders of a node has of its NICs, over what it has if all send.
+
+    min(g / k, g / q)   with g GPUs and q NICs in a node, k of the GPUs sending
+    """
+    gpus = gpu.node.gpus
+    sending = np.clip(gpus if senders is None else np.asarray(senders, np.float64), 1, gpus)
+    return np.minimum(gpus / sending, gpus / min(gpu.node.nics or gpus, gpus))
 
 
 def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
@@ -143,9 +164,12 @@ def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
     ring_s = _ring_s(groups, links)
     scatter_s = _pass_s("reduce_scatter", groups, links, ring_s)
     gather_s = _pass_s("all_gather", groups, links, ring_s)
-    inner_s = _inner_s("all_reduce", groups, links)
-    tree_s = np.maximum(_tree_s(groups, links), inner_s)
-    best_s = np.where(groups.islands > 1, tree_s, inner_s)
+    best_s = inner_s = _inner_s("all_reduce", groups, links)
+    if links.gpu.node.nics is None:
+        tree_s = np.maximum(_tree_s(groups, links), inner_s)
+        best_s = np.where(groups.islands > 1, tree_s, inner_s)
+    else:  # a ring: trees were measured on faster networks only
+        best_s = np.where(groups.islands > 1, np.inf, inner_s)
     best_s = np.minimum(best_s, scatter_s + gather_s)
     return np.maximum(best_s, np.maximum(scatter_s, gather_s))
 
@@ -177,7 +201,9 @@ def priced_all_to_all_s(groups: Groups, links: Links) -> Floats:
     return np.where(groups.islands > 1, np.maximum(remote_s, inner_s), inner_s)
 
 
-def priced_send_s(payload_bytes: Floats, inside: Bools, links: Links) -> Floats:
+def priced_send_s(
+    payload_bytes: Floats, inside: Bools, links: Links, senders: Column | None = None
+) -> Floats:
     """Time to send V bytes to one peer. [s]
 
     Inside: an all-to-all of two ranks with 2 V, which is a send and a receive of V. Across:
@@ -189,7 +215,8 @@ def priced_send_s(payload_bytes: Floats, inside: Bools, links: Links) -> Floats:
     across = links.across
     alone = Groups(payload_bytes=payload_bytes, ranks=2 * one, nics=one, hosted=one < 1)
     share = generation_of(links.gpu, across).ring_link_efficiency
-    moved_s = _moved_s(alone, links, across.ring_efficiency, across.ring_half_bytes, share)
+    nic = nic_share(links.gpu, senders)
+    moved_s = _moved_s(alone, links, across.ring_efficiency, across.ring_half_bytes, share, nic)
     across_s = across.base_s + across.ring_hop_s + moved_s
     return np.where(inside, inside_s, np.maximum(across_s, inside_s))
 
@@ -328,17 +355,25 @@ def _tree_s(groups: Groups, links: Links) -> Floats:
 
 
 def _moved_s(
-    groups: Groups, links: Links, efficiency: float, half_bytes: float, link_share: float
+    groups: Groups,
+    links: Links,
+    efficiency: float,
+    half_bytes: float,
+    link_share: float,
+    nic_share: Column = 1.0,
 ) -> Floats:
     """Time to move the payload over the g NICs of a node. [s]
 
         M = V / min(g NIC e, link e') + sqrt(V half / g) / (NIC e)
 
-    `half_bytes` is per NIC. The link bounds the speed where a node has more NICs than it fills.
+    `half_bytes` is per NIC, and less of a NIC slower than all that were measured: what a message
+    loses while its speed rises is a time, not a size. The link bounds the speed where a node has
+    more NICs than it fills.
     """
-    one_nic = links.gpu.node.nic_bytes_per_s * efficiency
+    nominal = links.gpu.node.nic_bytes_per_s * nic_share
+    half = half_bytes * np.minimum(nominal / SLOWEST_NIC_BYTES_PER_S, 1.0)
+    one_nic = nominal * efficiency
     rate = np.minimum(groups.nics * one_nic, links.gpu.link.bytes_per_s * link_share)
     return (
-        groups.payload_bytes / rate
-        + np.sqrt(groups.payload_bytes * half_bytes / groups.nics) / one_nic
+        groups.payload_bytes / rate + np.sqrt(groups.payload_bytes * half / groups.nics) / one_nic
     )

@@ -141,8 +141,10 @@ class Device:
     def memory_s(self, moved_bytes: Floats, kernels: float = 1.0, routes: bool = False) -> Floats:
         """Elementwise kernels: bytes over the bandwidth they reach. [s]
 
-        What `routes` tokens to experts is as slow as a stack's experts are.
+        Bytes as they are in bf16; twice as many in fp32. What `routes` tokens to experts is as
+        slow as a stack's experts are.
         """
+        moved_bytes = moved_bytes * (2.0 if self.precision == "fp32" else 1.0)
         each = moved_bytes / max(kernels, 1.0)
         efficiency = memory_efficiency(self.gpu, each)
         seconds = moved_bytes / (self.gpu.memory_bytes_per_s * efficiency.values)

@@ -85,6 +85,7 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpu: str
     gemm: float
     attention: float
+    gemm_fp32: float | None = None  # on vector units; None: as in other formats
     source: Source
 
 
@@ -322,6 +323,8 @@ def _attention_format(gpu: Gpu, dtype: str) -> str:
 def _gemm_table(gpu: Gpu, dtype: str) -> GemmTable:
     loan = _loan(gpu)
     speed = loan.scaled.gemm if loan.scaled else 1.0
+    if loan.scaled and dtype == "fp32":
+        speed = loan.scaled.gemm_fp32 or speed
     same_chip = gpu.compute_capability == loan.measured.compute_capability
     lent = _lent_table(loan.measured.gpu, same_chip)
     return steady_table(gpu, dtype, loan.measured, lent, _kernels(), speed)

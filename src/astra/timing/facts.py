@@ -34,6 +34,7 @@ class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How stages pass activations on."""
 
     shared: tuple[str, ...]  # stacks whose tensor-parallel ranks each send a share, then gather
+    buffer_bytes: float  # that a message may have left when its sender goes on
     source: Source
 
 

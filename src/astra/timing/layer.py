@@ -267,14 +267,14 @@ def _layer(
     gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
     core = next(op for op in operators if op.module == "core_attn")
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
-    tensor = tensor_traffic(model, keys, gpu, operators, bool(words["overlap_tp"]), element)
+    hides, own = bool(words["overlap_tp"]), device.stack
+    tensor = tensor_traffic(model, keys, gpu, operators, hides, element, own.tensor_waits)
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element)
     expert = nothing
     if kind.mlp == "moe":
         hides = bool(words["overlap_ep"])
         expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
-    own = device.stack
-    tensor = tensor.times(own.communication_factor * own.tensor_factor)
+    tensor = tensor.times(own.communication_factor * _tensor_factor(own, keys))
     context = context.times(own.communication_factor * own.context_factor)
     expert = expert.times(own.communication_factor * own.dispatch_factor)
     host_forward_s, host_backward_s = host_s(own, str(words["cuda_graph"]), kind.mlp == "moe")
@@ -293,6 +293,15 @@ def _layer(
         expert_backward_s=expert.backward_s,
         module_s=_modules_s(operators, keys, by_operator=task.runtime == "fsdp"),
     )
+
+
+def _tensor_factor(stack: Stack, keys: Keys) -> Floats:
+    """What a stack adds to tensor-parallel traffic over links: starting and joining its kernels.
+
+    Through the host an exchange takes milliseconds, whoever asks for it: boards differ there.
+    """
+    hosted = np.minimum(keys.domain, keys.tp) < np.minimum(keys.node, keys.tp)
+    return np.where(hosted, 1.0, stack.tensor_factor)
 
 
 def host_s(stack: Stack, graph: str, moe: bool) -> tuple[float, float]:

@@ -203,7 +203,7 @@ def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Opera
         "core_attention",
         "core_attn",
         matmul + device.memory_s(11.0 * square, 3),
-        matmul_back + device.memory_s(15.0 * square, 3),
+        matmul_back + device.memory_s(device.stack.unfused_backward_bytes * square, 3),
     )
 
 

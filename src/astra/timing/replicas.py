@@ -59,20 +59,26 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
     slowdown = np.zeros(shape)
     for gpu, here in gpus_of(view):
         own = stack.on(gpu)
-        moved = own.communication_factor * own.data_factor
-        factors = {"gather_s": moved, "reduce_s": moved}
-        slowest = {name: np.zeros(shape) for name in factors}
+        moved = own.communication_factor * _data_factor(own, gpu)
+        met = here | (several & here.any(axis=(0, 1)) & (view.stages.count > 0))
+        shared = {"gather_s": np.zeros(shape), "reduce_s": np.zeros(shape)}
         for copies in _copies(view):
             for name, seconds in _seconds(view, copies, gpu).items():
-                factor = factors.get(name, own.optimizer_factor)
-                total[name] += np.where(here, seconds * factor, 0.0)
-                if name in factors and several.any():
-                    met = several & here.any(axis=(0, 1)) & (view.stages.count > 0)
-                    slowest[name] += np.where(met, seconds * factor, 0.0)
-        for name, seconds in slowest.items():
-            total[name] = np.maximum(total[name], seconds)
+                if name in shared:
+                    shared[name] += np.where(met, seconds * moved, 0.0)
+                else:
+                    total[name] += np.where(here, seconds * own.optimizer_factor, 0.0)
+        total |= {name: np.maximum(total[name], seconds) for name, seconds in shared.items()}
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
     return Replicas(**total, slowdown=slowdown)
+
+
+def _data_factor(stack: Stack, gpu: Gpu) -> float:
+    """What a stack adds to traffic between copies: buckets, and collectives beside each other.
+
+    GPUs that share a NIC keep it busy however they are asked to: line rate is all that counts.
+    """
+    return stack.data_factor if gpu.node.nics is None else 1.0
 
 
 def _copies(view: View) -> list[_Copies]:

@@ -31,7 +31,7 @@ class Traffic:
     forward_s: Floats
     backward_s: Floats
 
-    def times(self, factor: float) -> "Traffic":
+    def times(self, factor: float | Floats) -> "Traffic":
         """As a stack runs it."""
         return Traffic(forward_s=self.forward_s * factor, backward_s=self.backward_s * factor)
 
@@ -65,13 +65,19 @@ def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) ->
 
 
 def tensor_traffic(
-    model: Model, keys: Keys, gpu: Gpu, operators: list[Operator], overlap: bool, element: float
+    model: Model,
+    keys: Keys,
+    gpu: Gpu,
+    operators: list[Operator],
+    overlap: bool,
+    element: float,
+    waits: bool = False,
 ) -> Traffic:
     """Two exchanges before and two after the matrix products of a layer.
 
     With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
     2022, section 4.2.2). Backward, Megatron-LM hides the gather of a saved input behind dgrad
-    and the reduction of its gradient behind wgrad.
+    and the reduction of its gradient behind wgrad; before 2022 it `waits` for every one.
     """
     payload = keys.tokens * model.hidden * element
     ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), keys)
@@ -89,7 +95,7 @@ def tensor_traffic(
         back = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
         forward = _shown(forward, ahead, gpu, facts().shows.tensor)
         in_sync = _shown(in_sync, back, gpu, facts().shows.tensor)
-    backward = in_sync + _shown(beside, 2 * wgrad, gpu)
+    backward = in_sync + (beside if waits else _shown(beside, 2 * wgrad, gpu))
     alone = keys.tp <= 1
     return Traffic(
         forward_s=np.where(alone, 0.0, forward), backward_s=np.where(alone, 0.0, backward)

@@ -1,0 +1,32 @@
+"""Transfers that hold up both ends: the sender waits until they are gone, the receiver for them."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.simulate.many import Pipes
+
+Floats = NDArray[np.float64]
+
+
+def held(pipes: Pipes, held_s: Floats) -> Pipes:
+    """The same pipelines, where each transfer over link i keeps both its stages from working.
+
+    held_s (stage, plan) is the part of a transfer's seconds L that neither end can work beside;
+    the rest runs in the background. An operation of c seconds takes  h_in + c + h_out,  and its
+    input is there L - 2 h after the sender is free again: alone, a micro-batch arrives when it
+    did. Pipelines of several chunks are left as they are: their sends run beside other chunks.
+    """
+    rows = pipes.forward_s.shape[1]
+    inner = np.arange(rows)[:, np.newaxis] >= rows - pipes.stages
+    inner = inner & (np.arange(rows) < rows - 1)[:, np.newaxis] & (pipes.chunks == 1)
+    below = np.where(inner, held_s, 0.0)
+    both = below + np.roll(below, 1, axis=0)
+    return replace(
+        pipes,
+        forward_s=pipes.forward_s + both,
+        backward_s=pipes.backward_s + both,
+        forward_link_s=pipes.forward_link_s - 2 * below,
+        backward_link_s=pipes.backward_link_s - 2 * below,
+    )

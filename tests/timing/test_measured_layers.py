@@ -1,0 +1,80 @@
+"""Layers of OPT-350M against what Sailor's authors timed: kernels and curves, no stack's factor.
+
+eth-easl/sailor @cf2c8e3 (MIT), layer profiles: one layer of 24 in fp32, sequences of 2048, forward
+and backward milliseconds by GPU, tensor-parallel degree and micro-batch.
+"""
+
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.search.some_plans import view
+
+from astra.fit.runs import read_runs
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.stack import FACTORS, find_stack
+from astra.strategy.plan import Plan
+from astra.timing.stage import stage_times
+
+RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
+MEASURED = {
+    ("A100-40GB-SXM", 1, 8): (16.21, 44.96),
+    ("A100-40GB-SXM", 2, 8): (9.28, 23.89),
+    ("A100-40GB-SXM", 4, 8): (5.63, 13.38),
+    ("GH200-96GB", 1, 8): (6.99, 21.51),
+    ("GH200-96GB", 4, 8): (2.68, 6.47),
+    ("RTX-2080-Ti", 4, 8): (59.62, 85.70),
+    ("RTX-2080-Ti", 8, 8): (55.28, 69.03),
+    ("RTX-3090", 1, 2): (8.85, 23.57),
+    ("RTX-3090", 2, 2): (5.60, 13.04),
+    ("RTX-3090", 4, 8): (49.81, 65.49),
+    ("Titan-RTX", 4, 8): (58.46, 83.10),
+    ("Titan-RTX", 8, 2): (13.89, 17.41),
+    ("Titan-RTX", 8, 8): (54.82, 67.80),
+    ("V100-16GB-SXM2", 2, 2): (8.29, 18.65),
+    ("V100-16GB-SXM2", 4, 8): (19.00, 39.49),
+}
+
+
+@pytest.fixture(scope="module")
+def opt() -> Plan:
+    runs = read_runs(RUNS).runs
+    return next(run.plan for run in runs if run.family == "sailor-gh200" and run.plan.pp == 1)
+
+
+def on(opt: Plan, name: str, tp: int, micro_batch: int) -> Plan:
+    """The model on one node of eight; NVLink joins all of it, bridges only pairs."""
+    gpu = find_gpu(name)[0]
+    domain = gpu.link.domain_gpus if "bridge" in gpu.link.kind else 8
+    gpu = replace(gpu, node=replace(gpu.node, gpus=8), link=replace(gpu.link, domain_gpus=domain))
+    (pipeline,) = opt.pipelines
+    segment = replace(pipeline.segments[0], gpu=name, tp=tp)
+    alone = replace(pipeline, segments=(segment,), replicas=1, micro_batches=1)
+    pool = replace(opt.cluster.pools[0], gpu=gpu, count=tp)
+    return replace(
+        opt,
+        cluster=replace(opt.cluster, pools=(pool,)),
+        pipelines=(alone,),
+        micro_batch=micro_batch,
+        global_batch=micro_batch,
+    )
+
+
+def test_layers_take_what_was_timed_on_six_gpus(opt: Plan) -> None:
+    plain = replace(find_stack("sailor"), settings=(), host_forward_s=0.0, host_backward_s=0.0)
+    plain = replace(plain, **{f"{name}_factor": 1.0 for name in FACTORS})
+    errors = {}
+    for (name, tp, micro_batch), (forward_ms, backward_ms) in MEASURED.items():
+        times = stage_times(view(on(opt, name, tp, micro_batch)), plain)
+        both = [
+            times.part(f"{way}_s") - times.part(f"head_{way}_s") - times.part(f"embedding_{way}_s")
+            + times.part(f"tensor_{way}_s")
+            for way in ("forward", "backward")
+        ]  # fmt: skip
+        layer_s = float(np.sum(both)) / 24
+        errors[name, tp, micro_batch] = layer_s * 1e3 / (forward_ms + backward_ms) - 1
+    sizes = [abs(error) for error in errors.values()]
+    assert max(sizes) < 0.2, errors
+    assert fmean(sizes) < 0.08, errors

@@ -22,10 +22,10 @@ from astra.search.bulk import bulk_of
 from astra.search.market import Machine, Search, machines_of, space_on
 from astra.search.priced import Priced
 from astra.search.step import simulated_step
-from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Task
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
+from astra.strategy.variants import enumerate_plans
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 

@@ -38,7 +38,6 @@ from astra.search.market import (
     Found,
     Machine,
     Trade,
-    best_of,
     machines_of,
     priced_pools,
     space_on,
@@ -142,10 +141,17 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
         if found.trades:
             break
     if asked.wish.mixed:
-        mixed, notes = mixed_trades(
-            scene.wanted, scene.offers, asked.wish.any_region, asked.tokens, scene.kept, progress
+        trades, notes = mixed_trades(
+            scene.wanted,
+            scene.offers,
+            asked.wish.any_region,
+            found.trades,
+            asked.tokens,
+            scene.kept,
+            longest,
+            progress,
         )
-        found = replace(found, trades=tuple(best_of([*found.trades, *mixed])), notes=tuple(notes))
+        found = replace(found, trades=tuple(trades), notes=tuple(notes))
     return found, longest
 
 

@@ -1,7 +1,9 @@
 """Clusters of several types: where they win, and where they may be rented."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.search.test_market import assert_terms
 
@@ -12,11 +14,15 @@ from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import conditions
 from astra.money.given import given_offer
+from astra.report.answer import answer_json
 from astra.search.answer import Answer, Wanted
+from astra.search.explain import explain_source
 from astra.search.mixed_market import MixedSearch
 from astra.search.places import mixtures_of, places_of
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
+
+PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 
 def asked(**more: Any) -> Answer:
@@ -27,9 +33,8 @@ def asked(**more: Any) -> Answer:
         seq_len=4096,
         objective="frontier",
         tokens="20B",
-        price={"h100": 3.0, "a100-80g": 1.2},
         settings=["micro_batch=1,2", "cp=1", "tp=1,2,4"],
-        **more,
+        **{"price": PRICES, **more},
     )
 
 
@@ -57,9 +62,25 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     assert fastest is not None and first.step_s == pytest.approx(fastest.step_s)
 
 
-def test_explain_of_a_mixed_answer_says_what_it_leaves_out() -> None:
-    found = asked(order="throughput").explain()
-    assert found.prices == () and any("mix GPU types" in note for note in found.notes)
+def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:
+    """The fastest within a budget that is just enough for all GPUs."""
+    first = asked().frontier[0]
+    budget = (first.usd or 0) * 1.02
+    answer = asked(budget=budget)
+    assert answer.best is not None and len(answer.best.gpus) == 2
+    found = answer.explain()
+    assert any("mix GPU types" in note for note in found.notes)
+    moves = {move.gpu: move for move in found.prices}
+    for short, full in (("h100", "H100-80GB-SXM"), ("a100-80g", "A100-80GB-SXM")):
+        rise = moves[full].rise_fraction
+        assert rise is not None and rise > 0.02
+        for factor, same in ((1 + rise * 0.99, True), (1 + rise * 1.01, False)):
+            prices = {name: usd * (factor if name == short else 1) for name, usd in PRICES.items()}
+            moved = asked(budget=budget, price=prices).best
+            assert moved is not None and (moved.gpus == answer.best.gpus) == same
+    file = tmp_path / "result.json"
+    file.write_bytes(msgspec.json.encode(answer_json(answer, [answer])))
+    assert explain_source(file).prices == found.prices
 
 
 def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None:

@@ -142,6 +142,7 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
         if found.trades and (goals.longest_h or _affordable(goals, found)):
             break
     if asked.wish.mixed:
+        before = found.funnel.candidates
         trades, notes = mixed_trades(
             scene.wanted,
             scene.offers,
@@ -150,7 +151,7 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
             asked.tokens,
             scene.kept,
             longest,
-            progress,
+            (lambda count: progress(before + count)) if progress else None,
         )
         found = replace(found, trades=tuple(trades), notes=tuple(notes))
     return found, longest

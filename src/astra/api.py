@@ -327,7 +327,7 @@ def _check_goal(
         )
     if objective in MONEY and use_all:
         raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
-    for name in ("budget", "deadline", "order", "what_if"):
+    for name in ("budget", "deadline", "longest", "order", "what_if"):
         if getattr(wish, name, None) is not None and objective not in MONEY:
             option = name.replace("_", "-")
             raise InputError(f"--{option} is a goal of --objective money; add that.")

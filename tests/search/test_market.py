@@ -359,6 +359,8 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
         ({"order": "speed"}, "throughput or cost"),
         ({"use_all": True}, "--use-all forbids it"),
         ({"objective": "time", "budget": 5}, "--objective money"),
+        ({"objective": "time", "longest": 5}, "--longest is a goal of --objective money"),
+        ({"longest": 0}, "more than nothing"),
         ({"failures": False, "mtbf": 5}, "drop --mtbf"),
         ({"mtbf": 0}, "never works"),
         ({"power_price": 0.1}, "give --owned"),

@@ -169,6 +169,17 @@ def market(count: int = 16) -> tuple[tuple[Pool, ...], Wanted]:
     return pools, Wanted(space=space, stack=find_stack("megatron"))
 
 
+def test_fewer_gpus_than_a_mixture_has_are_no_dearer_than_it_counts_with() -> None:
+    pools, _ = market()
+    offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
+    (place,) = places_of(pools, offers, anywhere=False)
+    whole = mixtures_of(pools, place, None)[0]
+    assert whole.usd_per_hour == pytest.approx(16 * 3.0 + 16 * 1.2) and whole.nodes == 4
+    assert mixtures_of(pools, place, 20)[0].usd_per_hour == pytest.approx(20 * 1.2)
+    found = asked(max_gpus=24)
+    assert found.frontier and all(sum(p.gpus.values()) <= 24 for p in found.frontier)
+
+
 def test_places_that_are_dearer_for_every_type_are_left_out() -> None:
     pools, _ = market()
     cheap = [offer("h100", "aws", "a", 3.0), offer("a100-80g", "aws", "a", 1.2)]

@@ -172,7 +172,7 @@ class MixedSearch:
         """The fastest plan on these GPUs with a step below the limit."""
         space, wanted = self._space(mixture.cluster), self.wanted
         own = replace(wanted, space=space)
-        finder = MixedFinder(space, rules_of(own), wanted.stack, wanted.margin, limit)
+        finder = MixedFinder(space, rules_of(own), wanted.stack, wanted.margin, limit, wanted.exact)
         found = finder.run(rules_for("flagscale"))
         self.searched += 1
         self.open += bool(np.isfinite(finder.tally.open_s))

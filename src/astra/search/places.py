@@ -27,7 +27,7 @@ class Mixture:
 
     @property
     def nodes(self) -> int:
-        return sum(pool.count // pool.gpu.node.gpus for pool in self.pools)
+        return sum(self._nodes)
 
     @property
     def spot_nodes(self) -> int:
@@ -35,14 +35,16 @@ class Mixture:
 
     @property
     def usd_per_hour(self) -> float:
-        """Of all of them."""
-        counts = [pool.count // offer.machine.gpus for pool, offer in self._pairs]
+        """Of all of them; where fewer may be used in all, of as many of the cheapest type."""
+        if self.gpus < sum(pool.count for pool in self.pools):
+            return self.gpus * min(offer.usd_per_gpu_hour for offer in self.place)
         each = [offer.usd_per_hour for offer in self.place]
-        return sum(count * usd for count, usd in zip(counts, each, strict=True))
+        return sum(count * usd for count, usd in zip(self._nodes, each, strict=True))
 
     @property
-    def _pairs(self) -> list[tuple[Pool, Offer]]:
-        return list(zip(self.pools, self.place, strict=True))
+    def _nodes(self) -> list[int]:
+        pairs = zip(self.pools, self.place, strict=True)
+        return [pool.count // offer.machine.gpus for pool, offer in pairs]
 
     @property
     def machines(self) -> tuple[object, ...]:

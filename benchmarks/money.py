@@ -11,6 +11,8 @@ QUESTIONS: tuple[tuple[str, str, int, dict[str, object]], ...] = (
     ("the same with spot", ",".join(f"{name}:1024" for name in TYPES), 1024, {"spot": True}),
     ("one type", "h100:4096", 1024, {}),
     ("one type, price given", "h100:4096", 1024, {"price": "h100=2.5"}),
+    ("one type, batch 4,096", "h100:4096", 4096, {}),
+    ("three types, mixed too", "h100:256,a100-80g:256,h200:256", 1024, {}),
 )
 SEARCH = """
 import resource

@@ -10,10 +10,10 @@ from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
 from astra.search.bulk import bulk_of
 from astra.search.price import price
-from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Plans, Task, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
+from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import LayerBook
 
 PLANS = 1_000_000

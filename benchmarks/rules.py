@@ -6,10 +6,10 @@ import numpy as np
 
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
-from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Plans, Task
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
+from astra.strategy.variants import enumerate_plans
 
 PLANS = 1_000_000
 ALONE = 300

@@ -108,7 +108,7 @@ def plan(
     margin: float = 0.05,
     max_gpus: int | None = None,
     use_all: bool = False,
-    objective: str = "time",
+    objective: str | None = None,
     min_tokens_per_s: float = 0.0,
     fold: bool = True,
     exact: bool = False,
@@ -122,8 +122,8 @@ def plan(
     is worth and how far it is proven; `exact` looks longer); the runtime is then flagscale, else
     megatron. `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of
     your own. The objective `gpus` asks for the fewest GPUs that fit, or that reach
-    `min_tokens_per_s`; `money` and `frontier` for hours against dollars over GPUs that can be
-    rented, with the words of `astra plan --help` (`tokens`, `budget`, ...).
+    `min_tokens_per_s`; `money` (as with a budget or a deadline) and `frontier` for hours against
+    dollars over GPUs that can be rented, with the words of `astra plan --help` (`tokens`, ...).
     `pipeline_model="paper"` adds what the formula of arXiv 2502.13480 says. "Nothing fits" is an
     answer: `plans` is empty and `nothing_fits` says why.
     """
@@ -132,11 +132,12 @@ def plan(
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
-    shape = _model(model)
+    shape, _ = _model(model), _check_model(pipeline_model)
+    objective = objective or ("money" if _has_goals(money) else "time")
     wish = _money(money, objective)
     paid = objective in MONEY
-    if wish is not None and paid and gpus is None and cluster is None:
-        gpus, max_gpus = _for_rent(wish, max_gpus or MOST_RENTED, precision), None
+    if wish is not None and paid and cluster is None:
+        gpus, max_gpus = _for_rent(gpus, wish, max_gpus, precision)
     machines, notes = _cluster(gpus, cluster)
     _check_goal(objective, use_all, min_tokens_per_s, wish)
     chosen: Runtime = runtime or ("megatron" if paid or len(machines.pools) == 1 else "flagscale")
@@ -154,9 +155,8 @@ def plan(
         fold=fold,
         exact=exact,
     )
-    told = [*notes, *_too_long(shape, seq_len)]
-    request = _request(wanted) | _said(settings, rules, objective) | {"notes": told}
-    _check_model(pipeline_model)
+    request = _request(wanted) | _said(settings, rules, objective)
+    request["notes"] = [*notes, *_too_long(shape, seq_len)]
     if wish is not None and paid:
         return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
@@ -247,22 +247,39 @@ def _money(said: Mapping[str, Any], objective: str = "time") -> "Wish_ | None":
 
 def _asked_money(wish: "Wish_") -> dict[str, object]:
     """The words about money as a result keeps them, so that it can be asked again."""
-    said = msgspec.to_builtins(msgspec.structs.replace(wish, offers=None))
+    from astra.money.wish import goals_of
+
+    hours = goals_of(wish).deadline_h  # of a date: as many as there are today
+    given = msgspec.structs.replace(wish, offers=None, deadline=hours)
+    said = msgspec.to_builtins(given)
     plain = msgspec.to_builtins(type(wish)())
     return {"money": {name: value for name, value in said.items() if value != plain[name]}}
 
 
-def _for_rent(wish: "Wish_", most: int, precision: str) -> str:
-    """Every GPU type that somebody rents out and that knows the format, as `--gpus` says it."""
+def _for_rent(
+    gpus: str | None, wish: "Wish_", max_gpus: int | None, precision: str
+) -> tuple[str, int | None]:
+    """GPUs as `--gpus` says them, and how many in all: without any, every type that somebody
+    rents out and that knows the format; without a count, as many as are looked at of each.
+    """
     from astra.hardware.catalogue import find_gpu
     from astra.money.catalogue import chosen, shipped_offers
     from astra.money.wish import names_in, prices_of
 
+    most = max_gpus or MOST_RENTED
+    if gpus is not None:
+        parts = [part.strip() for part in gpus.split(",")]
+        parts = [part if ":" in part or not part else f"{part}:{most}" for part in parts]
+        return ",".join(parts), max_gpus
     catalogue = shipped_offers() if wish.offers is None else wish.offers
     listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
     names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
     able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
-    return ",".join(f"{name}:{most}" for name in sorted(able))
+    return ",".join(f"{name}:{most}" for name in sorted(able)), None
+
+
+def _has_goals(money: Mapping[str, Any]) -> bool:
+    return money.get("budget") is not None or money.get("deadline") is not None
 
 
 def _paid(plans: "Sequence[Priced]", wish: "Wish_ | None", cluster: "Cluster") -> "list[Priced]":
@@ -310,7 +327,7 @@ def _check_goal(
         )
     if objective in MONEY and use_all:
         raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
-    for name in ("budget", "deadline", "order", "what_if"):
+    for name in ("budget", "deadline", "longest", "order", "what_if"):
         if getattr(wish, name, None) is not None and objective not in MONEY:
             option = name.replace("_", "-")
             raise InputError(f"--{option} is a goal of --objective money; add that.")

@@ -1,5 +1,6 @@
 """What people see of hours and dollars: text, pictures, and errors before any search."""
 
+import re
 import struct
 import zlib
 from html.parser import HTMLParser
@@ -148,3 +149,54 @@ def test_words_beside_crowded_plans_cover_no_others() -> None:
         box = _box(_label(f"{row}: 256 H100-80GB-SXM (fastest)", place, boxes))
         assert not any(_covers(box, other) for other in boxes)
         boxes.append(box)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["--price", "h100=2.7541"],
+        ["--storage-price", "0.02", "--egress-price", "0.09"],
+        ["--no-failures"],
+        ["--owned", "h100=31234", "--power-price", "0.13"],
+    ],
+    ids=["plain", "odd price", "storage and egress", "no failures", "owned"],
+)
+def test_printed_figures_follow_from_the_printed_terms(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"--price", "--owned"} & set(more)
+    command = [part for part in COMMAND if not own or part not in ("--price", "h100=2")]
+    tokens = 300e9
+    run([*command, *more, "--tokens", "300B", "--storage-size", "500"])
+    text = capsys.readouterr().out
+    page = " ".join(text[text.index("How the answer") :].split()).replace(",", "")
+
+    def numbers(pattern: str) -> list[float]:
+        found = re.search(pattern.replace("#", r"\$?([0-9.]+)"), page)
+        assert found, pattern
+        return [float(group) for group in found.groups()]
+
+    speed, training = numbers("training 300B tokens / # tokens/s = # h")
+    assert tokens / speed / 3600 == pytest.approx(training, abs=0.006)
+    again, goodput, startup, wall = numbers("wall time # h / # \\+ # h start-up = # h")
+    assert again == training and training / goodput + startup == pytest.approx(wall, abs=0.02)
+    nodes, node, per_hour = numbers("rent # nodes .*? x #/h = #/h")
+    assert nodes * node == pytest.approx(per_hour, abs=1e-4 * nodes)
+    rate, hours, rent = numbers("#/h x # h = #")
+    assert rate == per_hour and hours == wall
+    assert rate * hours == pytest.approx(rent, abs=0.5 + 0.005 * rate)
+    if "--storage-price" in more:
+        size, price, months, month, stored = numbers("storage # GB x # x # months of # h = #")
+        assert months == pytest.approx(hours / month, rel=1e-3) and size == 500
+        assert size * price * months == pytest.approx(stored, abs=0.01)
+        sent, each, egress = numbers("egress # GB x # = #")
+        assert sent * each == pytest.approx(egress, abs=0.01)
+        (whole,) = numbers("in all #")
+        assert rent + stored + egress == pytest.approx(whole, abs=1)
+
+
+def test_a_single_plan_is_a_frontier_without_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    run([*[part if part != "h100=2" else "h100=0" for part in COMMAND]])
+    shown = capsys.readouterr().out
+    assert "The frontier is this plan alone" in shown and "+----" not in shown

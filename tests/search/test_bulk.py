@@ -10,10 +10,10 @@ from astra.model.kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.search.bulk import bulk_of, filled_fraction, tight_bound_s, work_bound_s
 from astra.search.step import step_s
-from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Plans, Task, concatenate
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.variants import enumerate_plans
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 

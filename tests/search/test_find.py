@@ -14,11 +14,11 @@ from astra.search.bulk import bulk_of
 from astra.search.find import Best, Finder
 from astra.search.step import simulated_step
 from astra.strategy import enumerate as enumerate_module
-from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
+from astra.strategy.variants import enumerate_plans
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 

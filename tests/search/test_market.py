@@ -1,5 +1,6 @@
 """The frontier of hours and dollars is what brute force finds, and keeps its promises."""
 
+import datetime
 import math
 import random
 from typing import Any
@@ -17,15 +18,16 @@ from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import Conditions, conditions
+from astra.money.wish import hours_until
 from astra.search.answer import Answer, Wanted
 from astra.search.bulk import bulk_of
 from astra.search.market import Machine, Search, machines_of, space_on
 from astra.search.priced import Priced
 from astra.search.step import simulated_step
-from astra.strategy.enumerate import enumerate_plans
 from astra.strategy.plans import Task
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
+from astra.strategy.variants import enumerate_plans
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 
@@ -345,10 +347,10 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
     [
         ({"tokens": None}, "--tokens 1T"),
         ({"tokens": "many"}, "--tokens 'many': not a number"),
-        ({"tokens": "-1T"}, "must lie between"),
+        ({"tokens": "-1T"}, "Try 1T"),
         ({"budget": "-5"}, "0 or more"),
         ({"budget": 0}, "more than nothing"),
-        ({"deadline": "soon"}, "not a number"),
+        ({"deadline": "soon"}, "not a time"),
         ({"price": "h100=-1"}, "0 or more"),
         ({"price": "b200=1"}, "not among the GPUs"),
         ({"price": None, "cloud": "awss"}, "Did you mean aws"),
@@ -357,6 +359,8 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
         ({"order": "speed"}, "throughput or cost"),
         ({"use_all": True}, "--use-all forbids it"),
         ({"objective": "time", "budget": 5}, "--objective money"),
+        ({"objective": "time", "longest": 5}, "--longest is a goal of --objective money"),
+        ({"longest": 0}, "more than nothing"),
         ({"failures": False, "mtbf": 5}, "drop --mtbf"),
         ({"mtbf": 0}, "never works"),
         ({"power_price": 0.1}, "give --owned"),
@@ -413,3 +417,53 @@ def test_the_answer_is_json_and_its_plans_can_be_read_again(answer: Answer) -> N
     assert document["frontier"][0]["money"]["rents"][0]["node_usd_per_hour"] > 0
     assert document["request"]["money"]["tokens"] == "20B"
     assert document["plans"][0]["usd"] == answer.frontier[-1].usd
+
+
+def test_a_date_is_a_deadline_and_a_budget_asks_about_money() -> None:
+    day = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=31)
+    found = asked(objective=None, deadline=day.isoformat())
+    assert found.market is not None and found.market.deadline_hours is not None
+    assert 30 * 24 < found.market.deadline_hours <= 31 * 24
+    money = found.request["money"]
+    assert isinstance(money, dict)
+    assert money["deadline"] == pytest.approx(found.market.deadline_hours, abs=0.1)
+    assert asked(objective=None, budget=1e9).market is not None
+    with pytest.raises(InputError, match="that day has come"):
+        asked(deadline="2020-01-01")
+    with pytest.raises(InputError, match=r"not a time.*or a date"):
+        asked(deadline="tomorrow")
+    with pytest.raises(InputError, match="add that"):
+        asked(objective="time", budget=5)
+
+
+def test_hours_until_a_day_count_from_now() -> None:
+    now = datetime.datetime(2026, 2, 27, 12, tzinfo=datetime.UTC)
+    assert hours_until("2026-03-01", "--deadline", now) == 36
+    assert hours_until("36", "--deadline", now) == hours_until("1.5d", "--deadline", now) == 36
+
+
+def test_plans_that_take_longer_than_asked_for_are_left_out() -> None:
+    every = asked()
+    assert every.market is not None and every.market.longest_hours == 8766
+    middle = every.frontier[len(every.frontier) // 2].hours or 0.0
+    short = asked(longest=middle)
+    assert [p.summary for p in short.frontier] == [
+        p.summary for p in every.frontier if (p.hours or 0) < middle
+    ]
+    assert short.market is not None and short.market.longest_hours == middle
+
+
+def test_a_budget_that_no_year_keeps_looks_beyond_it() -> None:
+    """Many tokens: what takes years is cheaper, and within this budget."""
+    year = asked(tokens="10T", gpus="h100:64", price={"h100": 3.0})
+    decades = asked(tokens="10T", gpus="h100:64", price={"h100": 3.0}, longest="500y")
+    assert year.frontier and (decades.frontier[-1].usd or 0) < (year.frontier[-1].usd or 0)
+    budget = (decades.frontier[-1].usd or 0) * 1.001
+    found = asked(tokens="10T", gpus="h100:64", price={"h100": 3.0}, budget=budget)
+    assert found.market is not None and found.market.wished is not None
+    assert found.market.wished.possible and found.market.longest_hours == 0
+
+
+def test_a_type_without_a_count_is_looked_at_up_to_the_most() -> None:
+    found = asked(gpus="h100", max_gpus=16, price={"h100": 3.0})
+    assert found.request["gpus"] == {"H100-80GB-SXM": 16}

@@ -1,7 +1,9 @@
 """Clusters of several types: where they win, and where they may be rented."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.search.test_market import assert_terms
 
@@ -10,11 +12,17 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
+from astra.money.conditions import conditions
 from astra.money.given import given_offer
+from astra.report.answer import answer_json
 from astra.search.answer import Answer, Wanted
-from astra.search.mixed_market import places_of
+from astra.search.explain import explain_source
+from astra.search.mixed_market import MixedSearch
+from astra.search.places import mixtures_of, places_of
 from astra.strategy.plans import Task
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Question, Space, parse_set
+
+PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 
 def asked(**more: Any) -> Answer:
@@ -25,9 +33,8 @@ def asked(**more: Any) -> Answer:
         seq_len=4096,
         objective="frontier",
         tokens="20B",
-        price={"h100": 3.0, "a100-80g": 1.2},
         settings=["micro_batch=1,2", "cp=1", "tp=1,2,4"],
-        **more,
+        **{"price": PRICES, **more},
     )
 
 
@@ -38,7 +45,13 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     assert (first.hours or 0) < (apart.frontier[0].hours or 0)
     assert first.money is not None and len(first.money.rents) == 2
     assert_terms(first)
-    assert [p.summary for p in mixed.frontier[1:]] == [p.summary for p in apart.frontier]
+    alone = [p for p in mixed.frontier if len(p.gpus) == 1]
+    assert alone and {p.summary for p in alone} <= {p.summary for p in apart.frontier}
+    for lost in (p for p in apart.frontier if p.summary not in {q.summary for q in alone}):
+        assert lost.hours and lost.usd
+        assert any(
+            (q.hours or 0) <= lost.hours and (q.usd or 0) <= lost.usd for q in mixed.frontier
+        )
     fastest = astra.plan(
         "llama-3-8b",
         gpus="h100:16,a100-80g:16",
@@ -49,9 +62,74 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     assert fastest is not None and first.step_s == pytest.approx(fastest.step_s)
 
 
-def test_explain_of_a_mixed_answer_says_what_it_leaves_out() -> None:
-    found = asked(order="throughput").explain()
-    assert found.prices == () and any("mix GPU types" in note for note in found.notes)
+def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:
+    """The fastest within a budget that is just enough for all GPUs."""
+    first = asked().frontier[0]
+    budget = (first.usd or 0) * 1.02
+    answer = asked(budget=budget)
+    assert answer.best is not None and len(answer.best.gpus) == 2
+    found = answer.explain()
+    assert any("mix GPU types" in note for note in found.notes)
+    moves = {move.gpu: move for move in found.prices}
+    for short, full in (("h100", "H100-80GB-SXM"), ("a100-80g", "A100-80GB-SXM")):
+        rise = moves[full].rise_fraction
+        assert rise is not None and rise > 0.02
+        for factor, same in ((1 + rise * 0.99, True), (1 + rise * 1.01, False)):
+            prices = {name: usd * (factor if name == short else 1) for name, usd in PRICES.items()}
+            moved = asked(budget=budget, price=prices).best
+            assert moved is not None and (moved.gpus == answer.best.gpus) == same
+    file = tmp_path / "result.json"
+    file.write_bytes(msgspec.json.encode(answer_json(answer, [answer])))
+    assert explain_source(file).prices == found.prices
+
+
+def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None:
+    found = astra.plan(
+        "llama-3-8b",
+        gpus="h100:16,h200:16",
+        global_batch=48,
+        seq_len=4096,
+        objective="frontier",
+        tokens="20B",
+        price={"h100": 2.5, "h200": 3.0},
+        settings=["micro_batch=1,2", "cp=1", "tp=1,2,4"],
+    )
+    counts = [
+        (point.gpus["H100-80GB-SXM"], point.gpus["H200-SXM"])
+        for point in found.frontier
+        if len(point.gpus) == 2
+    ]
+    assert counts == [(16, 16), (8, 16), (16, 8)]
+    for point in found.frontier:
+        assert_terms(point)
+    notes = found.request["notes"]
+    assert isinstance(notes, list) and any("a half" in note for note in notes)
+
+
+def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
+    first = asked(spot=True).frontier[0]
+    assert first.money is not None and len(first.money.rents) == 2
+    assert all(rent.spot for rent in first.money.rents)
+    assert first.money.goodput_fraction < asked().frontier[0].money.goodput_fraction  # type: ignore[union-attr]
+
+
+def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
+    pools, wanted = market()
+    offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
+    search = MixedSearch(wanted, [], 2e10, conditions(), 1e6)
+    (place,) = places_of(pools, offers, anywhere=False)
+    mixtures = mixtures_of(pools, place, None)
+    assert [[pool.count for pool in each.pools] for each in mixtures] == [
+        [16, 16],
+        [16, 8],
+        [8, 16],
+    ]
+    for mixture in mixtures:
+        found = search._fastest(mixture, 1e9)
+        assert found is not None
+        least = max(search._work_s(mixture), search._speed_s(mixture))
+        assert 0.5 * found.step_s < least <= found.step_s
+        assert search._fastest(mixture, least) is None
 
 
 def test_what_cannot_be_mixed_is_said() -> None:
@@ -78,25 +156,51 @@ def offer(gpu: str, cloud: str, region: str, price: float, certainty: str = "hig
     )
 
 
-def test_a_cluster_lies_in_one_cloud_and_region_unless_told_otherwise() -> None:
-    pools = tuple(Pool(gpu=find_gpu(name)[0], count=64) for name in ("h100", "a100-80g"))
+def market(count: int = 16) -> tuple[tuple[Pool, ...], Wanted]:
+    pools = tuple(Pool(gpu=find_gpu(name)[0], count=count) for name in ("h100", "a100-80g"))
     task = Task(
         model=astra.find_model("llama-3-8b"),
         cluster=Cluster(name="x", pools=pools),
         runtime="megatron",
         stack="megatron",
     )
-    wanted = Wanted(space=Space(Question(task, 64, 4096)), stack=find_stack("megatron"))
+    chosen = parse_set(["micro_batch=1,2", "cp=1", "tp=1,2,4"])
+    space = Space(Question(task, 32, 4096), chosen)
+    return pools, Wanted(space=space, stack=find_stack("megatron"))
+
+
+def test_fewer_gpus_than_a_mixture_has_are_no_dearer_than_it_counts_with() -> None:
+    pools, _ = market()
+    offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
+    (place,) = places_of(pools, offers, anywhere=False)
+    whole = mixtures_of(pools, place, None)[0]
+    assert whole.usd_per_hour == pytest.approx(16 * 3.0 + 16 * 1.2) and whole.nodes == 4
+    assert mixtures_of(pools, place, 20)[0].usd_per_hour == pytest.approx(20 * 1.2)
+    found = asked(max_gpus=24)
+    assert found.frontier and all(sum(p.gpus.values()) <= 24 for p in found.frontier)
+
+
+def test_places_that_are_dearer_for_every_type_are_left_out() -> None:
+    pools, _ = market()
+    cheap = [offer("h100", "aws", "a", 3.0), offer("a100-80g", "aws", "a", 1.2)]
+    dear = [offer("h100", "aws", "b", 3.1), offer("a100-80g", "aws", "b", 1.2)]
+    other = [offer("h100", "aws", "c", 3.1), offer("a100-80g", "aws", "c", 1.0)]
+    places = places_of(pools, [*cheap, *dear, *other], anywhere=False)
+    assert [place[0].region for place in places] == ["c", "a"]
+
+
+def test_a_cluster_lies_in_one_cloud_and_region_unless_told_otherwise() -> None:
+    pools, _ = market(64)
     apart = [
         offer("h100", "aws", "us-east-1", 3.0),
         offer("a100-80g", "aws", "us-west-2", 1.0),
         offer("a100-80g", "gcp", "us-east-1", 1.0),
     ]
-    assert places_of(wanted, apart, anywhere=False) == []
-    assert len(places_of(wanted, apart, anywhere=True)) == 1
+    assert places_of(pools, apart, anywhere=False) == []
+    assert len(places_of(pools, apart, anywhere=True)) == 1
     (place,) = places_of(
-        wanted, [*apart, offer("a100-80g", "aws", "us-east-1", 2.0)], anywhere=False
+        pools, [*apart, offer("a100-80g", "aws", "us-east-1", 2.0)], anywhere=False
     )
     assert {each.place for each in place} == {("aws", "us-east-1")}
     unknown = [*apart[:1], offer("a100-80g", "aws", "us-east-1", 1.0, "guessed")]
-    assert places_of(wanted, unknown, anywhere=False) == []
+    assert places_of(pools, unknown, anywhere=False) == []

@@ -6,8 +6,9 @@ from tests.search.test_find import space_of, stack_of, steps_of
 
 from astra.search.bulk import bulk_of
 from astra.search.squeeze import filled_bound_s, squeezed_bound_s
-from astra.strategy.enumerate import enumerate_plans, module_sets
+from astra.strategy.enumerate import module_sets
 from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import LayerBook
 
 

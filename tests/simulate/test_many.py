@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.simulate.random_pipes import joined, one_by_one, random_pipes, shapes
 
-from astra.simulate import interleaved_columns
+from astra.simulate import interleaved_columns, one_f_one_b_columns
 from astra.simulate.many import stage_end_s, step_s, unrolled
 
 
@@ -91,3 +91,34 @@ def test_runs_of_equal_stages_unroll_to_stages_with_the_last_one_last() -> None:
     column = np.array([[1.0, 9.0], [9.0, 4.0], [3.0, 5.0]])
     assert unrolled(stages, column).tolist() == [[1, 0], [1, 4], [3, 5]]
     assert unrolled(stages, np.stack([column, 2 * column]))[1].tolist() == [[2, 0], [2, 8], [6, 10]]
+
+
+def test_a_plateau_of_equal_stages_jumps_however_long_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The slowest way round is the plateau's: a run repeats itself after as many micro-batches."""
+    depth, micro_batches, slots = 13, 2000, []
+    run = one_f_one_b_columns._run
+
+    def counted(columns, end, slot, stop, *rest):  # type: ignore[no-untyped-def]
+        slots.append(stop - slot)
+        run(columns, end, slot, stop, *rest)
+
+    monkeypatch.setattr(one_f_one_b_columns, "_run", counted)
+    for plateau in range(2, depth + 1):
+        pace = np.where(np.arange(depth) < plateau, 1.0, 0.9)[:, np.newaxis]
+        link = np.full((depth, 1), 0.01)
+        none = np.zeros((depth, 1))
+        columns = one_f_one_b_columns.Columns(
+            forward_s=pace,
+            backward_s=2 * pace,
+            from_above_s=np.where(np.arange(depth)[:, np.newaxis] > 0, link, 0.0),
+            from_below_s=np.where(np.arange(depth)[:, np.newaxis] < depth - 1, link, 0.0),
+            first_extra_s=none,
+            last_extra_s=none,
+        )
+        full = one_f_one_b_columns.stage_end_s(columns, micro_batches, skip=False)
+        slots.clear()
+        jumped = one_f_one_b_columns.stage_end_s(columns, micro_batches, skip=True)
+        assert np.allclose(jumped, full, rtol=1e-12, atol=0)
+        assert sum(slots) < 400, plateau  # of 4,024

@@ -16,12 +16,13 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.topology import allowed_counts
 from astra.model.kinds import has_experts
-from astra.strategy.enumerate import CHUNK_ROWS, enumerate_plans
+from astra.strategy.enumerate import CHUNK_ROWS
 from astra.strategy.plan import Plan, Runtime, check_structure
 from astra.strategy.plan_file import plan_of
 from astra.strategy.plans import COLUMNS, Plans, Task, code, concatenate, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.variants import enumerate_plans
 
 Key = tuple[Any, ...]
 

@@ -23,7 +23,8 @@ PRICES = {
 }
 GOALS = {
     "budget": ("USD", "the fastest within it: 400000, 400k"),
-    "deadline": ("HOURS", "the cheapest within it; 30d and 6w are days and weeks"),
+    "deadline": ("HOURS", "the cheapest within it; also 30d, 6w, or a date: 2027-03-01"),
+    "longest": ("HOURS", "leave out plans that take longer; default: 1y, or the deadline"),
     "order": ("WORD", "throughput or cost: what comes first among plans that meet the goals"),
     "what-if": ("KEY=CHANGE[,...]", "the same with price.h100=-20%%,network=x2 beside it"),
 }

@@ -36,7 +36,7 @@ examples:
   astra plan ./config.json --gpus a100-80g:64 --global-batch 512 --seq-len 8k --out result.json
   astra plan llama-3-70b --gpus h100:256,a100-80g:512 --global-batch 2048 --seq-len 4096
   astra plan llama-3-70b --gpus h100:1024,h200:1024,b200:1024 --global-batch 1024 --seq-len 4096 \\
-    --objective money --tokens 1T --deadline 30d
+    --tokens 1T --deadline 30d
   astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
   astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json"""
 
@@ -80,8 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         metavar="WORD",
-        default="time",
-        help="time; money or frontier: hours against dollars; "
+        help="time; money or frontier: hours against dollars, as with a budget or a deadline; "
         "gpus: the fewest that fit or reach --min-tokens-per-s",
     )
     parser.add_argument("--min-tokens-per-s", metavar="X", default="0", help="with gpus")
@@ -134,7 +133,8 @@ def _check_plot(options: argparse.Namespace) -> None:
     from astra.report.frontier_plot import kind_of
 
     kind_of(options.plot)
-    if options.objective not in ("money", "frontier"):
+    goals = options.budget is not None or options.deadline is not None
+    if options.objective not in (("money", "frontier", None) if goals else ("money", "frontier")):
         raise InputError("--plot draws the frontier of --objective money; add that.")
 
 
@@ -173,7 +173,8 @@ def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
         margin=number(options.memory_margin, "--memory-margin", least=0.0, most=0.9),
         max_gpus=None if options.max_gpus is None else whole(options.max_gpus, "--max-gpus"),
         use_all=options.use_all,
-        objective=word(options.objective, "--objective", ("time", "money", "frontier", "gpus")),
+        objective=options.objective
+        and word(options.objective, "--objective", ("time", "money", "frontier", "gpus")),
         min_tokens_per_s=number(
             options.min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15
         ),

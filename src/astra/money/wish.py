@@ -15,6 +15,7 @@ from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions, conditions
 from astra.money.given import (
     PUE,
+    YEAR_H,
     gpu_named,
     owned_usd_per_gpu_hour,
     parse_prices,
@@ -25,7 +26,7 @@ from astra.money.given import (
 MOST_TOKENS = 1e18
 MOST_HOURS = 1e7
 ORDERS = ("throughput", "cost")
-DURATIONS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+DURATIONS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0, "y": YEAR_H}
 Amount = float | int | str | None
 
 
@@ -34,7 +35,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     tokens: Amount = None
     budget: Amount = None  # USD
-    deadline: Amount = None  # hours
+    deadline: Amount = None  # hours, or a date
+    longest: Amount = None  # hours; plans that take longer are left out
     price: str | dict[str, Amount] | None = None  # USD for an hour of one GPU
     offers: tuple[Offer, ...] | None = None  # a catalogue in place of the shipped one
     cloud: str | tuple[str, ...] | None = None
@@ -70,6 +72,7 @@ class Goals(msgspec.Struct, frozen=True, kw_only=True):
     tokens: float | None
     budget_usd: float | None
     deadline_h: float | None
+    longest_h: float | None
     order: str
     kept: Conditions
 
@@ -90,8 +93,10 @@ def _plain(value: Any) -> Any:
 def goals_of(wish: Wish) -> Goals:
     """Everything that can be read without knowing the GPUs."""
     budget = None if wish.budget is None else usd(wish.budget, "--budget", 1e15)
-    deadline = None if wish.deadline is None else hours(wish.deadline, "--deadline")
-    for name, value in (("--budget", budget), ("--deadline", deadline)):
+    deadline = None if wish.deadline is None else hours_until(wish.deadline, "--deadline")
+    longest = None if wish.longest is None else hours(wish.longest, "--longest")
+    goals = (("--budget", budget), ("--deadline", deadline), ("--longest", longest))
+    for name, value in goals:
         if value is not None and value <= 0:
             raise InputError(f"{name} {value:g}: it must be more than nothing.")
     order = wish.order or ("throughput" if budget is not None and deadline is None else "cost")
@@ -101,6 +106,7 @@ def goals_of(wish: Wish) -> Goals:
         tokens=None if wish.tokens is None else tokens(wish.tokens),
         budget_usd=budget,
         deadline_h=deadline,
+        longest_h=longest,
         order=order,
         kept=conditions_of(wish),
     )
@@ -187,7 +193,7 @@ def tokens(said: Amount) -> float:
     """`1T`, `300B`, `1.5e12`."""
     text = str(said).strip().replace("_", "").replace(",", "")
     scale = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}.get(text[-1:].lower(), 1.0)
-    value = _number(text[:-1] if scale > 1 else text, "--tokens", 0.0, math.inf, said) * scale
+    value = _number(text[:-1] if scale > 1 else text, "--tokens", -math.inf, math.inf, said) * scale
     if not 1 <= value <= MOST_TOKENS:
         raise InputError(f"--tokens {shorten(said)}: that is {value:g} tokens. Try 1T or 300B.")
     return value
@@ -197,11 +203,29 @@ def usd(said: Amount, where: str, most: float = 1e6) -> float:
     return parse_usd(str(said), where, most)
 
 
+def hours_until(said: Amount, where: str, now: datetime.datetime | None = None) -> float:
+    """Hours from now, with a unit or without; or a date, on which the day begins in UTC."""
+    try:
+        day = datetime.date.fromisoformat(str(said).strip())
+    except ValueError:
+        return hours(said, where)
+    begins = datetime.datetime.combine(day, datetime.time(), datetime.UTC)
+    left = (begins - (now or datetime.datetime.now(datetime.UTC))).total_seconds() / 3600
+    if left <= 0:
+        raise InputError(f"{where} {said}: that day has come; today is {today()}.")
+    return left
+
+
 def hours(said: Amount, where: str, most: float = MOST_HOURS) -> float:
-    """Hours, or with a unit: 90m, 36h, 30d, 6w."""
+    """Hours, or with a unit: 90m, 36h, 30d, 6w, 2y."""
     text = str(said).strip().replace("_", "").replace(",", "")
     unit = DURATIONS.get(text[-1:].lower())
     amount = text[:-1] if unit else text
+    if not amount.replace(".", "", 1).replace("e", "", 1).lstrip("+-").isdecimal():
+        date = ", or a date: 2027-03-01" if where == "--deadline" else ""
+        raise InputError(
+            f"{where} {shorten(said)}: not a time. Try hours (36), days (30d) or weeks (6w){date}."
+        )
     return _number(amount, where, 0.0, most, said) * (unit or 1.0)
 
 

@@ -208,9 +208,13 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
-    """About six round numbers between two logarithms."""
+    """A few round numbers between two logarithms: 1, 2, 5 of every ten, or six even steps.
+
+    >>> _round_numbers(math.log(500), math.log(6000)), _round_numbers(math.log(90), math.log(205))
+    ([500.0, 1000.0, 2000.0, 5000.0], [100.0, 120.0, 140.0, 160.0, 180.0, 200.0])
+    """
     start, stop = math.exp(low), math.exp(high)
-    if stop / start > 20:
+    if stop / start > 5:
         powers = range(math.floor(math.log10(start)), math.ceil(math.log10(stop)) + 1)
         found = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     else:

@@ -1,7 +1,9 @@
 """Hours and dollars for people: the answer, the frontier, every term of the arithmetic."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from astra.money.dollars import GB, MONTH_H
 from astra.report.frontier_text import drawn
 from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars, titled
 from astra.search.answer import Answer, Elsewhere, Market, Wished
@@ -27,11 +29,28 @@ def usd(value: float) -> str:
 def hours(value: float) -> str:
     """Hours, and days where there are several.
 
-    >>> hours(3.5), hours(229.4)
-    ('3.5 h', '229 h (9.6 days)')
+    >>> hours(3.5), hours(229.4), hours(33135.2)
+    ('3.5 h', '229 h (9.6 days)', '33,135 h (1,381 days)')
     """
     short = f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
-    return f"{short} ({value / DAY_H:,.3g} days)" if value >= 2 * DAY_H else short
+    days = value / DAY_H
+    long = f"{days:,.0f}" if days >= 100 else f"{days:.3g}"
+    return f"{short} ({long} days)" if value >= 2 * DAY_H else short
+
+
+def _rate(value: float) -> str:
+    """USD for an hour, with all its digits up to four.
+
+    >>> _rate(184.8), _rate(22.0325), _rate(3.85)
+    ('$184.80', '$22.0325', '$3.85')
+    """
+    digits = next((n for n in (2, 3) if abs(value - round(value, n)) < 5e-8), 4)
+    return f"${value:,.{digits}f}"
+
+
+def _minutes(value_s: float) -> str:
+    """Minutes, or hours where they are many."""
+    return f"{value_s / 60:.0f} min" if value_s < 36_000 else f"{value_s / 3600:.3g} h"
 
 
 def money_sentence(plan: Priced) -> str:
@@ -72,40 +91,62 @@ def tokens(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def terms(plan: Priced) -> list["RenderableType"]:
-    """The arithmetic of one plan, line by line."""
+def terms(plan: Priced, conditions: Mapping[str, object] | None = None) -> list["RenderableType"]:
+    """The arithmetic of one plan, line by line: each figure follows from those before it."""
     money = plan.money
     assert money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
     rows = [
         (
             "training",
-            f"{tokens(money.tokens)} tokens / {plan.tokens_per_s:,.0f} tokens/s = "
+            f"{tokens(money.tokens)} tokens / {plan.tokens_per_s:,.2f} tokens/s = "
             f"{money.training_hours:,.2f} h",
         ),
         ("goodput", _lost(money)),
         (
             "wall time",
-            f"{money.training_hours:,.2f} h / {money.goodput_fraction:.4f} + "
+            f"{money.training_hours:,.2f} h / {money.goodput_fraction:.6f} + "
             f"{money.startup_hours:g} h start-up = {plan.hours:,.2f} h",
         ),
         *(
             (
                 "rent",
-                f"{_nodes(rent)} x ${rent.node_usd_per_hour:,.2f}/h = "
-                f"${rent.nodes * rent.node_usd_per_hour:,.2f}/h",
+                f"{_nodes(rent)} x {_rate(rent.node_usd_per_hour)}/h = "
+                f"{_rate(rent.nodes * rent.node_usd_per_hour)}/h",
             )
             for rent in money.rents
         ),
-        ("", f"${plan.usd_per_hour:,.2f}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
+        ("", f"{_rate(plan.usd_per_hour)}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
     ]
     if money.storage_usd or money.egress_usd:
         rows += [
-            ("storage", usd(money.storage_usd)),
-            ("egress", usd(money.egress_usd)),
+            ("storage", _stored(plan, conditions) + usd(money.storage_usd)),
+            ("egress", _sent(plan, conditions) + usd(money.egress_usd)),
             ("in all", usd(plan.usd)),
         ]
     return [titled(title, text) for title, text in rows]
+
+
+def _stored(plan: Priced, conditions: Mapping[str, object] | None) -> str:
+    """GB, the price of one for a month, and the months."""
+    assert plan.hours is not None
+    if conditions is None:
+        return ""
+    months = f"{plan.hours / MONTH_H:.4g} months of {MONTH_H:g} h"
+    price = conditions["storage_usd_per_gb_month"]
+    return f"{_gb(plan, conditions['storage_bytes'])} GB x ${price:g} x {months} = "
+
+
+def _sent(plan: Priced, conditions: Mapping[str, object] | None) -> str:
+    if conditions is None:
+        return ""
+    price = conditions["egress_usd_per_gb"]
+    return f"{_gb(plan, conditions['egress_bytes'])} GB x ${price:g} = "
+
+
+def _gb(plan: Priced, said: object) -> str:
+    size = said if isinstance(said, int | float) else plan.checkpoint_bytes
+    return f"{size / GB:,.2f}"
 
 
 def _nodes(rent: Rented) -> str:
@@ -123,7 +164,7 @@ def _lost(money: Money) -> str:
         f"{money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing checkpoints, "
         f"{money.lost_fraction:.2%} work done again, {money.restarting_fraction:.2%} restarting; "
         f"a failure every {hours(between)}, a checkpoint of {seconds(money.checkpoint_s)} every "
-        f"{money.checkpoint_interval_s / 60:.0f} min, a restart of {money.restart_s / 60:.0f} min"
+        f"{_minutes(money.checkpoint_interval_s)}, a restart of {_minutes(money.restart_s)}"
     )
 
 
@@ -139,15 +180,16 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         *_verdict(market, points),
         money_sentence(best),
         "",
-        f"The frontier: {len(points)} plans of which none is both slower and dearer than another",
+        f"The frontier: {len(points)} plans of which none is both slower and dearer than another"
+        if len(points) > 1
+        else "The frontier is this plan alone: none is faster, none is cheaper",
         _table(points, market),
         *_names(market),
         "",
-        drawn(points, market),
-        "",
+        *([drawn(points, market), ""] if len(points) > 1 else []),
         *_what_if(market, best),
         "How the answer comes about",
-        *terms(best),
+        *terms(best, market.conditions),
         "",
         *_elsewhere(market.elsewhere, best),
         f"Where the time of a step goes (stage {best.parts_stage})",

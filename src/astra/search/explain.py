@@ -38,6 +38,7 @@ from astra.strategy.rules.rule import Rule
 
 if TYPE_CHECKING:
     from astra.search.answer import Answer
+    from astra.search.price_moves import Choice
 
 BINDS = 0.1  # of the step: what costs less than this holds nothing up
 NEXT = 20  # plans behind the explained one that are looked at
@@ -116,13 +117,27 @@ def explain_source(
     found = explain(plans, rank, against, asked, quick, say)
     if quick or not isinstance(request.get("money"), dict):
         return found
-    if len(plans[0].gpus) > 1:
-        said = "how far a price must move is not worked out for answers that mix GPU types"
-        return msgspec.structs.replace(found, notes=(*found.notes, said))
     from astra.search.price_moves import asked_again, price_moves
 
-    moves = price_moves(asked_again(request, plans[0], where), say or (lambda _: None))
-    return msgspec.structs.replace(found, prices=moves)
+    moves, notes = price_moves(
+        asked_again(request, plans[0], where), say or (lambda _: None), _mixed_choices(source)
+    )
+    return msgspec.structs.replace(found, prices=moves, notes=(*found.notes, *notes))
+
+
+def _mixed_choices(source: "str | Path | Plan | Priced | Answer") -> "list[Choice]":
+    """The points of a frontier that mix GPU types, out of an answer or its file."""
+    from astra.search.answer import Answer
+    from astra.search.price_moves import choice_in, choice_of
+
+    if isinstance(source, Answer):
+        return [choice_of(point) for point in source.frontier if len(point.gpus) > 1]
+    if isinstance(source, Plan | Priced):
+        return []
+    document = read_json(Path(source))
+    points = document.get("frontier") if isinstance(document, dict) else None
+    found = [choice_in(point, str(source)) for point in points or ()]
+    return [choice for choice in found if len(choice.gpus) > 1]
 
 
 def explain(

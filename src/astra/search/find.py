@@ -16,10 +16,12 @@ from astra.search.bulk import (
     work_bound_s,
 )
 from astra.search.step import step_s
-from astra.strategy.enumerate import Layouts, enumerate_layouts, variant_counts, variants_of
+from astra.search.variants import least_added_s
+from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
+from astra.strategy.variants import Variants, variant_counts, variants_in, variants_of
 from astra.strategy.view import View, view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
@@ -84,6 +86,8 @@ def _slices(layouts: Plans) -> list[Plans]:
 class Finder:
     """One search: the K best so far, and the time that a plan must beat."""
 
+    group = GROUP
+
     def __init__(
         self,
         space: Space,
@@ -119,7 +123,9 @@ class Finder:
     def run(self, progress: Progress | None = None) -> Best:
         """Bound all cuts, then their layouts, the most promising cuts first; then the rest."""
         layouts = Layouts(self.space)
-        least = self._least_s(layouts)
+        return self._search(layouts, self._least_s(layouts), progress)
+
+    def _search(self, layouts: Layouts, least: Floats, progress: Progress | None) -> Best:
         order = self._order(layouts, least.min(axis=1, initial=np.inf))
         ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
         waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
@@ -261,11 +267,11 @@ class Finder:
             return
         layouts, bounds = self._together(waiting)
         order = np.argsort(self.urgency(layouts, bounds), kind="stable")
-        for start in range(0, len(order), GROUP):
-            rows = order[start : start + GROUP]
-            some, _ = self._still(layouts.take(rows), bounds[rows])
+        for start in range(0, len(order), self.group):
+            rows = order[start : start + self.group]
+            some, least = self._still(layouts.take(rows), bounds[rows])
             if len(some):
-                self._variants(some)
+                self._variants(some, least)
 
     def _still(self, plans: Plans, bounds: Floats) -> tuple[Plans, Floats]:
         """The layouts that can beat the K-th best as it is now."""
@@ -276,9 +282,9 @@ class Finder:
         rows = np.flatnonzero(useful)
         return plans.take(rows), bounds[rows]
 
-    def _variants(self, layouts: Plans) -> None:
+    def _variants(self, layouts: Plans, bounds: Floats) -> None:
         """All variants of these layouts: rules, memory, bound, and simulation by bound."""
-        plans = variants_of(layouts, self.space)
+        plans = variants_of(layouts, self.space, self._fast(layouts, bounds))
         ones = np.ones(len(plans), np.int64)
         plans = plans.take(self._judge(plans, ones))
         if not len(plans):
@@ -294,6 +300,18 @@ class Finder:
             useful = bulk.bound_s[some] < self.limits_s(plans.take(some))
             if useful.any():
                 self._simulate_useful(plans.take(some[useful]), bulk.bound_s[some[useful]])
+
+    def _fast(self, layouts: Plans, bounds: Floats) -> Variants:
+        """Those that may beat the K-th best, by what they add to the bounds of their layouts."""
+        found = variants_in(layouts, self.space)
+        limits = np.broadcast_to(self.limits_s(layouts), len(layouts))
+        if np.isinf(limits).all():
+            return found
+        added = least_added_s(layouts, found, self.task, self.stack, self.book)
+        least = (bounds[found.rows] + added) * (1 - SAME)
+        useful = np.flatnonzero(least < limits[found.rows])
+        self.funnel.bounded += len(found) - len(useful)
+        return found.take(useful)
 
     def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
         """Of each kind of plan the most promising first: it may spare the others."""

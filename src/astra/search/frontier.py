@@ -13,7 +13,7 @@ from astra.model.parameters import parameters
 from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
-from astra.search.find import Best, Finder, Found, Key, Progress
+from astra.search.find import GROUP, Best, Finder, Found, Key, Progress
 from astra.search.squeeze import filled_bound_s, squeezed_bound_s
 from astra.strategy.enumerate import Layouts, module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
@@ -27,6 +27,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "offload_optimizer_fraction": (0.0,),
     "overlap_ep": (False,),
 }
+OF_A_COUNT = 4  # layouts of a GPU count that are tried at once, for a limit
 STATES = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
 
 
@@ -78,6 +79,8 @@ class FrontierFinder(Finder):
     kind only the fastest can be on the frontier, under any rent.
     """
 
+    group = 4 * GROUP  # limits move less than the one of a search for time
+
     def __init__(
         self,
         space: Space,
@@ -99,7 +102,6 @@ class FrontierFinder(Finder):
         self.points: list[Point] = []
         self.layer_s = np.zeros(0)  # of every cut, both ways
         self.hopeless = False  # no cut can reach what is known from elsewhere
-        self.hopeless = False  # no cut can reach what is known from elsewhere
         self._limit()
 
     def outdo(self, hours: Floats, usd: Floats) -> None:
@@ -114,8 +116,10 @@ class FrontierFinder(Finder):
 
     def run(self, progress: Progress | None = None) -> Best:
         """First a corner of the space that usually holds good plans, for limits to prune with."""
+        layouts = Layouts(self.space)
+        least = self._least_s(layouts)
         corner = _corner(self.space)
-        if corner.chosen != self.space.chosen:
+        if corner.chosen != self.space.chosen and self._below(layouts, least).any():
             first = FrontierFinder(
                 corner,
                 self.rules,
@@ -132,7 +136,7 @@ class FrontierFinder(Finder):
             self.funnel.simulated += first.funnel.simulated
             if first.found:
                 self._keep(first.found)
-        return super().run(progress)
+        return self._search(layouts, least, progress)
 
     def limits_s(self, plans: Plans) -> Floats | float:
         if not len(plans):
@@ -165,7 +169,10 @@ class FrontierFinder(Finder):
         return np.maximum(least_s.ravel()[cuts], filled)
 
     def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:
-        """Those whose bound is below the limit of their GPU count."""
+        return self._below(layouts, least_s)
+
+    def _below(self, layouts: Layouts, least_s: Floats) -> Flags:
+        """(degrees, way) The cuts whose bound is below the limit of their GPU count."""
         limits = self.table.max(axis=0)[np.searchsorted(self.counts, layouts.gpus)]
         found: Flags = least_s < limits[:, np.newaxis]
         return found
@@ -187,8 +194,15 @@ class FrontierFinder(Finder):
         return useful[order[np.argsort(excess, kind="stable")]]
 
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
-        """None once there is a limit for every count: all that is left is looked at in turn."""
-        return super()._scouted(layouts, order) if np.isinf(self.limit_s) else order[:0]
+        """While nothing is known: the first few of some GPU counts, each about twice another."""
+        if self.points or len(self.known_h):
+            return order[:0]
+        gpus = layouts.gpus[order]
+        counts, rows = np.unique(gpus), []
+        while len(counts):
+            rows.append(order[gpus == counts[-1]][:OF_A_COUNT])
+            counts = counts[counts <= counts[-1] // 2]
+        return np.concatenate(rows) if rows else order[:0]
 
     def _keys(self, plans: Plans) -> list[Key]:
         sizes = checkpoint_bytes_of(plans, self.space)

@@ -21,8 +21,6 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
 from astra.strategy.space import Space
 
-YEAR_H = 8766.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:

@@ -12,6 +12,7 @@ from astra.hardware.cluster import Cluster
 from astra.money.catalogue import Offer, chosen, shipped_offers
 from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
+from astra.money.given import YEAR_H
 from astra.money.what_if import (
     Change,
     changed_cluster,
@@ -29,16 +30,13 @@ from astra.search.answer import (
     Search,
     Wanted,
     WhatIf,
-    Wished,
     nothing_fits,
 )
 from astra.search.find import Progress
 from astra.search.market import (
-    YEAR_H,
     Found,
     Machine,
     Trade,
-    best_of,
     machines_of,
     priced_pools,
     space_on,
@@ -48,6 +46,7 @@ from astra.search.mixed_market import mixed_trades
 from astra.search.money import with_money
 from astra.search.price import price_many
 from astra.search.priced import Priced
+from astra.search.wished import chosen_row, ranked
 from astra.strategy.space import Space
 
 MOST_ELSEWHERE = 12
@@ -134,19 +133,35 @@ def changed(scene: Scene, changes: Sequence[Change]) -> Scene:
 
 def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tuple[Found, float]:
     """The frontier, and the hours beyond which nothing was looked for."""
-    latest = max(YEAR_H, asked.goals.deadline_h or 0.0)
-    for longest in (latest, np.inf):  # nothing within a year: whatever it takes
+    goals = asked.goals
+    latest = goals.longest_h or max(YEAR_H, goals.deadline_h or 0.0)
+    for longest in (latest, np.inf):  # nothing within a year, or none so cheap: whatever it takes
         found = MarketSearch(scene.wanted, scene.machines, asked.tokens, scene.kept, longest).run(
             progress
         )
-        if found.trades:
+        if found.trades and (goals.longest_h or _affordable(goals, found)):
             break
     if asked.wish.mixed:
-        mixed, notes = mixed_trades(
-            scene.wanted, scene.offers, asked.wish.any_region, asked.tokens, scene.kept, progress
+        before = found.funnel.candidates
+        trades, notes = mixed_trades(
+            scene.wanted,
+            scene.offers,
+            asked.wish.any_region,
+            found.trades,
+            asked.tokens,
+            scene.kept,
+            longest,
+            (lambda count: progress(before + count)) if progress else None,
         )
-        found = replace(found, trades=tuple(best_of([*found.trades, *mixed])), notes=tuple(notes))
+        found = replace(found, trades=tuple(trades), notes=tuple(notes))
     return found, longest
+
+
+def _affordable(goals: Goals, found: Found) -> bool:
+    """Whether a plan keeps the budget, or none is worth looking for that takes longer."""
+    if goals.budget_usd is None or goals.deadline_h is not None:
+        return True
+    return min(trade.usd for trade in found.trades) <= goals.budget_usd
 
 
 def points_of(asked: Asked, scene: Scene, found: Found) -> list[Priced]:
@@ -179,7 +194,7 @@ def answer_money(
     return Answer(
         request=_with_prices(request, scene.offers, asked.wish.offers is not None, found.notes),
         search=_funnel(found, time.perf_counter() - start),
-        plans=_ranked(points, market, asked.wanted.top) if market else (),
+        plans=ranked(points, market, asked.wanted.top) if market else (),
         nothing_fits=None if points else _nothing(asked.wanted, found),
         frontier=tuple(points),
         market=market,
@@ -229,16 +244,6 @@ def _what_if(asked: Asked, points: Sequence[Priced], before: Priced) -> WhatIf:
     )
 
 
-def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[int, Wished | None]:
-    """Which point of a frontier is the answer."""
-    hours = np.array([point.hours for point in points], np.float64)
-    usd = np.array([point.usd for point in points], np.float64)
-    wished = wished_of(hours, usd, goals, tokens)
-    if wished is not None:
-        return wished.rank - 1, wished
-    return (0 if goals.order == "throughput" else len(points) - 1), None
-
-
 def _nothing(wanted: Wanted, found: Found) -> NothingFits:
     """Why the machine that comes closest holds no plan."""
     assert found.closest is not None
@@ -286,75 +291,6 @@ def _market(
         longest_hours=latest if np.isfinite(latest) else 0.0,
         conditions=msgspec.to_builtins(goals.kept),
     )
-
-
-def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals, tokens: float) -> Wished | None:
-    """Which point of a frontier answers a wish, or comes nearest, and the gap.
-
-    Along a frontier, fastest first, dollars fall: the points within a budget are the last ones,
-    those within a deadline the first ones.
-    """
-    budget, deadline = goals.budget_usd, goals.deadline_h
-    if budget is None and deadline is None:
-        return None
-    paid = np.flatnonzero(usd <= budget) if budget is not None else np.arange(len(usd))
-    timely = np.flatnonzero(hours <= deadline) if deadline is not None else np.arange(len(usd))
-    both = np.intersect1d(paid, timely)
-    what = " and ".join(
-        text for text, value in (("budget", budget), ("deadline", deadline)) if value is not None
-    )
-    if len(both):
-        rank = both[0] if goals.order == "throughput" else both[-1]
-        return Wished(what=what, possible=True, rank=int(rank) + 1)
-    if not len(paid):  # even the cheapest costs more
-        last = len(usd) - 1
-        late = hours[last] - deadline if deadline is not None else 0.0
-        return Wished(
-            what=what,
-            possible=False,
-            rank=last + 1,
-            gap_usd=float(usd[last] - (budget or 0.0)),
-            gap_hours=float(late) if late > 0 else None,
-            also_rank=1 if deadline is not None and not len(timely) else None,
-            also_gap_hours=float(hours[0] - (deadline or 0.0))
-            if deadline is not None and not len(timely)
-            else None,
-            tokens=tokens * (budget or 0.0) / float(usd[last]),
-        )
-    if not len(timely):
-        return Wished(
-            what=what,
-            possible=False,
-            rank=1,
-            gap_hours=float(hours[0] - (deadline or 0.0)),
-            tokens=tokens * (deadline or 0.0) / float(hours[0]),
-        )
-    cheap, fast = int(timely[-1]), int(paid[0])
-    return Wished(
-        what=what,
-        possible=False,
-        rank=cheap + 1,
-        gap_usd=float(usd[cheap] - (budget or 0.0)),
-        also_rank=fast + 1,
-        also_gap_hours=float(hours[fast] - (deadline or 0.0)),
-    )
-
-
-def _ranked(points: Sequence[Priced], market: Market, top: int) -> tuple[Priced, ...]:
-    """The answer first, then the other points that meet the wish, in the order asked for."""
-    rows = list(range(len(points)))
-    if market.order == "cost":
-        rows.reverse()
-    meets = [row for row in rows if _meets(points[row], market)]
-    ranked = [market.chosen - 1, *meets, *rows]
-    listed = [points[row] for row in dict.fromkeys(ranked)][:top]
-    return tuple(msgspec.structs.replace(p, rank=place) for place, p in enumerate(listed, 1))
-
-
-def _meets(point: Priced, market: Market) -> bool:
-    assert point.usd is not None and point.hours is not None
-    paid = market.budget_usd is None or point.usd <= market.budget_usd
-    return paid and (market.deadline_hours is None or point.hours <= market.deadline_hours)
 
 
 def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...]:

@@ -1,82 +1,42 @@
-"""Clusters of several GPU types rented in one place: the fastest plan over all of them."""
+"""Clusters of several GPU types rented in one place: plans that mix them, where they win.
+
+Of every mixture (a place, and up to so many GPUs of each type) the fastest plan is of use if at
+the price of all its GPUs nothing that is known is both as fast and as cheap. That is a limit on
+its step, under which alone it is searched; most are not, by bounds on their speed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import msgspec
 import numpy as np
 
 from astra.errors import InputError
-from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.model.kinds import layer_kinds
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.dollars import bill, losses
-from astra.search.answer import Wanted
+from astra.money.dollars import bill, losses, step_within
+from astra.search.answer import Wanted, rules_of
 from astra.search.find import Progress
-from astra.search.market import Trade, gpu_in, joins
+from astra.search.frontier import checkpoint_sizes
+from astra.search.market import Trade, best_of
+from astra.search.mixed.answer import check_space, mixed_space
+from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
+from astra.search.mixed.solve import MixedFinder
+from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
+from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
+from astra.search.price import price_many
 from astra.search.priced import Priced
+from astra.strategy.plans import Floats, plan_at
+from astra.strategy.rules.book import rules_for
 from astra.strategy.space import Space
+from astra.timing.layer import LayerBook
 
-MOST_TYPES = 3  # that are mixed; more take minutes
-Place = tuple[Offer, ...]  # one offer for each type
-
-
-def places_of(wanted: Wanted, offers: Sequence[Offer], anywhere: bool) -> list[Place]:
-    """Where at least two types can be rented in one region, cheapest first; the same machines in
-    several places once. `anywhere`: clouds and regions may be mixed.
-    """
-    pools = {pool.gpu.name: pool for pool in wanted.space.question.task.cluster.pools}
-    sold: dict[tuple[str, str], dict[str, Offer]] = {}
-    for offer in sorted(offers, key=lambda each: each.usd_per_gpu_hour):
-        fits = offer.machine.gpus <= pools[offer.machine.gpu].count
-        if fits and joins(offer.machine) and not offer.spot:
-            where = ("", "") if anywhere else offer.place
-            sold.setdefault(where, {}).setdefault(offer.machine.gpu, offer)
-    found: dict[tuple[object, ...], Place] = {}
-    for there in sold.values():
-        for count in range(2, min(len(there), MOST_TYPES) + 1):
-            for names in combinations(sorted(there), count):
-                place = tuple(there[name] for name in names)
-                kinds = tuple(
-                    (o.machine.gpu, o.machine.gpus, o.machine.nic_bytes_per_s) for o in place
-                )
-                if kinds not in found or _price(place) < _price(found[kinds]):
-                    found[kinds] = place
-    return sorted(found.values(), key=lambda place: (-len(place), _price(place)))
-
-
-def _price(place: Place) -> float:
-    return sum(offer.usd_per_gpu_hour for offer in place)
-
-
-def mixed_trade(
-    wanted: Wanted, place: Place, tokens: float, kept: Conditions, progress: Progress | None = None
-) -> Trade | None:
-    """The fastest plan that mixes the types of a place, where one beats each type alone."""
-    from astra.search.mixed.answer import answer_mixed
-
-    question = wanted.space.question
-    own = {pool.gpu.name: pool for pool in question.task.cluster.pools}
-    pools = tuple(
-        Pool(
-            gpu=gpu_in(offer.machine, own[offer.machine.gpu].gpu),
-            count=own[offer.machine.gpu].count // offer.machine.gpus * offer.machine.gpus,
-            usd_per_hour=offer.usd_per_gpu_hour,
-        )
-        for offer in place
-    )
-    name = " + ".join(dict.fromkeys(" ".join(offer.place) for offer in place))
-    cluster = Cluster(name=name, pools=pools, max_gpus=question.task.cluster.max_gpus)
-    task = msgspec.structs.replace(question.task, cluster=cluster, runtime="flagscale")
-    space = Space(replace(question, task=task), wanted.space.chosen)
-    answer = answer_mixed(replace(wanted, space=space, top=1), {}, progress)
-    best = answer.best
-    if best is None or len(best.gpus) < 2:
-        return None
-    offers = {offer.machine.gpu: offer for offer in place}
-    hours, usd = hours_and_usd(best, offers, tokens, kept)
-    return Trade(wall_h=hours, usd=usd, plan=best.plan, offers=offers, machine=None)
+LEFT_OUT = (
+    "clusters of several GPU types are searched with all GPUs of each type, and with a half, a "
+    "quarter and an eighth of one of them; other mixtures are left out"
+)
 
 
 def hours_and_usd(
@@ -94,28 +54,167 @@ def hours_and_usd(
     return float(found.wall_h[0]), float(found.usd[0])
 
 
+class MixedSearch:
+    """One search over mixtures; what one finds prunes the next."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        known: Sequence[Trade],
+        tokens: float,
+        kept: Conditions,
+        latest_h: float,
+        progress: Progress | None = None,
+    ) -> None:
+        self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
+        self.trades, self.progress = list(known), progress
+        self.labels = self.searched = self.open = 0
+        # By machines: the fastest plan, or None, and the limit under which it was looked for.
+        self.known: dict[tuple[object, ...], tuple[float, Priced | None]] = {}
+        self.most = wanted.space.question.task.cluster.pools
+        self.speeds: dict[tuple[object, ...], float] = {}  # by machines
+        self.seconds: dict[Gpu, Floats] = {}
+
+    def run(self, mixtures: Sequence[Mixture]) -> None:
+        """The most promising first: those that would be cheapest if nothing were lost."""
+        least = [self._work_s(each) for each in mixtures]
+        order = np.argsort([s * each.usd_per_hour for s, each in zip(least, mixtures, strict=True)])
+        for row in order.tolist():
+            limit = self._limit_s(mixtures[row])
+            if least[row] < limit and self._speed_s(mixtures[row]) < limit:
+                self._search(mixtures[row], limit)
+
+    def _limit_s(self, mixture: Mixture) -> float:
+        """The step from which on all these GPUs are dominated by what is known. [s]"""
+        question = self.wanted.space.question
+        steps = self.tokens / (question.global_batch * question.seq_len)
+        size = checkpoint_sizes(self.wanted.space)[:1]
+        gpus, nodes = np.array([mixture.gpus]), np.array([mixture.nodes])
+        lost = losses(gpus, nodes, np.array([mixture.spot_nodes]), size, self.kept)
+        hours = np.array([*(trade.wall_h for trade in self.trades), self.latest_h])
+        usd = np.array([*(trade.usd for trade in self.trades), -np.inf])
+        price = np.array([mixture.usd_per_hour])
+        return float(step_within(hours, usd, steps, lost, price, size, self.kept).min())
+
+    def _space(self, cluster: Cluster) -> Space:
+        question = self.wanted.space.question
+        task = msgspec.structs.replace(question.task, cluster=cluster, runtime="flagscale")
+        return mixed_space(Space(replace(question, task=task), self.wanted.space.chosen))
+
+    def _work_s(self, mixture: Mixture) -> float:
+        """No plan is faster than all these GPUs at their best, none of them ever waiting. [s]
+
+            T >= batch x (work of all layers for one sample) / sum over types of n / g
+
+        with n GPUs of a type and g the GPU-seconds it takes at least for a unit of work: layers
+        of each kind weigh as much as on the first type.
+        """
+        question = self.wanted.space.question
+        counts = np.array(layer_kinds(question.task.model).counts)
+        each = [self._gpu_seconds(pool) for pool in mixture.pools]
+        weight = each[0]
+        with np.errstate(invalid="ignore"):
+            speed = sum(
+                pool.count / float((own / weight).min())
+                for pool, own in zip(mixture.pools, each, strict=True)
+                if np.isfinite(own).all()
+            )
+        if not speed or not np.isfinite(weight).all():
+            return 0.0  # nothing is said of types that no plan can use alone
+        return question.global_batch * float((counts * weight).sum()) / speed
+
+    def _gpu_seconds(self, pool: Pool) -> Floats:
+        """Of a type: the least that a layer takes for one sample, both ways. (layer kind,)"""
+        if pool.gpu not in self.seconds:
+            own = next(p for p in self.most if p.gpu.name == pool.gpu.name)
+            whole = msgspec.structs.replace(own, gpu=pool.gpu)
+            space = self._space(Cluster(name=pool.gpu.name, pools=(whole,)))
+            cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
+            kinds = len(layer_kinds(space.question.task.model).counts)
+            least = np.full(kinds, np.inf)
+            for (cell, ways), own_s in zip(cells, self._layer_seconds(space, cells), strict=True):
+                gpus = np.array([way.tp * way.dp * cell.cp for way in ways])
+                each = own_s.whole_s * gpus / cell.samples
+                least = np.minimum(least, each.min(axis=1))
+            self.seconds[pool.gpu] = least
+        return self.seconds[pool.gpu]
+
+    def _speed_s(self, mixture: Mixture) -> float:
+        """No plan on these GPUs is faster, by what its pipeline waits for, too. [s]"""
+        if mixture.machines not in self.speeds:
+            space = self._space(mixture.cluster)
+            cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
+            seconds = self._layer_seconds(space, cells)
+            counts = layer_kinds(space.question.task.model).counts
+            bounds = speed_bounds_s(cells, seconds, counts)
+            self.speeds[mixture.machines] = float(bounds.min(initial=np.inf))
+        return self.speeds[mixture.machines]
+
+    def _layer_seconds(
+        self, space: Space, cells: list[tuple[Cell, list[Kind]]]
+    ) -> list[LayerSeconds]:
+        return layer_seconds(space, cells, self.wanted.stack, LayerBook()) if cells else []
+
+    def _search(self, mixture: Mixture, limit: float) -> None:
+        under, best = self.known.get(mixture.machines, (0.0, None))
+        if best is None and under < limit:
+            best = self._fastest(mixture, limit)
+            self.known[mixture.machines] = (limit, best)
+        if best is None or len(best.gpus) < 2:
+            return
+        offers = {offer.machine.gpu: offer for offer in mixture.place}
+        hours, usd = hours_and_usd(best, offers, self.tokens, self.kept)
+        plan = msgspec.structs.replace(best.plan, cluster=mixture.cluster)
+        trade = Trade(wall_h=hours, usd=usd, plan=plan, offers=offers, machine=None)
+        self.trades = best_of([*self.trades, trade])
+
+    def _fastest(self, mixture: Mixture, limit: float) -> Priced | None:
+        """The fastest plan on these GPUs with a step below the limit."""
+        space, wanted = self._space(mixture.cluster), self.wanted
+        own = replace(wanted, space=space)
+        finder = MixedFinder(space, rules_of(own), wanted.stack, wanted.margin, limit, wanted.exact)
+        found = finder.run(rules_for("flagscale"))
+        self.searched += 1
+        self.open += bool(np.isfinite(finder.tally.open_s))
+        self.labels += finder.tally.labels
+        if self.progress:
+            self.progress(self.labels)
+        if not found or found[0].step_s >= limit:
+            return None
+        plan = plan_at(found[0].plans, 0, space.question.task)
+        (priced,) = price_many([plan], wanted.margin)
+        return priced
+
+
 def mixed_trades(
     wanted: Wanted,
     offers: Sequence[Offer],
     anywhere: bool,
+    known: Sequence[Trade],
     tokens: float,
     kept: Conditions,
+    latest_h: float,
     progress: Progress | None = None,
 ) -> tuple[list[Trade], list[str]]:
-    """A trade for every place where mixing wins, and words on what was not looked at."""
-    types = len(wanted.space.question.task.cluster.pools)
-    if types < 2:
-        return [], []
-    if types > MOST_TYPES:
-        return [], [f"mixed pools are searched over up to {MOST_TYPES} types; these are {types}"]
-    if wanted.space.question.task.runtime not in ("megatron", "flagscale"):
-        return [], []
-    found = []
-    for place in places_of(wanted, offers, anywhere):
-        try:
-            trade = mixed_trade(wanted, place, tokens, kept, progress)
-        except InputError as error:  # models and settings that cannot be mixed
-            return [], [f"mixed pools are left out: {error}"]
-        if trade is not None:
-            found.append(trade)
-    return found, []
+    """The frontier with mixtures where they win, and words on what was not looked at."""
+    question = wanted.space.question
+    pools = question.task.cluster.pools
+    if len(pools) < 2 or question.task.runtime not in ("megatron", "flagscale"):
+        return list(known), []
+    if len(pools) > MOST_TYPES:
+        words = f"mixed pools are searched over up to {MOST_TYPES} types; these are {len(pools)}"
+        return list(known), [words]
+    places = places_of(pools, offers, anywhere)
+    if not places:
+        return list(known), []
+    try:
+        check_space(wanted.space)
+        search = MixedSearch(wanted, known, tokens, kept, latest_h, progress)
+        cap = question.task.cluster.max_gpus
+        search.run([each for place in places for each in mixtures_of(pools, place, cap)])
+    except InputError as error:  # models and settings that cannot be mixed
+        return list(known), [f"mixed pools are left out: {error}"]
+    notes = [LEFT_OUT]
+    if search.open:
+        notes.append(f"of {search.open} mixtures the fastest plan is not proven to be the fastest")
+    return search.trades, notes

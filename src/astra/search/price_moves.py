@@ -1,25 +1,31 @@
 """How far a price must move for the answer to change."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from astra.errors import InputError
 from astra.files import convert
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
-from astra.money.wish import Goals, goals_of, wish_of
+from astra.money.frontier import frontier
+from astra.money.wish import goals_of, wish_of
 from astra.search.answer import Wanted
 from astra.search.explained import PriceMove, Say
-from astra.search.market_answer import Asked, Scene, chosen_row, points_of, scene_of, searched
-from astra.search.priced import Priced
+from astra.search.market_answer import Asked, Scene, points_of, scene_of, searched
+from astra.search.priced import Money, Priced
+from astra.search.wished import wished_of
 from astra.strategy.own_rules import read_own_rules
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
+
+NEAR = 1e-9  # relative; beside a turn
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,30 +70,80 @@ def asked_again(request: Mapping[str, object], plan: Plan, where: str) -> Asked:
     return Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
 
 
-def price_moves(asked: Asked, say: Say) -> tuple[PriceMove, ...]:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan that may be the answer, and what of its dollars is rent of which GPU type."""
+
+    summary: str
+    gpus: dict[str, int]
+    hours: float
+    usd: float
+    rent_usd: dict[str, float]
+
+    def usd_at(self, gpu: str, factor: float) -> float:
+        """With the prices of one type so many times as high."""
+        return self.usd + (factor - 1) * self.rent_usd.get(gpu, 0.0)
+
+
+def choice_of(point: Priced) -> Choice:
+    """Of a plan with hours and dollars."""
+    assert point.money is not None and point.hours is not None and point.usd is not None
+    return Choice(
+        point.summary, point.gpus, point.hours, point.usd, _rents(point.money, point.hours)
+    )
+
+
+def _rents(money: "Money | _Terms", hours: float) -> dict[str, float]:
+    return {rent.gpu: rent.nodes * rent.node_usd_per_hour * hours for rent in money.rents}
+
+
+class _Rent(msgspec.Struct, frozen=True, kw_only=True):
+    gpu: str
+    nodes: int
+    node_usd_per_hour: float
+
+
+class _Terms(msgspec.Struct, frozen=True, kw_only=True):
+    rents: tuple[_Rent, ...]
+
+
+class _Point(msgspec.Struct, frozen=True, kw_only=True):
+    summary: str
+    gpus: dict[str, int]
+    hours: float
+    usd: float
+    money: _Terms
+
+
+def choice_in(point: object, where: str) -> Choice:
+    """Of a point of the frontier in a file."""
+    said = convert(point, _Point, f"{where}: frontier")
+    return Choice(said.summary, said.gpus, said.hours, said.usd, _rents(said.money, said.hours))
+
+
+def price_moves(
+    asked: Asked, say: Say, mixed: Sequence[Choice] = ()
+) -> tuple[tuple[PriceMove, ...], tuple[str, ...]]:
     """For every GPU type: the least change of its prices alone with which another plan is chosen.
 
-    Prices of a type scale all its dollars alike, so its own frontier keeps its shape, and the
-    change at which a point of it enters or leaves is where it costs just as much.
+    Prices of a type scale all its rents alike, so what may be chosen on one type at any price is
+    on its own frontier. `mixed`: plans on several types that are on the frontier as prices are;
+    others are not looked for, which is said.
     """
-    asked = changed(asked, wish=msgspec.structs.replace(asked.wish, mixed=False))
-    scene = scene_of(asked)
+    alone = changed(asked, wish=msgspec.structs.replace(asked.wish, mixed=False))
+    scene = scene_of(alone)
     names = [pool.gpu.name for pool in asked.wanted.space.question.task.cluster.pools]
-    own: dict[str, list[Priced]] = {}
+    choices = list(mixed)
     for name in names:
         say(f"what {name} alone could do")
-        alone = _only(scene, name)
-        found, _ = searched(asked, alone)
-        own[name] = points_of(asked, alone, found)
-    points = sorted(
-        (point for each in own.values() for point in each), key=lambda p: (p.hours, p.usd)
-    )
-    if not points:
+        market = _only(scene, name)
+        found, _ = searched(alone, market)
+        choices += [choice_of(point) for point in points_of(alone, market, found)]
+    if not choices:
         raise InputError("no plan fits, so no price can change the answer.")
-    front = _frontier(points)
-    row, _ = chosen_row(front, asked.goals, asked.tokens)
-    best = front[row]
-    return tuple(_move(name, own, best, asked.goals) for name in names)
+    moves = tuple(_move(name, choices, asked) for name in names)
+    said = "price moves: of plans that mix GPU types only those on today's frontier are looked at"
+    return moves, (said,) if mixed else ()
 
 
 def _only(scene: Scene, name: str) -> Scene:
@@ -101,58 +157,54 @@ def _only(scene: Scene, name: str) -> Scene:
     return changed(scene, wanted=changed(scene.wanted, space=smaller))
 
 
-def _frontier(points: Sequence[Priced]) -> list[Priced]:
-    best: list[Priced] = []
-    for point in points:
-        assert point.usd is not None
-        if not best or point.usd < (best[-1].usd or 0.0):
-            best.append(point)
-    return best
+def _chosen(gpu: str, factor: float, choices: Sequence[Choice], asked: Asked) -> Choice:
+    """The answer among these with the prices of one type so many times as high."""
+    hours = np.array([each.hours for each in choices])
+    usd = np.array([each.usd_at(gpu, factor) for each in choices])
+    rows = frontier(hours, usd)
+    goals = asked.goals
+    wished = wished_of(hours[rows], usd[rows], goals, asked.tokens)
+    plain = 0 if goals.order == "throughput" else len(rows) - 1
+    return choices[rows[plain if wished is None else wished.rank - 1]]
 
 
-def _move(name: str, own: Mapping[str, Sequence[Priced]], best: Priced, goals: Goals) -> PriceMove:
-    """The changes, up and down, at which the choice is another."""
-    (chosen,) = best.gpus
-    others = [point for key, points in own.items() if key != name for point in points]
+def _turns(gpu: str, best: Choice, choices: Sequence[Choice], asked: Asked) -> list[float]:
+    """Factors at which the choice may turn: a plan costs as much as the answer, or the budget."""
+    found = []
+    for each in choices:
+        rent, own = each.rent_usd.get(gpu, 0.0), best.rent_usd.get(gpu, 0.0)
+        if rent != own:
+            found.append(1 + (best.usd - each.usd) / (rent - own))
+        if rent and asked.goals.budget_usd is not None:
+            found.append(1 + (asked.goals.budget_usd - each.usd) / rent)
+    return sorted({factor for factor in found if factor > 0})
+
+
+def _move(gpu: str, choices: Sequence[Choice], asked: Asked) -> PriceMove:
+    """The least changes, up and down, with which the choice is another."""
+    best = _chosen(gpu, 1.0, choices, asked)
+    turns = _turns(gpu, best, choices, asked)
+    found: list[tuple[float, Choice]] = []  # up, down
     rise = fall = None
-    rival: Priced | None = None
-    assert best.usd is not None and best.hours is not None
-    if goals.order == "cost":
-        if name == chosen:
-            rival = _cheapest(others, goals)
-            if rival is not None and rival.usd is not None:
-                rise = _factor(rival.usd, best)
-        else:
-            rival = _cheapest(own[name], goals)
-            if rival is not None:
-                fall = _factor(best.usd, rival)
-    elif goals.budget_usd is not None:
-        if name == chosen:
-            rise = _factor(goals.budget_usd, best)
-        faster = [p for p in own[name] if p.hours is not None and p.hours < best.hours]
-        falls = [(_factor(goals.budget_usd, point), point) for point in faster]
-        falls = [(factor, point) for factor, point in falls if 0 < factor < 1]
-        if falls:
-            fall, rival = max(falls, key=lambda pair: pair[0])
+    for factor in (factor for factor in turns if factor > 1 + NEAR):
+        other = _chosen(gpu, factor * (1 + NEAR), choices, asked)
+        if other is not best:
+            rise = factor - 1
+            found.append((factor, other))
+            break
+    for factor in (factor for factor in reversed(turns) if factor < 1 - NEAR):
+        other = _chosen(gpu, factor * (1 - NEAR), choices, asked)
+        if other is not best:
+            fall = 1 - factor
+            found.append((factor, other))
+            break
+    rival = found[-1][1] if found else None
     return PriceMove(
-        gpu=name,
-        rise_fraction=None if rise is None else rise - 1,
-        fall_fraction=None if fall is None or fall <= 0 else 1 - fall,
+        gpu=gpu,
+        rise_fraction=rise,
+        fall_fraction=fall,
         rival=None if rival is None else rival.summary,
         rival_gpus=None if rival is None else rival.gpus,
         rival_usd=None if rival is None else rival.usd,
         rival_hours=None if rival is None else rival.hours,
     )
-
-
-def _cheapest(points: Sequence[Priced], goals: Goals) -> Priced | None:
-    late = goals.deadline_h
-    some = [p for p in points if late is None or (p.hours is not None and p.hours <= late)]
-    return min(some, key=lambda p: p.usd or 0.0, default=None)
-
-
-def _factor(goal_usd: float, point: Priced) -> float:
-    """What the rent must be multiplied with for a plan to cost this much."""
-    assert point.money is not None
-    rest = point.money.storage_usd + point.money.egress_usd
-    return (goal_usd - rest) / point.money.rent_usd if point.money.rent_usd else float("inf")

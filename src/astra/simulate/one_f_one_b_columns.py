@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
-BLOCK = 12  # micro-batches over which a run may repeat itself: many cycles divide 12
+LEAST = 12  # micro-batches between two looks at whether a run repeats itself
 WORTH = 0.25  # share of the plans that must have settled for the jump to pay
 SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
 
@@ -40,46 +41,73 @@ def stage_end_s(columns: Columns, micro_batches: int, skip: bool) -> Floats:
     """(stage, plan) When each stage has done its last backward. [s]
 
     From slot 2 p to slot 2 m - 2 every stage is busy in every slot. If there the ends of all
-    stages of a plan grow by one and the same amount over a block, they will in every further
-    block, and the run jumps. Blocks are 12 and p micro-batches by turns: exposed links make
-    cycles as long as the pipeline.
+    stages of a plan are those of d micro-batches ago plus one and the same amount, they will be
+    after every further d, and the run jumps. Down to stage j and back up to stage i is a way
+    round of d = j - i + 1 micro-batches: the slowest one is what a run settles to.
     """
     stages, plans = columns.forward_s.shape
     slots, full = 2 * (micro_batches + stages - 1), 2 * micro_batches - 2
     rows = np.arange(plans)
     result = np.zeros((stages, plans))
     end = np.zeros((stages + 2, plans))
-    slot, block, other = min(2 * stages, slots), 2 * BLOCK, 2 * stages
+    slot, block = min(2 * stages, slots), 2 * max(LEAST, stages)
     _run(columns, end, 0, slot, micro_batches)
-    while skip and len(rows) and full - slot >= 4 * block:
-        before = end.copy()
-        _run(columns, end, slot, slot + block, micro_batches)
+    while skip and len(rows) and full - slot >= 2 * block:
+        past: list[Floats] = []
+        _run(columns, end, slot, slot + block, micro_batches, past)
         slot += block
-        shift = end - before
-        steady = np.ptp(shift[1:-1], axis=0) <= SAME * end.max(axis=0)
-        if steady.mean() >= WORTH:
-            done, left = np.flatnonzero(steady), np.flatnonzero(~steady)
-            jumps = (full - slot) // block
-            ahead = end[:, done] + jumps * shift[:, done]
-            _run(columns.take(done), ahead, slot + jumps * block, slots, micro_batches)
+        period = _periods(end, past)
+        if np.count_nonzero(period) < WORTH * len(rows):
+            continue
+        for way in np.unique(period[period > 0]).tolist():
+            done = np.flatnonzero(period == way)
+            jumps = (full - slot) // (2 * way)
+            ahead = end[:, done] + jumps * (end - past[-way])[:, done]
+            _run(columns.take(done), ahead, slot + 2 * jumps * way, slots, micro_batches)
             result[:, rows[done]] = ahead[1:-1]
-            rows, end, columns = rows[left], end[:, left], columns.take(left)
-        block, other = other, block
+        left = np.flatnonzero(period == 0)
+        rows, end, columns = rows[left], end[:, left], columns.take(left)
     if len(rows):
         _run(columns, end, slot, slots, micro_batches)
         result[:, rows] = end[1:-1]
     return result
 
 
-def _run(columns: Columns, end: Floats, slot: int, stop: int, micro_batches: int) -> None:
+def _periods(end: Floats, past: list[Floats]) -> Ints:
+    """After how many micro-batches each plan's stages repeat themselves; 0 where none do. (plan,)
+
+    `past`: the ends one micro-batch apart, the last one micro-batch ago.
+    """
+    found = np.zeros(end.shape[1], np.int64)
+    near = SAME * end.max(axis=0)
+    for way, before in enumerate(reversed(past), 1):
+        ends_alike = np.abs((end[1] - before[1]) - (end[-2] - before[-2])) <= near
+        rows = np.flatnonzero(ends_alike & (found == 0))
+        if len(rows):
+            shift = end[1:-1, rows] - before[1:-1, rows]
+            found[rows[np.ptp(shift, axis=0) <= near[rows]]] = way
+    return found
+
+
+def _run(
+    columns: Columns,
+    end: Floats,
+    slot: int,
+    stop: int,
+    micro_batches: int,
+    past: list[Floats] | None = None,
+) -> None:
     """Move the ends of all stages from one slot to another, in place.
 
     `end` has a row more at either end, which stays 0: the data and the loss are always there.
+    `past` gets the ends before every second slot.
     """
     stages = len(end) - 2
     last = 2 * (micro_batches - 1)
     down_s, up_s = np.empty_like(end), np.empty_like(end)
     for now in range(slot, stop):
+        if past is not None and (now - slot) % 2 == 0:
+            past.append(end.copy())
         # The stages with a forward: 0 <= now - i <= last, of the slot's parity.
         low, high = max(0, now - last), min(stages, now + 1)
         down = slice(low + (now - low) % 2, high, 2)

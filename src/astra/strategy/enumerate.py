@@ -1,7 +1,6 @@
 """All plans of a space for one GPU type, as tables of some ten thousand rows each."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby, product
 from typing import Any
@@ -46,20 +45,6 @@ FOLLOWERS = (
 CROSSED = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
 
 Columns = dict[str, NDArray[Any]]
-
-
-def enumerate_plans(space: Space) -> Iterator[Plans]:
-    """Every plan of the space once. The order is fixed: the same question, the same rows."""
-    for layouts in enumerate_layouts(space):
-        counts = variant_counts(layouts, space)
-        edges = np.cumsum(counts)
-        start = 0
-        while start < len(layouts):
-            done = int(edges[start - 1]) if start else 0
-            stop = int(np.searchsorted(edges, done + CHUNK_ROWS, side="right"))
-            stop = max(stop, start + 1)
-            yield variants_of(layouts.take(slice(start, stop)), space)
-            start = stop
 
 
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
@@ -141,52 +126,6 @@ class Layouts:
         table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
         table["offload_optimizer_fraction"] = np.zeros(count)
         return _plans(table, self.space, self._pipelines.chunk_layers)
-
-
-def variant_counts(layouts: Plans, space: Space) -> Ints:
-    """How many plans of the space share each layout."""
-    settings, lengths = _settings_by_chunk(layouts, space)
-    del settings
-    return lengths[_largest_chunk(layouts)] * len(_offloads(space))
-
-
-def variants_of(layouts: Plans, space: Space) -> Plans:
-    """Each layout with every recompute setting its largest chunk allows, and every offload."""
-    settings, lengths = _settings_by_chunk(layouts, space)
-    offloads = np.array(_offloads(space), np.float64)
-    largest = _largest_chunk(layouts)
-    counts = lengths[largest] * len(offloads)
-    rows = np.repeat(np.arange(len(layouts)), counts)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.cumsum(lengths) - lengths
-    chosen = settings[starts[largest[rows]] + within // len(offloads)]
-    table = layouts.take(rows)
-    used = table.used
-    columns: dict[str, Any] = {"offload_optimizer_fraction": offloads[within % len(offloads)]}
-    for place, name in enumerate(("recompute", "recompute_layers", "recompute_modules")):
-        values = chosen[:, place].astype(column_dtype(name))
-        columns[name] = np.where(used, values, np.zeros_like(values))
-    return replace(table, **columns)
-
-
-def _offloads(space: Space) -> tuple[float, ...]:
-    return tuple(space.values("offload_optimizer_fraction") or (0.0,))
-
-
-def _largest_chunk(layouts: Plans) -> Ints:
-    return (-(-layouts.layers // layouts.vpp)).max(axis=(0, 1))
-
-
-def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
-    """Recompute settings for every size of the largest chunk, one after the other."""
-    largest = int(_largest_chunk(layouts).max(initial=0))
-    chosen = space.chosen.get("recompute")
-    known = space.memo.get(largest)
-    if known is None:
-        found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]
-        known = np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
-        space.memo[largest] = known
-    return known
 
 
 def _blocks(per_row: Ints, first: int) -> Iterator[slice]:

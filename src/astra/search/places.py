@@ -1,0 +1,119 @@
+"""Where several GPU types can be rented together, and how many of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.money.catalogue import Offer
+from astra.search.market import gpu_in, joins
+
+MOST_TYPES = 3  # that are mixed; more take minutes
+PARTS = (1, 2, 4, 8)  # of one type of a mixture: all there are, a half, a quarter, an eighth
+Place = tuple[Offer, ...]  # one offer for each type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Up to so many GPUs of each type, rented in one place."""
+
+    place: Place
+    pools: tuple[Pool, ...]  # in the order of the place
+    max_gpus: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        return min(sum(pool.count for pool in self.pools), self.max_gpus or 1 << 30)
+
+    @property
+    def nodes(self) -> int:
+        return sum(self._nodes)
+
+    @property
+    def spot_nodes(self) -> int:
+        return self.nodes if self.place[0].spot else 0
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of all of them; where fewer may be used in all, of as many of the cheapest type."""
+        if self.gpus < sum(pool.count for pool in self.pools):
+            return self.gpus * min(offer.usd_per_gpu_hour for offer in self.place)
+        each = [offer.usd_per_hour for offer in self.place]
+        return sum(count * usd for count, usd in zip(self._nodes, each, strict=True))
+
+    @property
+    def _nodes(self) -> list[int]:
+        pairs = zip(self.pools, self.place, strict=True)
+        return [pool.count // offer.machine.gpus for pool, offer in pairs]
+
+    @property
+    def machines(self) -> tuple[object, ...]:
+        """What its plans depend on: prices do not."""
+        return tuple((pool.gpu, pool.count) for pool in self.pools)
+
+    @property
+    def cluster(self) -> Cluster:
+        name = " + ".join(dict.fromkeys(" ".join(offer.place) for offer in self.place))
+        return Cluster(name=name, pools=self.pools, max_gpus=self.max_gpus)
+
+
+def places_of(pools: Sequence[Pool], offers: Sequence[Offer], anywhere: bool) -> list[Place]:
+    """Where at least two types can be rented in one region, on demand or as spot, cheapest first.
+
+    The same machines in several places only where each has a type that is cheaper there.
+    `anywhere`: clouds and regions may be mixed.
+    """
+    own = {pool.gpu.name: pool for pool in pools}
+    sold: dict[tuple[bool, str, str], dict[str, Offer]] = {}
+    for offer in sorted(offers, key=lambda each: each.usd_per_gpu_hour):
+        fits = offer.machine.gpus <= own[offer.machine.gpu].count
+        if fits and joins(offer.machine):
+            where = ("", "") if anywhere else offer.place
+            sold.setdefault((offer.spot, *where), {}).setdefault(offer.machine.gpu, offer)
+    found: dict[tuple[object, ...], list[Place]] = {}
+    for there in sold.values():
+        for count in range(2, min(len(there), MOST_TYPES) + 1):
+            for names in combinations(sorted(there), count):
+                place = tuple(there[name] for name in names)
+                kinds = tuple(gpu_in(o.machine, own[o.machine.gpu].gpu) for o in place)
+                found.setdefault((place[0].spot, *kinds), []).append(place)
+    best = [place for alike in found.values() for place in _undominated(alike)]
+    return sorted(best, key=lambda place: (-len(place), _price(place)))
+
+
+def _undominated(alike: list[Place]) -> list[Place]:
+    kept: list[Place] = []
+    for place in sorted(alike, key=_price):
+        own = [offer.usd_per_hour for offer in place]
+        if not any(
+            all(o.usd_per_hour <= usd for o, usd in zip(other, own, strict=True)) for other in kept
+        ):
+            kept.append(place)
+    return kept
+
+
+def _price(place: Place) -> float:
+    return sum(offer.usd_per_gpu_hour for offer in place)
+
+
+def mixtures_of(pools: Sequence[Pool], place: Place, max_gpus: int | None) -> list[Mixture]:
+    """All GPUs of every type, and all but of one type, of which there are fewer."""
+    own = {pool.gpu.name: pool for pool in pools}
+    most = [own[o.machine.gpu].count // o.machine.gpus for o in place]  # nodes
+    gpus: list[Gpu] = [gpu_in(o.machine, own[o.machine.gpu].gpu) for o in place]
+    parts = [parts for parts in product(PARTS, repeat=len(place)) if sum(p > 1 for p in parts) < 2]
+    counts = {
+        tuple(max(nodes // part, 1) for nodes, part in zip(most, each, strict=True))
+        for each in parts
+    }
+    return [
+        Mixture(
+            place=place,
+            pools=tuple(
+                Pool(gpu=gpu, count=nodes * o.machine.gpus, usd_per_hour=o.usd_per_gpu_hour)
+                for gpu, nodes, o in zip(gpus, each, place, strict=True)
+            ),
+            max_gpus=max_gpus,
+        )
+        for each in sorted(counts, reverse=True)
+    ]

@@ -1,0 +1,109 @@
+"""Plans out of layouts: how much of them is recomputed and offloaded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.strategy.enumerate import CHUNK_ROWS, enumerate_layouts, recompute_settings
+from astra.strategy.plans import Ints, Plans, column_dtype
+from astra.strategy.space import Space
+
+Rows = NDArray[np.intp]
+
+
+def enumerate_plans(space: Space) -> Iterator[Plans]:
+    """Every plan of the space once. The order is fixed: the same question, the same rows."""
+    for layouts in enumerate_layouts(space):
+        counts = variant_counts(layouts, space)
+        edges = np.cumsum(counts)
+        start = 0
+        while start < len(layouts):
+            done = int(edges[start - 1]) if start else 0
+            stop = int(np.searchsorted(edges, done + CHUNK_ROWS, side="right"))
+            stop = max(stop, start + 1)
+            yield variants_of(layouts.take(slice(start, stop)), space)
+            start = stop
+
+
+def variant_counts(layouts: Plans, space: Space) -> Ints:
+    """How many plans of the space share each layout."""
+    settings, lengths = _settings_by_chunk(layouts, space)
+    del settings
+    return lengths[_largest_chunk(layouts)] * len(_offloads(space))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Variants:
+    """Ways to recompute and to offload layouts, not yet plans. (variant,)"""
+
+    rows: Ints  # of the layout
+    recompute: Ints
+    layers: Ints
+    modules: Ints
+    offloaded: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Rows) -> "Variants":
+        """Some of them."""
+        return Variants(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def variants_in(layouts: Plans, space: Space) -> Variants:
+    """Every recompute setting that the largest chunk of a layout allows, and every offload."""
+    settings, lengths = _settings_by_chunk(layouts, space)
+    offloads = np.array(_offloads(space), np.float64)
+    largest = _largest_chunk(layouts)
+    counts = lengths[largest] * len(offloads)
+    rows = np.repeat(np.arange(len(layouts)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.cumsum(lengths) - lengths
+    mode, layers, modules = settings[starts[largest[rows]] + within // len(offloads)].T
+    return Variants(
+        rows=rows,
+        recompute=mode,
+        layers=layers,
+        modules=modules,
+        offloaded=offloads[within % len(offloads)],
+    )
+
+
+def variants_of(layouts: Plans, space: Space, some: Variants | None = None) -> Plans:
+    """Each layout with every one of its variants, or with these."""
+    chosen = variants_in(layouts, space) if some is None else some
+    table = layouts.take(chosen.rows)
+    used = table.used
+    columns: dict[str, Any] = {"offload_optimizer_fraction": chosen.offloaded}
+    codes = {
+        "recompute": chosen.recompute,
+        "recompute_layers": chosen.layers,
+        "recompute_modules": chosen.modules,
+    }
+    for name, column in codes.items():
+        values = column.astype(column_dtype(name))
+        columns[name] = np.where(used, values, np.zeros_like(values))
+    return replace(table, **columns)
+
+
+def _offloads(space: Space) -> tuple[float, ...]:
+    return tuple(space.values("offload_optimizer_fraction") or (0.0,))
+
+
+def _largest_chunk(layouts: Plans) -> Ints:
+    return (-(-layouts.layers // layouts.vpp)).max(axis=(0, 1))
+
+
+def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
+    """Recompute settings for every size of the largest chunk, one after the other."""
+    largest = int(_largest_chunk(layouts).max(initial=0))
+    chosen = space.chosen.get("recompute")
+    known = space.memo.get(largest)
+    if known is None:
+        found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]
+        known = np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
+        space.memo[largest] = known
+    return known

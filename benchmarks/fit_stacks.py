@@ -3,7 +3,7 @@
     python benchmarks/fit_stacks.py [RUNS.csv ...]
 
 Prices every run with each factor moved a little, solves for the effects of stacks, GPUs, number
-formats and releases (`astra.fit.hierarchy`), writes the stacks, and prices again: two rounds, as
+formats and releases (`astra.fit.hierarchy`), writes the stacks, and prices again: three rounds, as
 steps are not quite linear. Spreads come from models and cluster sizes held back. Prints the score
 of either kind.
 """
@@ -27,7 +27,7 @@ from astra.search.price import steps_s
 from astra.search.ranking import FILE as RANKING
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
-ROUNDS = 2
+ROUNDS = 3
 KNOWN = 10  # runs that the scatter of all stacks counts for
 KINDS = ("host_forward_s", "host_backward_s", "host_experts_s", "step_s", "jitter_fraction")
 

@@ -227,7 +227,7 @@ def _penalty(effects: list[Effect]) -> Floats:
     return np.diag([1 / spread_of(effect) ** 2 for effect in effects])
 
 
-def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.01) -> Stack:
+def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.004) -> Stack:
     """A stack with the factors of a fit: its own, and a setting for every condition seen.
 
     Conditions are those of any of `places`; what changes a factor by less than `least` is left out.

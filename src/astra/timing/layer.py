@@ -269,13 +269,13 @@ def _layer(
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
     hides, own = bool(words["overlap_tp"]), device.stack
     tensor = tensor_traffic(model, keys, gpu, operators, hides, element, own.tensor_waits)
-    context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element)
+    ringed = own.communication_factor * own.context_factor
+    context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element, ringed)
     expert = nothing
     if kind.mlp == "moe":
         hides = bool(words["overlap_ep"])
         expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
     tensor = tensor.times(own.communication_factor * _tensor_factor(own, keys))
-    context = context.times(own.communication_factor * own.context_factor)
     expert = expert.times(own.communication_factor * own.dispatch_factor)
     host_forward_s, host_backward_s = host_s(own, str(words["cuda_graph"]), kind.mlp == "moe")
     sent = tensor.forward_s + context.forward_s + expert.forward_s

@@ -103,10 +103,16 @@ def tensor_traffic(
 
 
 def context_traffic(
-    model: Model, keys: Keys, gpu: Gpu, core: Operator, comm_type: str, element: float
+    model: Model,
+    keys: Keys,
+    gpu: Gpu,
+    core: Operator,
+    comm_type: str,
+    element: float,
+    factor: float = 1.0,
 ) -> Traffic:
     """Keys and values of the other ranks: passed around a ring behind attention, gathered, or
-    exchanged for heads.
+    exchanged for heads. All of it takes `factor` times as long, what attention hides too.
     """
     if model.mla is not None:
         width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
@@ -118,19 +124,18 @@ def context_traffic(
     near = _inside(keys.cp, keys.tp, keys)
     block = 2 * keys.tokens * cut * element
     if comm_type == "p2p":
-        hop = p2p_s(block, np.maximum(near.domain, near.node) >= keys.cp, gpu)
+        hop = factor * p2p_s(block, np.maximum(near.domain, near.node) >= keys.cp, gpu)
         ring = (keys.cp - 1) * hop
         share = (keys.cp - 1) / keys.cp
         forward = _shown(ring, core.forward_s * share, gpu)
         backward = _shown(2 * ring, core.backward_s * share, gpu)
     elif comm_type == "allgather":
-        forward = all_gather_s(block * keys.cp, _whole(keys.cp), near.domain, gpu, near.node)
-        backward = forward + reduce_scatter_s(
-            block * keys.cp, _whole(keys.cp), near.domain, gpu, near.node
-        )
+        ranks = _whole(keys.cp), near.domain, gpu, near.node
+        forward = factor * all_gather_s(block * keys.cp, *ranks)
+        backward = forward + factor * reduce_scatter_s(block * keys.cp, *ranks)
     else:
         exchanged = keys.tokens * (2 * queries + 2 * cut) * element
-        forward = all_to_all_s(exchanged, _whole(keys.cp), near.domain, gpu, near.node)
+        forward = factor * all_to_all_s(exchanged, _whole(keys.cp), near.domain, gpu, near.node)
         backward = forward
     alone = keys.cp <= 1
     return Traffic(

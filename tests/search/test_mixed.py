@@ -15,7 +15,8 @@ from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.search.mixed.cells import Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
-from astra.search.mixed.pricing import Pricer, stage_tables
+from astra.search.mixed.pricing import stage_tables
+from astra.search.mixed.small import Pricer
 from astra.search.mixed.solve import MixedFinder
 from astra.strategy.plans import Plans, plan_at
 from astra.strategy.recompute import Recompute

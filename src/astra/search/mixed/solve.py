@@ -9,14 +9,16 @@ from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.model.kinds import layer_kinds
 from astra.search.bulk import filled_fraction
+from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
 from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
 from astra.search.mixed.columns import DEGREES, kind_columns, plans_table
 from astra.search.mixed.labels import Round
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
-from astra.search.mixed.pricing import Pricer, stage_tables
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
+from astra.search.mixed.small import Pricer
 from astra.search.mixed.speed import layer_seconds, speed_bounds_s
+from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
 from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
@@ -27,9 +29,8 @@ from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
 BEAM = 400  # labels a round of the first try
-RISE = 1.15  # of the time that a first plan is looked for under
+RISE = 1.06  # of the time that a first plan is looked for under
 MOST_TURNS = 24  # limits that a first plan is looked for under
-TIGHT = 4  # of them, before it is asked which cells can hold the model
 SCOUTED = 12  # cells that the first try looks at
 ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
 BATCH = 512  # pipelines that are simulated together
@@ -39,7 +40,7 @@ MOST_WORK = 20_000_000  # labels of a round times kinds of stages times types
 EXACT = 100  # times as many where the proof is asked for
 HALVINGS = 5  # tries to list all pipelines below some bound
 WORTH = 0.99  # of the best step: a lower one is worth another pass
-TOGETHER = 64  # cells whose tables are priced at once
+TOGETHER = 16  # cells whose tables are priced at once
 
 Made = list[Round]
 Legal = tuple[Cell, list[Kind]]
@@ -88,8 +89,7 @@ class MixedFinder:
         self.most_work = MOST_WORK * (EXACT if exact else 1)
         self.most_listed = MOST_LISTED * (EXACT if exact else 1)
         self.found: dict[Cell, Found] = {}
-        self.layer_s: dict[Cell, dict[Kind, float]] = {}  # least of any layer
-        self.kept: dict[Cell, Tables] = {}  # of the first try
+        self.layer_s: dict[Cell, Floats] = {}  # by cut, least of any layer of each kind
         model = self.task.model
         self.loads = loads_of(model)
         self.weights = self.loads.weights(None)
@@ -108,90 +108,89 @@ class MixedFinder:
         cells = legal_kinds(self.space, only or cells_of(self.space), built_in)
         self.tally.cells = len(cells)
         if cells:
-            seconds = layer_seconds(self.space, cells, self.stack, self.book)
-            self.layer_s = {
-                cell: dict(zip(kinds, own.whole_s.min(axis=0).tolist(), strict=True))
-                for (cell, kinds), own in zip(cells, seconds, strict=True)
-            }
-            if not self.loads.alike:
-                each = [own.whole_s.mean(axis=1) for own in seconds]
-                self.weights = self.loads.weights(np.mean(each, axis=0))
-            counts = layer_kinds(self.task.model).counts
-            speeds = speed_bounds_s(cells, seconds, counts)
-            order = np.argsort(speeds, kind="stable")
-            cells, speeds = [cells[row] for row in order], speeds[order]
-            self._all(*self._first(cells, speeds))
+            speeds = self._speeds_s(cells)
+            self.stocks = Stocks(self.pricer, cells)
+            self.capacity = Capacity(self.stocks)
+            bounds = self._bounds_s([cell for cell, _ in cells], speeds)
+            order = np.argsort(bounds, kind="stable")
+            order = order[np.isfinite(bounds[order])]
+            self.bounds = {cells[row][0]: float(bounds[row]) for row in order}
+            self._first()
+            self._all()
         return sorted(self.found.values(), key=lambda each: each.step_s)
+
+    def _speeds_s(self, cells: list[Legal]) -> Floats:
+        """No plan of a cell is faster, whatever it recomputes. (cell,)"""
+        cuts = {cut_of(cell): kinds for cell, kinds in cells}
+        legal = list(cuts.items())
+        seconds = layer_seconds(self.space, legal, self.stack, self.book)
+        self.layer_s = {
+            cut: own.whole_s.min(axis=0) for cut, own in zip(cuts, seconds, strict=True)
+        }
+        if not self.loads.alike:
+            each = [own.whole_s.mean(axis=1) for own in seconds]
+            self.weights = self.loads.weights(np.mean(each, axis=0))
+        bounds = speed_bounds_s(legal, seconds, layer_kinds(self.task.model).counts)
+        known = dict(zip(cuts, bounds.tolist(), strict=True))
+        return np.array([known[cut_of(cell)] for cell, _ in cells])
 
     @property
     def pricer(self) -> Pricer:
         return Pricer(self.space, self.stack, self.margin, self.book, self.loads, self.weights)
 
-    def _first(self, cells: list[Legal], speeds: Floats) -> tuple[list[Legal], Floats]:
-        """A time to beat, by beams under a limit that rises until a plan appears.
+    def _bounds_s(self, cells: list[Cell], speeds: Floats) -> Floats:
+        """No plan of a cell is faster, as its memory goes; inf: none beats the limit. (cell,)"""
+        found = np.where(speeds < self.limit_s, speeds, np.inf)
+        cuts: dict[Cell, list[int]] = {}
+        for row in np.flatnonzero(np.isfinite(found)).tolist():
+            cuts.setdefault(self.stocks.stock(cells[row]).cell, []).append(row)
+        for rows in cuts.values():
+            some = [cells[row] for row in rows]
+            found[rows] = self.capacity.bounds_s(some, found[rows], self.limit_s)
+        return found
 
-        Where none does for long, cells that cannot hold the model at all are left out.
-        """
-        goal, rise = float(speeds[0]) * RISE, RISE
-        for turn in range(MOST_TURNS):
-            goal = min(goal, self.limit_s)
-            if turn == TIGHT:
-                rows = self._roomy(cells)
-                cells, speeds = [cells[row] for row in rows], speeds[rows]
-            some = _various(cells, np.flatnonzero(speeds < goal))
-            self.kept = {}
-            for tables in self._tables([cells[row] for row in some], goal):
+    def _first(self) -> None:
+        """A time to beat, by beams under a limit that rises until a plan appears."""
+        if not self.bounds:
+            return
+        goal, rise = min(self.bounds.values()), RISE
+        for _ in range(MOST_TURNS):
+            goal, rise = min(goal * rise, self.limit_s), rise * RISE
+            some = _various([cell for cell, bound in self.bounds.items() if bound < goal])
+            for tables in self._tables(self._open(some, goal), goal):
                 self._scout(tables, min(goal, self.limit_s))
-                self.kept[tables.cell] = tables
-            if self.limit_s > goal:  # they hold no stages for so long a step
-                self.kept = {}
-            if self.found or goal >= self.limit_s or not len(cells):
+            if self.found or goal >= self.limit_s:
                 break
-            goal, rise = goal * rise, rise * RISE
-        return cells, speeds
+        near = {cell.samples for cell in self.found}  # other ways to recompute in the same cells
+        others = [cell for cell in self.bounds if cell.samples in near and cell not in self.found]
+        for cell in others[:SCOUTED]:
+            for tables in self._tables(self._open([cell], self.limit_s), self.limit_s):
+                self._scout(tables, self.limit_s)
 
-    def _roomy(self, cells: list[Legal]) -> Ints:
-        """Those whose stages, one micro-batch in flight, could hold all layers. (row,)"""
-        found, layers = [], self.loads.layers
-        places = (INSIDE,) if self.loads.alike else (FIRST, INSIDE)  # the ends hold no more
-        for row, (cell, kinds) in enumerate(cells):
-            item = (cell, kinds, np.full(len(kinds), layers - 1))
-            (table,) = stage_tables(self.pricer, [item], places=places)
-            fits = [np.isfinite(table.at(place, 1).forward_s) for place in places]
-            held = np.where(np.any(fits, axis=0), self.loads.sizes[: fits[0].shape[1]], 0)
-            size = held.max(axis=1)
-            size = np.where(size >= layers - 2, layers, size)  # none inside holds more than that
-            holds = np.array([kind.most for kind in kinds]) * size
-            pool = np.array([kind.pool for kind in kinds])
-            total = sum(holds[pool == each].max(initial=0) for each in np.unique(pool))
-            if total >= layers:
-                found.append(row)
-        return np.array(found, np.int64)
-
-    def _tables(self, cells: list[Legal], limit_s: float) -> Iterator[Tables]:
-        """Tables for no more layers a stage than the limit allows, of some cells at a time."""
-        for start in range(0, len(cells), TOGETHER):
-            some: list[Legal] = []
-            most: dict[Cell, Ints] = {}  # cells that differ in recompute are priced together
-            for cell, kinds in cells[start : start + TOGETHER]:
-                if cell in self.kept:
-                    yield self.kept.pop(cell)
-                    continue
-                some.append((cell, kinds))
-                own, cut = self._most_layers(cell, kinds, min(limit_s, self.limit_s)), cut_of(cell)
-                most[cut] = np.maximum(most.get(cut, 0), own)
-            items = []
-            for cell, kinds in some:
-                rows = np.flatnonzero(most[cut_of(cell)])
+    def _open(self, cells: Sequence[Cell], limit_s: float) -> dict[Cell, Ints]:
+        """The cells that may hold a plan below the limit, and the kinds it may use."""
+        found: dict[Cell, Ints] = {}
+        for cell in cells:
+            if self.bounds[cell] < limit_s:
+                rows: Ints = np.flatnonzero(self._most_layers(cell, limit_s))
+                rows = self.capacity.usable(cell, rows, limit_s)
                 if len(rows):
-                    items.append((cell, [kinds[r] for r in rows], most[cut_of(cell)][rows]))
-            if items:
-                yield from stage_tables(self.pricer, items)
+                    found[cell] = rows
+        return found
 
-    def _most_layers(self, cell: Cell, kinds: list[Kind], limit_s: float) -> Ints:
+    def _tables(self, cells: dict[Cell, Ints], limit_s: float) -> Iterator[Tables]:
+        """Of these kinds, for no more layers a stage than the limit allows."""
+        wanted = []
+        for cell, rows in cells.items():
+            if len(rows):
+                wanted.append((cell, rows, self._most_layers(cell, limit_s)[rows]))
+        self.stocks.prepare(wanted)
+        for cell, rows, most in wanted:
+            yield self.stocks.tables(cell, rows, most)
+
+    def _most_layers(self, cell: Cell, limit_s: float) -> Ints:
         """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
-        seconds = np.array([self.layer_s[cell][kind] for kind in kinds])
-        most = np.floor(limit_s / (cell.micro_batches * seconds))
+        most = np.floor(limit_s / (cell.micro_batches * self.layer_s[cut_of(cell)]))
         return np.minimum(most, self.loads.layers - 1).astype(np.int64)
 
     def _scout(self, tables: Tables, limit_s: float) -> None:
@@ -201,27 +200,24 @@ class MixedFinder:
             self.tally.labels += len(each.labels)
         self._try_best(tables, made)
 
-    def _all(self, cells: list[Legal], speeds: Floats) -> None:
+    def _all(self) -> None:
         """Every cell, the most promising first, until none can be faster.
 
         Those that are too much at first come again at the end, when a shorter step is known.
         """
-        again: list[Legal] = []
+        again, cells = [], list(self.bounds)
         for start in range(0, len(cells), TOGETHER):
-            some = [
-                cells[row]
-                for row in range(start, min(start + TOGETHER, len(cells)))
-                if speeds[row] < self.limit_s
-            ]
-            if not some:
-                break
+            some = self._open(cells[start : start + TOGETHER], self.limit_s)
             self.tally.closed += len(some)
+            before = self.limit_s
             for tables in self._tables(some, self.limit_s):
+                if self.limit_s < before and not self._open([tables.cell], self.limit_s):
+                    continue
                 if not self._solve(tables, last=False):
-                    again.append((tables.cell, tables.kinds))
+                    again.append(tables.cell)
         self.tally.closed = self.tally.cells - self.tally.closed
         for cell in again:
-            for tables in self._tables([cell], self.limit_s):
+            for tables in self._tables(self._open([cell], self.limit_s), self.limit_s):
                 self._solve(tables, last=True)
 
     def _solve(self, tables: Tables, last: bool) -> bool:
@@ -268,11 +264,13 @@ class MixedFinder:
         """Every pipeline below the best with finer tables; where they are too many, all below a
         bound that is as high as can be.
         """
-        most = self._most_layers(tables.cell, tables.kinds, self.limit_s)
+        stock = self.stocks.stock(tables.cell)
+        places = {kind: row for row, kind in enumerate(stock.kinds)}
+        rows = np.array([places[kind] for kind in tables.kinds])
+        most = self._most_layers(tables.cell, self.limit_s)[rows]
         if not most.any():
             return
-        item = (tables.cell, tables.kinds, most)
-        (fine,) = stage_tables(self.pricer, [item], fine=True)
+        fine = self.stocks.tables(tables.cell, rows, most, fine=True)
         low = min(float(each.ends.bound_s.min(initial=np.inf)) for each in made)
         high = goal = self.limit_s
         for _ in range(HALVINGS):
@@ -350,12 +348,11 @@ class MixedFinder:
             self.limit_s = min(self.limit_s, float(steps[best]))
 
 
-def _various(cells: list[Legal], rows: Ints) -> list[int]:
+def _various(cells: list[Cell]) -> list[Cell]:
     """The first few of these cells, no two of which differ in recompute, sharding or cp alone."""
-    first: dict[object, int] = {}
-    for row in rows.tolist():
-        cell = cells[row][0]
-        first.setdefault((cell.samples, cell.overlap_tp, cell.alike), row)
+    first: dict[object, Cell] = {}
+    for cell in cells:
+        first.setdefault((cell.samples, cell.overlap_tp, cell.alike), cell)
     return list(first.values())[:SCOUTED]
 
 

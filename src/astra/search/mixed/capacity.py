@@ -18,7 +18,7 @@ from astra.strategy.plans import Flags, Floats, Ints
 from astra.timing.stage import shown_s
 
 NEVER = -1e9
-HALVINGS = 5  # of the span in which the least step of a cell is looked for
+HALVINGS = 3  # of the span in which the least step of a cell is looked for
 SLIP = 1e-6  # of a layer, against rounding
 WORK = "working_bytes"
 NONE, EACH, GROUP = range(3)  # no recompute, layer by layer, all as one group
@@ -59,6 +59,7 @@ class Capacity:
         self.ways = {place: way for place, way in ways.items() if way is not None}
         self.again: dict[int, dict[str, Floats]] = {}  # (setting, key, nothing and layers)
         self.cuts: dict[Cell, _Cut] = {}
+        self.sent, self.sent_at = self._sent()
         for place, way in self.ways.items():
             columns = stocks.again[place]
             lines = {name: column @ way for name, column in columns.items() if name != WORK}
@@ -117,8 +118,11 @@ class Capacity:
         return low
 
     def _roomy(self, cut: _Cut, cells: list[Cell], rows: Ints, limit_s: Floats) -> Ints:
-        """Kinds that may be part of a plan below the limit, each type as if it lay last."""
+        """Kinds that may be part of a plan below the limit, each type as if it lay last, without
+        the head.
+        """
         most = self._most(cut, cells, rows, limit_s).max(axis=0)
+        most[:, 0] = most[:, :2].max(axis=1)
         stages = np.minimum(cut.stages[rows], most.shape[1])
         held = np.cumsum(most, axis=1)[np.arange(len(rows)), stages - 1]
         pool = cut.pool[rows]
@@ -132,11 +136,16 @@ class Capacity:
     def _holds(self, cut: _Cut, cells: list[Cell], rows: Ints, limit_s: Floats) -> Flags:
         """Whether a plan of each cell may be below its limit. (cell,)"""
         most = self._most(cut, cells, rows, limit_s)
-        total = np.zeros((*most.shape[:2], most.shape[2] + 1))
-        np.cumsum(most, axis=2, out=total[..., 1:])
-        pools = [np.flatnonzero(cut.pool[rows] == each) for each in np.unique(cut.pool[rows])]
-        lower = _lower(total, np.minimum(cut.stages[rows], most.shape[2]), pools)
-        found: Flags = np.max([each.max(axis=1) for each in lower], axis=0) >= self.target
+        stages = np.minimum(cut.stages[rows], most.shape[2])
+        alike, back = np.unique([cut.pool[rows], stages], axis=1, return_inverse=True)
+        # Kinds of a type with as many stages count as one that is each at its best place.
+        total = np.zeros((len(cells), alike.shape[1], most.shape[2] + 1))
+        for row in range(alike.shape[1]):
+            each = most[:, back.reshape(-1) == row].max(axis=1)
+            np.cumsum(each, axis=1, out=total[:, row, 1:])
+        pools = [np.flatnonzero(alike[0] == each) for each in np.unique(alike[0])]
+        lower = _lower(total, alike[1], pools)
+        found: Flags = lower.max(axis=(0, 2)) >= self.target
         return found
 
     def _cut(self, cell: Cell) -> _Cut:
@@ -153,22 +162,33 @@ class Capacity:
             self.cuts[stock.cell] = _Cut(stock, pool, stages, still)
         return self.cuts[stock.cell]
 
+    def _sent(self) -> tuple[dict[str, Floats], Ints]:
+        """Traffic of a layer between copies where parameters are sharded, as part of a few loads,
+        (kind, load), and the row of every kind.
+        """
+        loads, cuts = self.stocks.loads, self.stocks.cuts
+        sharded = np.array([cut.sharding == "parameters" for cut in cuts])[self.stocks.cut]
+        if (self.one is None and not loads.alike) or not sharded.any() or not self.known:
+            return {}, np.zeros(0, np.int64)
+        counts = loads.counts[:, self.one or 0]
+        pure = np.flatnonzero((counts == loads.sizes) & (loads.starts[INSIDE] >= 0))
+        size = loads.sizes[pure]
+        some = pure[np.unique(np.searchsorted(size, size[-1] / np.array([1, 2, 4, 8])))]
+        found = self.stocks.sent(np.flatnonzero(sharded), INSIDE, some)
+        for name in ("gather_s", "reduce_s"):
+            found[name] = found[name] / loads.sizes[some]
+        return found, np.cumsum(sharded) - 1
+
     def _gathers(self, stock: Stock, still: dict[int, dict[str, Floats]]) -> None:
         """Sharded parameters: adds what shows at least of a layer's gather and reduction.
 
         The more there is to send, the less a layer takes, so a large stage tells the least.
         """
-        loads = self.stocks.loads
-        if self.one is None and not loads.alike:
+        if not self.sent:
             return
-        row = self.one or 0
-        pure = np.flatnonzero((loads.counts[:, row] == loads.sizes) & (loads.starts[INSIDE] >= 0))
-        size = loads.sizes[pure]
-        some = pure[np.unique(np.searchsorted(size, size[-1] / np.array([1, 2, 4, 8])))]
-        sent = self.stocks.sent(stock, INSIDE, some)
-        gather, reduce = (
-            (sent[name] / loads.sizes[some]).min(axis=1) for name in ("gather_s", "reduce_s")
-        )
+        here = self.sent_at[stock.place : stock.place + len(stock.kinds)]
+        sent, row = {name: column[here] for name, column in self.sent.items()}, self.one or 0
+        gather, reduce = sent["gather_s"].min(axis=1), sent["reduce_s"].min(axis=1)
         slow = sent["slowdown"].max(axis=1)
         copies = np.array([kind.dp * stock.cell.cp > 1 for kind in stock.kinds])
         full = self.again[INSIDE]["again_s"][EACH, stock.key, 1 + row]
@@ -293,33 +313,31 @@ def reaching(pool: Ints, stages: Ints, most: Floats, target: int) -> Flags:
     np.cumsum(most, axis=1, out=total[0, :, 1:])
     lower = _lower(total, stages, pools)
     found = np.zeros(len(pool), np.bool_)
-    if max(float(each.max()) for each in lower) < target:
+    if lower.max() < target:
         return found
     upper = _upper(total, stages, pools)
     for row, kinds in enumerate(pools):
-        bit, best = 1 << row, np.full(len(kinds), NEVER)
-        for mask in range(1 << len(pools)):
-            if not mask & bit:
-                ends = _through(lower[mask], total[:, kinds], stages[kinds])[0]
-                best = np.maximum(best, (ends + upper[mask | bit]).max(axis=1))
-        found[kinds] = best >= target
+        some = np.array([mask for mask in range(1 << len(pools)) if not mask >> row & 1])
+        ends = _through(lower[some], total[:, kinds], stages[kinds])
+        whole = ends + upper[some | 1 << row][..., np.newaxis, :]
+        found[kinds] = whole.max(axis=(0, 1, 3)) >= target
     return found
 
 
 def _through(below: Floats, total: Floats, stages: Ints) -> Floats:
     """Most layers held below a place by what lies further below and a run of one kind up to it.
 
-    (cell, kind, place)
+    (..., cell, kind, place)
     """
-    found = np.full(total.shape, NEVER)
+    found = np.full((*below.shape[:-1], *total.shape[1:]), NEVER)
     for longest in np.unique(stages).tolist():
         rows = np.flatnonzero(stages == longest)
-        best, reach = below[:, np.newaxis] - total[:, rows], 1  # the most of so many places
+        best, reach = below[..., np.newaxis, :] - total[:, rows], 1  # the most of so many places
         while 2 * reach <= longest:
             best = _later(best, reach)
             reach *= 2
         best = _later(best, longest - reach)
-        found[:, rows, 1:] = best[..., :-1]
+        found[..., rows, 1:] = best[..., :-1]
     return found + total
 
 
@@ -332,28 +350,36 @@ def _later(best: Floats, by: int) -> Floats:
     return found
 
 
-def _lower(total: Floats, stages: Ints, pools: list[Ints]) -> list[Floats]:
-    """By types in use, the most layers that stages up to a place hold. (cell, place)"""
-    shape = len(total), total.shape[2]
-    found = [np.full(shape, NEVER) for _ in range(1 << len(pools))]
-    found[0][:, 0] = 0.0
-    for mask in range(1 << len(pools)):
+def _masks(pools: int) -> list[list[int]]:
+    """Sets of types, by how many they are."""
+    found: list[list[int]] = [[] for _ in range(pools + 1)]
+    for mask in range(1 << pools):
+        found[mask.bit_count()].append(mask)
+    return found
+
+
+def _lower(total: Floats, stages: Ints, pools: list[Ints]) -> Floats:
+    """By types in use, the most layers that stages up to a place hold. (types, cell, place)"""
+    found = np.full((1 << len(pools), len(total), total.shape[2]), NEVER)
+    found[0, :, 0] = 0.0
+    for masks in _masks(len(pools)):
         for row, kinds in enumerate(pools):
-            if not mask >> row & 1:
-                ends = _through(found[mask], total[:, kinds], stages[kinds]).max(axis=1)
-                wide = mask | 1 << row
+            some = np.array([mask for mask in masks if not mask >> row & 1], np.int64)
+            if len(some):
+                ends = _through(found[some], total[:, kinds], stages[kinds]).max(axis=-2)
+                wide = some | 1 << row
                 found[wide] = np.maximum(found[wide], ends)
     return found
 
 
-def _upper(total: Floats, stages: Ints, pools: list[Ints]) -> list[Floats]:
+def _upper(total: Floats, stages: Ints, pools: list[Ints]) -> Floats:
     """By types in use below a place, the most layers that stages from there on hold."""
-    shape, whole = (len(total), total.shape[2]), (1 << len(pools)) - 1
-    found = [np.zeros(shape) for _ in range(whole + 1)]
-    for mask in range(whole - 1, -1, -1):
+    found = np.zeros((1 << len(pools), len(total), total.shape[2]))
+    for masks in reversed(_masks(len(pools))):
         for row, kinds in enumerate(pools):
-            if not mask >> row & 1:
-                above = found[mask | 1 << row][:, ::-1]
-                ends = _through(above, -total[:, kinds, ::-1], stages[kinds]).max(axis=1)
-                found[mask] = np.maximum(found[mask], ends[:, ::-1])
+            some = np.array([mask for mask in masks if not mask >> row & 1], np.int64)
+            if len(some):
+                above = found[some | 1 << row][..., ::-1]
+                ends = _through(above, -total[:, kinds, ::-1], stages[kinds]).max(axis=-2)
+                found[some] = np.maximum(found[some], ends[..., ::-1])
     return found

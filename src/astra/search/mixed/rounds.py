@@ -89,7 +89,8 @@ def listing(cellar: Cellar, live: list[Live], most: int) -> Iterator[Round]:
         labels, paths = labels.take(rows), paths.take(rows)
         if len(labels) >= FEW:
             labels, paths = tightened(cellar, labels, paths)
-            _, open_, closed = _alive(cellar, labels, states)
+            rows, open_, closed = _alive(cellar, labels, states)
+            labels, paths = labels.take(rows), paths.take(rows)
         if len(labels) > most:
             raise TooManyError
         ends = cellar.ended(labels, open_, closed, depth)

@@ -39,6 +39,7 @@ BATCH = 512  # pipelines that are simulated together
 MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
 MOST_WORK = 20_000_000  # labels of a round times kinds of stages times types
+LAST = 4  # times as many of a round, the last time
 EXACT = 100  # times as many where the proof is asked for
 MOST_TOTAL = 3_000_000_000  # the same of all rounds of a search
 LOWER = (0.0, 0.002, 0.006, 0.018, 0.054, 0.16)  # shares below the best where that is too much
@@ -261,7 +262,7 @@ class MixedFinder:
         False where that is too much.
         """
         ways = len(tables.kinds) * len(self.task.cluster.pools)
-        most = min(self.most_bounded, self.most_work // ways)
+        most = min(self.most_bounded, self.most_work * (LAST if last else 1) // ways)
         while True:
             before = goal
             cellar, made = Cellar(tables, self.limits, goal), []

@@ -184,9 +184,8 @@ class Stocks:
                     stock.traffic[name][place, at, load] = column[start : start + len(at)]
                 start += len(at)
 
-    def sent(self, stock: Stock, place: int, loads: Ints) -> dict[str, Floats]:
-        """Traffic between copies of every kind of a cut, with these loads. (kind, load)"""
-        kinds = np.arange(stock.place, stock.place + len(stock.kinds))
+    def sent(self, kinds: Ints, place: int, loads: Ints) -> dict[str, Floats]:
+        """Traffic between copies of some of all kinds, with these loads. (kind, load)"""
         kind, load = np.repeat(kinds, len(loads)), np.tile(loads, len(kinds))
         found = self._priced(place, kind, load, np.ones_like(kind), TRAFFIC[2:])
         return {name: column.reshape(len(kinds), -1) for name, column in found.items()}

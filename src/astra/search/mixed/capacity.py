@@ -18,6 +18,7 @@ from astra.strategy.plans import Flags, Floats, Ints
 from astra.timing.stage import shown_s
 
 NEVER = -1e9
+FEW = 16  # kinds of a cut for which a closer look does not pay
 HALVINGS = 3  # of the span in which the least step of a cell is looked for
 SLIP = 1e-6  # of a layer, against rounding
 WORK = "working_bytes"
@@ -68,7 +69,7 @@ class Capacity:
 
     def usable(self, cell: Cell, rows: Ints, limit_s: float) -> Ints:
         """Those of these kinds that a plan below the limit may use; none: there is no such plan."""
-        if not len(rows) or not self.known or not self._asked(cell):
+        if not len(rows) or not self.known:
             return rows
         cut, limits = self._cut(cell), np.array([limit_s])
         while True:
@@ -84,22 +85,16 @@ class Capacity:
 
         The cells differ in recompute alone; `low_s`: what is known of them.
         """
-        low, asked = low_s.copy(), np.array([self._asked(cell) for cell in cells])
-        if not self.known or not asked.any():
-            return low
-        low[asked] = self._halved(
-            [cell for cell, ask in zip(cells, asked.tolist(), strict=True) if ask],
-            low[asked],
-            high_s,
-        )
-        return low
+        return self._halved(list(cells), low_s, high_s) if self.known else low_s
 
     def _halved(self, cells: list[Cell], low: Floats, high_s: float) -> Floats:
         cut = self._cut(cells[0])
         low, high = low.copy(), np.full(len(cells), high_s)
-        rows = self._roomy(cut, cells, np.arange(len(cut.pool)), high)
-        if not len(rows):
-            return np.full(len(cells), np.inf)
+        rows, turns = np.arange(len(cut.pool)), 1
+        if len(rows) > FEW:
+            rows, turns = self._roomy(cut, cells, rows, high), HALVINGS
+            if not len(rows):
+                return np.full(len(cells), np.inf)
         open_ = self._holds(cut, cells, rows, high)
         low[~open_] = np.inf
         some = np.flatnonzero(open_)
@@ -110,7 +105,7 @@ class Capacity:
                 left = left[~now]
                 low[left] = high[left]
                 high[left] *= 2
-        for _ in range(HALVINGS if len(some) else 0):
+        for _ in range(turns if len(some) else 0):
             middle = np.sqrt(low[some] * high[some])
             now = self._holds(cut, [cells[row] for row in some], rows, middle)
             high[some[now]] = middle[now]
@@ -129,9 +124,6 @@ class Capacity:
         best = {each: float(held[pool == each].max()) for each in np.unique(pool).tolist()}
         others = np.array([sum(best.values()) - best[each] for each in pool.tolist()])
         return rows[held + others >= self.target]
-
-    def _asked(self, cell: Cell) -> bool:
-        return self.stocks.free(cell) or straight(cell.recompute)
 
     def _holds(self, cut: _Cut, cells: list[Cell], rows: Ints, limit_s: Floats) -> Flags:
         """Whether a plan of each cell may be below its limit. (cell,)"""
@@ -222,7 +214,9 @@ class Capacity:
         places = min(total, self.stocks.loads.layers)
         count = cut.stock.cell.micro_batches
         flying = np.minimum(count, np.arange(1, places + 1))
-        free = np.array([self.stocks.free(cell) for cell in cells])
+        free = np.array(
+            [self.stocks.free(cell) or not straight(cell.recompute) for cell in cells]
+        )  # whole layers, as many as it must: no setting holds more
         options = [
             NONE if own else self.stocks.settings.index(cell.recompute)
             for own, cell in zip(free.tolist(), cells, strict=True)

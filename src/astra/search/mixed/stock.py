@@ -247,9 +247,8 @@ class Stocks:
 
     def _lines(self, stock: Stock, cell: Cell, rows: Ints, width: int) -> dict[str, Floats]:
         """Columns along the lines. (place, kind, load); (setting, place, kind, load)"""
-        free = self.free(cell)
-        lined = free or straight(cell.recompute)
-        chosen = [0, 1, 2] if free else [self.settings.index(cell.recompute)] if lined else [0]
+        one = not self.free(cell) and straight(cell.recompute)
+        chosen = [self.settings.index(cell.recompute)] if one else [0, 1, 2]
         shape = len(PLACES), len(rows), width
         made = {name: np.zeros(shape) for name in STILL}
         made |= {name: np.zeros((len(chosen), *shape)) for name in AGAIN}
@@ -264,28 +263,12 @@ class Stocks:
             for name in ("again_s", "kept_bytes"):
                 made[name][:, place] = again[name] @ shares
             work = again["working_bytes"][..., basis.working[:width]]
-            if free:
+            if not one:
                 work[2] = work[0] + size * (work[1] - work[0])
             made["working_bytes"][:, place] = work
-            if not lined:
-                self._bent(stock, cell.recompute, rows, place, made)
+        if not one and not self.free(cell):
+            made |= _whole_layers(cell.recompute, made, size)
         return made
-
-    def _bent(
-        self, stock: Stock, setting: Recompute, rows: Ints, place: int, made: dict[str, Floats]
-    ) -> None:
-        """What a setting does again that changes with the size of a stage, size by size."""
-        width = made["again_s"].shape[3]
-        there = np.flatnonzero(self.loads.starts[place, :width] >= 0)
-        kind, load = np.repeat(np.arange(len(rows)), len(there)), np.tile(there, len(rows))
-        mode = np.full(len(kind), code("recompute", setting.mode))
-        number = np.minimum(setting.layers, self.loads.sizes[load])
-        flat = stock.place + rows[kind]
-        bits = np.full(len(kind), setting.module_bits)
-        asked = Asked(self.cut[flat], flat, load, mode, number, bits)
-        found = priced(self.pricer, self.cuts, self.kinds, asked, place, AGAIN)
-        for name, column in found.items():
-            made[name][0, place, kind, load] = column
 
     def _gather(
         self, cell: Cell, kinds: list[Kind], made: dict[str, Floats], part: dict[str, Floats]
@@ -297,3 +280,19 @@ class Stocks:
         made["forward_s"] += shown_s(gather, made["ahead_s"], copies, slow)
         more = shown_s(gather + part["reduce_s"], back, copies, slow)
         made["backward_s"] = made["backward_s"] + more
+
+
+def _whole_layers(setting: Recompute, made: dict[str, Floats], size: Ints) -> dict[str, Floats]:
+    """Columns of a setting that recomputes whole layers of every stage, so many or in groups of so
+    many, from those of none, all and all as one group. (1, place, kind, load)
+    """
+    number = np.clip(setting.layers, 1, np.maximum(size, 1))
+    again, kept, work = (made[name] for name in AGAIN)
+    if setting.mode == "full:block":
+        part = number / np.maximum(size, 1)
+        columns = part * again[1], (1 - part) * kept[0] + part * kept[1], work[1]
+    else:
+        groups = -(-size // number)
+        each = (kept[1] - kept[2]) / np.maximum(size - 1, 1)  # of one more group
+        columns = again[1], kept[2] + (groups - 1) * each, work[0] + number * (work[1] - work[0])
+    return {name: column[np.newaxis] for name, column in zip(AGAIN, columns, strict=True)}

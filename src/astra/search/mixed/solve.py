@@ -35,6 +35,7 @@ SCOUTED = 12  # cells that the first try looks at
 NEAR = 3  # of them, that are looked at again
 WIDE = 4  # times as many labels, then
 ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
+PLENTY = 1024  # where there are too many to list
 BATCH = 512  # pipelines that are simulated together
 MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
@@ -231,19 +232,22 @@ class MixedFinder:
 
     def _prove(self, cells: list[Cell]) -> None:
         """Of cells that were too much, all below a limit as high as can be, one for all of them."""
-        low = 0
+        low, goals = 0, [np.inf]
         for cell in cells:
             while True:
                 goal = self.limit_s * (1 - LOWER[low])
                 tables = next(self._tables(self._open([cell], goal), goal), None)
                 if tables is None or (not self._spent() and self._solve(tables, goal, last=True)):
+                    goals.append(goal)
                     break
                 if low + 1 == len(LOWER) or self._spent():
-                    self.tally.open_s = min(self.tally.open_s, self.bounds[cell])
+                    goals.append(self.bounds[cell])
                     break
                 low += 1
-        if low:
-            self.tally.open_s = min(self.tally.open_s, self.limit_s * (1 - LOWER[low]))
+            if self.limit_s <= min(goals):  # what was proven is enough for the step found since
+                low = 0
+        if min(goals) < self.limit_s:
+            self.tally.open_s = min(goals)
 
     def _spent(self) -> bool:
         """Whether all that a search may do is done."""
@@ -282,7 +286,10 @@ class MixedFinder:
         live = live_states(cellar, made, traces, goal)
         if self._listed(tables, live, goal):
             return True
-        return last and self._listed(self._fine(tables, goal), live, goal)
+        if last:
+            return self._listed(self._fine(tables, goal), live, goal)
+        self._try_best(tables, made, PLENTY)
+        return False
 
     def _fine(self, tables: Tables, limit_s: float) -> Tables:
         """The same with what every stage does behind its last backward."""
@@ -303,12 +310,12 @@ class MixedFinder:
         self._simulate_all(tables, every)
         return True
 
-    def _try_best(self, tables: Tables, made: Made) -> None:
+    def _try_best(self, tables: Tables, made: Made, number: int = ENOUGH) -> None:
         """The most promising pipelines of a pass, for a time to beat."""
         bounds = np.concatenate([each.ends.bound_s for each in made] or [np.zeros(0)])
         if not len(bounds):
             return
-        limit = np.sort(bounds)[:ENOUGH][-1]
+        limit = np.sort(bounds)[:number][-1]
         some = [
             replace(each, ends=each.ends.take(np.flatnonzero(each.ends.bound_s <= limit)))
             for each in made

@@ -283,12 +283,12 @@ class MixedFinder:
             goal = min(goal, self.limit_s)
             if goal > before * WORTH:
                 break
-        live = live_states(cellar, made, traces, goal)
-        if self._listed(tables, live, goal):
-            return True
-        if last:
-            return self._listed(self._fine(tables, goal), live, goal)
-        self._try_best(tables, made, PLENTY)
+        for finer in (False, True) if last else (False,):
+            live = live_states(cellar, made, traces, goal)
+            if self._listed(self._fine(tables, goal) if finer else tables, live, goal):
+                return True
+            self._try_best(tables, made, PLENTY)
+            goal = min(goal, self.limit_s)
         return False
 
     def _fine(self, tables: Tables, limit_s: float) -> Tables:

@@ -78,7 +78,7 @@ def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(6, 131, 25))
+@pytest.mark.parametrize("start", range(6, 106, 25))
 def test_the_best_step_is_that_of_brute_force(start: int) -> None:
     assert check_against_brute_force(range(start, start + 25)) >= 4
 
@@ -114,13 +114,13 @@ def test_own_dp_on_many_pools() -> None:
 
 @pytest.mark.slow
 def test_all_gpus_are_used_as_by_brute_force() -> None:
-    check_against_brute_force(range(700, 713), use_all=True)
+    check_against_brute_force(range(700, 717), use_all=True)
 
 
 @pytest.mark.slow
 def test_one_cut_for_megatron_is_as_good_as_brute_force() -> None:
-    assert check_against_brute_force(range(800, 820), megatron=True) >= 4
-    check_against_brute_force(range(820, 828), megatron=True, meshes=True)
+    assert check_against_brute_force(range(800, 830), megatron=True) >= 4
+    check_against_brute_force(range(830, 838), megatron=True, meshes=True)
 
 
 @pytest.mark.slow

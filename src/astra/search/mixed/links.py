@@ -17,7 +17,8 @@ from astra.timing.stage import stage_base, stage_times
 class Links:
     """From a stage of one kind to the next one of another, for the kinds of all cells.
 
-    Between two types, seconds go by the larger of two GPUs' parts: micro-batch over tp.
+    Between two types, seconds go by the larger of two GPUs' parts (micro-batch over tp) and by how
+    many GPUs of a node send.
     """
 
     def __init__(
@@ -30,14 +31,17 @@ class Links:
         self.parts, self.part = np.unique(part, return_inverse=True)
         cps = np.array([each.cp for each in cells])
         self.cps, self.cp = np.unique(cps[cell], return_inverse=True)
+        nodes = [pool.gpu.node.gpus for pool in pricer.space.question.task.cluster.pools]
+        senders = self.cut["tp"] * self.cut["dp"] * cps[cell]
+        self.senders, self.sender = np.unique(np.minimum(senders, max(nodes)), return_inverse=True)
         self.inside_s = self._inside_s(kinds)
         self.across_s = self._across_s()
 
     def table(self, rows: NDArray[np.integer[Any]]) -> Floats:
         """Between these kinds, which are of one cell. (kind, next kind); 0 where none is."""
         pool, part, cp = self.cut["gpu"][rows], self.part[rows], self.cp[rows[:1]]
-        larger = np.maximum(part[:, np.newaxis], part)
-        found: Floats = self.across_s[cp[0], pool[:, np.newaxis], pool, larger]
+        larger, sender = np.maximum(part[:, np.newaxis], part), self.sender[rows][:, np.newaxis]
+        found: Floats = self.across_s[cp[0], pool[:, np.newaxis], pool, larger, sender]
         np.fill_diagonal(found, self.inside_s[rows])
         return found
 
@@ -68,21 +72,24 @@ class Links:
         return self._seconds(self.cell, slots)
 
     def _across_s(self) -> Floats:
-        """Between two types: (cp, type, next type, larger part)"""
-        shape = len(self.cps), self.pools, self.pools, len(self.parts)
+        """Between two types: (cp, type, next type, larger part, senders)"""
+        shape = len(self.cps), self.pools, self.pools, len(self.parts), len(self.senders)
         found = np.zeros(shape)
-        key = self.cp * len(self.parts) + self.part
-        keys, first = np.unique(key, return_index=True)  # some kind of every cp and part
-        one, other = np.nonzero(~np.eye(self.pools, dtype=np.bool_))
-        if not len(one):
-            return found
-        kind = np.repeat(first, len(one))
-        slots = {name: np.stack([self.cut[name][kind]] * 2) for name in DEGREES}
-        slots["gpu"] = np.stack([np.tile(one, len(first)), np.tile(other, len(first))])
-        slots["stages"] = slots["layers"] = np.ones_like(slots["gpu"])
-        at = np.repeat(keys, len(one))
-        seconds = self._seconds(self.cell[kind], slots)
-        found[at // len(self.parts), slots["gpu"][0], slots["gpu"][1], at % len(self.parts)] = (
-            seconds
-        )
+        for cp in range(len(self.cps)):
+            here = np.flatnonzero(self.cp == cp)
+            parts, first = np.unique(self.part[here], return_index=True)  # some kind of each part
+            order = here[np.argsort(self.part[here], kind="stable")]
+            senders, least = np.unique(self.sender[order], return_index=True)
+            pools = np.nonzero(~np.eye(self.pools, dtype=np.bool_))
+            at = np.indices((len(pools[0]), len(parts), len(senders))).reshape(3, -1)
+            if not at.size:
+                continue
+            own, other = order[least][at[2]], here[first][at[1]]  # the smallest part that sends so
+            slots = {
+                name: np.stack([self.cut[name][own], self.cut[name][other]]) for name in DEGREES
+            }
+            slots["gpu"] = np.stack([pools[0][at[0]], pools[1][at[0]]])
+            slots["stages"] = slots["layers"] = np.ones_like(slots["gpu"])
+            seconds = self._seconds(self.cell[own], slots)
+            found[cp, slots["gpu"][0], slots["gpu"][1], parts[at[1]], senders[at[2]]] = seconds
         return found

@@ -21,6 +21,10 @@ JOBS = (
     ("llama-3-70b", 3, 1024, ""),
     ("llama-3-70b", 5, 1024, ""),
     ("llama-3.1-405b", 3, 1024, ""),
+    ("mixtral-8x22b", 2, 256, ""),
+    ("gpt-oss-120b", 2, 256, ""),
+    ("qwen3-235b-a22b", 2, 256, ""),
+    ("deepseek-v3", 2, 256, ""),
 )
 GROWTH = (
     *(("llama-3-70b", types, 256, "") for types in (1, 2, 3, 4, 5)),
@@ -49,7 +53,7 @@ def seconds(model: str, types: int, gpus: int, setting: str) -> float:
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     simulated, gap, memory, step, best = output.strip().split("\t")
     print(
-        f"{model:<15}{types} x {gpus:<6}{setting or 'dp per mesh':<15}{spent:>6.2f}s"
+        f"{model:<17}{types} x {gpus:<6}{setting or 'dp per mesh':<15}{spent:>6.2f}s"
         f"{simulated:>10}{float(gap):>8.2%}{float(memory):>6.0f}  {float(step):.4g} s, {best}",
         flush=True,
     )
@@ -59,7 +63,7 @@ def seconds(model: str, types: int, gpus: int, setting: str) -> float:
 def main() -> None:
     jobs = GROWTH if sys.argv[1:] == ["growth"] else JOBS
     print(
-        f"{'model':<15}{'pool':<10}{'dp':<15}{'CPU':>7}{'simulated':>10}{'gap':>8}{'MB':>6}  best"
+        f"{'model':<17}{'pool':<10}{'dp':<15}{'CPU':>7}{'simulated':>10}{'gap':>8}{'MB':>6}  best"
     )
     spent = {job: seconds(*job) for job in jobs}
     one, three = (spent.get(("llama-3-70b", types, 256, "")) for types in (1, 3))

@@ -40,11 +40,12 @@ def random_space(
     experts: bool = False,
     use_all: bool = False,
     megatron: bool = False,
+    sharded: bool = False,
 ) -> Space:
     """A small question: two or three types, a few layers, memory that binds or does not.
 
     `meshes`: several dp and micro-batches to choose from, for each type its own. `megatron`: one
-    cut for all stages, nothing recomputed.
+    cut for all stages, nothing recomputed. `sharded`: with plans whose parameters are.
     """
     dice = random.Random(seed)
     types = dice.choice((2, 2, 3))
@@ -79,6 +80,8 @@ def random_space(
         texts += [f"ep={dice.choice(('1,2', '1', '2'))}", "etp=1"]
     if megatron:
         texts += ["recompute=none"]
+    if sharded:
+        texts[texts.index("sharding=optimizer")] = "sharding=optimizer,parameters"
     question = Question(task, batch, dice.choice((2048, 8192)), use_all=use_all)
     return Space(question, parse_set(texts))
 

@@ -15,9 +15,10 @@ from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.search.mixed.cells import Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
-from astra.search.mixed.pricing import Pricer, stage_tables
+from astra.search.mixed.pricing import stage_tables
+from astra.search.mixed.small import AGAIN, Asked, Pricer, priced
 from astra.search.mixed.solve import MixedFinder
-from astra.strategy.plans import Plans, plan_at
+from astra.strategy.plans import Plans, code, plan_at
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
@@ -82,6 +83,11 @@ def test_the_best_step_is_that_of_brute_force(start: int) -> None:
     assert check_against_brute_force(range(start, start + 25)) >= 4
 
 
+def test_the_simulator_on_lower_ends_rules_out_no_winner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astra.search.mixed.rounds.FEW", 1)
+    assert check_against_brute_force(range(6, 10)) >= 1
+
+
 @pytest.mark.slow
 def test_tied_ends_get_one_tp() -> None:
     check_against_brute_force(range(200, 212), tied=True)
@@ -108,13 +114,13 @@ def test_own_dp_on_many_pools() -> None:
 
 @pytest.mark.slow
 def test_all_gpus_are_used_as_by_brute_force() -> None:
-    check_against_brute_force(range(700, 713), use_all=True)
+    check_against_brute_force(range(700, 717), use_all=True)
 
 
 @pytest.mark.slow
 def test_one_cut_for_megatron_is_as_good_as_brute_force() -> None:
-    assert check_against_brute_force(range(800, 820), megatron=True) >= 4
-    check_against_brute_force(range(820, 828), megatron=True, meshes=True)
+    assert check_against_brute_force(range(800, 830), megatron=True) >= 4
+    check_against_brute_force(range(830, 838), megatron=True, meshes=True)
 
 
 @pytest.mark.slow
@@ -160,10 +166,12 @@ def kind_at(kinds: list[Kind], plans: Plans, stage: int) -> int:
     return found
 
 
-@pytest.mark.parametrize("seed", (2, 5, 9))
-def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "sharded"), [(2, False), (5, False), (9, False), (17, True)])
+def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(
+    seed: int, sharded: bool
+) -> None:
     """Every stage of every plan found: its passes, its link and what it recomputes."""
-    space, stack = random_space(seed), find_stack("megatron")
+    space, stack = random_space(seed, sharded=sharded), find_stack("megatron")
     kinds = dict(legal_kinds(space, cells_of(space), RULES))
     task, checked = space.question.task, 0
     loads = loads_of(task.model)
@@ -192,6 +200,51 @@ def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(seed: int) ->
                 waited = tables.wait_s[place, kind, load] * np.log2(plans.gpus[0])
                 assert 0 < waited < after
                 assert tables.after_s[place, kind, load] + waited <= after * (1 + 1e-9)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("text", ["full:block:1", "full:block:2", "full:uniform", "full:uniform:2"])
+def test_whole_layers_of_every_stage_are_priced_as_in_a_plan(text: str) -> None:
+    """All places, kinds and loads: what is done again, kept and worked on."""
+    space, setting = random_space(820, megatron=True, experts=True), Recompute.parse(text)
+    cell, kinds = legal_kinds(space, cells_of(space), rules_for("megatron"))[0]
+    cell, loads = replace(cell, recompute=setting), loads_of(space.question.task.model)
+    stack, book = find_stack("megatron"), LayerBook()
+    pricer = Pricer(space, stack, MARGIN, book, loads, loads.weights(None))
+    most = np.full(len(kinds), loads.layers - 1)
+    (tables,) = stage_tables(pricer, [(cell, kinds, most)])
+    for place in (FIRST, INSIDE, LAST):
+        there = np.flatnonzero(loads.starts[place] >= 0)
+        kind, load = np.repeat(np.arange(len(kinds)), len(there)), np.tile(there, len(kinds))
+        mode, one = np.full(len(load), code("recompute", setting.mode)), np.zeros_like(load)
+        number = np.minimum(setting.layers, loads.sizes[load])
+        asked = Asked(one, kind, load, mode, number, one)
+        found = priced(pricer, [cell], kinds, asked, place, (*AGAIN, "backward_s"))
+        at = (0, place, kind, load)
+        assert tables.backward_s[at] == pytest.approx(found["backward_s"] + found["again_s"])
+        assert tables.kept_bytes[at] == pytest.approx(found["kept_bytes"])
+        assert tables.working_bytes[at] == pytest.approx(found["working_bytes"])
+
+
+@pytest.mark.parametrize("options", [{}, {"experts": True}, {"meshes": True, "sharded": True}])
+def test_what_stages_can_hold_rules_out_no_plan_that_was_found(options: dict[str, bool]) -> None:
+    """Whatever is recomputed or sharded: a cell's bound is no higher than its plan, and the kinds
+    of the plan stay usable.
+    """
+    checked = 0
+    for seed in (900, 901, 902):
+        space = random_space(seed, **options)
+        finder = searched(space)
+        kinds = dict(legal_kinds(space, cells_of(space), RULES))
+        for cell, found in finder.found.items():
+            limit, rows = found.step_s * (1 + 1e-9), np.arange(len(kinds[cell]))
+            for high in (limit, np.inf):
+                (bound,) = finder.capacity.bounds_s([cell], np.array([1e-6]), high)
+                assert 1e-6 <= bound <= found.step_s
+            usable = set(finder.capacity.usable(cell, rows, limit).tolist())
+            depth = int(found.plans.pp[0, 0])
+            assert {kind_at(kinds[cell], found.plans, stage) for stage in range(depth)} <= usable
             checked += 1
     assert checked
 

@@ -71,14 +71,14 @@ class StageTime:
         forward = self.base.forward_s[:, runs][..., self.rows]
         overlaps = self.view.plans.overlap_param_gather
         slow = self._copies("slowdown", runs)
-        return _partly(self._traffic_s("gather_s", runs), forward, overlaps, slow)
+        return shown_s(self._traffic_s("gather_s", runs), forward, overlaps, slow)
 
     def last_extra_s(self, runs: slice = ALL) -> Floats:
         """Per step: gradient reduction that the last micro-batch cannot hide."""
         backward = self.base.backward_s[:, runs][..., self.rows] + self.recompute_s[:, runs]
         overlaps = self.view.plans.overlap_grad_reduce
         slow = self._copies("slowdown", runs)
-        return _partly(self._traffic_s("reduce_s", runs), backward, overlaps, slow)
+        return shown_s(self._traffic_s("reduce_s", runs), backward, overlaps, slow)
 
     def tied_s(self, runs: slice = ALL) -> Floats:
         """Per step: gradients of tied embeddings, between the ends of the pipeline."""
@@ -147,7 +147,7 @@ def _recompute(view: View, base: StageBase, rows: Rows) -> Floats:
     return total
 
 
-def _partly(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> Floats:
+def shown_s(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> Floats:
     """Traffic that may run beside compute: what is left to see, and what it slows.
 
     The last bucket always shows; hidden seconds slow the compute beside them.
@@ -166,6 +166,6 @@ def _each(view: View, base: StageBase, rows: Rows, again: Floats) -> tuple[Float
         slow = copies.slowdown[..., at]
         gather, reduce = copies.gather_s[..., at], copies.reduce_s[..., at]
         backward = base.backward_s[..., at] + again[..., some]
-        ahead[..., some] = _partly(gather, base.forward_s[..., at], overlaps, slow)
-        back[..., some] = _partly(gather + reduce, backward, overlaps, slow)
+        ahead[..., some] = shown_s(gather, base.forward_s[..., at], overlaps, slow)
+        back[..., some] = shown_s(gather + reduce, backward, overlaps, slow)
     return ahead, back

@@ -42,9 +42,12 @@ class Above:
         self.base_s = limit_s / count
         kind, load = np.nonzero(good)
         level = np.ceil(stage_s[kind, load] * (LEVELS / self.base_s) * (1 - 1e-12))
-        holds = np.zeros((len(self.pool), LEVELS + 1))
-        np.maximum.at(holds, (kind, np.clip(level, 0, LEVELS).astype(np.int64)), weight[load])
+        at = (kind, np.clip(level, 0, LEVELS).astype(np.int64))
+        holds, sizes = (np.zeros((len(self.pool), LEVELS + 1)) for _ in range(2))
+        np.maximum.at(holds, at, weight[load])
+        np.maximum.at(sizes, at, tables.loads.sizes[load])
         self.holds = np.maximum.accumulate(holds, axis=1)
+        self.sizes = np.maximum.accumulate(sizes, axis=1).astype(np.int64)  # layers of a stage
         whole = self.holds * self.most[:, np.newaxis]
         self.fast = np.full(pools, np.inf)
         self.room = np.zeros((pools, LEVELS + 1))

@@ -25,7 +25,8 @@ from astra.search.find import Best, Finder, Progress
 from astra.search.mixed.cells import cells_of, cut_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.naive import even_split_s
-from astra.search.mixed.pricing import Pricer, stage_tables
+from astra.search.mixed.pricing import stage_tables
+from astra.search.mixed.small import Pricer
 from astra.search.mixed.solve import MixedFinder
 from astra.search.price import price_many
 from astra.search.priced import Priced

@@ -192,13 +192,8 @@ class Cellar:
         shelf = back.reshape(-1)
         table = above.least_s(kind[first], pairs.mask[first], steps[first], level[first])
         held = np.isfinite(table).sum(axis=1) - 1  # most layers that the others can hold
-        heaviest = here.holds[kind, level]
+        highest = here.sizes[kind, level]
         left = labels.left[row]
-        if self.tables.loads.alike:
-            highest = np.floor(heaviest + 1e-9).astype(np.int64)
-        else:
-            width = self.tables.forward_s.shape[2]
-            highest = np.full(len(row), int(self.tables.loads.sizes[width - 1]))
         return np.maximum(left - held[shelf], 1), np.minimum(highest, left - 1), shelf, table
 
     def _grown(

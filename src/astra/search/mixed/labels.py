@@ -66,6 +66,9 @@ class Round:
     closed: Flags  # with a stage of a type that it does not use yet
     ends: Ends
 
+    def __post_init__(self) -> None:
+        assert len(self.open) == len(self.closed) == len(self.labels), "a flag for every label"
+
 
 def join(parts: list[Labels]) -> Labels:
     if len(parts) == 1:

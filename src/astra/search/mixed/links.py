@@ -1,101 +1,95 @@
 """Seconds between the stages of a pipeline, by the product's own functions."""
 
 from collections.abc import Sequence
-from itertools import permutations
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from astra.hardware.stack import Stack
 from astra.search.mixed.cells import Cell, Kind
 from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_table
+from astra.search.mixed.small import MANY, Pricer
 from astra.strategy.plans import Floats, Ints
-from astra.strategy.space import Space
 from astra.strategy.view import view_of
-from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
-Item = tuple[Cell, list[Kind], Ints]
 
+class Links:
+    """From a stage of one kind to the next one of another, for the kinds of all cells.
 
-def link_seconds(space: Space, stack: Stack, book: LayerBook, items: list[Item]) -> list[Floats]:
-    """From a stage of each kind to the next one of each. (kind, kind) per cell; 0 where none is."""
-    cells = [cell for cell, _, _ in items]
-    inside = _inside_s(space, stack, book, cells, [kinds for _, kinds, _ in items])
-    across = _across_s(space, stack, book, cells, [kinds for _, kinds, _ in items])
-    found = []
-    for own, (_, kinds, _), cell in zip(inside, items, cells, strict=True):
-        columns = kind_columns(kinds)
-        pool, part = columns["gpu"], columns["segment_micro_batch"] / columns["tp"]
-        larger = np.maximum(part[:, np.newaxis], part)
-        table = np.zeros(larger.shape)
-        for value in np.unique(part).tolist():
-            for one, other in permutations(np.unique(pool).tolist(), 2):
-                here = (pool[:, np.newaxis] == one) & (pool == other) & (larger == value)
-                table[here] = across[cell.cp, one, other, value]
-        np.fill_diagonal(table, own)
-        found.append(table)
-    return found
-
-
-def _seconds(
-    space: Space, stack: Stack, book: LayerBook, cells: Sequence[Cell], which: Ints, slots: Columns
-) -> Floats:
-    """The link of the first stage of every plan."""
-    zeros = np.zeros_like(slots["stages"])
-    for name in ("recompute", "recompute_layers", "recompute_modules"):
-        slots[name] = zeros
-    plans = plans_table(space.question, cells, which, slots, np.ones(len(which), np.bool_))
-    view = view_of(plans, space.question.task)
-    return stage_times(view, stack, stage_base(view, stack, book)).part("link_s")[0, 0]
-
-
-def _inside_s(
-    space: Space,
-    stack: Stack,
-    book: LayerBook,
-    cells: Sequence[Cell],
-    kinds: Sequence[Sequence[Kind]],
-) -> list[Floats]:
-    """Between two stages of every kind. (kind,) per cell"""
-    which = np.repeat(np.arange(len(cells)), [len(each) for each in kinds])
-    flat = [kind for each in kinds for kind in each]
-    cut = kind_columns(flat)
-    most, one = np.array([kind.most for kind in flat]), np.ones(len(flat), np.int64)
-    pools = len(space.question.task.cluster.pools)
-    slots = {name: np.stack([cut[name]] * 2) for name in DEGREES}
-    slots["gpu"] = np.stack([cut["gpu"], (cut["gpu"] + 1) % pools])
-    slots["stages"] = np.stack([np.maximum(most, 2), one])
-    slots["layers"] = np.stack([one, one])
-    seconds = _seconds(space, stack, book, cells, which, slots)
-    return np.split(seconds, np.cumsum([len(each) for each in kinds])[:-1])
-
-
-def _across_s(
-    space: Space,
-    stack: Stack,
-    book: LayerBook,
-    cells: Sequence[Cell],
-    kinds: Sequence[Sequence[Kind]],
-) -> dict[tuple[int, int, int, float], float]:
-    """Between two types: by context parallelism, types and the larger of two GPUs' parts.
-
-    The part of a GPU is its micro-batch over its tp.
+    Between two types, seconds go by the larger of two GPUs' parts (micro-batch over tp) and by how
+    many GPUs of a node send.
     """
-    rows: dict[tuple[int, int, int, float], tuple[int, Kind]] = {}
-    pools = range(len(space.question.task.cluster.pools))
-    for row, (cell, own) in enumerate(zip(cells, kinds, strict=True)):
-        parts = {kind.micro_batch / kind.tp: kind for kind in own}
-        for part, kind in parts.items():
-            for one in pools:
-                for other in pools:
-                    if one != other:
-                        rows.setdefault((cell.cp, one, other, part), (row, kind))
-    if not rows:
-        return {}
-    cut = kind_columns([kind for _, kind in rows.values()])
-    slots = {name: np.stack([cut[name]] * 2) for name in DEGREES}
-    slots["gpu"] = np.array([(one, other) for _, one, other, _ in rows]).T
-    slots["stages"] = slots["layers"] = np.ones_like(slots["gpu"])
-    which = np.array([row for row, _ in rows.values()])
-    seconds = _seconds(space, stack, book, cells, which, slots)
-    return dict(zip(rows, seconds.tolist(), strict=True))
+
+    def __init__(
+        self, pricer: Pricer, cells: Sequence[Cell], kinds: Sequence[Kind], cell: Ints
+    ) -> None:
+        self.pricer, self.cells = pricer, cells
+        self.cut, self.cell = kind_columns(kinds), cell
+        self.pools = len(pricer.space.question.task.cluster.pools)
+        part = self.cut["segment_micro_batch"] / self.cut["tp"]
+        self.parts, self.part = np.unique(part, return_inverse=True)
+        cps = np.array([each.cp for each in cells])
+        self.cps, self.cp = np.unique(cps[cell], return_inverse=True)
+        nodes = [pool.gpu.node.gpus for pool in pricer.space.question.task.cluster.pools]
+        senders = self.cut["tp"] * self.cut["dp"] * cps[cell]
+        self.senders, self.sender = np.unique(np.minimum(senders, max(nodes)), return_inverse=True)
+        self.inside_s = self._inside_s(kinds)
+        self.across_s = self._across_s()
+
+    def table(self, rows: NDArray[np.integer[Any]]) -> Floats:
+        """Between these kinds, which are of one cell. (kind, next kind); 0 where none is."""
+        pool, part, cp = self.cut["gpu"][rows], self.part[rows], self.cp[rows[:1]]
+        larger, sender = np.maximum(part[:, np.newaxis], part), self.sender[rows][:, np.newaxis]
+        found: Floats = self.across_s[cp[0], pool[:, np.newaxis], pool, larger, sender]
+        np.fill_diagonal(found, self.inside_s[rows])
+        return found
+
+    def _seconds(self, which: Ints, slots: Columns) -> Floats:
+        """The link of the first stage of every plan."""
+        zeros = np.zeros_like(slots["stages"])
+        for name in ("recompute", "recompute_layers", "recompute_modules"):
+            slots[name] = zeros
+        found, (space, stack) = np.zeros(len(which)), (self.pricer.space, self.pricer.stack)
+        for start in range(0, len(which), MANY):
+            some = slice(start, start + MANY)
+            part = {name: column[:, some] for name, column in slots.items()}
+            flags = np.ones(len(which[some]), np.bool_)
+            plans = plans_table(space.question, self.cells, which[some], part, flags)
+            view = view_of(plans, space.question.task)
+            times = stage_times(view, stack, stage_base(view, stack, self.pricer.book))
+            found[some] = times.part("link_s")[0, 0]
+        return found
+
+    def _inside_s(self, kinds: Sequence[Kind]) -> Floats:
+        """Between two stages of every kind. (kind,)"""
+        cut, pools = self.cut, self.pools
+        most, one = np.array([kind.most for kind in kinds]), np.ones(len(kinds), np.int64)
+        slots = {name: np.stack([cut[name]] * 2) for name in DEGREES}
+        slots["gpu"] = np.stack([cut["gpu"], (cut["gpu"] + 1) % pools])
+        slots["stages"] = np.stack([np.maximum(most, 2), one])
+        slots["layers"] = np.stack([one, one])
+        return self._seconds(self.cell, slots)
+
+    def _across_s(self) -> Floats:
+        """Between two types: (cp, type, next type, larger part, senders)"""
+        shape = len(self.cps), self.pools, self.pools, len(self.parts), len(self.senders)
+        found = np.zeros(shape)
+        for cp in range(len(self.cps)):
+            here = np.flatnonzero(self.cp == cp)
+            parts, first = np.unique(self.part[here], return_index=True)  # some kind of each part
+            order = here[np.argsort(self.part[here], kind="stable")]
+            senders, least = np.unique(self.sender[order], return_index=True)
+            pools = np.nonzero(~np.eye(self.pools, dtype=np.bool_))
+            at = np.indices((len(pools[0]), len(parts), len(senders))).reshape(3, -1)
+            if not at.size:
+                continue
+            own, other = order[least][at[2]], here[first][at[1]]  # the smallest part that sends so
+            slots = {
+                name: np.stack([self.cut[name][own], self.cut[name][other]]) for name in DEGREES
+            }
+            slots["gpu"] = np.stack([pools[0][at[0]], pools[1][at[0]]])
+            slots["stages"] = slots["layers"] = np.ones_like(slots["gpu"])
+            seconds = self._seconds(self.cell[own], slots)
+            found[cp, slots["gpu"][0], slots["gpu"][1], parts[at[1]], senders[at[2]]] = seconds
+        return found

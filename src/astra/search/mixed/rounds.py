@@ -18,11 +18,7 @@ NEVER = np.iinfo(np.int32).max
 
 
 class TooManyError(Exception):
-    """More labels than asked for; `bound_s` is the least bound that was left open."""
-
-    def __init__(self, bound_s: float) -> None:
-        super().__init__(bound_s)
-        self.bound_s = bound_s
+    """More labels than asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +55,10 @@ def rounds(
     *,
     width: int | None = None,
     traces: list[Trace] | None = None,
-    dropped: list[float] | None = None,
     most: int,
 ) -> Iterator[Round]:
     """Round after round, the labels that no other is as good as, and the pipelines that end on
-    them. `width`: a beam; `dropped`: where there are too many, the rest is dropped and its least
-    bound told here.
+    them. `width`: a beam.
     """
     labels, depth = cellar.last(), 1
     while len(labels):
@@ -76,12 +70,7 @@ def rounds(
             rows = _beam(labels, width)
             labels, open_, closed = labels.take(rows), open_[rows], closed[rows]
         if len(labels) > most:
-            if dropped is None:
-                raise TooManyError(float(labels.bound_s.min()))
-            order = np.argpartition(labels.bound_s, most)
-            dropped.append(float(labels.bound_s[order[most:]].min()))
-            rows = np.sort(order[:most])
-            labels, open_, closed = labels.take(rows), open_[rows], closed[rows]
+            raise TooManyError
         ends = cellar.ended(labels, open_, closed, depth)
         made = Round(labels, open_, closed, ends)
         yield made
@@ -100,9 +89,10 @@ def listing(cellar: Cellar, live: list[Live], most: int) -> Iterator[Round]:
         labels, paths = labels.take(rows), paths.take(rows)
         if len(labels) >= FEW:
             labels, paths = tightened(cellar, labels, paths)
-            _, open_, closed = _alive(cellar, labels, states)
+            rows, open_, closed = _alive(cellar, labels, states)
+            labels, paths = labels.take(rows), paths.take(rows)
         if len(labels) > most:
-            raise TooManyError(float(labels.bound_s.min()))
+            raise TooManyError
         ends = cellar.ended(labels, open_, closed, depth)
         if len(ends.parent):
             ends = tightened_ends(cellar, labels, paths, ends)
@@ -110,7 +100,7 @@ def listing(cellar: Cellar, live: list[Live], most: int) -> Iterator[Round]:
         yield made
         below, labels = labels, cellar.extended(made, depth)
         if len(labels) > MANY_NEW * most:
-            raise TooManyError(float(labels.bound_s.min()))
+            raise TooManyError
         if not len(labels):
             return
 
@@ -151,12 +141,13 @@ def _alive(cellar: Cellar, labels: Labels, live: Live) -> tuple[Rows, Flags, Fla
 
 
 def _beam(labels: Labels, width: int) -> Rows:
-    """The most promising labels, shared out evenly among the layers left."""
-    order = np.lexsort((labels.bound_s, labels.left))
-    left = labels.left[order]
-    starts = np.searchsorted(left, left)
-    place = np.arange(len(order)) - starts
-    return np.sort(order[np.argsort(place, kind="stable")[:width]])
+    """The most promising labels, shared out evenly among the layers left and the types used."""
+    group = labels.left.astype(np.int64) * (int(labels.mask.max()) + 1) + labels.mask
+    order = np.lexsort((labels.bound_s, group))
+    group = group[order]
+    place = np.arange(len(order)) - np.searchsorted(group, group)
+    best = np.lexsort((labels.bound_s[order], place))
+    return np.sort(order[best[:width]])
 
 
 def live_states(

@@ -9,14 +9,16 @@ from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.model.kinds import layer_kinds
 from astra.search.bulk import filled_fraction
+from astra.search.mixed.assemble import Made, whole_plans
+from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
 from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
-from astra.search.mixed.columns import DEGREES, kind_columns, plans_table
 from astra.search.mixed.labels import Round
-from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
-from astra.search.mixed.pricing import Pricer, stage_tables
+from astra.search.mixed.loads import loads_of
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
+from astra.search.mixed.small import Pricer
 from astra.search.mixed.speed import layer_seconds, speed_bounds_s
+from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
 from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
@@ -27,21 +29,24 @@ from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
 BEAM = 400  # labels a round of the first try
-RISE = 1.15  # of the time that a first plan is looked for under
+RISE = 1.06  # of the time that a first plan is looked for under
 MOST_TURNS = 24  # limits that a first plan is looked for under
-TIGHT = 4  # of them, before it is asked which cells can hold the model
 SCOUTED = 12  # cells that the first try looks at
+NEAR = 3  # of them, that are looked at again
+WIDE = 4  # times as many labels, then
 ENOUGH = 32  # pipelines of one round that are simulated for a time to beat
+PLENTY = 1024  # where there are too many to list
 BATCH = 512  # pipelines that are simulated together
 MOST_BOUNDED = 600_000  # labels of a round with dominance
 MOST_LISTED = 150_000  # and without
 MOST_WORK = 20_000_000  # labels of a round times kinds of stages times types
+LAST = 4  # times as many of a round, the last time
 EXACT = 100  # times as many where the proof is asked for
-HALVINGS = 5  # tries to list all pipelines below some bound
+MOST_TOTAL = 3_000_000_000  # the same of all rounds of a search
+LOWER = (0.0, 0.002, 0.006, 0.018, 0.054, 0.16)  # shares below the best where that is too much
 WORTH = 0.99  # of the best step: a lower one is worth another pass
-TOGETHER = 64  # cells whose tables are priced at once
+TOGETHER = 16  # cells whose tables are priced at once
 
-Made = list[Round]
 Legal = tuple[Cell, list[Kind]]
 
 
@@ -52,6 +57,7 @@ class Tally:
     cells: int = 0
     closed: int = 0  # cells that a bound on their speed closes
     labels: int = 0
+    work: int = 0  # labels, each times kinds of stages times types
     listed: int = 0  # whole pipelines whose bound is below the best
     simulated: int = 0
     out_of_memory: int = 0
@@ -86,10 +92,10 @@ class MixedFinder:
         self.limit_s = limit_s  # a step that is known already
         self.most_bounded = MOST_BOUNDED * (EXACT if exact else 1)
         self.most_work = MOST_WORK * (EXACT if exact else 1)
+        self.most_total = MOST_TOTAL * (EXACT if exact else 1)
         self.most_listed = MOST_LISTED * (EXACT if exact else 1)
         self.found: dict[Cell, Found] = {}
-        self.layer_s: dict[Cell, dict[Kind, float]] = {}  # least of any layer
-        self.kept: dict[Cell, Tables] = {}  # of the first try
+        self.layer_s: dict[Cell, Floats] = {}  # by cut, least of any layer of each kind
         model = self.task.model
         self.loads = loads_of(model)
         self.weights = self.loads.weights(None)
@@ -108,202 +114,208 @@ class MixedFinder:
         cells = legal_kinds(self.space, only or cells_of(self.space), built_in)
         self.tally.cells = len(cells)
         if cells:
-            seconds = layer_seconds(self.space, cells, self.stack, self.book)
-            self.layer_s = {
-                cell: dict(zip(kinds, own.whole_s.min(axis=0).tolist(), strict=True))
-                for (cell, kinds), own in zip(cells, seconds, strict=True)
-            }
-            if not self.loads.alike:
-                each = [own.whole_s.mean(axis=1) for own in seconds]
-                self.weights = self.loads.weights(np.mean(each, axis=0))
-            counts = layer_kinds(self.task.model).counts
-            speeds = speed_bounds_s(cells, seconds, counts)
-            order = np.argsort(speeds, kind="stable")
-            cells, speeds = [cells[row] for row in order], speeds[order]
-            self._all(*self._first(cells, speeds))
+            speeds = self._speeds_s(cells)
+            self.stocks = Stocks(self.pricer, cells)
+            self.capacity = Capacity(self.stocks)
+            bounds = self._bounds_s([cell for cell, _ in cells], speeds)
+            order = np.argsort(bounds, kind="stable")
+            order = order[np.isfinite(bounds[order])]
+            self.bounds = {cells[row][0]: float(bounds[row]) for row in order}
+            self._first()
+            self._all()
         return sorted(self.found.values(), key=lambda each: each.step_s)
+
+    def _speeds_s(self, cells: list[Legal]) -> Floats:
+        """No plan of a cell is faster, whatever it recomputes. (cell,)"""
+        cuts = {cut_of(cell): kinds for cell, kinds in cells}
+        legal = list(cuts.items())
+        seconds = layer_seconds(self.space, legal, self.stack, self.book)
+        self.layer_s = {
+            cut: own.whole_s.min(axis=0) for cut, own in zip(cuts, seconds, strict=True)
+        }
+        if not self.loads.alike:
+            each = [own.whole_s.mean(axis=1) for own in seconds]
+            self.weights = self.loads.weights(np.mean(each, axis=0))
+        bounds = speed_bounds_s(legal, seconds, layer_kinds(self.task.model).counts)
+        known = dict(zip(cuts, bounds.tolist(), strict=True))
+        return np.array([known[cut_of(cell)] for cell, _ in cells])
 
     @property
     def pricer(self) -> Pricer:
         return Pricer(self.space, self.stack, self.margin, self.book, self.loads, self.weights)
 
-    def _first(self, cells: list[Legal], speeds: Floats) -> tuple[list[Legal], Floats]:
-        """A time to beat, by beams under a limit that rises until a plan appears.
+    def _bounds_s(self, cells: list[Cell], speeds: Floats) -> Floats:
+        """No plan of a cell is faster, as its memory goes; inf: none beats the limit. (cell,)"""
+        found = np.where(speeds < self.limit_s, speeds, np.inf)
+        cuts: dict[Cell, list[int]] = {}
+        for row in np.flatnonzero(np.isfinite(found)).tolist():
+            cuts.setdefault(self.stocks.stock(cells[row]).cell, []).append(row)
+        for rows in cuts.values():
+            some = [cells[row] for row in rows]
+            found[rows] = self.capacity.bounds_s(some, found[rows], self.limit_s)
+        return found
 
-        Where none does for long, cells that cannot hold the model at all are left out.
+    def _first(self) -> None:
+        """A time to beat, by beams under a limit that rises until a plan appears; then in further
+        cells, and wider ones in those that came close or differ from them in recompute alone.
         """
-        goal, rise = float(speeds[0]) * RISE, RISE
-        for turn in range(MOST_TURNS):
-            goal = min(goal, self.limit_s)
-            if turn == TIGHT:
-                rows = self._roomy(cells)
-                cells, speeds = [cells[row] for row in rows], speeds[rows]
-            some = _various(cells, np.flatnonzero(speeds < goal))
-            self.kept = {}
-            for tables in self._tables([cells[row] for row in some], goal):
-                self._scout(tables, min(goal, self.limit_s))
-                self.kept[tables.cell] = tables
-            if self.limit_s > goal:  # they hold no stages for so long a step
-                self.kept = {}
-            if self.found or goal >= self.limit_s or not len(cells):
+        if not self.bounds:
+            return
+        goal, rise = min(self.bounds.values()), RISE
+        for _ in range(MOST_TURNS):
+            goal, rise = min(goal * rise, self.limit_s), rise * RISE
+            self._scout_all(_various(self.bounds, goal), goal, BEAM)
+            if self.found or goal >= self.limit_s:
                 break
-            goal, rise = goal * rise, rise * RISE
-        return cells, speeds
+        known = set(self.found)
+        some = [cell for cell in _various(self.bounds, self.limit_s) if cell not in known]
+        self._scout_all(some, self.limit_s, BEAM)
+        best = sorted(self.found, key=lambda cell: self.found[cell].step_s)
+        near = {_name(cell) for cell in best[:NEAR]}
+        some = [cell for cell in self.bounds if _name(cell) in near]
+        self._scout_all(some[:SCOUTED], self.limit_s, WIDE * BEAM)
 
-    def _roomy(self, cells: list[Legal]) -> Ints:
-        """Those whose stages, one micro-batch in flight, could hold all layers. (row,)"""
-        found, layers = [], self.loads.layers
-        places = (INSIDE,) if self.loads.alike else (FIRST, INSIDE)  # the ends hold no more
-        for row, (cell, kinds) in enumerate(cells):
-            item = (cell, kinds, np.full(len(kinds), layers - 1))
-            (table,) = stage_tables(self.pricer, [item], places=places)
-            fits = [np.isfinite(table.at(place, 1).forward_s) for place in places]
-            held = np.where(np.any(fits, axis=0), self.loads.sizes[: fits[0].shape[1]], 0)
-            size = held.max(axis=1)
-            size = np.where(size >= layers - 2, layers, size)  # none inside holds more than that
-            holds = np.array([kind.most for kind in kinds]) * size
-            pool = np.array([kind.pool for kind in kinds])
-            total = sum(holds[pool == each].max(initial=0) for each in np.unique(pool))
-            if total >= layers:
-                found.append(row)
-        return np.array(found, np.int64)
-
-    def _tables(self, cells: list[Legal], limit_s: float) -> Iterator[Tables]:
-        """Tables for no more layers a stage than the limit allows, of some cells at a time."""
+    def _scout_all(self, cells: Sequence[Cell], limit_s: float, width: int) -> None:
         for start in range(0, len(cells), TOGETHER):
-            some: list[Legal] = []
-            most: dict[Cell, Ints] = {}  # cells that differ in recompute are priced together
-            for cell, kinds in cells[start : start + TOGETHER]:
-                if cell in self.kept:
-                    yield self.kept.pop(cell)
-                    continue
-                some.append((cell, kinds))
-                own, cut = self._most_layers(cell, kinds, min(limit_s, self.limit_s)), cut_of(cell)
-                most[cut] = np.maximum(most.get(cut, 0), own)
-            items = []
-            for cell, kinds in some:
-                rows = np.flatnonzero(most[cut_of(cell)])
-                if len(rows):
-                    items.append((cell, [kinds[r] for r in rows], most[cut_of(cell)][rows]))
-            if items:
-                yield from stage_tables(self.pricer, items)
+            some = cells[start : start + TOGETHER]
+            for tables in self._tables(self._open(some, limit_s), limit_s):
+                self._scout(tables, min(limit_s, self.limit_s), width)
 
-    def _most_layers(self, cell: Cell, kinds: list[Kind], limit_s: float) -> Ints:
+    def _open(self, cells: Sequence[Cell], limit_s: float) -> dict[Cell, Ints]:
+        """The cells that may hold a plan below the limit, and the kinds it may use."""
+        found: dict[Cell, Ints] = {}
+        for cell in cells:
+            if self.bounds[cell] < limit_s:
+                rows: Ints = np.flatnonzero(self._most_layers(cell, limit_s))
+                rows = self.capacity.usable(cell, rows, limit_s)
+                if len(rows):
+                    found[cell] = rows
+        return found
+
+    def _tables(self, cells: dict[Cell, Ints], limit_s: float) -> Iterator[Tables]:
+        """Of these kinds, for no more layers a stage than the limit allows."""
+        wanted = []
+        for cell, rows in cells.items():
+            if len(rows):
+                wanted.append((cell, rows, self._most_layers(cell, limit_s)[rows]))
+        self.stocks.prepare(wanted)
+        for cell, rows, most in wanted:
+            yield self.stocks.tables(cell, rows, most)
+
+    def _most_layers(self, cell: Cell, limit_s: float) -> Ints:
         """Layers of a stage whose work alone takes no longer than the limit. (kind,)"""
-        seconds = np.array([self.layer_s[cell][kind] for kind in kinds])
-        most = np.floor(limit_s / (cell.micro_batches * seconds))
+        most = np.floor(limit_s / (cell.micro_batches * self.layer_s[cut_of(cell)]))
         return np.minimum(most, self.loads.layers - 1).astype(np.int64)
 
-    def _scout(self, tables: Tables, limit_s: float) -> None:
-        made: Made = []
-        for each in rounds(Cellar(tables, self.limits, limit_s), width=BEAM, most=MOST_BOUNDED):
-            made.append(each)
-            self.tally.labels += len(each.labels)
-        self._try_best(tables, made)
+    def _scout(self, tables: Tables, limit_s: float, width: int) -> None:
+        cellar = Cellar(tables, self.limits, limit_s)
+        some = rounds(cellar, width=width, most=MOST_BOUNDED)
+        self._try_best(tables, list(self._counted(tables, some)))
 
-    def _all(self, cells: list[Legal], speeds: Floats) -> None:
+    def _all(self) -> None:
         """Every cell, the most promising first, until none can be faster.
 
         Those that are too much at first come again at the end, when a shorter step is known.
         """
-        again: list[Legal] = []
+        again, cells = [], list(self.bounds)
         for start in range(0, len(cells), TOGETHER):
-            some = [
-                cells[row]
-                for row in range(start, min(start + TOGETHER, len(cells)))
-                if speeds[row] < self.limit_s
-            ]
-            if not some:
-                break
+            some = self._open(cells[start : start + TOGETHER], self.limit_s)
             self.tally.closed += len(some)
+            before = self.limit_s
             for tables in self._tables(some, self.limit_s):
-                if not self._solve(tables, last=False):
-                    again.append((tables.cell, tables.kinds))
+                if self.limit_s < before and not self._open([tables.cell], self.limit_s):
+                    continue
+                if self._spent() or not self._solve(tables, self.limit_s, last=False):
+                    again.append(tables.cell)
         self.tally.closed = self.tally.cells - self.tally.closed
-        for cell in again:
-            for tables in self._tables([cell], self.limit_s):
-                self._solve(tables, last=True)
+        self._prove(again)
 
-    def _solve(self, tables: Tables, last: bool) -> bool:
-        """One cell: bounds with dominance, then all that is below the best, simulated.
+    def _prove(self, cells: list[Cell]) -> None:
+        """Of cells that were too much, all below a limit as high as can be, one for all of them."""
+        low, goals = 0, [np.inf]
+        for cell in cells:
+            while True:
+                goal = self.limit_s * (1 - LOWER[low])
+                tables = next(self._tables(self._open([cell], goal), goal), None)
+                if tables is None or (not self._spent() and self._solve(tables, goal, last=True)):
+                    goals.append(goal)
+                    break
+                if low + 1 == len(LOWER) or self._spent():
+                    goals.append(self.bounds[cell])
+                    break
+                low += 1
+            if self.limit_s <= min(goals):  # what was proven is enough for the step found since
+                low = 0
+        if min(goals) < self.limit_s:
+            self.tally.open_s = min(goals)
 
-        False where that is too much; the last time it is then told what was left open.
+    def _spent(self) -> bool:
+        """Whether all that a search may do is done."""
+        return self.tally.work > self.most_total
+
+    def _counted(self, tables: Tables, some: Iterator[Round]) -> Iterator[Round]:
+        ways = len(tables.kinds) * len(self.task.cluster.pools)
+        for each in some:
+            self.tally.labels += len(each.labels)
+            self.tally.work += len(each.labels) * ways
+            yield each
+
+    def _solve(self, tables: Tables, goal: float, last: bool) -> bool:
+        """One cell: bounds with dominance, then all that is below the goal, simulated.
+
+        False where that is too much.
         """
         ways = len(tables.kinds) * len(self.task.cluster.pools)
-        most = min(self.most_bounded, self.most_work // ways)
+        most = min(self.most_bounded, self.most_work * (LAST if last else 1) // ways)
         while True:
-            before = self.limit_s
-            cellar, made = Cellar(tables, self.limits, self.limit_s), []
+            before = goal
+            cellar, made = Cellar(tables, self.limits, goal), []
             traces: list[Trace] = []
-            dropped: list[float] = []
-            told = dropped if last else None
             try:
-                for each in rounds(cellar, traces=traces, dropped=told, most=most):
+                for each in self._counted(tables, rounds(cellar, traces=traces, most=most)):
                     made.append(each)
-                    self.tally.labels += len(each.labels)
             except TooManyError:
-                self._scout(tables, self.limit_s)
-                return False
-            if dropped:
-                bounds = (each.ends.bound_s.min(initial=np.inf) for each in made)
-                self._try_best(tables, made)
-                self._left_open(float(min(*dropped, *bounds)))
+                self._scout(tables, goal, BEAM)
                 return False
             if not any(len(each.ends.parent) for each in made):
                 return True
             self._try_best(tables, made)
-            if self.limit_s > before * WORTH:
+            goal = min(goal, self.limit_s)
+            if goal > before * WORTH:
                 break
-        live = live_states(cellar, made, traces, self.limit_s)
-        if self._listed(tables, live, self.limit_s):
-            return True
-        if last:
-            self._list(tables, cellar, made, traces)
+        for finer in (False, True) if last else (False,):
+            live = live_states(cellar, made, traces, goal)
+            if self._listed(self._fine(tables, goal) if finer else tables, live, goal):
+                return True
+            self._try_best(tables, made, PLENTY)
+            goal = min(goal, self.limit_s)
         return False
 
-    def _left_open(self, bound_s: float) -> None:
-        self.tally.open_s = min(self.tally.open_s, bound_s)
-
-    def _list(self, tables: Tables, cellar: Cellar, made: Made, traces: list[Trace]) -> None:
-        """Every pipeline below the best with finer tables; where they are too many, all below a
-        bound that is as high as can be.
-        """
-        most = self._most_layers(tables.cell, tables.kinds, self.limit_s)
-        if not most.any():
-            return
-        item = (tables.cell, tables.kinds, most)
-        (fine,) = stage_tables(self.pricer, [item], fine=True)
-        low = min(float(each.ends.bound_s.min(initial=np.inf)) for each in made)
-        high = goal = self.limit_s
-        for _ in range(HALVINGS):
-            if self._listed(fine, live_states(cellar, made, traces, goal), goal):
-                low = goal
-            else:
-                high = goal
-            if low >= self.limit_s:
-                return
-            goal = min((low + high) / 2, self.limit_s)
-        self._left_open(low)
+    def _fine(self, tables: Tables, limit_s: float) -> Tables:
+        """The same with what every stage does behind its last backward."""
+        places = {kind: row for row, kind in enumerate(self.stocks.stock(tables.cell).kinds)}
+        rows = np.array([places[kind] for kind in tables.kinds])
+        most = self._most_layers(tables.cell, limit_s)[rows]
+        return self.stocks.tables(tables.cell, rows, most, fine=True)
 
     def _listed(self, tables: Tables, live: list[Live], limit_s: float) -> bool:
         """Whether all pipelines with a bound below this could be simulated."""
         every: Made = []
         cellar = Cellar(tables, self.limits, limit_s)
         try:
-            for each in listing(cellar, live, self.most_listed):
+            for each in self._counted(tables, listing(cellar, live, self.most_listed)):
                 every.append(each)
-                self.tally.labels += len(each.labels)
         except TooManyError:
             return False
         self._simulate_all(tables, every)
         return True
 
-    def _try_best(self, tables: Tables, made: Made) -> None:
+    def _try_best(self, tables: Tables, made: Made, number: int = ENOUGH) -> None:
         """The most promising pipelines of a pass, for a time to beat."""
         bounds = np.concatenate([each.ends.bound_s for each in made] or [np.zeros(0)])
         if not len(bounds):
             return
-        limit = np.sort(bounds)[:ENOUGH][-1]
+        limit = np.sort(bounds)[:number][-1]
         some = [
             replace(each, ends=each.ends.take(np.flatnonzero(each.ends.bound_s <= limit)))
             for each in made
@@ -323,7 +335,7 @@ class MixedFinder:
             some = some[bound[some] < self.limit_s]
             if not len(some):
                 return
-            plans = concatenated(self.space, tables, made, depth[some], row[some])
+            plans = whole_plans(self.space, tables, made, depth[some], row[some])
             self._simulate(tables.cell, plans)
 
     def _simulate(self, cell: Cell, plans: Plans) -> None:
@@ -350,64 +362,15 @@ class MixedFinder:
             self.limit_s = min(self.limit_s, float(steps[best]))
 
 
-def _various(cells: list[Legal], rows: Ints) -> list[int]:
-    """The first few of these cells, no two of which differ in recompute, sharding or cp alone."""
-    first: dict[object, int] = {}
-    for row in rows.tolist():
-        cell = cells[row][0]
-        first.setdefault((cell.samples, cell.overlap_tp, cell.alike), row)
+def _name(cell: Cell) -> tuple[object, ...]:
+    """What cells have in common that differ in recompute, sharding or cp alone."""
+    return cell.samples, cell.overlap_tp, cell.alike
+
+
+def _various(bounds: dict[Cell, float], limit_s: float) -> list[Cell]:
+    """The first few cells below the limit, each of another name."""
+    first: dict[tuple[object, ...], Cell] = {}
+    for cell, bound in bounds.items():
+        if bound < limit_s:
+            first.setdefault(_name(cell), cell)
     return list(first.values())[:SCOUTED]
-
-
-def concatenated(space: Space, tables: Tables, made: Made, depth: Ints, row: Ints) -> Plans:
-    """Pipelines as a table of plans: `row` of the ends of round `depth`. A slot per stage."""
-    most = int(depth.max()) + 2
-    names = ("gpu", "stages", "layers", "recompute", "recompute_layers")
-    slots = {name: np.zeros((most, len(row)), np.int64) for name in names}
-    slots |= {name: np.ones((most, len(row)), np.int64) for name in DEGREES}
-    slots["recompute_modules"] = np.full_like(slots["gpu"], tables.cell.recompute.module_bits)
-    kind, size, load, parent = (np.zeros(len(row), np.int64) for _ in range(4))
-    above = np.zeros(len(row), np.int64)  # layers of the stages above
-    for at in range(most - 2, -2, -1):  # the round whose labels a stage is put on; -1: the last
-        starts, goes_on = depth == at, depth > at
-        if starts.any():
-            labels, ends = made[at].labels, made[at].ends
-            parent[starts], kind[starts] = ends.parent[row[starts]], ends.kind[row[starts]]
-            size[starts] = labels.left[parent[starts]]
-        if goes_on.any():
-            labels = made[at + 1].labels
-            here = parent[goes_on]
-            kind[goes_on], size[goes_on] = labels.kind[here], labels.layers[here]
-            parent[goes_on] = labels.parent[here]
-        here = np.flatnonzero(depth >= at)
-        load[here] = tables.loads.at[above[here] + size[here], size[here]]
-        _place(slots, tables, here, depth[here] - at, kind[here], size[here], load[here], at)
-        above[here] += size[here]
-    slots["recompute_modules"] *= slots["stages"]
-    tensor = slots["tp"].max(axis=0) > 1
-    which = np.zeros(len(row), np.int64)
-    return plans_table(space.question, [tables.cell], which, slots, tensor)
-
-
-def _place(
-    slots: dict[str, Ints],
-    tables: Tables,
-    here: Ints,
-    slot: Ints,
-    kind: Ints,
-    size: Ints,
-    load: Ints,
-    at: int,
-) -> None:
-    """Writes one stage of each of these plans: the one that is `at + 2` from the end."""
-    flying = min(tables.cell.micro_batches, at + 2)
-    for name, column in kind_columns(tables.kinds).items():
-        slots[name][slot, here] = column[kind]
-    slots["stages"][slot, here], slots["layers"][slot, here] = 1, size
-    inside = tables.at(LAST if at < 0 else INSIDE, flying)
-    first = tables.at(FIRST, flying)
-    for name, lower, upper in (
-        ("recompute", inside.mode, first.mode),
-        ("recompute_layers", inside.layers, first.layers),
-    ):
-        slots[name][slot, here] = np.where(slot == 0, upper[kind, load], lower[kind, load])

@@ -27,7 +27,7 @@ SPREADS = {
     "elementwise": 0.5,
     "experts": 0.06,
     "tensor": 0.3,
-    "context": 0.3,
+    "context": 0.15,
     "dispatch": 0.02,
     "data": 0.15,
     "pipeline": 0.5,

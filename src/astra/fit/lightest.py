@@ -13,7 +13,7 @@ from astra.strategy.view import view_of
 
 HEAVIEST = "full:uniform:1"
 # Of the usable memory: a run that ran kept nothing free, and predicted needs scatter by 8 %.
-COULD_FILL = 1.05
+COULD_FILL = 1.03
 
 
 def is_recompute_open(cells: Cells) -> bool:

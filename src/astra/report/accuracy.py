@@ -101,7 +101,8 @@ def _scores(found: Measured) -> str:
 
 {timed:,} runs of {len(one.families)} families. The first line has seen these runs; the lines below
 it fit all stacks again without the runs they predict (steps by their tangent in the factors); the
-last has seen no step, only single kernels and collectives. A stack has up to eleven factors, and
+last has seen no step, only single kernels and collectives (but for links of T4 boards, which
+amp-t4's steps had to tell). A stack has up to eleven factors, and
 settings that multiply some of them on a GPU, in a number format or in a release
 ({found.settings} over all stacks, with the number of runs behind each in its file). None belongs
 to a model, a family or a run. Where models are held back, a family of a single model has its
@@ -209,8 +210,10 @@ numbers each) has seen these.
 
 {_timed(steps)}
 
-Models and shapes that were timed afterwards, in the same way on such a GPU, and that nothing was
-fitted on or chosen by: {fmean(errors):.1%} off in the mean, {max(errors):.1%} at most.
+Models and shapes timed in the same way that no number was fitted on: {fmean(errors):.1%} off in the
+mean, {max(errors):.1%} at most (Gemma 2 squeezes its logits through a tanh, in kernels that no plan
+knows of). What Hugging Face's layers move and keep besides was recognised with those above
+`qwen2.5-14b-w` in view; it and those below were timed when all was set.
 
 {_timed(unseen)}
 """

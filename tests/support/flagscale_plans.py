@@ -17,7 +17,7 @@ from astra.strategy.settle import Wish, settle
 QUESTIONS = (
     ("llama-3-8b", "h100:8,a100-80g:8", 64, 4096, ()),
     ("llama-3.2-1b", "h100:8,a100-80g:16,l40s:8", 64, 4096, ()),  # tied embeddings
-    ("llama-3-70b", "h100:64,a100-80g:64", 512, 4096, ()),
+    ("llama-3-70b", "h100:64,a100-80g:64", 256, 16_384, ("cp=1",)),  # stages recompute apart
     ("gpt3-175b", "h100:64,a100-80g:64", 128, 2048, ()),
     ("mixtral-8x7b", "h100:16,a100-80g:16", 128, 4096, ("cp=1",)),
     ("qwen3-30b-a3b", "h100:8,a100-80g:8,h200:8", 64, 4096, ("cp=1", "tp=1,2")),

@@ -51,16 +51,13 @@ def test_steps_on_one_h200_are_as_predicted() -> None:
 def test_steps_of_models_that_nothing_was_fitted_on_are_as_predicted() -> None:
     """Timed on an H200: dense, long, recomputed, experts, latent attention.
 
-    Gemma 2 squeezes its logits through a tanh, in three kernels over the vocabulary that no plan
-    knows of.
+    Gemma 2's windows make PyTorch take a slower kernel for attention, which no plan knows of.
     """
     found = step_errors("h200-unseen.jsonl")
-    (capped,) = (name for name in found if name.startswith("gemma2"))
-    time, memory = found.pop(capped)
-    assert -0.15 < time < 0 and -0.05 < memory < 0
-    assert len(found) == 24
-    assert max(abs(time) for time, _ in found.values()) <= 0.05
-    assert max(abs(memory) for _, memory in found.values()) <= 0.02
+    assert len(found) == 25
+    for name, (time, memory) in found.items():
+        assert abs(time) <= (0.07 if name.startswith("gemma2") else 0.05), name
+        assert abs(memory) <= 0.01, name
     assert fmean(abs(time) for time, _ in found.values()) <= 0.02
 
 

@@ -174,6 +174,19 @@ def test_the_head_does_the_padded_vocabulary() -> None:
     assert found == pytest.approx(padded * SEQ_LEN, rel=1e-12)
 
 
+def test_capped_logits_pass_three_more_kernels_each_way() -> None:
+    """x / c, tanh, times c: two operands of two bytes each; the gradient of tanh has three."""
+    device = cast("Device", Mover())
+    (cap,) = (
+        op for op in head_operators(find_model("gemma-2-9b"), keys(), device) if "cap" in op.name
+    )
+    logits = SEQ_LEN * 256_000
+    assert float(cap.forward_s[0]) == 3 * 2 * 2 * logits
+    assert float(cap.backward_s[0]) == (2 + 3 + 2) * 2 * logits
+    plain = head_operators(find_model("gemma-3-12b"), keys(), device)
+    assert not any("cap" in op.name for op in plain)
+
+
 def moved_bytes(name: str, stack: str = "megatron") -> dict[str, tuple[float, float]]:
     """Of each operator of the layer with experts, forward and backward."""
     model = find_model(name)

@@ -250,7 +250,8 @@ def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) ->
     vocab: Floats | int = model.vocab
     if task.runtime not in ("fsdp", "deepspeed"):  # as the head's weights are padded
         vocab = -(-model.vocab // (128 * cut.tp)) * 128 * cut.tp
-    per_token = stack.logits_bytes * vocab / cut.tp + cut.element * model.hidden
+    each = stack.logits_bytes + (cut.element if model.capped_logits else 0.0)
+    per_token = each * vocab / cut.tp + cut.element * model.hidden
     heads = 1 + plans.mtp_layers
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 

@@ -75,6 +75,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attn_out_bias: bool = False
     mlp_bias: bool = False
     lm_head_bias: bool = False
+    capped_logits: bool = False  # squeezed through a tanh (Gemma 2)
     qk_norm: Literal["head", "full"] | None = None  # one for all heads, or as wide as all heads
     qk_norm_bias: bool = False
     attn_gate: Literal["element", "head"] | None = None  # a learned gate on what attention returns

@@ -211,8 +211,8 @@ numbers each) has seen these.
 {_timed(steps)}
 
 Models and shapes timed in the same way that no number was fitted on: {fmean(errors):.1%} off in the
-mean, {max(errors):.1%} at most (Gemma 2 squeezes its logits through a tanh, in kernels that no plan
-knows of). What Hugging Face's layers move and keep besides was recognised with those above
+mean, {max(errors):.1%} at most (Gemma 2, whose windows make PyTorch take a slower kernel for
+attention). What Hugging Face's layers move and keep besides was recognised with those above
 `qwen2.5-14b-w` in view; it and those below were timed when all was set.
 
 {_timed(unseen)}

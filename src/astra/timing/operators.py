@@ -306,7 +306,7 @@ def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
     wgrad = device.gemm_s(keys.tokens, vocab, hidden, "wgrad", device.half)
     wgrad = wgrad + _summed_s(vocab * hidden, device, device.stack.weight_gradient_bytes)
     norm = 4.0 * keys.tokens * model.hidden / keys.sp
-    return [
+    found = [
         Operator("final_norm", "head", device.memory_s(norm), device.memory_s(1.5 * norm)),
         Operator(
             "logits",
@@ -319,6 +319,10 @@ def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
             "loss", "head", device.memory_s(18.0 * logits, 5), device.memory_s(10.0 * logits, 2)
         ),
     ]
+    if model.capped_logits:  # divided, squeezed, multiplied; the tanh reads its output again
+        cap = device.memory_s(12.0 * logits, 3), device.memory_s(14.0 * logits, 3)
+        found.append(Operator("logits_cap", "head", *cap))
+    return found
 
 
 def embedding_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:

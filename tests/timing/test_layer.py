@@ -48,6 +48,7 @@ def test_a_factor_of_all_kernels_scales_compute_and_leaves_bare_traffic(
 @settings(max_examples=15, deadline=None)
 @given(some_plans.any_plan(), st.floats(1, 3))
 def test_factors_of_traffic_scale_theirs_and_no_other(plan: Plan, factor: float) -> None:
+    """What runs around a ring behind attention shows more than so many times as much."""
     bare = layers_of(view(plan), BARE)
     for kind in ("tensor", "context", "dispatch"):
         own = msgspec.structs.replace(BARE, **{f"{kind}_factor": factor})
@@ -55,7 +56,11 @@ def test_factors_of_traffic_scale_theirs_and_no_other(plan: Plan, factor: float)
         for before, after in zip(bare.kinds, layers_of(view(plan), own).kinds, strict=True):
             for name in PARTS:
                 scale = factor if name.startswith(part) else 1.0
-                assert getattr(after, name) == pytest.approx(scale * getattr(before, name))
+                least = scale * getattr(before, name)
+                if name.startswith("context") and plan.cp_comm_type == "p2p":
+                    assert (getattr(after, name) >= least * (1 - 1e-9)).all()
+                else:
+                    assert getattr(after, name) == pytest.approx(least)
 
 
 def test_widths_that_tensor_cores_dislike_take_longer() -> None:

@@ -33,6 +33,8 @@ from astra.strategy.rules.book import rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook
 
+MIXTURES = 300  # share what one search over several types may do,
+SHORTER = 10  # and each round of them is as much shorter
 LEFT_OUT = (
     "clusters of several GPU types are searched with all GPUs of each type, and with a half, a "
     "quarter and an eighth of one of them; other mixtures are left out"
@@ -173,6 +175,9 @@ class MixedSearch:
         space, wanted = self._space(mixture.cluster), self.wanted
         own = replace(wanted, space=space)
         finder = MixedFinder(space, rules_of(own), wanted.stack, wanted.margin, limit, wanted.exact)
+        if not wanted.exact:  # one of many: what is not proven then is told
+            finder.most_total //= MIXTURES
+            finder.most_work //= SHORTER
         found = finder.run(rules_for("flagscale"))
         self.searched += 1
         self.open += bool(np.isfinite(finder.tally.open_s))

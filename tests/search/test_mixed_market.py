@@ -106,6 +106,17 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
     assert isinstance(notes, list) and any("a half" in note for note in notes)
 
 
+def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is searched and spends all; then those that may win are counted, not lost."""
+    monkeypatch.setattr("astra.search.mixed_market.MOST_WORK", 1)
+    told = []
+    for answer in (asked(), asked(exact=True)):
+        notes = answer.request["notes"]
+        assert isinstance(notes, list)
+        told.append([note for note in notes if "not looked at" in note])
+    assert len(told[0]) == 1 and not told[1]
+
+
 def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
     first = asked(spot=True).frontier[0]
     assert first.money is not None and len(first.money.rents) == 2

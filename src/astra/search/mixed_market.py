@@ -33,8 +33,9 @@ from astra.strategy.rules.book import rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook
 
-MIXTURES = 300  # share what one search over several types may do,
-SHORTER = 10  # and each round of them is as much shorter
+MOST_WORK = 120_000_000  # of all mixtures together, counted as in a search of one
+MOST_OF_ONE = 30_000_000
+SHORTER = 4  # rounds: they overrun what is left by less
 LEFT_OUT = (
     "clusters of several GPU types are searched with all GPUs of each type, and with a half, a "
     "quarter and an eighth of one of them; other mixtures are left out"
@@ -70,7 +71,8 @@ class MixedSearch:
     ) -> None:
         self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
         self.trades, self.progress = list(known), progress
-        self.labels = self.searched = self.open = 0
+        self.labels = self.searched = self.open = self.skipped = 0
+        self.left = MOST_WORK
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
         self.known: dict[tuple[object, ...], tuple[float, Priced | None]] = {}
         self.most = wanted.space.question.task.cluster.pools
@@ -84,7 +86,10 @@ class MixedSearch:
         for row in order.tolist():
             limit = self._limit_s(mixtures[row])
             if least[row] < limit and self._speed_s(mixtures[row]) < limit:
-                self._search(mixtures[row], limit)
+                if self.left > 0 or self.wanted.exact:
+                    self._search(mixtures[row], limit)
+                else:
+                    self.skipped += 1
 
     def _limit_s(self, mixture: Mixture) -> float:
         """The step from which on all these GPUs are dominated by what is known. [s]"""
@@ -175,10 +180,10 @@ class MixedSearch:
         space, wanted = self._space(mixture.cluster), self.wanted
         own = replace(wanted, space=space)
         finder = MixedFinder(space, rules_of(own), wanted.stack, wanted.margin, limit, wanted.exact)
-        if not wanted.exact:  # one of many: what is not proven then is told
-            finder.most_total //= MIXTURES
-            finder.most_work //= SHORTER
+        if not wanted.exact:  # what is not proven then is told
+            finder.most_total, finder.most_work = MOST_OF_ONE, finder.most_work // SHORTER
         found = finder.run(rules_for("flagscale"))
+        self.left -= finder.tally.work
         self.searched += 1
         self.open += bool(np.isfinite(finder.tally.open_s))
         self.labels += finder.tally.labels
@@ -222,4 +227,6 @@ def mixed_trades(
     notes = [LEFT_OUT]
     if search.open:
         notes.append(f"of {search.open} mixtures the fastest plan is not proven to be the fastest")
+    if search.skipped:
+        notes.append(f"{search.skipped} mixtures that may win were not looked at; --exact does")
     return search.trades, notes

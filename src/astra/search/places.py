@@ -99,7 +99,8 @@ def _price(place: Place) -> float:
 def mixtures_of(pools: Sequence[Pool], place: Place, max_gpus: int | None) -> list[Mixture]:
     """All GPUs of every type, and all but of one type, of which there are fewer."""
     own = {pool.gpu.name: pool for pool in pools}
-    most = [own[o.machine.gpu].count // o.machine.gpus for o in place]  # nodes
+    wanted = {name: min(pool.count, max_gpus or pool.count) for name, pool in own.items()}
+    most = [wanted[o.machine.gpu] // o.machine.gpus for o in place]  # nodes
     gpus: list[Gpu] = [gpu_in(o.machine, own[o.machine.gpu].gpu) for o in place]
     parts = [parts for parts in product(PARTS, repeat=len(place)) if sum(p > 1 for p in parts) < 2]
     counts = {

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 import pytest
 from tests.search.test_market import asked
@@ -77,6 +78,20 @@ def test_the_svg_has_a_dot_a_plan_and_both_goals(answer: Answer) -> None:
     words = " ".join(child.text or "" for child in root)
     assert "budget $2,500" in words and "deadline 48 h" in words and "answer" in words
     assert "wall time [h]" in words and "total [USD]" in words
+
+
+def test_plans_that_others_beat_are_crosses(answer: Answer) -> None:
+    assert answer.market is not None
+    best = answer.frontier[0]
+    assert best.hours is not None and best.usd is not None
+    near, far = (1.2 * best.hours, 1.1 * best.usd), (1e9, 1e9)
+    counts = []
+    for beaten in ((), (near,), (near, far)):  # what lies outside of the picture is left out
+        market = msgspec.structs.replace(answer.market, beaten=beaten)
+        picture = plot(msgspec.structs.replace(answer, market=market), "svg")
+        assert isinstance(picture, str) and ("beaten" in picture) == bool(beaten)
+        counts.append(picture.count("<line"))
+    assert counts[1] == counts[0] + 2 and counts[2] == counts[1]
 
 
 def test_the_html_is_one_file_with_the_picture_and_a_table(answer: Answer) -> None:

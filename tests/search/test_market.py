@@ -272,6 +272,15 @@ def test_no_point_of_the_frontier_dominates_another(answer: Answer) -> None:
     assert hours == sorted(set(hours)) and usd == sorted(set(usd), reverse=True)
 
 
+def test_what_was_simulated_and_left_out_is_beaten_by_the_frontier() -> None:
+    answer = asked(price=None, spot=True)
+    assert answer.market is not None and answer.market.beaten
+    kept = [(plan.hours or 0, plan.usd or 0) for plan in answer.frontier]
+    for hours, usd in answer.market.beaten:
+        assert any(h <= hours * (1 + 1e-9) and d <= usd * (1 + 1e-9) for h, d in kept)
+        assert (hours, usd) not in kept
+
+
 def test_more_money_is_never_slower_and_more_time_never_dearer(answer: Answer) -> None:
     cheapest, dearest = answer.frontier[-1].usd or 0, answer.frontier[0].usd or 0
     last = math.inf

@@ -16,6 +16,7 @@ WIDTH, HEIGHT = 860, 520
 LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58
 INK, PALE = "#222222", "#bbbbbb"
 FONT = "font-family='Helvetica,Arial,sans-serif'"
+HALO = "stroke='#ffffff' stroke-width='3' paint-order='stroke'"  # keeps words off what they cross
 KINDS = ("svg", "png", "html")
 LABEL = 11  # height of the words beside a dot
 PARTS = 60  # of a line between two plans, which words keep off
@@ -33,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A plan; the answer is filled."""
+    """A plan; the answer is filled. Those that others beat are small crosses: two lines."""
 
     at: tuple[float, float]
     radius: float
@@ -97,11 +98,20 @@ def shapes_of(answer: Answer) -> list[Shape]:
         shapes.append(Text((x + 5, TOP + 14), f"deadline {market.deadline_hours:,.4g} h"))
     places = [view.at(h, d) for h, d in zip(hours, dollars, strict=True)]
     shapes += [Line(a, b) for a, b in pairwise(places)]
+    crosses = [view.at(h, d) for h, d in market.beaten if view.shows(h, d)]
+    shapes += [line for at in crosses for line in _cross(at)]
+    if crosses:
+        legend = "x: simulated, beaten in both hours and dollars"
+        shapes.append(Text((WIDTH - RIGHT, TOP - 10), legend, 11, "end"))
     names = {market.fastest: "fastest", market.cheapest: "cheapest", market.knee: "knee"}
     names[market.chosen] = f"answer, {names.get(market.chosen, '')}".rstrip(", ")
     labels: list[Text] = [shape for shape in shapes if isinstance(shape, Text)]  # of goals, axes
     shapes = [shape for shape in shapes if not isinstance(shape, Text)]
-    taken = [_box(label) for label in labels] + _along(places)
+    upright = [shape for shape in shapes if isinstance(shape, Line) and shape.dashed]
+    goals = [box for line in upright for box in _along((line.start, line.end))]
+    dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
+    taken = [*map(_box, labels), *_along(places), *goals, *dots]
+    leaders: list[Shape] = []
     for point, place in zip(points, places, strict=True):
         chosen = point.rank == market.chosen
         shapes.append(Dot(place, 6.0 if chosen else 4.0, chosen))
@@ -110,7 +120,25 @@ def shapes_of(answer: Answer) -> list[Shape]:
         words = _label(said, place, taken)
         labels.append(words)
         taken.append(_box(words))
-    return [*shapes, *labels]
+        leaders += _leader(place, _box(words))
+    return [*leaders, *shapes, *labels]
+
+
+def _cross(at: tuple[float, float], half: float = 2.5) -> list[Shape]:
+    x, y = at
+    return [
+        Line((x - half, y - half), (x + half, y + half), pale=True),
+        Line((x - half, y + half), (x + half, y - half), pale=True),
+    ]
+
+
+def _leader(place: tuple[float, float], box: Box) -> list[Shape]:
+    """A thin line from a dot to its words, where they lie farther off than beside it."""
+    left, top, right, bottom = box
+    x = min(max(place[0], left), right)
+    y = bottom if bottom < place[1] else top
+    far = math.hypot(x - place[0], y - place[1])
+    return [Line(place, (x, y), pale=True)] if far > 2 * LABEL else []
 
 
 def _label(said: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
@@ -251,7 +279,7 @@ def _svg(shape: Shape) -> str:
     x, y = shape.at
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' font-size='{shape.size}' fill='{INK}' "
-        f"text-anchor='{shape.anchor}' {FONT}>{escape(shape.text)}</text>"
+        f"text-anchor='{shape.anchor}' {HALO} {FONT}>{escape(shape.text)}</text>"
     )
 
 

@@ -144,6 +144,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True):
     next_saves_hours: tuple[float, ...]  # from each point to the next faster one
     next_costs_usd: tuple[float, ...]
     elsewhere: tuple[Elsewhere, ...]  # the chosen plan at other clouds
+    beaten: tuple[tuple[float, float], ...]  # hours and dollars of plans simulated, not kept
     machines: tuple[Machines, ...]
     longest_hours: float  # plans that take longer were left out
     conditions: dict[str, object]

@@ -100,6 +100,7 @@ class FrontierFinder(Finder):
         self.known_h, self.known_usd = np.zeros(0), np.zeros(0)  # found elsewhere
         self.latest_h = latest_h  # what takes longer is of no use
         self.points: list[Point] = []
+        self.beaten: set[tuple[float, float]] = set()  # hours and dollars of plans simulated
         self.layer_s = np.zeros(0)  # of every cut, both ways
         self.hopeless = False  # no cut can reach what is known from elsewhere
         self._limit()
@@ -134,6 +135,7 @@ class FrontierFinder(Finder):
             first.outdo(self.known_h, self.known_usd)
             Finder.run(first)
             self.funnel.simulated += first.funnel.simulated
+            self.beaten |= first.beaten
             if first.found:
                 self._keep(first.found)
         return self._search(layouts, least, progress)
@@ -229,7 +231,10 @@ class FrontierFinder(Finder):
         bills = [self._bill(steps, gpus, sizes, rent) for rent in self.rents]
         hours = np.concatenate([self.known_h, *(each.wall_h for each in bills)])
         usd = np.concatenate([self.known_usd, *(each.usd for each in bills)])
-        own = [row - len(self.known_h) for row in frontier(hours, usd)]
+        best = set(frontier(hours, usd))
+        lost = [row for row in range(len(self.known_h), len(hours)) if row not in best]
+        self.beaten |= {(float(hours[row]), float(usd[row])) for row in lost}
+        own = [row - len(self.known_h) for row in sorted(best, key=lambda row: hours[row])]
         places = [divmod(row, len(found)) for row in own if row >= 0]
         self.points = [
             Point(

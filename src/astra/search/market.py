@@ -51,6 +51,7 @@ class Found:
     funnel: Funnel
     closest: tuple[Machine, Best] | None  # where nothing fits
     skipped: int  # machines whose best bound is dominated already
+    beaten: tuple[tuple[float, float], ...] = ()  # hours and dollars of plans simulated, not kept
     notes: tuple[str, ...] = ()
 
 
@@ -163,6 +164,7 @@ class Search:
         self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
         self.machines = sorted(undominated(machines), key=_promise)
         self.trades: list[Trade] = []
+        self.beaten: set[tuple[float, float]] = set()
         self.funnel = Funnel()
         self.closest: tuple[Machine, Best] | None = None
         self.skipped = 0
@@ -175,6 +177,7 @@ class Search:
             funnel=self.funnel,
             closest=None if self.trades else self.closest,
             skipped=self.skipped,
+            beaten=tuple(sorted(self.beaten)),
         )
 
     def _search(self, machine: Machine, progress: Progress | None) -> None:
@@ -201,6 +204,7 @@ class Search:
         _add(self.funnel, best.funnel)
         if self.closest is None or best.closest_filled < self.closest[1].closest_filled:
             self.closest = (machine, best)
+        self.beaten |= finder.beaten
         self._merge([self._trade(point, machine, space) for point in finder.points])
 
     def _trade(self, point: Point, machine: Machine, space: Space) -> Trade:
@@ -215,7 +219,14 @@ class Search:
         )
 
     def _merge(self, new: list[Trade]) -> None:
-        self.trades = best_of([*self.trades, *new])
+        every = [*self.trades, *new]
+        self.trades = best_of(every)
+        self.beaten |= beaten_by(self.trades, every)
+
+
+def beaten_by(best: Sequence[Trade], every: Sequence[Trade]) -> set[tuple[float, float]]:
+    """Hours and dollars of those that are not among the best."""
+    return {(trade.wall_h, trade.usd) for trade in every if all(trade is not own for own in best)}
 
 
 def best_of(trades: Sequence[Trade]) -> list[Trade]:

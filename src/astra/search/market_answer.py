@@ -143,7 +143,7 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
             break
     if asked.wish.mixed:
         before = found.funnel.candidates
-        trades, notes = mixed_trades(
+        trades, fallen, notes = mixed_trades(
             scene.wanted,
             scene.offers,
             asked.wish.any_region,
@@ -153,7 +153,8 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
             longest,
             (lambda count: progress(before + count)) if progress else None,
         )
-        found = replace(found, trades=tuple(trades), notes=tuple(notes))
+        beaten = tuple(sorted({*found.beaten, *fallen}))
+        found = replace(found, trades=tuple(trades), beaten=beaten, notes=tuple(notes))
     return found, longest
 
 
@@ -287,6 +288,7 @@ def _market(
         next_saves_hours=tuple(saved.tolist()),
         next_costs_usd=tuple(more.tolist()),
         elsewhere=_elsewhere(asked, points[best], found.trades[best]),
+        beaten=found.beaten,
         machines=tuple(_machine(machine, found.trades) for machine in machines),
         longest_hours=latest if np.isfinite(latest) else 0.0,
         conditions=msgspec.to_builtins(goals.kept),

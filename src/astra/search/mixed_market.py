@@ -20,7 +20,7 @@ from astra.money.dollars import bill, losses, step_within
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Progress
 from astra.search.frontier import checkpoint_sizes
-from astra.search.market import Trade, best_of
+from astra.search.market import Trade, beaten_by, best_of
 from astra.search.mixed.answer import check_space, mixed_space
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
 from astra.search.mixed.solve import MixedFinder
@@ -71,6 +71,7 @@ class MixedSearch:
     ) -> None:
         self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
         self.trades, self.progress = list(known), progress
+        self.beaten: set[tuple[float, float]] = set()
         self.labels = self.searched = self.open = self.skipped = 0
         self.left = MOST_WORK
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
@@ -80,10 +81,12 @@ class MixedSearch:
         self.seconds: dict[Gpu, Floats] = {}
 
     def run(self, mixtures: Sequence[Mixture]) -> None:
-        """The most promising first: those that would be cheapest if nothing were lost."""
+        """The most promising first: those that would be cheapest if nothing were lost and those
+        that would be fastest, by turns, so that either end of the frontier is looked at early."""
         least = [self._work_s(each) for each in mixtures]
-        order = np.argsort([s * each.usd_per_hour for s, each in zip(least, mixtures, strict=True)])
-        for row in order.tolist():
+        usd = [s * each.usd_per_hour for s, each in zip(least, mixtures, strict=True)]
+        turns = np.stack([np.argsort(usd, kind="stable"), np.argsort(least, kind="stable")], axis=1)
+        for row in dict.fromkeys(turns.ravel().tolist()):
             limit = self._limit_s(mixtures[row])
             if least[row] < limit and self._speed_s(mixtures[row]) < limit:
                 if self.left > 0 or self.wanted.exact:
@@ -173,7 +176,9 @@ class MixedSearch:
         hours, usd = hours_and_usd(best, offers, self.tokens, self.kept)
         plan = msgspec.structs.replace(best.plan, cluster=mixture.cluster)
         trade = Trade(wall_h=hours, usd=usd, plan=plan, offers=offers, machine=None)
-        self.trades = best_of([*self.trades, trade])
+        every = [*self.trades, trade]
+        self.trades = best_of(every)
+        self.beaten |= beaten_by(self.trades, every)
 
     def _fastest(self, mixture: Mixture, limit: float) -> Priced | None:
         """The fastest plan on these GPUs with a step below the limit."""
@@ -205,28 +210,29 @@ def mixed_trades(
     kept: Conditions,
     latest_h: float,
     progress: Progress | None = None,
-) -> tuple[list[Trade], list[str]]:
-    """The frontier with mixtures where they win, and words on what was not looked at."""
+) -> tuple[list[Trade], set[tuple[float, float]], list[str]]:
+    """The frontier with mixtures where they win, what fell from it, and words on what was not
+    looked at."""
     question = wanted.space.question
     pools = question.task.cluster.pools
     if len(pools) < 2 or question.task.runtime not in ("megatron", "flagscale"):
-        return list(known), []
+        return list(known), set(), []
     if len(pools) > MOST_TYPES:
         words = f"mixed pools are searched over up to {MOST_TYPES} types; these are {len(pools)}"
-        return list(known), [words]
+        return list(known), set(), [words]
     places = places_of(pools, offers, anywhere)
     if not places:
-        return list(known), []
+        return list(known), set(), []
     try:
         check_space(wanted.space)
         search = MixedSearch(wanted, known, tokens, kept, latest_h, progress)
         cap = question.task.cluster.max_gpus
         search.run([each for place in places for each in mixtures_of(pools, place, cap)])
     except InputError as error:  # models and settings that cannot be mixed
-        return list(known), [f"mixed pools are left out: {error}"]
+        return list(known), set(), [f"mixed pools are left out: {error}"]
     notes = [LEFT_OUT]
     if search.open:
         notes.append(f"of {search.open} mixtures the fastest plan is not proven to be the fastest")
     if search.skipped:
         notes.append(f"{search.skipped} mixtures that may win were not looked at; --exact does")
-    return search.trades, notes
+    return search.trades, search.beaten, notes

@@ -29,7 +29,14 @@ from astra.search.ranking import FILE as RANKING
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
 ROUNDS = 3
 KNOWN = 10  # runs that the scatter of all stacks counts for
-KINDS = ("host_forward_s", "host_backward_s", "host_experts_s", "step_s", "jitter_fraction")
+KINDS = (
+    "host_forward_s",
+    "host_backward_s",
+    "host_experts_s",
+    "host_expert_kernel_s",
+    "step_s",
+    "jitter_fraction",
+)
 
 
 def scored(runs: Sequence[Run], logs: Floats) -> float:

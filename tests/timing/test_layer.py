@@ -16,7 +16,14 @@ from astra.timing.gemm import misaligned
 from astra.timing.layer import PARTS, LayerTime, layers_of
 
 FACTORS = {f"{name}_factor": 1.0 for name in (*KERNELS, *TRAFFIC)}
-BARE = stack(**FACTORS, settings=(), host_forward_s=0.0, host_backward_s=0.0, host_experts_s=0.0)
+BARE = stack(
+    **FACTORS,
+    settings=(),
+    host_forward_s=0.0,
+    host_backward_s=0.0,
+    host_experts_s=0.0,
+    host_expert_kernel_s=0.0,
+)
 
 
 def same(one: LayerTime, other: LayerTime) -> bool:
@@ -48,7 +55,11 @@ def test_a_factor_of_all_kernels_scales_compute_and_leaves_bare_traffic(
 @settings(max_examples=15, deadline=None)
 @given(some_plans.any_plan(), st.floats(1, 3))
 def test_factors_of_traffic_scale_theirs_and_no_other(plan: Plan, factor: float) -> None:
-    """What runs around a ring behind attention shows more than so many times as much."""
+    """What hides behind compute in part shows more than so many times as much."""
+    hides = ["tensor_backward_s"] + ["tensor_forward_s"] * plan.overlap_tp
+    hides += ["expert_forward_s", "expert_backward_s"] * plan.overlap_ep
+    if plan.cp_comm_type == "p2p":
+        hides += ["context_forward_s", "context_backward_s"]
     bare = layers_of(view(plan), BARE)
     for kind in ("tensor", "context", "dispatch"):
         own = msgspec.structs.replace(BARE, **{f"{kind}_factor": factor})
@@ -57,7 +68,7 @@ def test_factors_of_traffic_scale_theirs_and_no_other(plan: Plan, factor: float)
             for name in PARTS:
                 scale = factor if name.startswith(part) else 1.0
                 least = scale * getattr(before, name)
-                if name.startswith("context") and plan.cp_comm_type == "p2p":
+                if name in hides and scale > 1:
                     assert (getattr(after, name) >= least * (1 - 1e-9)).all()
                 else:
                     assert getattr(after, name) == pytest.approx(least)
@@ -101,6 +112,20 @@ def test_kernels_wait_for_the_cpu_unless_a_graph_starts_them(graph: str, model: 
         assert sum(back, np.zeros(1)) == pytest.approx(started[1] + routed)
     else:
         assert after.forward_s == pytest.approx(before.forward_s)
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8])
+@pytest.mark.parametrize("recipe, kernels", [(None, 4.0), ("tensorwise", 8.0), ("mxfp8", 14.0)])
+def test_the_cpu_starts_kernels_expert_by_expert(
+    ep: int, recipe: str | None, kernels: float
+) -> None:
+    """As many as the GPU has experts: 8 / ep of Mixtral's."""
+    given = {"precision": "fp8" if recipe else "bf16", "fp8_recipe": recipe}
+    plan = changed(some_plans.legal_plans("mixtral-8x7b")[0], ep=ep, cuda_graph="none", **given)
+    slow = msgspec.structs.replace(BARE, host_expert_kernel_s=10.0, host_factor=1.0)
+    (after,) = layers_of(view(plan), slow).kinds
+    back = sum((getattr(after, n) for n in PARTS if n.endswith("backward_s")), np.zeros(1))
+    assert back == pytest.approx(10.0 * kernels * 8 / ep)
 
 
 @settings(max_examples=20, deadline=None)

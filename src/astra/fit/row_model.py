@@ -110,6 +110,8 @@ def _numbers(cells: Cells) -> dict[str, Any]:
     }
     found: dict[str, Any] = {field: cells.whole(column) for field, column in columns.items()}
     found["gated_mlp"] = cells.truth("gated_mlp")
+    if "corrected: hidden_size" in cells.low("notes"):
+        found["head_dim"] = None  # of the size before: its heads share the hidden size
     return {field: value for field, value in found.items() if value is not None}
 
 

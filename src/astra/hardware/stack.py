@@ -80,6 +80,7 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host_forward_s: float = 0.0  # CPU seconds of one layer; kernels wait if they are shorter
     host_backward_s: float = 0.0
     host_experts_s: float = 0.0  # more for routing and dispatch, in either pass
+    host_expert_kernel_s: float = 0.0  # and for each kernel of an expert of its own
     step_s: float = 0.0  # once per step
     # Busy seconds lost to the slowest rank for every doubling of the job's GPUs: what the steps
     # of one model grow by from cluster to cluster, beyond their traffic.

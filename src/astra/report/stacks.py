@@ -26,6 +26,7 @@ MEANINGS = {
     "host_forward_s": "CPU seconds of a layer's forward pass",
     "host_backward_s": "CPU seconds of a layer's backward pass",
     "host_experts_s": "more of them for routing and dispatch",
+    "host_expert_kernel_s": "and for each kernel of an expert of its own",
     "step_s": "seconds per step that nothing else accounts for",
     "jitter_fraction": "of busy seconds, lost to the slowest rank per doubling of GPUs",
     "optimizer_factor": "optimizer seconds over memory traffic alone",

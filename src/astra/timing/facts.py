@@ -48,11 +48,30 @@ class Casts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: Source
 
 
+class ExpertKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Kernels started for each expert on its own, forward and backward, by number format."""
+
+    half: tuple[float, float]
+    tensorwise: tuple[float, float]
+    delayed: tuple[float, float]
+    blockwise: tuple[float, float]
+    mxfp8: tuple[float, float]
+    fp4: tuple[float, float]
+    source: Source
+
+    def of(self, precision: str, recipe: str | None) -> tuple[float, float]:
+        if precision == "fp8":
+            found: tuple[float, float] = getattr(self, recipe or "delayed")
+            return found
+        return self.fp4 if precision == "fp4" else self.half
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shows: Shows
     sends: Sends
     optimizer: Optimizer
     casts: Casts
+    expert_kernels: ExpertKernels
 
 
 @cache

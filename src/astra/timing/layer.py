@@ -14,6 +14,7 @@ from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.view import View
 from astra.timing.device import Device, Used
+from astra.timing.facts import facts
 from astra.timing.operators import (
     Keys,
     Operator,
@@ -228,7 +229,7 @@ def _groups(table: dict[str, NDArray[Any]]) -> Iterator[tuple[Ints, dict[str, An
     for group in range(distinct.shape[1]):
         values = dict(zip(WORDED, (int(value) for value in distinct[:, group]), strict=True))
         words = {
-            name: WORDS[name][value] if name in WORDS and value >= 0 else value
+            name: (WORDS[name][value] if value >= 0 else None) if name in WORDS else value
             for name, value in values.items()
         }
         yield np.flatnonzero(back.reshape(-1) == group), words
@@ -268,16 +269,18 @@ def _layer(
     core = next(op for op in operators if op.module == "core_attn")
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
     hides, own = bool(words["overlap_tp"]), device.stack
-    tensor = tensor_traffic(model, keys, gpu, operators, hides, element, own.tensor_waits)
+    longer = own.communication_factor * _tensor_factor(own, keys)
+    waits = own.tensor_waits
+    tensor = tensor_traffic(model, kind, keys, gpu, operators, hides, element, waits, longer)
     ringed = own.communication_factor * own.context_factor
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element, ringed)
     expert = nothing
     if kind.mlp == "moe":
         hides = bool(words["overlap_ep"])
-        expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element)
-    tensor = tensor.times(own.communication_factor * _tensor_factor(own, keys))
-    expert = expert.times(own.communication_factor * own.dispatch_factor)
-    host_forward_s, host_backward_s = host_s(own, str(words["cuda_graph"]), kind.mlp == "moe")
+        routed = own.communication_factor * own.dispatch_factor
+        expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element, routed)
+    local = np.maximum(model.moe.experts / keys.ep, 1.0) if model.moe and kind.mlp == "moe" else 0.0
+    host_forward_s, host_backward_s = host_s(device, str(words["cuda_graph"]), local)
     sent = tensor.forward_s + context.forward_s + expert.forward_s
     returned = tensor.backward_s + context.backward_s + expert.backward_s
     forward = np.sum([op.forward_s for op in operators], axis=0)
@@ -304,18 +307,24 @@ def _tensor_factor(stack: Stack, keys: Keys) -> Floats:
     return np.where(hosted, 1.0, stack.tensor_factor)
 
 
-def host_s(stack: Stack, graph: str, moe: bool) -> tuple[float, float]:
+def host_s(device: Device, graph: str, experts: Floats | float) -> tuple[Floats, Floats]:
     """Seconds the CPU needs to start a layer's kernels, forward and backward.
 
     With the traffic, a layer takes no less; what it waits for the CPU counts as compute. A graph
-    starts the kernels of a layer at once, but routing to experts stays outside of it unless the
-    whole iteration is one graph.
+    starts the kernels of a layer at once, but routing to experts and theirs stay outside of it
+    unless the whole iteration is one graph.
     """
+    stack, local = device.stack, np.asarray(experts, np.float64)
     if graph == "full_iteration":
-        return 0.0, 0.0
-    experts = stack.host_experts_s if moe else 0.0
+        return 0.0 * local, 0.0 * local
+    kernels = facts().expert_kernels.of(device.precision, device.recipe)
     layer = (stack.host_forward_s, stack.host_backward_s) if graph == "none" else (0.0, 0.0)
-    return stack.host_factor * (layer[0] + experts), stack.host_factor * (layer[1] + experts)
+    forward, backward = (
+        stack.host_factor
+        * (own + (local > 0) * stack.host_experts_s + local * count * stack.host_expert_kernel_s)
+        for own, count in zip(layer, kernels, strict=True)
+    )
+    return forward, backward
 
 
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds

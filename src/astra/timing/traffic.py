@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.topology import ranks_per_domain
+from astra.model.kinds import LayerKind
 from astra.model.shape import Model
 from astra.timing.collectives import (
     all_gather_s,
@@ -30,10 +31,6 @@ class Traffic:
 
     forward_s: Floats
     backward_s: Floats
-
-    def times(self, factor: float | Floats) -> "Traffic":
-        """As a stack runs it."""
-        return Traffic(forward_s=self.forward_s * factor, backward_s=self.backward_s * factor)
 
 
 class Place(NamedTuple):
@@ -66,29 +63,33 @@ def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) ->
 
 def tensor_traffic(
     model: Model,
+    kind: LayerKind,
     keys: Keys,
     gpu: Gpu,
     operators: list[Operator],
     overlap: bool,
     element: float,
     waits: bool = False,
+    factor: Floats | float = 1.0,
 ) -> Traffic:
-    """Two exchanges before and two after the matrix products of a layer.
+    """An exchange before and one after the matrix products of attention, and of the MLP.
 
     With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
     2022, section 4.2.2). Backward, Megatron-LM hides the gather of a saved input behind dgrad
-    and the reduction of its gradient behind wgrad; before 2022 it `waits` for every one.
+    and the reduction of its gradient behind wgrad; before 2022 it `waits` for every one. All of
+    it takes `factor` times as long, what is hidden too. Routed experts get theirs by dispatch.
     """
     payload = keys.tokens * model.hidden * element
     ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), keys)
-    gather = all_gather_s(payload, ranks, near.domain, gpu, near.node)
-    scatter = reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
-    reduce = all_reduce_s(payload, ranks, near.domain, gpu, near.node)
+    gather = factor * all_gather_s(payload, ranks, near.domain, gpu, near.node)
+    scatter = factor * reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
+    reduce = factor * all_reduce_s(payload, ranks, near.domain, gpu, near.node)
+    halves = 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0
     shared = keys.sp > 1
     wgrad = sum((op.wgrad_s for op in operators if op.wgrad_s is not None), np.zeros(1)) / 2
-    forward = np.where(shared, 2 * (gather + scatter), 2 * reduce)
-    in_sync = np.where(shared, 2 * gather, 0.0)
-    beside = np.where(shared, 2 * (gather + scatter), 2 * reduce)
+    forward = halves * np.where(shared, gather + scatter, reduce)
+    in_sync = halves * np.where(shared, gather, 0.0)
+    beside = forward
     if overlap:
         products = [op for op in operators if op.wgrad_s is not None]
         ahead = sum((op.forward_s for op in products), np.zeros(1))
@@ -151,10 +152,12 @@ def expert_traffic(
     dispatcher: str,
     overlap: bool,
     element: float,
+    factor: float = 1.0,
 ) -> Traffic:
     """Dispatch and combine: tokens to their experts and back, in either pass.
 
-    Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another.
+    Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another. All of
+    it takes `factor` times as long.
     """
     moe = model.moe
     assert moe is not None
@@ -177,6 +180,7 @@ def expert_traffic(
         spread = sent * keys.etp
         once = once + all_gather_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
         once = once + reduce_scatter_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
+    once = factor * once
     if overlap:
         both = sum((op.forward_s + op.backward_s for op in operators), np.zeros(1))
         once = _shown(once, both / 2, gpu, facts().shows.expert)

@@ -15,13 +15,21 @@ from astra.search.bulk import (
     tight_bound_s,
     work_bound_s,
 )
+from astra.search.squeeze import filled_bound_s
 from astra.search.step import step_s
 from astra.search.variants import least_added_s
 from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
+from astra.strategy.rules.book import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.variants import Variants, variant_counts, variants_in, variants_of
+from astra.strategy.variants import (
+    Variants,
+    speaks_of_variants,
+    variant_counts,
+    variants_in,
+    variants_of,
+)
 from astra.strategy.view import View, view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
@@ -100,9 +108,13 @@ class Finder:
         self.space, self.rules, self.stack = space, rules, stack
         self.fold = fold  # of plans that differ only in chunks, splits, recompute: the best one
         self.task = space.question.task
+        built_in = rules_for(self.task.runtime)
+        # Rules that may hold for a layout and not for each of its variants.
+        self.about_variants = [r for r in rules if r not in built_in or speaks_of_variants(r)]
         self.top, self.margin = top, margin
         self.funnel = Funnel()
         self.book = LayerBook()
+        self.layer_s = np.zeros(0)  # of every cut, the least of one layer, both ways
         self.found: list[Found] = []
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
@@ -126,13 +138,17 @@ class Finder:
         return self._search(layouts, self._least_s(layouts), progress)
 
     def _search(self, layouts: Layouts, least: Floats, progress: Progress | None) -> Best:
-        order = self._order(layouts, least.min(axis=1, initial=np.inf))
+        least_of = least.min(axis=1, initial=np.inf)
+        order = self._order(layouts, least_of)
         ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
         waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
         only = self._wanted(layouts, least)
         many = (np.isfinite(least) if only is None else only).sum(axis=1)
         flat = None if only is None else only.ravel()
         for cuts, table in layouts.tables(order, many, FIRST, flat):
+            if self._hopeless(float(least_of[cuts[0] // layouts.ways])):
+                self._leave(layouts, least, order, int(cuts[0] // layouts.ways))
+                break
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
             allowed, bounds = self._judge(table, counts), self._sharper_s(table, cuts, least)
@@ -151,13 +167,20 @@ class Finder:
             self._look_closer()
         return self._best()
 
-    def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:  # noqa: ARG002
-        """Bounds of layouts: those of their cuts, or better."""
-        return least_s.ravel()[cuts]
+    def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:
+        """Bounds of layouts: those of their cuts, or the time that filling a pipeline takes."""
+        return np.maximum(least_s.ravel()[cuts], filled_bound_s(layouts, self.layer_s[cuts]))
 
     def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:  # noqa: ARG002
         """(degrees, way) The cuts to look at; None: all of them, if only to count them."""
         return None
+
+    def _hopeless(self, least_s: float) -> bool:  # noqa: ARG002
+        """Whether degrees from this bound on are not worth laying out, not even to count them."""
+        return False
+
+    def _leave(self, layouts: Layouts, least_s: Floats, order: Ints, first: int) -> None:
+        """Degrees from this one on are left out: too slow, whatever their layout."""
 
     def _order(self, layouts: Layouts, least_s: Floats) -> Ints:  # noqa: ARG002
         """Degrees, the most promising first."""
@@ -166,11 +189,12 @@ class Finder:
     def _least_s(self, layouts: Layouts) -> Floats:
         """(degrees, way) How much work every cut is at least."""
         least = np.full(len(layouts) * layouts.ways, np.inf)
+        self.layer_s = np.zeros_like(least)
         found = list(layouts.cuts())
         if found:
             works = work_bound_s([plans for _, plans in found], self.task, self.stack, self.book)
-            for (cuts, _), work in zip(found, works, strict=True):
-                least[cuts] = work
+            for (cuts, _), (work, layer) in zip(found, works, strict=True):
+                least[cuts], self.layer_s[cuts] = work, layer
         return least.reshape(len(layouts), layouts.ways)
 
     def any_fits(self) -> bool:
@@ -187,10 +211,10 @@ class Finder:
                 return True
         return False
 
-    def _judge(self, layouts: Plans, counts: Ints) -> Flags:
+    def _judge(self, layouts: Plans, counts: Ints, rules: Sequence[Rule] | None = None) -> Flags:
         """Which layouts may stay; a layout counts with all its variants."""
         allowed = np.ones(len(layouts), np.bool_)
-        for rule in self.rules:
+        for rule in self.rules if rules is None else rules:
             held = rule.holds(layouts, self.task)
             lost = int(counts[allowed & ~held].sum())
             if lost:
@@ -286,7 +310,7 @@ class Finder:
         """All variants of these layouts: rules, memory, bound, and simulation by bound."""
         plans = variants_of(layouts, self.space, self._fast(layouts, bounds))
         ones = np.ones(len(plans), np.int64)
-        plans = plans.take(self._judge(plans, ones))
+        plans = plans.take(self._judge(plans, ones, self.about_variants))
         if not len(plans):
             return
         bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)

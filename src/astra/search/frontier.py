@@ -14,7 +14,7 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.search.find import GROUP, Best, Finder, Found, Key, Progress
-from astra.search.squeeze import filled_bound_s, squeezed_bound_s
+from astra.search.squeeze import squeezed_bound_s
 from astra.strategy.enumerate import Layouts, module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule
@@ -101,7 +101,6 @@ class FrontierFinder(Finder):
         self.latest_h = latest_h  # what takes longer is of no use
         self.points: list[Point] = []
         self.beaten: set[tuple[float, float]] = set()  # hours and dollars of plans simulated
-        self.layer_s = np.zeros(0)  # of every cut, both ways
         self.hopeless = False  # no cut can reach what is known from elsewhere
         self._limit()
 
@@ -164,11 +163,6 @@ class FrontierFinder(Finder):
                 plans, self.task, self.stack, self.margin, modules, self.book
             )
         return least.reshape(len(layouts), layouts.ways)
-
-    def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:
-        """With the time that filling their pipelines takes."""
-        filled = filled_bound_s(layouts, self.layer_s[cuts])
-        return np.maximum(least_s.ravel()[cuts], filled)
 
     def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:
         return self._below(layouts, least_s)

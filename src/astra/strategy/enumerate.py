@@ -82,6 +82,36 @@ class Layouts:
         total: Ints = held["tp"] * held["cp"] * held["pp"] * held["dp"]
         return total
 
+    @property
+    def stages(self) -> Ints:
+        """Of each of the degrees."""
+        return self._degrees["pp"]
+
+    @property
+    def depth(self) -> int:
+        """The most stages there may be."""
+        return len(self._pipelines.counts) - 1
+
+    @property
+    def hides_experts(self) -> Flags:
+        """(way,) Whether it is for pipelines that take turns or have one stage alone."""
+        found: Flags = np.broadcast_to(self._options["overlap_ep"], self.ways).astype(np.bool_)
+        return found
+
+    def alike(self, plans: Plans) -> Ints:
+        """The degrees of a plan, where the space has them."""
+        own = {"tp": plans.tp[0, 0], "pp": plans.pp[0], "dp": plans.dp[0, 0]}
+        own |= {"cp": plans.cp, "micro_batch": plans.micro_batch}
+        same = [self._degrees[name] == column[0] for name, column in own.items()]
+        return np.flatnonzero(np.logical_and.reduce(same))
+
+    def pipelines(self) -> tuple[Ints, Flags, Ints]:
+        """Layers of the largest chunk, whether it takes turns or has one stage, and stages."""
+        table = self._pipelines.table
+        chunk = -(-table[1 : 2 * SLOTS : 2].max(axis=0) // table[-2])
+        stages = table[0 : 2 * SLOTS : 2].sum(axis=0)
+        return chunk, (table[-2] > 1) | (stages == 1), stages
+
     def cuts(self) -> Iterator[tuple[Ints, Plans]]:
         """Each cut once, with the first of its pipelines."""
         block = 4 * CHUNK_ROWS // max(self.ways, 1) + 1  # most of which are no plan

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.strategy.enumerate import CHUNK_ROWS, enumerate_layouts, recompute_settings
-from astra.strategy.plans import Ints, Plans, column_dtype
+from astra.strategy.enumerate import CHUNK_ROWS, Layouts, enumerate_layouts, recompute_settings
+from astra.strategy.plans import Flags, Ints, Plans, column_dtype
+from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
 Rows = NDArray[np.intp]
+# What variants of a layout differ in, as rules call it.
+DIFFERING = {"recompute", "offload_optimizer_fraction"}
 
 
 def enumerate_plans(space: Space) -> Iterator[Plans]:
@@ -33,6 +36,29 @@ def variant_counts(layouts: Plans, space: Space) -> Ints:
     settings, lengths = _settings_by_chunk(layouts, space)
     del settings
     return lengths[_largest_chunk(layouts)] * len(_offloads(space))
+
+
+def plans_in(layouts: Layouts, degrees: Ints, cuts: Flags) -> int:
+    """How many plans these degrees have, without laying them out; `cuts`: (degrees, way)."""
+    chunk, turns, stages = layouts.pipelines()
+    space = layouts.space
+    sizes = range(int(chunk.max(initial=0)) + 1)
+    settings = [
+        len(recompute_settings(space.question, size, space.chosen.get("recompute")))
+        for size in sizes
+    ]
+    each = np.array(settings, np.int64)[chunk] * len(_offloads(space))
+    every = np.bincount(stages, each, layouts.depth + 1)
+    turning = np.bincount(stages, each * turns, layouts.depth + 1)
+    hidden = layouts.hides_experts
+    pp = layouts.stages[degrees]
+    total = (cuts & ~hidden).sum(axis=1) * every[pp] + (cuts & hidden).sum(axis=1) * turning[pp]
+    return int(total.sum())
+
+
+def speaks_of_variants(rule: Rule) -> bool:
+    """Whether a rule may hold for some variants of a layout only."""
+    return not DIFFERING.isdisjoint(rule.about.split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -118,8 +118,11 @@ class LayerBook:
             )
 
 
-def work_s(views: Sequence[View], stack: Stack, book: LayerBook | None = None) -> list[Floats]:
-    """All layers and ends of the model as each slot cuts them, both ways. (pipeline, slot, plan)
+def work_s(
+    views: Sequence[View], stack: Stack, book: LayerBook | None = None
+) -> list[tuple[Floats, Floats]]:
+    """All layers and ends of the model as each slot cuts them, and its lightest layer, both ways.
+    (pipeline, slot, plan)
 
     Of several tables of one task, whose keys are priced together.
     """
@@ -129,14 +132,16 @@ def work_s(views: Sequence[View], stack: Stack, book: LayerBook | None = None) -
     joined = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
     task = views[0].task
     rows = own.rows_of(joined, task, stack)
-    total = np.zeros(len(rows))
+    total, least = np.zeros(len(rows)), np.full(len(rows), np.inf)
     times = {str(row): count for row, count in enumerate(layer_kinds(task.model).counts)}
     for name, count in (times | {"head": 1, "embedding": 1}).items():
         columns = own.columns[name]
-        total += count * sum((columns[part][rows] for part in PARTS), np.zeros(1))
+        each = sum((columns[part][rows] for part in PARTS), np.zeros(1))
+        total += count * each
+        least = np.minimum(least, each) if name in times else least
     ends = np.cumsum([len(table["tp"]) for table in tables])
-    parts = np.split(total, ends[:-1])
-    return [part[back] for part, (_, back) in zip(parts, found, strict=True)]
+    parts = zip(np.split(total, ends[:-1]), np.split(least, ends[:-1]), strict=True)
+    return [(all_[back], one[back]) for (all_, one), (_, back) in zip(parts, found, strict=True)]
 
 
 def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:

@@ -10,6 +10,7 @@ import numpy as np
 
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Pool
+from astra.search.alone import AloneFinder
 from astra.search.answer import (
     Answer,
     Mixed,
@@ -21,7 +22,7 @@ from astra.search.answer import (
     rules_of,
 )
 from astra.search.by_stage import stages_of
-from astra.search.find import Best, Finder, Progress
+from astra.search.find import Best, Progress
 from astra.search.mixed.cells import cells_of, cut_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.naive import even_split_s
@@ -61,7 +62,7 @@ def answer_mixed(
     check_space(wanted.space)
     space, left_out = _holding(wanted)
     pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
-    singles = {name: _alone(wanted, name, progress) for name in pools}
+    singles = _singles(wanted, pools, progress)
     own = [] if space.question.use_all else _plans(singles, wanted)
     limit = min((plan.step_s for plan in own), default=np.inf)
     rules, built_in = rules_of(wanted), rules_for(space.question.task.runtime)
@@ -213,10 +214,15 @@ def _single(wanted: Wanted, name: str) -> Wanted:
     return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, pools=pools)))
 
 
-def _alone(wanted: Wanted, name: str, progress: Progress | None) -> Best:
-    """The best plan on one type."""
-    one = _single(wanted, name)
-    return Finder(one.space, rules_of(one), one.stack, 1, one.margin, one.fold).run(progress)
+def _singles(wanted: Wanted, names: list[str], progress: Progress | None) -> dict[str, Best]:
+    """The best plan on each type."""
+    found: dict[str, Best] = {}
+    for name in names:
+        one = _single(wanted, name)
+        finder = AloneFinder(one.space, rules_of(one), one.stack, 1, one.margin, one.fold)
+        known = [best.plans for best in found.values() if best.plans is not None]
+        found[name] = finder.seeded(known, progress)
+    return found
 
 
 def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:

@@ -5,7 +5,7 @@ flight as their place from the end asks for, each kind holds so many layers at e
 types in any order, each as long as its type allows, must hold all layers of the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from astra.search.mixed.cells import Cell
 from astra.search.mixed.loads import INSIDE, LAST
 from astra.search.mixed.small import STILL
-from astra.search.mixed.stock import Basis, Stock, Stocks, straight
+from astra.search.mixed.stock import Basis, Stocks, straight
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.timing.stage import shown_s
 
@@ -21,6 +21,7 @@ NEVER = -1e9
 FEW = 16  # kinds of a cut for which a closer look does not pay
 HALVINGS = 3  # of the span in which the least step of a cell is looked for
 SLIP = 1e-6  # of a layer, against rounding
+MANY = 1 << 20  # cells times kinds times places that are looked at together
 WORK = "working_bytes"
 NONE, EACH, GROUP = range(3)  # no recompute, layer by layer, all as one group
 
@@ -37,12 +38,24 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The kinds of one cut."""
+    """The kinds of cuts that have as many of the same types and lengths."""
 
-    stock: Stock
+    micro_batches: int
     pool: Ints
     stages: Ints  # most of each kind
-    still: dict[int, dict[str, Floats]]  # by place: (kind, nothing and layers of every kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """Cells whose cuts have kinds alike. (cell,)"""
+
+    cut: _Cut
+    first: Ints  # the first kind of each among those of all cuts
+    free: Flags  # recomputes whole layers, as many as it must: no setting holds more
+    setting: Ints  # of recompute; of free ones none
+
+    def take(self, rows: Ints | Flags) -> "_Some":
+        return _Some(self.cut, self.first[rows], self.free[rows], self.setting[rows])
 
 
 class Capacity:
@@ -59,21 +72,24 @@ class Capacity:
         self.known = all(way is not None for way in ways.values())
         self.ways = {place: way for place, way in ways.items() if way is not None}
         self.again: dict[int, dict[str, Floats]] = {}  # (setting, key, nothing and layers)
-        self.cuts: dict[Cell, _Cut] = {}
-        self.sent, self.sent_at = self._sent()
+        self.still: dict[int, dict[str, Floats]] = {}  # (kind of any cut, nothing and layers)
         for place, way in self.ways.items():
             columns = stocks.again[place]
             lines = {name: column @ way for name, column in columns.items() if name != WORK}
             lines[WORK] = columns[WORK].min(axis=2)[..., np.newaxis]
             self.again[place] = lines
+            self.still[place] = {name: stocks.still[place][name] @ way for name in STILL}
+        self._gathers()
+        self.cuts = self._alike()
 
     def usable(self, cell: Cell, rows: Ints, limit_s: float) -> Ints:
         """Those of these kinds that a plan below the limit may use; none: there is no such plan."""
         if not len(rows) or not self.known:
             return rows
-        cut, limits = self._cut(cell), np.array([limit_s])
+        some, limits = self._some([cell]), np.array([limit_s])
+        cut = some.cut
         while True:
-            most = self._most(cut, [cell], rows, limits)[0]
+            most = self._most(some, rows, limits)[0]
             stages = np.minimum(cut.stages[rows], most.shape[1])
             good = reaching(cut.pool[rows], stages, most, self.target)
             if good.all() or not good.any():
@@ -83,40 +99,65 @@ class Capacity:
     def bounds_s(self, cells: Sequence[Cell], low_s: Floats, high_s: float) -> Floats:
         """No plan of a cell is faster; inf where none is below the high limit. (cell,)
 
-        The cells differ in recompute alone; `low_s`: what is known of them.
+        `low_s`: what is known of them.
         """
-        return self._halved(list(cells), low_s, high_s) if self.known else low_s
+        found = low_s.copy()
+        for rows in self._batches(cells):
+            found[rows] = self._halved([cells[row] for row in rows], low_s[rows], high_s)
+        return found
+
+    def open(self, cells: Sequence[Cell], limit_s: float) -> Flags:
+        """Whether a plan of each cell may be below the limit. (cell,)"""
+        found = np.ones(len(cells), np.bool_)
+        for rows in self._batches(cells):
+            some = self._some([cells[row] for row in rows])
+            kinds: Ints = np.arange(len(some.cut.pool))
+            found[rows] = self._holds(some, kinds, np.full(len(rows), limit_s))
+        return found
+
+    def _batches(self, cells: Sequence[Cell]) -> Iterator[list[int]]:
+        """Rows of cells whose cuts have kinds alike, not too many together."""
+        alike: dict[int, list[int]] = {}
+        cuts: dict[int, _Cut] = {}
+        for row, cell in enumerate(cells if self.known else ()):
+            cut = self.cuts[self.stocks.stock(cell).cell]
+            cuts[id(cut)] = cut
+            alike.setdefault(id(cut), []).append(row)
+        for name, rows in alike.items():
+            size = max(MANY // (len(cuts[name].pool) * self.stocks.loads.layers), 1)
+            for start in range(0, len(rows), size):
+                yield rows[start : start + size]
 
     def _halved(self, cells: list[Cell], low: Floats, high_s: float) -> Floats:
-        cut = self._cut(cells[0])
+        every = self._some(cells)
         low, high = low.copy(), np.full(len(cells), high_s)
-        rows, turns = np.arange(len(cut.pool)), 1
+        rows, turns = np.arange(len(every.cut.pool)), 1
         if len(rows) > FEW:
-            rows, turns = self._roomy(cut, cells, rows, high), HALVINGS
+            rows, turns = self._roomy(every, rows, high), HALVINGS
             if not len(rows):
                 return np.full(len(cells), np.inf)
-        open_ = self._holds(cut, cells, rows, high)
+        open_ = self._holds(every, rows, high)
         low[~open_] = np.inf
         some = np.flatnonzero(open_)
         if not np.isfinite(high_s):  # some time at which each is open
             high, left = 2 * low, some
             while len(left):
-                now = self._holds(cut, [cells[row] for row in left], rows, high[left])
+                now = self._holds(every.take(left), rows, high[left])
                 left = left[~now]
                 low[left] = high[left]
                 high[left] *= 2
         for _ in range(turns if len(some) else 0):
             middle = np.sqrt(low[some] * high[some])
-            now = self._holds(cut, [cells[row] for row in some], rows, middle)
+            now = self._holds(every.take(some), rows, middle)
             high[some[now]] = middle[now]
             low[some[~now]] = middle[~now]
         return low
 
-    def _roomy(self, cut: _Cut, cells: list[Cell], rows: Ints, limit_s: Floats) -> Ints:
+    def _roomy(self, some: _Some, rows: Ints, limit_s: Floats) -> Ints:
         """Kinds that may be part of a plan below the limit, each type as if it lay last, without
         the head.
         """
-        most = self._most(cut, cells, rows, limit_s).max(axis=0)
+        cut, most = some.cut, self._most(some, rows, limit_s).max(axis=0)
         most[:, 0] = most[:, :2].max(axis=1)
         stages = np.minimum(cut.stages[rows], most.shape[1])
         held = np.cumsum(most, axis=1)[np.arange(len(rows)), stages - 1]
@@ -125,13 +166,13 @@ class Capacity:
         others = np.array([sum(best.values()) - best[each] for each in pool.tolist()])
         return rows[held + others >= self.target]
 
-    def _holds(self, cut: _Cut, cells: list[Cell], rows: Ints, limit_s: Floats) -> Flags:
+    def _holds(self, some: _Some, rows: Ints, limit_s: Floats) -> Flags:
         """Whether a plan of each cell may be below its limit. (cell,)"""
-        most = self._most(cut, cells, rows, limit_s)
+        cut, most = some.cut, self._most(some, rows, limit_s)
         stages = np.minimum(cut.stages[rows], most.shape[2])
         alike, back = np.unique([cut.pool[rows], stages], axis=1, return_inverse=True)
         # Kinds of a type with as many stages count as one that is each at its best place.
-        total = np.zeros((len(cells), alike.shape[1], most.shape[2] + 1))
+        total = np.zeros((len(most), alike.shape[1], most.shape[2] + 1))
         for row in range(alike.shape[1]):
             each = most[:, back.reshape(-1) == row].max(axis=1)
             np.cumsum(each, axis=1, out=total[:, row, 1:])
@@ -140,61 +181,71 @@ class Capacity:
         found: Flags = lower.max(axis=(0, 2)) >= self.target
         return found
 
-    def _cut(self, cell: Cell) -> _Cut:
-        stock = self.stocks.stock(cell)
-        if stock.cell not in self.cuts:
-            still = {
-                place: {name: stock.still[place][name] @ way for name in STILL}
-                for place, way in self.ways.items()
-            }
-            if stock.cell.sharding == "parameters":
-                self._gathers(stock, still)
-            pool = np.array([kind.pool for kind in stock.kinds])
-            stages = np.array([kind.most for kind in stock.kinds])
-            self.cuts[stock.cell] = _Cut(stock, pool, stages, still)
-        return self.cuts[stock.cell]
+    def _alike(self) -> dict[Cell, _Cut]:
+        """Of every cut its kinds, one object for all cuts whose kinds are alike."""
+        known: dict[tuple[object, ...], _Cut] = {}
+        found = {}
+        for cell, stock in self.stocks.of.items():
+            pool = tuple(kind.pool for kind in stock.kinds)
+            stages = tuple(kind.most for kind in stock.kinds)
+            key = cell.micro_batches, pool, stages
+            if key not in known:
+                known[key] = _Cut(cell.micro_batches, np.array(pool), np.array(stages))
+            found[cell] = known[key]
+        return found
+
+    def _some(self, cells: Sequence[Cell]) -> _Some:
+        stocks = [self.stocks.stock(cell) for cell in cells]
+        free = [self.stocks.free(cell) or not straight(cell.recompute) for cell in cells]
+        setting = [
+            NONE if own else self.stocks.settings.index(cell.recompute)
+            for own, cell in zip(free, cells, strict=True)
+        ]
+        first = np.array([stock.place for stock in stocks])
+        return _Some(self.cuts[stocks[0].cell], first, np.array(free), np.array(setting))
 
     def _sent(self) -> tuple[dict[str, Floats], Ints]:
         """Traffic of a layer between copies where parameters are sharded, as part of a few loads,
-        (kind, load), and the row of every kind.
+        (kind, load), and which kinds these are.
         """
         loads, cuts = self.stocks.loads, self.stocks.cuts
         sharded = np.array([cut.sharding == "parameters" for cut in cuts])[self.stocks.cut]
-        if (self.one is None and not loads.alike) or not sharded.any() or not self.known:
-            return {}, np.zeros(0, np.int64)
+        here = np.flatnonzero(sharded)
+        if (self.one is None and not loads.alike) or not len(here) or not self.known:
+            return {}, here
         counts = loads.counts[:, self.one or 0]
         pure = np.flatnonzero((counts == loads.sizes) & (loads.starts[INSIDE] >= 0))
         size = loads.sizes[pure]
         some = pure[np.unique(np.searchsorted(size, size[-1] / np.array([1, 2, 4, 8])))]
-        found = self.stocks.sent(np.flatnonzero(sharded), INSIDE, some)
+        found = self.stocks.sent(here, INSIDE, some)
         for name in ("gather_s", "reduce_s"):
             found[name] = found[name] / loads.sizes[some]
-        return found, np.cumsum(sharded) - 1
+        return found, here
 
-    def _gathers(self, stock: Stock, still: dict[int, dict[str, Floats]]) -> None:
+    def _gathers(self) -> None:
         """Sharded parameters: adds what shows at least of a layer's gather and reduction.
 
         The more there is to send, the less a layer takes, so a large stage tells the least.
         """
-        if not self.sent:
+        sent, here = self._sent()
+        if not sent:
             return
-        here = self.sent_at[stock.place : stock.place + len(stock.kinds)]
-        sent, row = {name: column[here] for name, column in self.sent.items()}, self.one or 0
+        row, cuts = self.one or 0, self.stocks.cuts
         gather, reduce = sent["gather_s"].min(axis=1), sent["reduce_s"].min(axis=1)
         slow = sent["slowdown"].max(axis=1)
-        copies = np.array([kind.dp * stock.cell.cp > 1 for kind in stock.kinds])
-        full = self.again[INSIDE]["again_s"][EACH, stock.key, 1 + row]
-        ahead = still[INSIDE]["ahead_s"][:, 1 + row]
-        back = still[INSIDE]["back_s"][:, 1 + row] + full
-        for place in self.ways:
-            lines = still[place]
-            lines["forward_s"][:, 1 + row] += shown_s(gather, ahead, copies, slow)
-            lines["backward_s"][:, 1 + row] += shown_s(gather + reduce, back, copies, slow)
+        dp = np.array([kind.dp for kind in self.stocks.kinds])[here]
+        copies = dp * np.array([cut.cp for cut in cuts])[self.stocks.cut[here]] > 1
+        full = self.again[INSIDE]["again_s"][EACH, self.stocks.key[here], 1 + row]
+        ahead = self.still[INSIDE]["ahead_s"][here, 1 + row]
+        back = self.still[INSIDE]["back_s"][here, 1 + row] + full
+        for lines in self.still.values():
+            lines["forward_s"][here, 1 + row] += shown_s(gather, ahead, copies, slow)
+            lines["backward_s"][here, 1 + row] += shown_s(gather + reduce, back, copies, slow)
 
-    def _lines(self, cut: _Cut, place: int, rows: Ints, options: list[int]) -> _Lines:
-        columns = {name: line[rows] for name, line in cut.still[place].items()}
-        keys = cut.stock.key[rows]
-        at = np.array(options)[:, np.newaxis]
+    def _lines(self, place: int, kinds: Ints, setting: Ints) -> _Lines:
+        """Of kinds, (cell, kind), with one setting for each cell."""
+        columns = {name: line[kinds] for name, line in self.still[place].items()}
+        at, keys = setting[:, np.newaxis], self.stocks.key[kinds]
         columns |= {name: line[at, keys] for name, line in self.again[place].items()}
         columns["stage_s"] = columns["forward_s"] + columns["backward_s"] + columns["again_s"]
         base = {name: line[..., :1] for name, line in columns.items()}
@@ -207,32 +258,28 @@ class Capacity:
                 slope[name] = least(line[..., 1:], axis=-1, keepdims=True)
         return _Lines(base, slope, columns["stage_s"], columns["forward_s"])
 
-    def _most(self, cut: _Cut, cells: list[Cell], rows: Ints, limit_s: Floats) -> Floats:
+    def _most(self, some: _Some, rows: Ints, limit_s: Floats) -> Floats:
         """Most layers of a stage of each kind, by place from the end. (cell, kind, place)"""
-        pool, stages = cut.pool[rows], cut.stages[rows]
+        pool, stages = some.cut.pool[rows], some.cut.stages[rows]
         total = sum(int(stages[pool == each].max()) for each in np.unique(pool))
         places = min(total, self.stocks.loads.layers)
-        count = cut.stock.cell.micro_batches
+        count = some.cut.micro_batches
         flying = np.minimum(count, np.arange(1, places + 1))
-        free = np.array(
-            [self.stocks.free(cell) or not straight(cell.recompute) for cell in cells]
-        )  # whole layers, as many as it must: no setting holds more
-        options = [
-            NONE if own else self.stocks.settings.index(cell.recompute)
-            for own, cell in zip(free.tolist(), cells, strict=True)
-        ]
-        parts = {place: self._lines(cut, place, rows, options) for place in (INSIDE, LAST)}
+        kinds = some.first[:, np.newaxis] + rows
+        parts = {place: self._lines(place, kinds, some.setting) for place in (INSIDE, LAST)}
         cap = self._longest_s(parts[INSIDE], parts[LAST], flying, count, limit_s)
-        found = np.zeros((len(cells), len(rows), places))
+        found = np.zeros((*kinds.shape, places))
+        free = np.flatnonzero(some.free)
         for place, at in ((LAST, slice(0, 1)), (INSIDE, slice(1, None))):
             now = flying[at]
             found[..., at] = _held(parts[place], now, cap[..., at])
-            if free.any():
-                ways = [self._lines(cut, place, rows, [way]) for way in (NONE, EACH, GROUP)]
-                most = cap[free][..., at]
-                other = np.maximum(
-                    _partly(ways[NONE], ways[EACH], now, most), _held(ways[GROUP], now, most)
+            if len(free):
+                none, each, group = (
+                    self._lines(place, kinds[free], np.full(len(free), way))
+                    for way in (NONE, EACH, GROUP)
                 )
+                most = cap[free][..., at]
+                other = np.maximum(_partly(none, each, now, most), _held(group, now, most))
                 found[free, :, at] = np.maximum(found[free, :, at], other)
         whole = np.floor(np.clip(found, 0, self.target) + SLIP)
         # No stage inside holds all but one; the first one may.

@@ -147,12 +147,9 @@ class MixedFinder:
     def _bounds_s(self, cells: list[Cell], speeds: Floats) -> Floats:
         """No plan of a cell is faster, as its memory goes; inf: none beats the limit. (cell,)"""
         found = np.where(speeds < self.limit_s, speeds, np.inf)
-        cuts: dict[Cell, list[int]] = {}
-        for row in np.flatnonzero(np.isfinite(found)).tolist():
-            cuts.setdefault(self.stocks.stock(cells[row]).cell, []).append(row)
-        for rows in cuts.values():
-            some = [cells[row] for row in rows]
-            found[rows] = self.capacity.bounds_s(some, found[rows], self.limit_s)
+        rows = np.flatnonzero(np.isfinite(found))
+        some = [cells[row] for row in rows.tolist()]
+        found[rows] = self.capacity.bounds_s(some, found[rows], self.limit_s)
         return found
 
     def _first(self) -> None:
@@ -217,7 +214,9 @@ class MixedFinder:
 
         Those that are too much at first come again at the end, when a shorter step is known.
         """
-        again, cells = [], list(self.bounds)
+        again, cells = [], [cell for cell, bound in self.bounds.items() if bound < self.limit_s]
+        open_ = self.capacity.open(cells, self.limit_s).tolist()
+        cells = [cell for cell, can in zip(cells, open_, strict=True) if can]
         for start in range(0, len(cells), TOGETHER):
             some = self._open(cells[start : start + TOGETHER], self.limit_s)
             self.tally.closed += len(some)

@@ -85,8 +85,9 @@ class Stocks:
         self.bases = [basis_of(self.loads, place) for place in PLACES]
         settings = dict.fromkeys(cell.recompute for cell, _ in cells)
         self.settings = [*OWN, *(each for each in settings if each not in OWN and straight(each))]
-        still = [self._still(place) for place in PLACES]
+        self.still = still = [self._still(place) for place in PLACES]  # (kind of any cut, basis)
         key, first = self._keys()
+        self.key = key
         self.again = [self._again(place, first) for place in PLACES]
         self.links = Links(pricer, self.cuts, self.kinds, self.cut)
         self.of: dict[Cell, Stock] = {}

@@ -1,0 +1,43 @@
+"""The best plan on one of several GPU types: what the others found is where to look first."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astra.search.find import Best, Finder, Progress
+from astra.strategy.enumerate import Layouts
+from astra.strategy.plans import Floats, Ints, Plans
+from astra.strategy.variants import plans_in
+
+
+class AloneFinder(Finder):
+    """A search for one plan that looks at plans like some others first, and lays out no degrees
+    that are too slow: they are counted by what they would be, rules left aside.
+    """
+
+    def seeded(self, plans: Sequence[Plans], progress: Progress | None = None) -> Best:
+        """`plans`: tables of one, the best on other types."""
+        layouts = Layouts(self.space)
+        least = self._least_s(layouts)
+        for plan in plans:
+            self._like(layouts, plan)
+        return self._search(layouts, least, progress)
+
+    def _like(self, layouts: Layouts, plan: Plans) -> None:
+        """A time to beat: of layouts cut as this plan is, whatever their chunks."""
+        degrees = layouts.alike(plan)
+        for _, table in layouts.tables(degrees, np.full(len(layouts), layouts.ways)):
+            same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
+            same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])
+            some = table.take(np.flatnonzero(same))
+            held = [rule.holds(some, self.task) for rule in self.rules]
+            self._scout(some.take(np.flatnonzero(np.logical_and.reduce(held))))
+
+    def _hopeless(self, least_s: float) -> bool:
+        return least_s >= self.limit_s
+
+    def _leave(self, layouts: Layouts, least_s: Floats, order: Ints, first: int) -> None:
+        rest = order[int(np.flatnonzero(order == first)[0]) :]
+        count = plans_in(layouts, rest, np.isfinite(least_s[rest]))
+        self.funnel.candidates += count
+        self.funnel.bounded += count

@@ -242,7 +242,7 @@ def test_what_stages_can_hold_rules_out_no_plan_that_was_found(options: dict[str
             for high in (limit, np.inf):
                 (bound,) = finder.capacity.bounds_s([cell], np.array([1e-6]), high)
                 assert 1e-6 <= bound <= found.step_s
-            usable = set(finder.capacity.usable(cell, rows, limit).tolist())
+            usable = set(finder.capacity.usable([cell], [rows], limit)[0].tolist())
             depth = int(found.plans.pp[0, 0])
             assert {kind_at(kinds[cell], found.plans, stage) for stage in range(depth)} <= usable
             checked += 1

@@ -25,8 +25,8 @@ def test_no_plan_that_fits_beats_the_bound_of_its_cut(seed: int, margin: float) 
         if not len(plans):
             continue
         plans = plans.take(slice(0, len(plans), max(len(plans) // 400, 1)))  # some of them
-        bound, layer_s = squeezed_bound_s(plans, task, stack, margin, modules, LayerBook())
+        bound, layer_s, head_s = squeezed_bound_s(plans, task, stack, margin, modules, LayerBook())
         steps = steps_of(plans, space) * (1 + 1e-9)
         assert (bound <= steps).all()
-        assert (filled_bound_s(plans, layer_s) <= steps).all()
+        assert (filled_bound_s(plans, layer_s, head_s, stack) <= steps).all()
         assert (bound > 0).all()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astra.search.find import Best, Finder, Progress
+from astra.search.find import MOST_GROUP, Best, Finder, Progress
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.variants import plans_in
@@ -21,6 +21,8 @@ class AloneFinder(Finder):
         least = self._least_s(layouts)
         for plan in plans:
             self._like(layouts, plan)
+        if self.found:  # what is left need not be looked at a little at a time
+            self.group = MOST_GROUP
         return self._search(layouts, least, progress)
 
     def _like(self, layouts: Layouts, plan: Plans) -> None:
@@ -32,6 +34,10 @@ class AloneFinder(Finder):
             some = table.take(np.flatnonzero(same))
             held = [rule.holds(some, self.task) for rule in self.rules]
             self._scout(some.take(np.flatnonzero(np.logical_and.reduce(held))))
+
+    def _scouted(self, layouts: Plans, order: Ints) -> Ints:
+        """None where plans like the others gave a time to beat."""
+        return order[:0] if self.group == MOST_GROUP else super()._scouted(layouts, order)
 
     def _hopeless(self, least_s: float) -> bool:
         return least_s >= self.limit_s

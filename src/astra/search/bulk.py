@@ -92,16 +92,16 @@ def _distinct(column: Floats) -> list[float]:
 
 def work_bound_s(
     tables: Sequence[Plans], task: Task, stack: Stack, book: LayerBook | None = None
-) -> list[tuple[Floats, Floats]]:
+) -> list[tuple[Floats, Floats, Floats]]:
     """A first bound that asks for no stages: the busiest one does no less than the mean; and the
-    least time of one layer, both ways. (plan,) [s]
+    least time of one layer and that of the head, both ways. (plan,) [s]
 
     T >= m (all layers and ends, forward and backward) / p
     """
     each = work_s([cuts_of(plans, task) for plans in tables], stack, book)
     return [
-        (plans.micro_batches[0] * work[0, 0] / plans.pp[0], layer[0, 0])
-        for plans, (work, layer) in zip(tables, each, strict=True)
+        (plans.micro_batches[0] * work[0, 0] / plans.pp[0], layer[0, 0], head[0, 0])
+        for plans, (work, layer, head) in zip(tables, each, strict=True)
     ]
 
 

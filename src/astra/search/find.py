@@ -37,7 +37,8 @@ from astra.timing.stage import stage_base, stage_times
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
 FIRST = 1 << 10  # layouts of the first table: enough to learn what to beat
 ENOUGH = 1 << 12  # layouts worth bounding together
-GROUP = 256  # layouts whose variants are looked at together
+GROUP = 256  # layouts whose variants are looked at together at first
+MOST_GROUP = 1024  # and in the end
 BATCH = 512  # plans that are bounded tightly together
 SAME = 1e-12  # relative; steps that differ by rounding alone
 
@@ -114,7 +115,7 @@ class Finder:
         self.top, self.margin = top, margin
         self.funnel = Funnel()
         self.book = LayerBook()
-        self.layer_s = np.zeros(0)  # of every cut, the least of one layer, both ways
+        self.layer_s, self.head_s = np.zeros((2, 0))  # of every cut, the least, both ways
         self.found: list[Found] = []
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
@@ -169,7 +170,9 @@ class Finder:
 
     def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:
         """Bounds of layouts: those of their cuts, or the time that filling a pipeline takes."""
-        return np.maximum(least_s.ravel()[cuts], filled_bound_s(layouts, self.layer_s[cuts]))
+        layer, head = self.layer_s[cuts], self.head_s[cuts]
+        filled = filled_bound_s(layouts, layer, head, self.stack) * (1 - SAME)
+        return np.maximum(least_s.ravel()[cuts], filled)
 
     def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:  # noqa: ARG002
         """(degrees, way) The cuts to look at; None: all of them, if only to count them."""
@@ -189,12 +192,12 @@ class Finder:
     def _least_s(self, layouts: Layouts) -> Floats:
         """(degrees, way) How much work every cut is at least."""
         least = np.full(len(layouts) * layouts.ways, np.inf)
-        self.layer_s = np.zeros_like(least)
+        self.layer_s, self.head_s = np.zeros((2, len(least)))
         found = list(layouts.cuts())
         if found:
             works = work_bound_s([plans for _, plans in found], self.task, self.stack, self.book)
-            for (cuts, _), (work, layer) in zip(found, works, strict=True):
-                least[cuts], self.layer_s[cuts] = work, layer
+            for (cuts, _), each in zip(found, works, strict=True):
+                least[cuts], self.layer_s[cuts], self.head_s[cuts] = each
         return least.reshape(len(layouts), layouts.ways)
 
     def any_fits(self) -> bool:
@@ -291,11 +294,13 @@ class Finder:
             return
         layouts, bounds = self._together(waiting)
         order = np.argsort(self.urgency(layouts, bounds), kind="stable")
-        for start in range(0, len(order), self.group):
-            rows = order[start : start + self.group]
+        start, size = 0, self.group
+        while start < len(order):
+            rows = order[start : start + size]
             some, least = self._still(layouts.take(rows), bounds[rows])
             if len(some):
                 self._variants(some, least)
+            start, size = start + size, min(2 * size, MOST_GROUP)
 
     def _still(self, plans: Plans, bounds: Floats) -> tuple[Plans, Floats]:
         """The layouts that can beat the K-th best as it is now."""

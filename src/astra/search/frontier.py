@@ -13,7 +13,7 @@ from astra.model.parameters import parameters
 from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
-from astra.search.find import GROUP, Best, Finder, Found, Key, Progress
+from astra.search.find import MOST_GROUP, Best, Finder, Found, Key, Progress
 from astra.search.squeeze import squeezed_bound_s
 from astra.strategy.enumerate import Layouts, module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
@@ -79,7 +79,7 @@ class FrontierFinder(Finder):
     kind only the fastest can be on the frontier, under any rent.
     """
 
-    group = 4 * GROUP  # limits move less than the one of a search for time
+    group = MOST_GROUP  # limits move less than the one of a search for time
 
     def __init__(
         self,
@@ -157,9 +157,9 @@ class FrontierFinder(Finder):
         """A bound of every cut that knows of memory, too."""
         modules = tuple(sorted({m for some in module_sets(self.space.question) for m in some}))
         least = np.full(len(layouts) * layouts.ways, np.inf)
-        self.layer_s = np.zeros_like(least)
+        self.layer_s, self.head_s = np.zeros((2, len(least)))
         for cuts, plans in layouts.cuts():
-            least[cuts], self.layer_s[cuts] = squeezed_bound_s(
+            least[cuts], self.layer_s[cuts], self.head_s[cuts] = squeezed_bound_s(
                 plans, self.task, self.stack, self.margin, modules, self.book
             )
         return least.reshape(len(layouts), layouts.ways)

@@ -32,25 +32,31 @@ from astra.timing.layer import PARTS, LayerBook, Layers, LayerTime, layers_of
 HALVINGS = 10  # of the share of layers that are recomputed whole
 
 
-def filled_bound_s(layouts: Plans, layer_s: Floats) -> Floats:
+def filled_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack) -> Floats:
     """Least step of layouts with one pipeline, by the stage that ends last. (plan,) [s]
 
-        T >= c (sum over the stages above k of floor(n_j / v)  +  m n_k)
+        T >= c (sum over the stages above k of floor(n_j / v)  +  m n_k)  +  m h_k  +  W m c n_0
 
-    with n layers on a stage in v chunks, of which the first has no fewer than floor(n / v), and c
-    the least time of one layer, both ways.
+    with n layers on a stage in v chunks, of which the first has no fewer than floor(n / v), c the
+    least time of one layer, both ways, h that of the head on the last stage, and W the share that
+    waiting for the slowest GPU adds to what the first stage did.
     """
     stages, layers = layouts.stages[0], layouts.layers[0]
-    chunk = layers // layouts.vpp
-    passed = np.cumsum(stages * chunk, axis=0) - chunk  # above the last stage of each slot
-    found = passed + layouts.micro_batches[0] * layers
-    return layer_s * np.where(stages > 0, found, 0).max(axis=0)
+    chunk, count = layers // layouts.vpp, layouts.micro_batches[0]
+    passed = np.cumsum(stages * chunk, axis=0)
+    below = (passed[-1] - passed) > 0  # stages of further slots
+    found = layer_s * (passed - chunk + count * layers)  # above the last stage of each slot
+    found += np.where(below, 0.0, count * head_s)
+    waits = stack.jitter_fraction * np.log2(layouts.gpus) * count * layers[0] * layer_s
+    most: Floats = np.where(stages > 0, found, 0.0).max(axis=0) + waits
+    return most
 
 
 def squeezed_bound_s(
     plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
-) -> tuple[Floats, Floats]:
-    """Least step of any plan of each cut, and the least time of one layer, both ways. (cut,) [s]
+) -> tuple[Floats, Floats, Floats]:
+    """Least step of any plan of each cut, and the least time of one layer and that of the head,
+    both ways. (cut,) [s]
 
     The mean over stages of  k c + m t_k,  recompute counted; or the stages with most layers: at
     least ceil(L / p), on r = L mod p of them (on all where r is 0), of which one lies below r - 1
@@ -66,14 +72,15 @@ def squeezed_bound_s(
     each = [_both_ways_s(kind) for kind in layers.kinds]
     least = np.min(each, axis=0)
     work = sum((n * time for n, time in zip(counts, each, strict=True)), np.zeros(1))
-    work = work + _both_ways_s(layers.head) + _both_ways_s(layers.embedding)
+    head = _both_ways_s(layers.head)
+    work = work + head + _both_ways_s(layers.embedding)
     stages, batches = plans.pp[0], plans.micro_batches[0]
     again = squeezed_s(view, layers, stack, margin, modules)
     mean = batches * (work + again) / stages + (stages - 1) / 2 * least
     total = task.model.layers
     most = np.where(total % stages == 0, stages, total % stages)
     whole = least * (batches * -(-total // stages) + np.minimum(most - 1, batches))
-    return np.maximum(mean, whole), least
+    return np.maximum(mean, whole), least, head
 
 
 def _both_ways_s(time: LayerTime) -> Floats:

@@ -8,8 +8,9 @@ from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.variants import Variants
 from astra.strategy.view import view_of
+from astra.timing.facts import facts
 from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import StageTime, stage_base, stage_times
 
 UNIFORM, BLOCK = code("recompute", "full:uniform"), code("recompute", "full:block")
 
@@ -23,9 +24,9 @@ def least_added_s(
 
     Every stage does d seconds more for each of m micro-batches, d that of the stage to which it
     adds least; behind d_1, that of the first stage, more of its gradient reduction can hide. A
-    share x of the optimizer on the host adds x h. Nothing is said of recompute with sharded
-    parameters: their traffic hides behind it in every micro-batch. With one micro-batch it may
-    be less than zero.
+    share x of the optimizer on the host adds x h. Sharded parameters are gathered and reduced in
+    every micro-batch, and what shows of it without may hide behind d: see `_less_hidden`. With one
+    micro-batch it may be less than zero.
     """
     view = view_of(layouts, task)
     times = stage_times(view, stack, stage_base(view, stack, book))
@@ -43,9 +44,27 @@ def least_added_s(
             again = times.base.module_s[module][0]
             least = least + chosen * np.where(used, again, np.inf).min(axis=0)[rows]
             first = first + chosen * again[0][rows]
-    more = layouts.micro_batches[0][rows] * least - first
-    more = np.where(is_word(layouts, "sharding", "parameters")[rows], 0.0, more)
+    count, sharded = layouts.micro_batches[0][rows], is_word(layouts, "sharding", "parameters")
+    more = count * least - first
+    if sharded.any():
+        more = np.where(sharded[rows], count * _less_hidden(least, rows, times), more)
     return more + variants.offloaded * times.host_s(slice(0, 1))[0, 0][rows]
+
+
+def _less_hidden(least: Floats, rows: Ints, times: StageTime) -> Floats:
+    """What a stage takes longer that does d seconds more of each micro-batch on the way back. [s]
+
+        d - (1 - s) min(d, u)
+
+    with u the seconds of its traffic that had nothing to hide behind, and s what hidden traffic
+    slows the compute beside it by: at least, with the most u and the least s of any stage.
+    """
+    copies, used = times.base.replicas, times.view.stages.count[0] > 0
+    hides = (copies.gather_s + copies.reduce_s) * (1 - facts().shows.data)
+    bare = np.maximum(hides - times.base.backward_s, 0.0)[0][:, times.rows]
+    bare = np.where(used & times.view.plans.overlap_param_gather, bare, 0.0).max(axis=0)
+    slow = np.where(used, copies.slowdown[0][:, times.rows], 1.0).min(axis=0)
+    return least - (1 - slow[rows]) * np.minimum(least, bare[rows])
 
 
 def _whole_layers(variants: Variants, vpp: Ints) -> Floats:

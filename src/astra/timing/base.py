@@ -1,6 +1,7 @@
 """What a stage takes however much of it is recomputed or offloaded."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,15 @@ from astra.timing.layer import PARTS, Layers
 from astra.timing.replicas import Replicas, gpus_of, replicas_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageBase:
     """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
 
-    Traffic counts as far as it shows.
+    Traffic counts as far as it shows. What goes between stages and copies is worked out when asked.
     """
 
+    view: View
+    stack: Stack
     forward_s: Floats  # compute
     backward_s: Floats
     tensor_forward_s: Floats
@@ -42,12 +45,32 @@ class StageBase:
     embedding_backward_s: Floats
     layers_forward_s: Floats  # layers and their traffic: what full recompute does again
     module_s: dict[str, Floats]  # what selective recompute of a module does again
-    link_s: Floats  # to the next stage, one way
-    held_s: Floats  # part of `link_s`: neither stage works meanwhile
     offload_forward_s: Floats  # activations to the host, as far as compute does not hide them
     offload_backward_s: Floats  # and back
-    tied_s: Floats  # per step: gradients of tied embeddings between the ends of the pipeline
-    replicas: Replicas
+
+    @cached_property
+    def replicas(self) -> Replicas:
+        """Traffic between copies, and the optimizer's step."""
+        return replicas_of(self.view, self.stack)
+
+    @cached_property
+    def _sent_s(self) -> tuple[Floats, Floats]:
+        return _links(self.view, self.stack)
+
+    @property
+    def link_s(self) -> Floats:
+        """To the next stage, one way."""
+        return self._sent_s[0]
+
+    @property
+    def held_s(self) -> Floats:
+        """Part of `link_s`: neither stage works meanwhile."""
+        return self._sent_s[1]
+
+    @cached_property
+    def tied_s(self) -> Floats:
+        """Per step: gradients of tied embeddings between the ends of the pipeline."""
+        return _tied_s(self.view, self.stack)
 
 
 def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
@@ -67,18 +90,15 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
     sums["forward_s"] = sums["forward_s"] + ends["head_forward_s"] + ends["embedding_forward_s"]
     sums["backward_s"] = sums["backward_s"] + ends["head_backward_s"] + ends["embedding_backward_s"]
     moved = _offload_s(view)
-    link, held = _links(view, stack)
     return StageBase(
+        view=view,
+        stack=stack,
         **sums,
         **ends,
         layers_forward_s=layers_forward,
         module_s=modules,
-        link_s=link,
-        held_s=held,
         offload_forward_s=np.maximum(moved - sums["forward_s"], 0.0),
         offload_backward_s=np.maximum(moved - sums["backward_s"], 0.0),
-        tied_s=_tied_s(view, stack),
-        replicas=replicas_of(view, stack),
     )
 
 

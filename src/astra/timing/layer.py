@@ -46,8 +46,9 @@ KEY_COLUMNS = (
     "domain",
     "node",
 )
-WORDED = ("gpu", "precision", "fp8_recipe", "attention", "overlap_tp", "overlap_ep", "dispatcher",
-          "cp_comm_type", "cuda_graph")  # fmt: skip
+# Words and switches that decide on a layer's kernels, and those that decide on what goes with them.
+OF_KERNELS = ("gpu", "precision", "fp8_recipe", "attention", "dispatcher")
+OF_TRAFFIC = ("overlap_tp", "overlap_ep", "cp_comm_type", "cuda_graph")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -95,6 +96,8 @@ class LayerBook:
 
     def rows_of(self, table: dict[str, NDArray[Any]], task: Task, stack: Stack) -> Ints:
         """The rows of these keys, priced now where they are new."""
+        shared = table["tp"] > 1  # one rank has no sequence to share, and no traffic to hide
+        table = table | {name: table[name] & shared for name in ("sequence_parallel", "overlap_tp")}
         keys = list(zip(*(table[name].tolist() for name in KEY_COLUMNS), strict=True))
         keys = [tuple(None if value != value else value for value in key) for key in keys]
         new = {key: place for place, key in enumerate(keys) if key not in self.rows}
@@ -120,9 +123,9 @@ class LayerBook:
 
 def work_s(
     views: Sequence[View], stack: Stack, book: LayerBook | None = None
-) -> list[tuple[Floats, Floats]]:
-    """All layers and ends of the model as each slot cuts them, and its lightest layer, both ways.
-    (pipeline, slot, plan)
+) -> list[tuple[Floats, Floats, Floats]]:
+    """All layers and ends of the model as each slot cuts them, its lightest layer, and its head,
+    both ways. (pipeline, slot, plan)
 
     Of several tables of one task, whose keys are priced together.
     """
@@ -134,14 +137,19 @@ def work_s(
     rows = own.rows_of(joined, task, stack)
     total, least = np.zeros(len(rows)), np.full(len(rows), np.inf)
     times = {str(row): count for row, count in enumerate(layer_kinds(task.model).counts)}
+    head = least
     for name, count in (times | {"head": 1, "embedding": 1}).items():
         columns = own.columns[name]
         each = sum((columns[part][rows] for part in PARTS), np.zeros(1))
         total += count * each
         least = np.minimum(least, each) if name in times else least
-    ends = np.cumsum([len(table["tp"]) for table in tables])
-    parts = zip(np.split(total, ends[:-1]), np.split(least, ends[:-1]), strict=True)
-    return [(all_[back], one[back]) for (all_, one), (_, back) in zip(parts, found, strict=True)]
+        head = each if name == "head" else head
+    ends = np.cumsum([len(table["tp"]) for table in tables])[:-1]
+    parts = zip(*(np.split(column, ends) for column in (total, least, head)), strict=True)
+    return [
+        (whole[back], layer[back], last[back])
+        for (whole, layer, last), (_, back) in zip(parts, found, strict=True)
+    ]
 
 
 def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:
@@ -174,13 +182,19 @@ def _price(
     count = len(table["tp"])
     kinds = layer_kinds(task.model).kinds
     found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
-    for rows, words in _groups(table):
+    for rows, words in _groups(table, np.arange(count), OF_KERNELS):
         keys = _keys(table, rows)
         gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
         recipe = words["fp8_recipe"] if precision == "fp8" else None
         device = Device(gpu, precision, used, stack.on(gpu, precision, recipe), recipe)
+        fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
         for row, kind in enumerate(kinds):
-            _store(found[str(row)], rows, _layer(task, kind, keys, device, words))
+            kernels = layer_operators(task.model, kind, keys, device, fused, dispatcher)
+            for some, more in _groups(table, rows, OF_TRAFFIC):
+                at = np.searchsorted(rows, some)
+                own = [operator.take(at) for operator in kernels]
+                layer = _layer(task, kind, _keys(table, some), device, words | more, own)
+                _store(found[str(row)], some, layer)
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
         _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
     return found
@@ -227,17 +241,19 @@ def _distinct(view: View) -> tuple[dict[str, NDArray[Any]], Ints]:
     return table, back
 
 
-def _groups(table: dict[str, NDArray[Any]]) -> Iterator[tuple[Ints, dict[str, Any]]]:
-    """Keys that share what is a word or a switch."""
-    columns = np.stack([table[name].astype(np.int64) for name in WORDED])
+def _groups(
+    table: dict[str, NDArray[Any]], rows: Ints, names: Sequence[str]
+) -> Iterator[tuple[Ints, dict[str, Any]]]:
+    """Of these keys, those that share words and switches."""
+    columns = np.stack([table[name][rows].astype(np.int64) for name in names])
     distinct, back = np.unique(columns, axis=1, return_inverse=True)
     for group in range(distinct.shape[1]):
-        values = dict(zip(WORDED, (int(value) for value in distinct[:, group]), strict=True))
+        values = dict(zip(names, (int(value) for value in distinct[:, group]), strict=True))
         words = {
             name: (WORDS[name][value] if value >= 0 else None) if name in WORDS else value
             for name, value in values.items()
         }
-        yield np.flatnonzero(back.reshape(-1) == group), words
+        yield rows[back.reshape(-1) == group], words
 
 
 def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
@@ -266,10 +282,9 @@ def _layer(
     keys: Keys,
     device: Device,
     words: dict[str, Any],
+    operators: list[Operator],
 ) -> LayerTime:
-    model = task.model
-    fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
-    operators = layer_operators(model, kind, keys, device, fused, dispatcher)
+    model, dispatcher = task.model, str(words["dispatcher"])
     gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
     core = next(op for op in operators if op.module == "core_attn")
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))

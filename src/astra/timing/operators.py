@@ -50,6 +50,12 @@ class Operator:
     backward_s: Floats
     wgrad_s: Floats | None = None  # the part of the backward pass that nothing waits for
 
+    def take(self, rows: NDArray[np.intp]) -> "Operator":
+        """The same for some of its keys."""
+        parts = (self.forward_s, self.backward_s, self.wgrad_s)
+        some = (part if part is None or part.ndim == 0 else part[rows] for part in parts)
+        return Operator(self.name, self.module, *some)  # type: ignore[arg-type]
+
 
 def layer_operators(
     model: Model,

@@ -1,6 +1,7 @@
 """Seconds of every stage: its layers and ends per micro-batch, and what it does once per step."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ Rows = NDArray[np.intp]
 ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageTime:
     """Seconds of one stage of each run. (pipeline, run, plan)
 
@@ -32,8 +33,6 @@ class StageTime:
     base: StageBase  # of the distinct plans but for recompute and offload
     rows: Rows  # for every plan, its row in `base`
     recompute_s: Floats
-    gather_forward_s: Floats  # parameters gathered for every micro-batch (FSDP)
-    gather_backward_s: Floats
     used: Used
 
     def part(self, name: str) -> Floats:
@@ -41,21 +40,43 @@ class StageTime:
         column: Floats = getattr(self.base, name)
         return column[..., self.rows]
 
+    @cached_property
+    def _gathered_s(self) -> tuple[Floats, Floats]:
+        return _each(self.view, self.base, self.rows, self.recompute_s)
+
+    @property
+    def gather_forward_s(self) -> Floats:
+        """Parameters gathered for every micro-batch (FSDP)."""
+        return self._gathered_s[0]
+
+    @property
+    def gather_backward_s(self) -> Floats:
+        """The same on the way back, and gradients scattered."""
+        return self._gathered_s[1]
+
+    @property
+    def plain_forward_s(self) -> Floats:
+        """All that a micro-batch takes on its way down, parameters at hand."""
+        base = self.base
+        traffic = base.tensor_forward_s + base.context_forward_s + base.expert_forward_s
+        return (base.forward_s + traffic + base.offload_forward_s)[..., self.rows]
+
+    @property
+    def plain_backward_s(self) -> Floats:
+        """All that it takes on its way back, with nothing to gather or to do again."""
+        base = self.base
+        traffic = base.tensor_backward_s + base.context_backward_s + base.expert_backward_s
+        return (base.backward_s + traffic + base.offload_backward_s)[..., self.rows]
+
     @property
     def whole_forward_s(self) -> Floats:
         """All that a micro-batch takes on its way down."""
-        base = self.base
-        traffic = base.tensor_forward_s + base.context_forward_s + base.expert_forward_s
-        plain = (base.forward_s + traffic + base.offload_forward_s)[..., self.rows]
-        return plain + self.gather_forward_s
+        return self.plain_forward_s + self.gather_forward_s
 
     @property
     def whole_backward_s(self) -> Floats:
         """All that it takes on its way back."""
-        base = self.base
-        traffic = base.tensor_backward_s + base.context_backward_s + base.expert_backward_s
-        plain = (base.backward_s + traffic + base.offload_backward_s)[..., self.rows]
-        return plain + self.recompute_s + self.gather_backward_s
+        return self.plain_backward_s + self.recompute_s + self.gather_backward_s
 
     def _copies(self, name: str, runs: slice) -> Floats:
         column: Floats = getattr(self.base.replicas, name)
@@ -122,15 +143,12 @@ def stage_times(
     base, used = shared or stage_base(view, stack)
     rows = view.rows
     again = _recompute(view, base, rows)
-    ahead, back = _each(view, base, rows, again)
     return StageTime(
         view=view,
         stack=stack,
         base=base,
         rows=rows,
         recompute_s=again,
-        gather_forward_s=ahead,
-        gather_backward_s=back,
         used=used,
     )
 

@@ -23,11 +23,7 @@ from astra.search.answer import (
 )
 from astra.search.by_stage import stages_of
 from astra.search.find import Best, Progress
-from astra.search.mixed.cells import cells_of, cut_of, legal_kinds
-from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.naive import even_split_s
-from astra.search.mixed.pricing import stage_tables
-from astra.search.mixed.small import Pricer
 from astra.search.mixed.solve import MixedFinder
 from astra.search.price import price_many
 from astra.search.priced import Priced
@@ -35,7 +31,6 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
-from astra.timing.layer import LayerBook
 
 # Dimensions of a mixed plan that can be narrowed.
 SEARCHED = (
@@ -60,14 +55,13 @@ def answer_mixed(
     """The best plans over several types; the first is proven, or its gap is told."""
     start = time.perf_counter()
     check_space(wanted.space)
-    space, left_out = _holding(wanted)
+    finder, left_out = _holding(wanted)
+    space = finder.space
     pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
     singles = _singles(wanted, pools, progress)
     own = [] if space.question.use_all else _plans(singles, wanted)
-    limit = min((plan.step_s for plan in own), default=np.inf)
-    rules, built_in = rules_of(wanted), rules_for(space.question.task.runtime)
-    finder = MixedFinder(space, rules, wanted.stack, wanted.margin, limit, wanted.exact)
-    found = finder.run(built_in) if len(pools) > 1 else []
+    finder.limit_s = min((plan.step_s for plan in own), default=np.inf)
+    found = finder.run(rules_for(space.question.task.runtime)) if len(pools) > 1 else []
     task = wanted.space.question.task
     plans = [_whole(plan_at(each.plans, 0, space.question.task), task.cluster) for each in found]
     priced = sorted([*own, *price_many(plans, wanted.margin)], key=lambda each: each.step_s)
@@ -151,29 +145,29 @@ def mixed_space(space: Space) -> Space:
     return Space(space.question, {**space.chosen, "cp": tuple(values) or (1,)})
 
 
-def _holding(wanted: Wanted) -> tuple[Space, tuple[str, ...]]:
-    """The space without the types that cannot hold one layer, and what was left out and why."""
-    space = mixed_space(wanted.space)
-    rules = rules_for(space.question.task.runtime)
-    cells = [cell for cell in cells_of(space) if not cell.overlap_tp]
-    if "recompute" not in space.chosen and space.question.task.runtime == "flagscale":
-        cells = list(dict.fromkeys(cut_of(cell) for cell in cells))
-    legal = legal_kinds(space, cells, rules)
-    space, ruled_out = _without(space, {kind.pool for _, kinds in legal for kind in kinds}, _why)
-    model = space.question.task.model
-    loads = loads_of(model)
-    pricer = Pricer(space, wanted.stack, wanted.margin, LayerBook(), loads, loads.weights(None))
-    able: set[int] = set()
-    for cell, kinds in legal_kinds(space, cells, rules):
-        some = [kind for kind in kinds if kind.pool not in able]
-        if some:
-            item = (cell, some, np.ones(len(some), np.int64))
-            (table,) = stage_tables(pricer, [item])
-            one = slice(1, loads.upto(1))
-            fits = [np.isfinite(table.at(place, 1).forward_s[:, one]) for place in (FIRST, INSIDE)]
-            able |= {some[row].pool for row in np.flatnonzero((fits[0] | fits[1]).any(axis=1))}
-    space, too_small = _without(space, able, _too_small)
-    return space, (*ruled_out, *too_small)
+def _holding(wanted: Wanted) -> tuple[MixedFinder, tuple[str, ...]]:
+    """A search without the types that cannot hold one layer, and what was left out and why."""
+    said: list[str] = []
+    finder = _finder(wanted, mixed_space(wanted.space))
+    for able, why in ((_legal, _why), (MixedFinder.able, _too_small)):
+        space, words = _without(finder.space, able(finder), why)
+        if words:
+            said += words
+            finder = _finder(wanted, space)
+    return finder, tuple(said)
+
+
+def _finder(wanted: Wanted, space: Space) -> MixedFinder:
+    """With its stages priced."""
+    rules = rules_of(wanted)
+    finder = MixedFinder(space, rules, wanted.stack, wanted.margin, np.inf, wanted.exact)
+    finder.price(rules_for(space.question.task.runtime))
+    return finder
+
+
+def _legal(finder: MixedFinder) -> set[int]:
+    """The types that the rules allow a plan on."""
+    return {kind.pool for _, kinds in finder.legal or () for kind in kinds}
 
 
 def _too_small(pool: Pool, _: Question) -> str:
@@ -270,6 +264,7 @@ def _compared(
     used = best.gpus if best else {}
     idle = {name: count - used.get(name, 0) for name, count in caps.items()}
     open_s, space = finder.tally.open_s, finder.space
+    book = None if left_out else finder.book
     gap = max(best.step_s / open_s - 1, 0.0) if best and np.isfinite(open_s) else 0.0
     return Mixed(
         gap_fraction=gap,
@@ -277,5 +272,5 @@ def _compared(
         even_split_step_s=even_split_s(space, wanted.stack, wanted.margin, finder.book),
         idle={name: count for name, count in idle.items() if count},
         left_out=left_out,
-        stages=stages_of(best, wanted.stack) if best else (),
+        stages=stages_of(best, wanted.stack, book) if best else (),
     )

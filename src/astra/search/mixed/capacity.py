@@ -5,19 +5,19 @@ flight as their place from the end asks for, each kind holds so many layers at e
 types in any order, each as long as its type allows, must hold all layers of the model.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from astra.search.mixed.cells import Cell
 from astra.search.mixed.loads import INSIDE, LAST
-from astra.search.mixed.small import STILL
+from astra.search.mixed.runs import NEVER, lower, reaching
+from astra.search.mixed.small import AGAIN, STILL
 from astra.search.mixed.stock import Basis, Stocks, straight
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.timing.stage import shown_s
 
-NEVER = -1e9
 FEW = 16  # kinds of a cut for which a closer look does not pay
 HALVINGS = 3  # of the span in which the least step of a cell is looked for
 SLIP = 1e-6  # of a layer, against rounding
@@ -28,17 +28,23 @@ NONE, EACH, GROUP = range(3)  # no recompute, layer by layer, all as one group
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Seconds and bytes of stages at one place: of nothing, and of every layer more. (kind, 1)"""
+    """Seconds and bytes of stages at one place: of nothing, and of every layer more.
 
-    base: dict[str, Floats]
-    slope: dict[str, Floats]
-    whole_s: Floats  # (kind, nothing and layers of every kind)
+    (cell, kind, 1), or (cell, kind, nothing and layers of every kind)
+    """
+
+    whole_s: Floats
     forward_s: Floats
+    stage_s: tuple[Floats, Floats]  # of nothing, of a layer more
+    room_bytes: tuple[Floats, Floats]
+    kept_bytes: tuple[Floats, Floats]
+    logits_bytes: Floats
+    working_bytes: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The kinds of cuts that have as many of the same types and lengths."""
+    """The kinds of cuts that differ in what no kind tells."""
 
     micro_batches: int
     pool: Ints
@@ -47,15 +53,15 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Some:
-    """Cells whose cuts have kinds alike. (cell,)"""
+    """Cells of such cuts. (cell,)"""
 
     cut: _Cut
-    first: Ints  # the first kind of each among those of all cuts
+    kinds: Ints  # (cell, kind) among those of all cuts; -1: this one does not have it
     free: Flags  # recomputes whole layers, as many as it must: no setting holds more
     setting: Ints  # of recompute; of free ones none
 
-    def take(self, rows: Ints | Flags) -> "_Some":
-        return _Some(self.cut, self.first[rows], self.free[rows], self.setting[rows])
+    def take(self, rows: Ints) -> "_Some":
+        return _Some(self.cut, self.kinds[rows], self.free[rows], self.setting[rows])
 
 
 class Capacity:
@@ -80,21 +86,36 @@ class Capacity:
             self.again[place] = lines
             self.still[place] = {name: stocks.still[place][name] @ way for name in STILL}
         self._gathers()
+        self.lines = {place: self._together(place) for place in self.ways}
         self.cuts = self._alike()
 
-    def usable(self, cell: Cell, rows: Ints, limit_s: float) -> Ints:
-        """Those of these kinds that a plan below the limit may use; none: there is no such plan."""
-        if not len(rows) or not self.known:
-            return rows
-        some, limits = self._some([cell]), np.array([limit_s])
-        cut = some.cut
-        while True:
-            most = self._most(some, rows, limits)[0]
-            stages = np.minimum(cut.stages[rows], most.shape[1])
-            good = reaching(cut.pool[rows], stages, most, self.target)
-            if good.all() or not good.any():
-                return rows[good]
-            rows = rows[good]
+    def usable(self, cells: Sequence[Cell], kinds: Sequence[Ints], limit_s: float) -> list[Ints]:
+        """Those of these kinds of each cell that a plan below the limit may use; none: there is no
+        such plan.
+        """
+        found = list(kinds)
+        for rows in self._batches(cells):
+            some = self._some([cells[row] for row in rows])
+            own = some.kinds - np.array([[self.stocks.stock(cells[row]).place] for row in rows])
+            may = some.kinds >= 0
+            for at, row in enumerate(rows):
+                may[at] &= np.isin(own[at], kinds[row])
+            self._narrow(some, may, limit_s)
+            for at, row in enumerate(rows):
+                found[row] = np.sort(own[at][may[at]])
+        return found
+
+    def _narrow(self, some: _Some, may: Flags, limit_s: float) -> None:
+        """Takes out of (cell, kind) what no plan below the limit can use."""
+        left = np.flatnonzero(may.any(axis=1))
+        while len(left):
+            rows = np.flatnonzero(may[left].any(axis=0))
+            now = may[np.ix_(left, rows)]
+            most = self._most(some.take(left), rows, np.full(len(left), limit_s), now)
+            stages = np.minimum(some.cut.stages[rows], most.shape[2])
+            good = now & reaching(some.cut.pool[rows], stages, most, self.target)
+            may[np.ix_(left, rows)] = good
+            left = left[(good != now).any(axis=1) & good.any(axis=1)]
 
     def bounds_s(self, cells: Sequence[Cell], low_s: Floats, high_s: float) -> Floats:
         """No plan of a cell is faster; inf where none is below the high limit. (cell,)
@@ -120,7 +141,7 @@ class Capacity:
         alike: dict[int, list[int]] = {}
         cuts: dict[int, _Cut] = {}
         for row, cell in enumerate(cells if self.known else ()):
-            cut = self.cuts[self.stocks.stock(cell).cell]
+            cut, _ = self.cuts[self.stocks.stock(cell).cell]
             cuts[id(cut)] = cut
             alike.setdefault(id(cut), []).append(row)
         for name, rows in alike.items():
@@ -162,7 +183,7 @@ class Capacity:
         stages = np.minimum(cut.stages[rows], most.shape[1])
         held = np.cumsum(most, axis=1)[np.arange(len(rows)), stages - 1]
         pool = cut.pool[rows]
-        best = {each: float(held[pool == each].max()) for each in np.unique(pool).tolist()}
+        best = {each: max(held[pool == each].max(), 0.0) for each in np.unique(pool).tolist()}
         others = np.array([sum(best.values()) - best[each] for each in pool.tolist()])
         return rows[held + others >= self.target]
 
@@ -170,39 +191,46 @@ class Capacity:
         """Whether a plan of each cell may be below its limit. (cell,)"""
         cut, most = some.cut, self._most(some, rows, limit_s)
         stages = np.minimum(cut.stages[rows], most.shape[2])
-        alike, back = np.unique([cut.pool[rows], stages], axis=1, return_inverse=True)
         # Kinds of a type with as many stages count as one that is each at its best place.
-        total = np.zeros((len(most), alike.shape[1], most.shape[2] + 1))
-        for row in range(alike.shape[1]):
-            each = most[:, back.reshape(-1) == row].max(axis=1)
-            np.cumsum(each, axis=1, out=total[:, row, 1:])
-        pools = [np.flatnonzero(alike[0] == each) for each in np.unique(alike[0])]
-        lower = _lower(total, alike[1], pools)
-        found: Flags = lower.max(axis=(0, 2)) >= self.target
+        alike: dict[tuple[int, int], list[int]] = {}
+        for row, key in enumerate(zip(cut.pool[rows].tolist(), stages.tolist(), strict=True)):
+            alike.setdefault(key, []).append(row)
+        total = np.zeros((len(most), len(alike), most.shape[2] + 1))
+        pools: dict[int, list[int]] = {}
+        for row, ((pool, _), here) in enumerate(alike.items()):
+            np.cumsum(most[:, here].max(axis=1), axis=1, out=total[:, row, 1:])
+            pools.setdefault(pool, []).append(row)
+        longest = np.array([each for _, each in alike])
+        below = lower(total, longest, [np.array(each) for each in pools.values()])
+        found: Flags = below.max(axis=(0, 2)) >= self.target
         return found
 
-    def _alike(self) -> dict[Cell, _Cut]:
-        """Of every cut its kinds, one object for all cuts whose kinds are alike."""
-        known: dict[tuple[object, ...], _Cut] = {}
+    def _alike(self) -> dict[Cell, tuple[_Cut, Ints]]:
+        """Of every cut the kinds that it shares with others, and which of all kinds they are."""
+        groups: dict[Cell, list[Cell]] = {}
+        for cell in self.stocks.of:
+            plain = replace(cell, overlap_tp=False, sharding="", offload=0.0, cp_comm_type="")
+            groups.setdefault(plain, []).append(cell)
         found = {}
-        for cell, stock in self.stocks.of.items():
-            pool = tuple(kind.pool for kind in stock.kinds)
-            stages = tuple(kind.most for kind in stock.kinds)
-            key = cell.micro_batches, pool, stages
-            if key not in known:
-                known[key] = _Cut(cell.micro_batches, np.array(pool), np.array(stages))
-            found[cell] = known[key]
+        for cells in groups.values():
+            stocks = [self.stocks.of[cell] for cell in cells]
+            every = list(dict.fromkeys(kind for stock in stocks for kind in stock.kinds))
+            pool = np.array([kind.pool for kind in every])
+            cut = _Cut(cells[0].micro_batches, pool, np.array([kind.most for kind in every]))
+            for cell, stock in zip(cells, stocks, strict=True):
+                places = {kind: stock.place + row for row, kind in enumerate(stock.kinds)}
+                found[cell] = cut, np.array([places.get(kind, -1) for kind in every])
         return found
 
     def _some(self, cells: Sequence[Cell]) -> _Some:
-        stocks = [self.stocks.stock(cell) for cell in cells]
+        cuts = [self.cuts[self.stocks.stock(cell).cell] for cell in cells]
         free = [self.stocks.free(cell) or not straight(cell.recompute) for cell in cells]
         setting = [
             NONE if own else self.stocks.settings.index(cell.recompute)
             for own, cell in zip(free, cells, strict=True)
         ]
-        first = np.array([stock.place for stock in stocks])
-        return _Some(self.cuts[stocks[0].cell], first, np.array(free), np.array(setting))
+        kinds = np.stack([kinds for _, kinds in cuts])
+        return _Some(cuts[0][0], kinds, np.array(free), np.array(setting))
 
     def _sent(self) -> tuple[dict[str, Floats], Ints]:
         """Traffic of a layer between copies where parameters are sharded, as part of a few loads,
@@ -242,32 +270,56 @@ class Capacity:
             lines["forward_s"][here, 1 + row] += shown_s(gather, ahead, copies, slow)
             lines["backward_s"][here, 1 + row] += shown_s(gather + reduce, back, copies, slow)
 
-    def _lines(self, place: int, kinds: Ints, setting: Ints) -> _Lines:
-        """Of kinds, (cell, kind), with one setting for each cell."""
-        columns = {name: line[kinds] for name, line in self.still[place].items()}
-        at, keys = setting[:, np.newaxis], self.stocks.key[kinds]
-        columns |= {name: line[at, keys] for name, line in self.again[place].items()}
-        columns["stage_s"] = columns["forward_s"] + columns["backward_s"] + columns["again_s"]
-        base = {name: line[..., :1] for name, line in columns.items()}
-        slope = {}
-        for name, line in columns.items():
-            if self.one is not None and name != WORK:
-                slope[name] = line[..., 1 + self.one, np.newaxis]
-            elif name != WORK:
-                least = np.max if name == "room_bytes" else np.min
-                slope[name] = least(line[..., 1:], axis=-1, keepdims=True)
-        return _Lines(base, slope, columns["stage_s"], columns["forward_s"])
+    def _together(self, place: int) -> tuple[Floats, Floats]:
+        """(kind of any cut, column, nothing and layers), and (setting, key, column, ...)"""
+        still, again = self.still[place], self.again[place]
+        both = still["forward_s"] + still["backward_s"]
+        kept = (still["forward_s"], both, still["room_bytes"], still["logits_bytes"])
+        more = [np.broadcast_to(again[name], again["again_s"].shape) for name in AGAIN]
+        return np.stack(kept, axis=-2), np.stack(more, axis=-2)
 
-    def _most(self, some: _Some, rows: Ints, limit_s: Floats) -> Floats:
-        """Most layers of a stage of each kind, by place from the end. (cell, kind, place)"""
+    def _lines(self, place: int, still: Floats, keys: Ints, setting: Ints) -> _Lines:
+        """Of kinds, (cell, kind), with one setting for each cell."""
+        forward, both, room, logits = (still[..., row, :] for row in range(4))
+        more = self.lines[place][1][setting[:, np.newaxis], keys]
+        again, kept, working = (more[..., row, :] for row in range(3))
+        whole = both + again
+        return _Lines(
+            whole_s=whole,
+            forward_s=forward,
+            stage_s=self._line(whole),
+            room_bytes=self._line(room, np.max),
+            kept_bytes=self._line(kept),
+            logits_bytes=logits[..., :1],
+            working_bytes=working[..., :1],
+        )
+
+    def _line(
+        self, columns: Floats, least: Callable[..., Floats] = np.min
+    ) -> tuple[Floats, Floats]:
+        """Of nothing, and of a layer more: of the kind that is counted, or of any kind."""
+        if self.one is not None:
+            return columns[..., :1], columns[..., 1 + self.one, np.newaxis]
+        return columns[..., :1], least(columns[..., 1:], axis=-1, keepdims=True)
+
+    def _most(self, some: _Some, rows: Ints, limit_s: Floats, may: Flags | None = None) -> Floats:
+        """Most layers of a stage of each kind, by place from the end. (cell, kind, place)
+
+        `may`: the kinds that each cell has, (cell, kind); the others hold less than nothing.
+        """
         pool, stages = some.cut.pool[rows], some.cut.stages[rows]
         total = sum(int(stages[pool == each].max()) for each in np.unique(pool))
         places = min(total, self.stocks.loads.layers)
         count = some.cut.micro_batches
         flying = np.minimum(count, np.arange(1, places + 1))
-        kinds = some.first[:, np.newaxis] + rows
-        parts = {place: self._lines(place, kinds, some.setting) for place in (INSIDE, LAST)}
-        cap = self._longest_s(parts[INSIDE], parts[LAST], flying, count, limit_s)
+        kinds = some.kinds[:, rows]
+        may = kinds >= 0 if may is None else may
+        keys = self.stocks.key[kinds]
+        still = {place: self.lines[place][0][kinds] for place in (INSIDE, LAST)}
+        parts = {
+            place: self._lines(place, still[place], keys, some.setting) for place in (INSIDE, LAST)
+        }
+        cap = self._longest_s(parts[INSIDE], parts[LAST], flying, count, limit_s, may)
         found = np.zeros((*kinds.shape, places))
         free = np.flatnonzero(some.free)
         for place, at in ((LAST, slice(0, 1)), (INSIDE, slice(1, None))):
@@ -275,7 +327,7 @@ class Capacity:
             found[..., at] = _held(parts[place], now, cap[..., at])
             if len(free):
                 none, each, group = (
-                    self._lines(place, kinds[free], np.full(len(free), way))
+                    self._lines(place, still[place][free], keys[free], np.full(len(free), way))
                     for way in (NONE, EACH, GROUP)
                 )
                 most = cap[free][..., at]
@@ -283,10 +335,17 @@ class Capacity:
                 found[free, :, at] = np.maximum(found[free, :, at], other)
         whole = np.floor(np.clip(found, 0, self.target) + SLIP)
         # No stage inside holds all but one; the first one may.
-        return np.where(whole >= self.target - 2, float(self.target), whole)
+        whole = np.where(whole >= self.target - 2, float(self.target), whole)
+        return np.where(may[..., np.newaxis], whole, NEVER)
 
     def _longest_s(
-        self, inside: _Lines, last: _Lines, flying: Ints, count: int, limit_s: Floats
+        self,
+        inside: _Lines,
+        last: _Lines,
+        flying: Ints,
+        count: int,
+        limit_s: Floats,
+        may: Flags,
     ) -> Floats:
         """How long a stage may take. (cell, kind, place)
 
@@ -294,8 +353,10 @@ class Capacity:
         S + (K - 1) t - q f, with S the seconds of all stages; and it works K t.
         """
         whole, down = inside.whole_s, inside.forward_s
-        head = np.maximum((last.whole_s - whole)[..., 0].min(axis=1), 0.0)
-        through = whole[..., 1:].min(axis=1) @ self.counts + head  # (cell,)
+        there = may[..., np.newaxis]
+        least = np.min(last.whole_s - whole, axis=1, where=there, initial=np.inf)[..., 0]
+        each = np.min(whole, axis=1, where=there, initial=np.inf)[..., 1:]
+        through = each @ self.counts + np.maximum(least, 0.0)  # (cell,)
         with np.errstate(divide="ignore", invalid="ignore"):
             one = (down[..., :1] + down[..., 1:]) / (whole[..., :1] + whole[..., 1:])
             share = np.maximum(one, down[..., 1:] / whole[..., 1:]).max(axis=-1)
@@ -317,110 +378,27 @@ def _coefficients(basis: Basis, counts: Ints) -> Floats | None:
 
 
 def _held(lines: _Lines, flying: Ints, cap: Floats) -> Floats:
-    """Layers that a stage has time and room for. (kind, place)"""
-    base, slope = lines.base, lines.slope
-    peak = np.maximum(base["working_bytes"], base["logits_bytes"])
-    free = base["room_bytes"] - peak - flying * base["kept_bytes"]
-    each = flying * slope["kept_bytes"] - slope["room_bytes"]
+    """Layers that a stage has time and room for. (cell, kind, place)"""
+    (work, slope), peak = lines.stage_s, np.maximum(lines.working_bytes, lines.logits_bytes)
+    free = lines.room_bytes[0] - peak - flying * lines.kept_bytes[0]
+    each = flying * lines.kept_bytes[1] - lines.room_bytes[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(each > 0, free / each, np.where(free >= 0, np.inf, 0.0))
-        time = np.where(slope["stage_s"] > 0, (cap - base["stage_s"]) / slope["stage_s"], np.inf)
+        time = np.where(slope > 0, (cap - work) / slope, np.inf)
     return np.maximum(np.minimum(room, time), 0.0)
 
 
 def _partly(none: _Lines, full: _Lines, flying: Ints, cap: Floats) -> Floats:
     """The same with as many layers recomputed as it takes: m = d + e n of n layers."""
-    base, slope = none.base, none.slope
-    peak = np.maximum(full.base["working_bytes"], base["logits_bytes"])
-    saved = flying * (slope["kept_bytes"] - full.slope["kept_bytes"])
-    again = full.slope["stage_s"] - slope["stage_s"]
+    (work, slope), (empty, kept), (room, taken) = none.stage_s, none.kept_bytes, none.room_bytes
+    peak = np.maximum(full.working_bytes, none.logits_bytes)
+    saved = flying * (kept - full.kept_bytes[1])
+    again = full.stage_s[1] - slope
     with np.errstate(divide="ignore", invalid="ignore"):
-        d = (flying * base["kept_bytes"] + peak - base["room_bytes"]) / saved
-        e = (flying * slope["kept_bytes"] - slope["room_bytes"]) / saved
-        time = (cap - base["stage_s"] - again * d) / (slope["stage_s"] + again * e)
-        room = np.where(e > 1, -d / (e - 1), np.where(d <= (1 - e) * time, time, 0.0))
-        plain = (cap - base["stage_s"]) / slope["stage_s"]  # where nothing must be recomputed
-        found = np.minimum(np.minimum(time, room), plain)
+        d = (flying * empty + peak - room) / saved
+        e = (flying * kept - taken) / saved
+        time = (cap - work - again * d) / (slope + again * e)
+        most = np.where(e > 1, -d / (e - 1), np.where(d <= (1 - e) * time, time, 0.0))
+        plain = (cap - work) / slope  # where nothing must be recomputed
+        found = np.minimum(np.minimum(time, most), plain)
     return np.where((saved > 0) & np.isfinite(found), np.maximum(found, 0.0), 0.0)
-
-
-def reaching(pool: Ints, stages: Ints, most: Floats, target: int) -> Flags:
-    """Kinds that some row of runs which holds so many layers has. (kind,)
-
-    `most`: layers of a stage by place from the end, (kind, place).
-    """
-    pools = [np.flatnonzero(pool == each) for each in np.unique(pool)]
-    total = np.zeros((1, len(pool), most.shape[1] + 1))
-    np.cumsum(most, axis=1, out=total[0, :, 1:])
-    lower = _lower(total, stages, pools)
-    found = np.zeros(len(pool), np.bool_)
-    if lower.max() < target:
-        return found
-    upper = _upper(total, stages, pools)
-    for row, kinds in enumerate(pools):
-        some = np.array([mask for mask in range(1 << len(pools)) if not mask >> row & 1])
-        ends = _through(lower[some], total[:, kinds], stages[kinds])
-        whole = ends + upper[some | 1 << row][..., np.newaxis, :]
-        found[kinds] = whole.max(axis=(0, 1, 3)) >= target
-    return found
-
-
-def _through(below: Floats, total: Floats, stages: Ints) -> Floats:
-    """Most layers held below a place by what lies further below and a run of one kind up to it.
-
-    (..., cell, kind, place)
-    """
-    found = np.full((*below.shape[:-1], *total.shape[1:]), NEVER)
-    for longest in np.unique(stages).tolist():
-        rows = np.flatnonzero(stages == longest)
-        best, reach = below[..., np.newaxis, :] - total[:, rows], 1  # the most of so many places
-        while 2 * reach <= longest:
-            best = _later(best, reach)
-            reach *= 2
-        best = _later(best, longest - reach)
-        found[..., rows, 1:] = best[..., :-1]
-    return found + total
-
-
-def _later(best: Floats, by: int) -> Floats:
-    """The larger of each value and the one so many places before."""
-    if by <= 0:
-        return best
-    found = best.copy()
-    np.maximum(best[..., by:], best[..., :-by], out=found[..., by:])
-    return found
-
-
-def _masks(pools: int) -> list[list[int]]:
-    """Sets of types, by how many they are."""
-    found: list[list[int]] = [[] for _ in range(pools + 1)]
-    for mask in range(1 << pools):
-        found[mask.bit_count()].append(mask)
-    return found
-
-
-def _lower(total: Floats, stages: Ints, pools: list[Ints]) -> Floats:
-    """By types in use, the most layers that stages up to a place hold. (types, cell, place)"""
-    found = np.full((1 << len(pools), len(total), total.shape[2]), NEVER)
-    found[0, :, 0] = 0.0
-    for masks in _masks(len(pools)):
-        for row, kinds in enumerate(pools):
-            some = np.array([mask for mask in masks if not mask >> row & 1], np.int64)
-            if len(some):
-                ends = _through(found[some], total[:, kinds], stages[kinds]).max(axis=-2)
-                wide = some | 1 << row
-                found[wide] = np.maximum(found[wide], ends)
-    return found
-
-
-def _upper(total: Floats, stages: Ints, pools: list[Ints]) -> Floats:
-    """By types in use below a place, the most layers that stages from there on hold."""
-    found = np.zeros((1 << len(pools), len(total), total.shape[2]))
-    for masks in reversed(_masks(len(pools))):
-        for row, kinds in enumerate(pools):
-            some = np.array([mask for mask in masks if not mask >> row & 1], np.int64)
-            if len(some):
-                above = found[some | 1 << row][..., ::-1]
-                ends = _through(above, -total[:, kinds, ::-1], stages[kinds]).max(axis=-2)
-                found[some] = np.maximum(found[some], ends[..., ::-1])
-    return found

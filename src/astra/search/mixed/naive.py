@@ -5,11 +5,11 @@ import numpy as np
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
-from astra.search.bulk import filled_fraction
+from astra.search.bulk import bound_s, filled_fraction
 from astra.search.mixed.cells import Cell, cells_of
 from astra.search.mixed.columns import DEGREES, plans_table
 from astra.search.step import step_s
-from astra.strategy.plans import Ints, code
+from astra.strategy.plans import Ints, Plans, Task, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.settle import split_layers
@@ -17,6 +17,8 @@ from astra.strategy.space import Space
 from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
+
+FEW = 4  # plans that are simulated together
 
 
 def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> float | None:
@@ -47,8 +49,21 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
         return None
     view = view_of(many, task, every_stage=True)
     fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-    steps = step_s(many, view.stages, stage_times(view, stack, stage_base(view, stack, book)))
-    return float(steps[fits].min()) if fits.any() else None
+    return _least_s(many.take(np.flatnonzero(fits)), task, stack, book) if fits.any() else None
+
+
+def _least_s(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> float:
+    """The shortest step of these, by bound, until none can be shorter. [s]"""
+    view = view_of(plans, task, every_stage=True)
+    bounds = bound_s(view, stage_times(view, stack, stage_base(view, stack, book)))
+    order, best = np.argsort(bounds, kind="stable"), np.inf
+    while len(order):
+        view = view_of(plans.take(order[:FEW]), task, every_stage=True)
+        times = stage_times(view, stack, stage_base(view, stack, book))
+        best = min(best, float(step_s(view.plans, view.stages, times).min()))
+        order = order[FEW:]
+        order = order[bounds[order] < best]
+    return best
 
 
 def _stages(space: Space, cell: Cell, tp: int) -> tuple[int, ...] | None:

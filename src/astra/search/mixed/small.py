@@ -126,8 +126,8 @@ def _of_time(view: View, times: StageTime, stack: Stack) -> dict[str, Callable[[
         return times.other_s() - np.where(view.stages.count > 0, stack.step_s, 0.0)
 
     return {
-        "forward_s": lambda: times.whole_forward_s - times.gather_forward_s,
-        "backward_s": lambda: times.whole_backward_s - times.gather_backward_s - times.recompute_s,
+        "forward_s": lambda: times.plain_forward_s,
+        "backward_s": lambda: times.plain_backward_s,
         "ahead_s": lambda: times.part("forward_s"),
         "back_s": lambda: times.part("backward_s"),
         "wait_s": lambda: waited() / np.log2(view.plans.gpus),

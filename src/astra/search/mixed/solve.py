@@ -14,7 +14,7 @@ from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
 from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
 from astra.search.mixed.labels import Round
-from astra.search.mixed.loads import loads_of
+from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
 from astra.search.mixed.small import Pricer
 from astra.search.mixed.speed import layer_seconds, speed_bounds_s
@@ -44,8 +44,9 @@ LAST = 4  # times as many of a round, the last time
 EXACT = 100  # times as many where the proof is asked for
 MOST_TOTAL = 3_000_000_000  # the same of all rounds of a search
 LOWER = (0.0, 0.002, 0.006, 0.018, 0.054, 0.16)  # shares below the best where that is too much
-WORTH = 0.99  # of the best step: a lower one is worth another pass
+WORTH = 0.99  # of the best step: a lower one is worth another pass, or another look at what is open
 TOGETHER = 16  # cells whose tables are priced at once
+KINDS = 512  # or as many as have so many kinds
 
 Legal = tuple[Cell, list[Kind]]
 
@@ -94,6 +95,7 @@ class MixedFinder:
         self.most_work = MOST_WORK * (EXACT if exact else 1)
         self.most_total = MOST_TOTAL * (EXACT if exact else 1)
         self.most_listed = MOST_LISTED * (EXACT if exact else 1)
+        self.legal: list[Legal] | None = None  # not known yet
         self.found: dict[Cell, Found] = {}
         self.layer_s: dict[Cell, Floats] = {}  # by cut, least of any layer of each kind
         model = self.task.model
@@ -111,19 +113,41 @@ class MixedFinder:
 
         `only`: some of the cells of the space.
         """
-        cells = legal_kinds(self.space, only or cells_of(self.space), built_in)
-        self.tally.cells = len(cells)
+        if self.legal is None:
+            self.price(built_in, only)
+        cells = self.legal
         if cells:
-            speeds = self._speeds_s(cells)
-            self.stocks = Stocks(self.pricer, cells)
             self.capacity = Capacity(self.stocks)
-            bounds = self._bounds_s([cell for cell, _ in cells], speeds)
+            bounds = self._bounds_s([cell for cell, _ in cells], self.speeds)
             order = np.argsort(bounds, kind="stable")
             order = order[np.isfinite(bounds[order])]
             self.bounds = {cells[row][0]: float(bounds[row]) for row in order}
             self._first()
             self._all()
         return sorted(self.found.values(), key=lambda each: each.step_s)
+
+    def price(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> None:
+        """Cells that rules allow, how fast each is at best, and their stages; no limit is asked."""
+        self.legal = legal_kinds(self.space, only or cells_of(self.space), built_in)
+        self.tally.cells = len(self.legal)
+        if self.legal:
+            self.speeds = self._speeds_s(self.legal)
+            self.stocks = Stocks(self.pricer, self.legal)
+
+    def able(self) -> set[int]:
+        """The types that can hold one layer."""
+        cells = [item for item in self.legal or () if not item[0].overlap_tp]
+        cells = [item for item in cells if self.stocks.free(item[0])] or cells
+        found: set[int] = set()
+        one = slice(1, self.loads.upto(1))
+        for cell, kinds in cells:
+            rows = np.array([row for row, kind in enumerate(kinds) if kind.pool not in found])
+            if len(rows):
+                table = self.stocks.tables(cell, rows, np.ones(len(rows), np.int64), bare=True)
+                fits = [np.isfinite(table.at(at, 1).forward_s[:, one]) for at in (FIRST, INSIDE)]
+                some = np.flatnonzero((fits[0] | fits[1]).any(axis=1))
+                found |= {kinds[rows[row]].pool for row in some.tolist()}
+        return found
 
     def _speeds_s(self, cells: list[Legal]) -> Floats:
         """No plan of a cell is faster, whatever it recomputes. (cell,)"""
@@ -158,14 +182,14 @@ class MixedFinder:
         """
         if not self.bounds:
             return
-        goal, rise = min(self.bounds.values()), RISE
+        goal, rise, tried = min(self.bounds.values()), RISE, []
         for _ in range(MOST_TURNS):
             goal, rise = min(goal * rise, self.limit_s), rise * RISE
-            self._scout_all(_various(self.bounds, goal), goal, BEAM)
+            tried = _various(self.bounds, goal)
+            self._scout_all(tried, goal, BEAM)
             if self.found or goal >= self.limit_s:
                 break
-        known = set(self.found)
-        some = [cell for cell in _various(self.bounds, self.limit_s) if cell not in known]
+        some = [cell for cell in _various(self.bounds, self.limit_s) if cell not in tried]
         self._scout_all(some, self.limit_s, BEAM)
         best = sorted(self.found, key=lambda cell: self.found[cell].step_s)
         near = {_name(cell) for cell in best[:NEAR]}
@@ -173,21 +197,26 @@ class MixedFinder:
         self._scout_all(some[:SCOUTED], self.limit_s, WIDE * BEAM)
 
     def _scout_all(self, cells: Sequence[Cell], limit_s: float, width: int) -> None:
-        for start in range(0, len(cells), TOGETHER):
-            some = cells[start : start + TOGETHER]
-            for tables in self._tables(self._open(some, limit_s), limit_s):
+        for batch in self._batches(cells):
+            for tables in self._tables(self._open(batch, limit_s), limit_s):
                 self._scout(tables, min(limit_s, self.limit_s), width)
+
+    def _batches(self, cells: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
+        """Some at a time: a few, or more of those that have few kinds."""
+        sizes = np.cumsum([len(self.stocks.stock(cell).kinds) for cell in cells])
+        start = 0
+        while start < len(cells):
+            done = sizes[start - 1] if start else 0
+            stop = max(int(np.searchsorted(sizes, done + KINDS)), start + TOGETHER)
+            yield cells[start:stop]
+            start = stop
 
     def _open(self, cells: Sequence[Cell], limit_s: float) -> dict[Cell, Ints]:
         """The cells that may hold a plan below the limit, and the kinds it may use."""
-        found: dict[Cell, Ints] = {}
-        for cell in cells:
-            if self.bounds[cell] < limit_s:
-                rows: Ints = np.flatnonzero(self._most_layers(cell, limit_s))
-                rows = self.capacity.usable(cell, rows, limit_s)
-                if len(rows):
-                    found[cell] = rows
-        return found
+        some = [cell for cell in cells if self.bounds[cell] < limit_s]
+        kinds: list[Ints] = [np.flatnonzero(self._most_layers(cell, limit_s)) for cell in some]
+        kinds = self.capacity.usable(some, kinds, limit_s)
+        return {cell: rows for cell, rows in zip(some, kinds, strict=True) if len(rows)}
 
     def _tables(self, cells: dict[Cell, Ints], limit_s: float) -> Iterator[Tables]:
         """Of these kinds, for no more layers a stage than the limit allows."""
@@ -217,12 +246,14 @@ class MixedFinder:
         again, cells = [], [cell for cell, bound in self.bounds.items() if bound < self.limit_s]
         open_ = self.capacity.open(cells, self.limit_s).tolist()
         cells = [cell for cell, can in zip(cells, open_, strict=True) if can]
-        for start in range(0, len(cells), TOGETHER):
-            some = self._open(cells[start : start + TOGETHER], self.limit_s)
+        for batch in self._batches(cells):
+            some = self._open(batch, self.limit_s)
             self.tally.closed += len(some)
-            before = self.limit_s
+            before, left = self.limit_s, list(some)
             for tables in self._tables(some, self.limit_s):
-                if self.limit_s < before and not self._open([tables.cell], self.limit_s):
+                if self.limit_s < before * WORTH:
+                    before, left = self.limit_s, list(self._open(left, self.limit_s))
+                if tables.cell not in left:
                     continue
                 if self._spent() or not self._solve(tables, self.limit_s, last=False):
                     again.append(tables.cell)

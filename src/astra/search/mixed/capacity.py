@@ -21,7 +21,7 @@ from astra.timing.stage import shown_s
 FEW = 16  # kinds of a cut for which a closer look does not pay
 HALVINGS = 3  # of the span in which the least step of a cell is looked for
 SLIP = 1e-6  # of a layer, against rounding
-MANY = 1 << 20  # cells times kinds times places that are looked at together
+MANY = 1 << 18  # cells times kinds times places that are looked at together
 WORK = "working_bytes"
 NONE, EACH, GROUP = range(3)  # no recompute, layer by layer, all as one group
 

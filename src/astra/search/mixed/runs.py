@@ -10,7 +10,8 @@ NEVER = -1e9
 def reaching(pool: Ints, stages: Ints, most: Floats, target: int) -> Flags:
     """Kinds that some row of runs which holds so many layers has. (cell, kind)
 
-    `most`: layers of a stage by place from the end, (cell, kind, place).
+    `most`: layers of a stage by place from the end, (cell, kind, place); NEVER of kinds that a
+    cell does not have.
     """
     pools = [np.flatnonzero(pool == each) for each in np.unique(pool)]
     total = np.zeros((*most.shape[:2], most.shape[2] + 1))
@@ -35,7 +36,7 @@ def _through(below: Floats, total: Floats, stages: Ints) -> Floats:
 
     (..., cell, kind, place)
     """
-    found = np.full((*below.shape[:-1], *total.shape[1:]), NEVER)
+    found = np.zeros((*below.shape[:-1], *total.shape[1:]))
     for longest in np.unique(stages).tolist():
         rows = np.flatnonzero(stages == longest)
         best, reach = below[..., np.newaxis, :] - total[:, rows], 1  # the most of so many places
@@ -44,7 +45,9 @@ def _through(below: Floats, total: Floats, stages: Ints) -> Floats:
             reach *= 2
         best = _later(best, longest - reach)
         found[..., rows, 1:] = best[..., :-1]
-    return found + total
+    found += total
+    found[..., 0] = NEVER  # a run has a stage
+    return found
 
 
 def _later(best: Floats, by: int) -> Floats:

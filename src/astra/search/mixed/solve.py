@@ -182,14 +182,14 @@ class MixedFinder:
         """
         if not self.bounds:
             return
-        goal, rise, tried = min(self.bounds.values()), RISE, []
+        goal, rise = min(self.bounds.values()), RISE
         for _ in range(MOST_TURNS):
             goal, rise = min(goal * rise, self.limit_s), rise * RISE
-            tried = _various(self.bounds, goal)
-            self._scout_all(tried, goal, BEAM)
+            self._scout_all(_various(self.bounds, goal), goal, BEAM)
             if self.found or goal >= self.limit_s:
                 break
-        some = [cell for cell in _various(self.bounds, self.limit_s) if cell not in tried]
+        known = set(self.found)
+        some = [cell for cell in _various(self.bounds, self.limit_s) if cell not in known]
         self._scout_all(some, self.limit_s, BEAM)
         best = sorted(self.found, key=lambda cell: self.found[cell].step_s)
         near = {_name(cell) for cell in best[:NEAR]}

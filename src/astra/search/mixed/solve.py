@@ -247,7 +247,9 @@ class MixedFinder:
         open_ = self.capacity.open(cells, self.limit_s).tolist()
         cells = [cell for cell, can in zip(cells, open_, strict=True) if can]
         for batch in self._batches(cells):
-            some = self._open(batch, self.limit_s)
+            # A shorter step from those that take little is worth much in those that take long.
+            found = self._open(batch, self.limit_s)
+            some = dict(sorted(found.items(), key=lambda item: len(item[1])))
             self.tally.closed += len(some)
             before, left = self.limit_s, list(some)
             for tables in self._tables(some, self.limit_s):

@@ -4,16 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astra.search.find import MOST_GROUP, Best, Finder, Progress
+from astra.search.find import MOST_GROUP, Best, Finder, Key, Progress
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.variants import plans_in
+
+MOST = 16  # plans that are simulated together
 
 
 class AloneFinder(Finder):
     """A search for one plan that looks at plans like some others first, and lays out no degrees
     that are too slow: they are counted by what they would be, rules left aside.
     """
+
+    size, before_s = 1, np.inf  # plans that were simulated last, and the time to beat then
 
     def seeded(self, plans: Sequence[Plans], progress: Progress | None = None) -> Best:
         """`plans`: tables of one, the best on other types."""
@@ -38,6 +42,12 @@ class AloneFinder(Finder):
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
         """None where plans like the others gave a time to beat."""
         return order[:0] if self.group == MOST_GROUP else super()._scouted(layouts, order)
+
+    def _next(self, plans: Plans, keys: list[Key], rows: list[int], bounds: Floats) -> list[int]:  # noqa: ARG002
+        """One, and twice as many whenever none was any better: side by side they cost less."""
+        self.size = 1 if self.limit_s < self.before_s else min(2 * self.size, MOST)
+        self.before_s = self.limit_s
+        return sorted(rows[: self.size])
 
     def _hopeless(self, least_s: float) -> bool:
         return least_s >= self.limit_s

@@ -348,10 +348,14 @@ class Finder:
         keys = self._keys(plans)
         rows = [int(row) for row in np.argsort(bounds, kind="stable")]
         while rows := self._unmatched(plans, keys, rows, bounds):
-            first = {keys[row]: row for row in reversed(rows)}
-            chosen = self._promising(plans, first, bounds)
+            chosen = self._next(plans, keys, rows, bounds)
             self._simulate(plans.take(chosen))
             rows = [row for row in rows if row not in chosen]
+
+    def _next(self, plans: Plans, keys: list[Key], rows: list[int], bounds: Floats) -> list[int]:
+        """Which of these rows, the most promising first, to simulate now."""
+        first = {keys[row]: row for row in reversed(rows)}
+        return self._promising(plans, first, bounds)
 
     def _promising(
         self,

@@ -13,6 +13,7 @@ from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
+from astra.search.mixed import naive
 from astra.search.mixed.cells import Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
 from astra.search.mixed.pricing import stage_tables
@@ -246,6 +247,43 @@ def test_what_stages_can_hold_rules_out_no_plan_that_was_found(options: dict[str
             depth = int(found.plans.pp[0, 0])
             assert {kind_at(kinds[cell], found.plans, stage) for stage in range(depth)} <= usable
             checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("options", [{}, {"experts": True}, {"meshes": True, "sharded": True}])
+def test_cells_can_hold_together_what_each_can_hold_alone(options: dict[str, bool]) -> None:
+    """Cells that share kinds are looked at together, also where one of them lacks some kinds."""
+    together = lacking = 0
+    for seed in (900, 902, 905):
+        finder = searched(random_space(seed, **options))
+        kinds = dict(finder.legal or ())
+        cells, capacity = list(kinds), finder.capacity
+        rows = [np.arange(len(kinds[cell])) for cell in cells]
+        limit = 1.1 * min((each.step_s for each in finder.found.values()), default=1.0)
+        low = np.full(len(cells), limit / 4)
+        bounds, can = capacity.bounds_s(cells, low, limit), capacity.open(cells, limit)
+        usable = capacity.usable(cells, rows, limit)
+        for at, cell in enumerate(cells):
+            (own,) = capacity.usable([cell], [rows[at]], limit)
+            assert own.tolist() == usable[at].tolist()
+            assert capacity.bounds_s([cell], low[:1], limit)[0] == pytest.approx(bounds[at])
+            assert capacity.open([cell], limit)[0] == can[at]
+            assert can[at] or not len(own)
+            together += len(own)
+            lacking += bool((capacity.cuts[finder.stocks.stock(cell).cell][1] < 0).any())
+    assert together and lacking
+
+
+def test_the_least_even_split_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bound, a few at a time, or all at once."""
+    stack, checked = find_stack("megatron"), 0
+    for seed in range(900, 912):
+        space = random_space(seed)
+        monkeypatch.setattr(naive, "FEW", 1)
+        few = naive.even_split_s(space, stack, MARGIN, LayerBook())
+        monkeypatch.setattr(naive, "FEW", 1 << 20)
+        assert naive.even_split_s(space, stack, MARGIN, LayerBook()) == pytest.approx(few)
+        checked += few is not None
     assert checked
 
 

@@ -21,6 +21,7 @@ from astra.strategy.plans import FLAGS, Plans, concatenate, plans_of, task_of
 from astra.strategy.rules.book import broken_rules, judge, rules_for
 from astra.strategy.rules.rule import LAYERS, Rule
 from astra.strategy.settle import Wish, settle
+from astra.strategy.variants import speaks_of_variants
 
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 MODELS = ("llama-3-8b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "llama-3.2-1b")
@@ -457,3 +458,35 @@ def test_a_broken_rule_names_the_segments_that_differ() -> None:
     plan = msgspec.structs.replace(plan, pipelines=pipelines)
     rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.about.split())
     assert "segments[0].tp 8, segments[1].tp 6" in explain(plan, rule)
+
+
+class _Asked:
+    """A table that notes which of its columns are asked for."""
+
+    def __init__(self, plans: Plans) -> None:
+        self.plans, self.names = plans, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self.plans, name)
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> None:
+    """A search asks only these again of the variants of a layout. What is alike on all stages of a
+    layout is alike on those of its variants: rules that ask for no more need not say so.
+    """
+    plans = plans_of_one_task("deepseek-v3")
+    table, task = concatenate([plans_of([plan]) for plan in plans]), task_of(plans[0])
+    asked = {"recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction"}
+    spoken = 0
+    for rule in rules_for(runtime):
+        noted = _Asked(table)
+        rule.holds(noted, task)  # type: ignore[arg-type]
+        if noted.names & asked and rule.name != "meshes-exclude-vpp":
+            assert speaks_of_variants(rule), rule.name
+        spoken += speaks_of_variants(rule)
+    assert 0 < spoken < len(rules_for(runtime)) / 2

@@ -35,9 +35,10 @@ class AloneFinder(Finder):
         for _, table in layouts.tables(degrees, np.full(len(layouts), layouts.ways)):
             same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
             same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])
-            some = table.take(np.flatnonzero(same))
-            held = [rule.holds(some, self.task) for rule in self.rules]
-            self._scout(some.take(np.flatnonzero(np.logical_and.reduce(held))))
+            if same.any():
+                some = table.take(np.flatnonzero(same))
+                held = [rule.holds(some, self.task) for rule in self.rules]
+                self._scout(some.take(np.flatnonzero(np.logical_and.reduce(held))))
 
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
         """None where plans like the others gave a time to beat."""

@@ -147,27 +147,23 @@ def mixed_space(space: Space) -> Space:
 
 def _holding(wanted: Wanted) -> tuple[MixedFinder, tuple[str, ...]]:
     """A search without the types that cannot hold one layer, and what was left out and why."""
-    said: list[str] = []
-    finder = _finder(wanted, mixed_space(wanted.space))
-    for able, why in ((_legal, _why), (MixedFinder.able, _too_small)):
-        space, words = _without(finder.space, able(finder), why)
-        if words:
-            said += words
-            finder = _finder(wanted, space)
-    return finder, tuple(said)
+    finder, pools = _finder(wanted, mixed_space(wanted.space))
+    space, ruled_out = _without(finder.space, pools, _why)
+    if ruled_out:
+        finder, _ = _finder(wanted, space)
+    finder.price()
+    space, too_small = _without(space, finder.able(), _too_small)
+    if too_small:
+        finder, _ = _finder(wanted, space)
+        finder.price()
+    return finder, (*ruled_out, *too_small)
 
 
-def _finder(wanted: Wanted, space: Space) -> MixedFinder:
-    """With its stages priced."""
+def _finder(wanted: Wanted, space: Space) -> tuple[MixedFinder, set[int]]:
+    """A search that knows its cells, and the types that the rules allow."""
     rules = rules_of(wanted)
     finder = MixedFinder(space, rules, wanted.stack, wanted.margin, np.inf, wanted.exact)
-    finder.price(rules_for(space.question.task.runtime))
-    return finder
-
-
-def _legal(finder: MixedFinder) -> set[int]:
-    """The types that the rules allow a plan on."""
-    return {kind.pool for _, kinds in finder.legal or () for kind in kinds}
+    return finder, finder.allow(rules_for(space.question.task.runtime))
 
 
 def _too_small(pool: Pool, _: Question) -> str:

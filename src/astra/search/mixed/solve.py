@@ -114,8 +114,9 @@ class MixedFinder:
         `only`: some of the cells of the space.
         """
         if self.legal is None:
-            self.price(built_in, only)
-        cells = self.legal
+            self.allow(built_in, only)
+            self.price()
+        cells = self.legal or []
         if cells:
             self.capacity = Capacity(self.stocks)
             bounds = self._bounds_s([cell for cell, _ in cells], self.speeds)
@@ -126,10 +127,14 @@ class MixedFinder:
             self._all()
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
-    def price(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> None:
-        """Cells that rules allow, how fast each is at best, and their stages; no limit is asked."""
+    def allow(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> set[int]:
+        """Finds the cells that rules allow; the types that they allow a stage on."""
         self.legal = legal_kinds(self.space, only or cells_of(self.space), built_in)
         self.tally.cells = len(self.legal)
+        return {kind.pool for _, kinds in self.legal for kind in kinds}
+
+    def price(self) -> None:
+        """How fast each cell is at best, and its stages; no limit is asked."""
         if self.legal:
             self.speeds = self._speeds_s(self.legal)
             self.stocks = Stocks(self.pricer, self.legal)

@@ -1,0 +1,48 @@
+"""A search on one of several types finds what the ordinary search finds, wherever it begins."""
+
+import numpy as np
+import pytest
+from tests.search.test_find import by_brute_force, space_of, stack_of
+
+from astra.search.alone import AloneFinder
+from astra.search.find import Finder
+from astra.strategy.enumerate import Layouts, enumerate_layouts
+from astra.strategy.rules.book import rules_for
+from astra.strategy.space import Space
+from astra.strategy.variants import plans_in, variant_counts
+
+SPACES = (*range(16), *range(40, 64))
+
+
+def alone(space: Space) -> AloneFinder:
+    return AloneFinder(space, rules_for(space.question.task.runtime), stack_of(space), 1, 0.05)
+
+
+@pytest.mark.parametrize("seed", SPACES)
+def test_plans_of_another_type_change_nothing_but_where_it_begins(seed: int) -> None:
+    """Seeds come from the best of other spaces: of other degrees, models and memory."""
+    space = space_of(seed)
+    steps, count = by_brute_force(space)
+    seeds = []
+    for other in (seed, seed + 1, seed + 2):
+        rules, stack = rules_for(space_of(other).question.task.runtime), stack_of(space_of(other))
+        best = Finder(space_of(other), rules, stack, 1, 0.05).run()
+        seeds += [best.plans] if best.plans is not None else []
+    for some in ([], seeds, seeds[1:]):
+        finder = alone(space)
+        found = finder.seeded(some)
+        np.testing.assert_allclose(found.step_s, steps[:1], rtol=1e-9)
+        funnel = found.funnel
+        assert funnel.candidates == count  # whatever was laid out
+        assert sum(funnel.removed_by_rule.values()) + funnel.bounded + funnel.priced == count
+
+
+@pytest.mark.parametrize("seed", SPACES)
+def test_plans_are_counted_without_being_laid_out(seed: int) -> None:
+    space = space_of(seed)
+    layouts = Layouts(space)
+    cuts = np.zeros((len(layouts), layouts.ways), np.bool_)
+    for rows, _ in layouts.cuts():
+        cuts.ravel()[rows] = True
+    known = sum(int(variant_counts(table, space).sum()) for table in enumerate_layouts(space))
+    assert plans_in(layouts, np.arange(len(layouts)), cuts) == known

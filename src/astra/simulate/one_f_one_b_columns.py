@@ -59,7 +59,7 @@ def stage_end_s(columns: Columns, micro_batches: int, skip: bool) -> Floats:
         period = _periods(end, past)
         if np.count_nonzero(period) < WORTH * len(rows):
             continue
-        for way in np.unique(period[period > 0]).tolist():
+        for way in sorted(set(period[period > 0].tolist())):
             done = np.flatnonzero(period == way)
             jumps = (full - slot) // (2 * way)
             ahead = end[:, done] + jumps * (end - past[-way])[:, done]

@@ -99,7 +99,9 @@ class Capacity:
             own = some.kinds - np.array([[self.stocks.stock(cells[row]).place] for row in rows])
             may = some.kinds >= 0
             for at, row in enumerate(rows):
-                may[at] &= np.isin(own[at], kinds[row])
+                given = np.zeros(may.shape[1], np.bool_)
+                given[kinds[row]] = True
+                may[at] &= given[np.maximum(own[at], 0)]
             self._narrow(some, may, limit_s)
             for at, row in enumerate(rows):
                 found[row] = np.sort(own[at][may[at]])
@@ -183,7 +185,7 @@ class Capacity:
         stages = np.minimum(cut.stages[rows], most.shape[1])
         held = np.cumsum(most, axis=1)[np.arange(len(rows)), stages - 1]
         pool = cut.pool[rows]
-        best = {each: max(held[pool == each].max(), 0.0) for each in np.unique(pool).tolist()}
+        best = {each: max(held[pool == each].max(), 0.0) for each in set(pool.tolist())}
         others = np.array([sum(best.values()) - best[each] for each in pool.tolist()])
         return rows[held + others >= self.target]
 
@@ -244,7 +246,8 @@ class Capacity:
         counts = loads.counts[:, self.one or 0]
         pure = np.flatnonzero((counts == loads.sizes) & (loads.starts[INSIDE] >= 0))
         size = loads.sizes[pure]
-        some = pure[np.unique(np.searchsorted(size, size[-1] / np.array([1, 2, 4, 8])))]
+        places = np.searchsorted(size, size[-1] / np.array([8, 4, 2, 1]))
+        some = pure[list(dict.fromkeys(places.tolist()))]
         found = self.stocks.sent(here, INSIDE, some)
         for name in ("gather_s", "reduce_s"):
             found[name] = found[name] / loads.sizes[some]
@@ -308,7 +311,7 @@ class Capacity:
         `may`: the kinds that each cell has, (cell, kind); the others hold less than nothing.
         """
         pool, stages = some.cut.pool[rows], some.cut.stages[rows]
-        total = sum(int(stages[pool == each].max()) for each in np.unique(pool))
+        total = sum(int(stages[pool == each].max()) for each in set(pool.tolist()))
         places = min(total, self.stocks.loads.layers)
         count = some.cut.micro_batches
         flying = np.minimum(count, np.arange(1, places + 1))

@@ -13,7 +13,7 @@ def reaching(pool: Ints, stages: Ints, most: Floats, target: int) -> Flags:
     `most`: layers of a stage by place from the end, (cell, kind, place); NEVER of kinds that a
     cell does not have.
     """
-    pools = [np.flatnonzero(pool == each) for each in np.unique(pool)]
+    pools = [np.flatnonzero(pool == each) for each in sorted(set(pool.tolist()))]
     total = np.zeros((*most.shape[:2], most.shape[2] + 1))
     np.cumsum(most, axis=2, out=total[..., 1:])
     below = lower(total, stages, pools)
@@ -37,7 +37,7 @@ def _through(below: Floats, total: Floats, stages: Ints) -> Floats:
     (..., cell, kind, place)
     """
     found = np.zeros((*below.shape[:-1], *total.shape[1:]))
-    for longest in np.unique(stages).tolist():
+    for longest in sorted(set(stages.tolist())):
         rows = np.flatnonzero(stages == longest)
         best, reach = below[..., np.newaxis, :] - total[:, rows], 1  # the most of so many places
         while 2 * reach <= longest:

@@ -111,7 +111,7 @@ class Stocks:
             kind.stages[0] * kind.tp * kind.dp * self.cuts[cut].cp
             for kind, cut in zip(self.kinds, self.cut.tolist(), strict=True)
         ]
-        counts = np.unique(np.array(used, np.int64))
+        counts = np.array(sorted(set(used)), np.int64)
         shares = [
             dict(zip(counts.tolist(), zip(*both, strict=True), strict=True))
             for both in (

@@ -5,18 +5,14 @@ from astra.search.answer import MixedStage
 from astra.search.priced import Priced
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import view_of
-from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_times
 
 
-def stages_of(best: Priced, stack: Stack, book: LayerBook | None = None) -> tuple[MixedStage, ...]:
-    """A plan of one pipeline stage by stage: how long each works, and how full it is.
-
-    `book`: layers that are priced already, of the same task.
-    """
+def stages_of(best: Priced, stack: Stack) -> tuple[MixedStage, ...]:
+    """A plan of one pipeline stage by stage: how long each works, and how full it is."""
     plan = best.plan
     view = view_of(plans_of([plan]), task_of(plan), every_stage=True)
-    times = stage_times(view, stack, stage_base(view, stack, book))
+    times = stage_times(view, stack)
     seconds = (times.whole_forward_s + times.whole_backward_s)[0, :, 0]
     (pipeline,) = plan.pipelines
     segments = [segment for segment in pipeline.segments for _ in range(segment.stages)]

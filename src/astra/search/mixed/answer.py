@@ -260,7 +260,6 @@ def _compared(
     used = best.gpus if best else {}
     idle = {name: count - used.get(name, 0) for name, count in caps.items()}
     open_s, space = finder.tally.open_s, finder.space
-    book = None if left_out else finder.book
     gap = max(best.step_s / open_s - 1, 0.0) if best and np.isfinite(open_s) else 0.0
     return Mixed(
         gap_fraction=gap,
@@ -268,5 +267,5 @@ def _compared(
         even_split_step_s=even_split_s(space, wanted.stack, wanted.margin, finder.book),
         idle={name: count for name, count in idle.items() if count},
         left_out=left_out,
-        stages=stages_of(best, wanted.stack, book) if best else (),
+        stages=stages_of(best, wanted.stack) if best else (),
     )

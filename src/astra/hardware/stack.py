@@ -8,6 +8,7 @@ as the framework on the whole.
 
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -94,6 +95,9 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unfused_backward_bytes: float = 15.0  # moved per score by attention that keeps all of them
     tied_bytes: float = 0.0  # of an element of tied embeddings' gradients as sent; 0: as reduced
     deterministic: bool = False  # only kernels that repeat their sums in one order
+    # How layers are written: Megatron-LM's, whose products and kernels are fused; Hugging Face's
+    # under torch.compile; or the same one kernel after the other.
+    layers: Literal["fused", "compiled", "eager"] = "fused"
     # Layers as Hugging Face writes them move more than Megatron-LM's, in bytes: for an element of a
     # routed token (both passes together), for the gradient of a parameter, of one of an expert.
     routing_bytes: float = 0.0

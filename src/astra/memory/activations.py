@@ -36,6 +36,7 @@ class Cut:
     outputs: Floats  # attention's outputs that are kept: 1, or 2 where one is a copy
     routed_copies: float  # of the tokens that experts hand back
     query_copies: float  # of latent attention's queries, and of all of a fused product
+    eager: bool  # every operation keeps its own inputs
 
     def recomputes(self, module: str) -> Flags:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
@@ -62,6 +63,7 @@ def cut_of(view: View, stack: Stack) -> Cut:
         outputs=_outputs(view, stack),
         routed_copies=stack.routed_copies,
         query_copies=stack.query_copies,
+        eager=stack.layers == "eager",
     )
 
 
@@ -113,11 +115,18 @@ def checkpoint_bytes(model: Model, cut: Cut) -> Floats:
 
 def _norms(model: Model, kind: LayerKind, cut: Cut) -> Floats:
     """Inputs of the norms (the residual stream), and what they hand to matrix products."""
-    inputs = model.norms_per_layer * cut.element * model.hidden
+    inputs = model.norms_per_layer * _normed(model, cut) * model.hidden
     attention_in = cut.gemm * model.hidden
     mlp_in = (cut.element if kind.mlp == "moe" else cut.gemm) * model.hidden
     outputs = np.where(cut.recomputes("layernorm"), 0.0, attention_in + mlp_in)
     return (inputs + outputs) / cut.sp
+
+
+def _normed(model: Model, cut: Cut) -> Floats:
+    """Bytes of an element that a norm keeps."""
+    if cut.eager and model.norm == "rmsnorm":
+        return np.full(cut.element.shape, facts().eager.normed_bytes)
+    return cut.element
 
 
 def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
@@ -128,7 +137,7 @@ def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
         queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
         kept = cut.element * (queries / cut.tp + 2 * keys / cut.kv)
         if model.qk_norm is not None:
-            kept = kept + cut.element * (queries / cut.tp + keys / cut.kv)
+            kept = kept + _normed(model, cut) * (queries / cut.tp + keys / cut.kv)
         if model.fused_qkv:  # values are a view, which holds what queries and keys were turned from
             turned = queries / cut.tp + keys / cut.kv
             kept = kept + cut.query_copies * cut.element * turned
@@ -157,14 +166,19 @@ def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:
     queries = (2 + cut.query_copies) * query
     unfolded = model.heads * (queries + mla.qk_nope_head_dim + mla.v_head_dim)
     up = np.where(cut.recomputes("mla_up_proj"), 0.0, cut.element * unfolded / cut.tp)
-    return (cut.element + cut.gemm) * latents / cut.sp + up
+    return (_normed(model, cut) + cut.gemm) * latents / cut.sp + up
 
 
 def _mlp(model: Model, width: int, cut: Cut, module: str = "mlp") -> Floats:
     """What goes into the activation (gate and up) and what comes out of it."""
     ups = 1 + model.gated_mlp
-    kept = (ups * cut.element + cut.gemm) * width / cut.tp
+    kept = (ups * cut.element + _gate(model, cut) + cut.gemm) * width / cut.tp
     return np.where(cut.recomputes(module), 0.0, kept)
+
+
+def _gate(model: Model, cut: Cut) -> float:
+    """Bytes of an element that a gate keeps beside what goes into it and what comes out."""
+    return facts().eager.gated_bytes if cut.eager and model.gated_mlp else 0.0
 
 
 def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
@@ -174,7 +188,7 @@ def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
     routed = routed_tokens(moe, plans) / cut.sp
     ups = 1 + model.gated_mlp
     inputs = routed * cut.etp * model.hidden * (cut.gemm + cut.routed_copies * cut.element)
-    before = routed * ups * moe.moe_ffn * cut.element
+    before = routed * moe.moe_ffn * (ups * cut.element + _gate(model, cut))
     made = cut.gemm
     if not model.gated_mlp:  # only gated activations weigh by the router's score in one kernel
         made = made + cut.element

@@ -37,6 +37,11 @@ class Context(_Part, frozen=True, kw_only=True):
     group_bytes: float
 
 
+class Eager(_Part, frozen=True, kw_only=True):
+    normed_bytes: float
+    gated_bytes: float
+
+
 class Offload(_Part, frozen=True, kw_only=True):
     resident_layers: int
 
@@ -56,6 +61,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     transformer_engine: TransformerEngine
     context: Context
     hopper_context: Context
+    eager: Eager
     offload: Offload
     routing: Routing
     spread: Spread

@@ -170,7 +170,7 @@ def _still_bytes(view: View, stack: Stack) -> dict[str, Floats]:
         "optimizer": held.optimizer_bytes,
         "logits": _logits(view.plans, view.stages, view.task, cut, stack),
         "buffers": _buffers(view, cut, stack),
-        "inside": _inside(view.plans, view.task, cut),
+        "inside": _inside(view.plans, view.task, cut, stack),
         "runtime": runtime_bytes(view, _groups(view.plans, view.stages)),
     }
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
@@ -231,9 +231,12 @@ def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
     return np.where(stages.head, plans.mtp_layers, 0)
 
 
-def _inside(plans: Plans, task: Task, cut: Cut) -> Floats:
+def _inside(plans: Plans, task: Task, cut: Cut, stack: Stack) -> Floats:
     """Alive inside one layer: gradients of the widest activation and of the residual stream, and
     the sequence gathered for the products that need it whole.
+
+    Hugging Face's experts are one weight, whose gradient is made in bf16 before it is added up;
+    without torch.compile beside those of the routed tokens as they went in and came out.
     """
     model = task.model
     width = model.ffn
@@ -241,7 +244,12 @@ def _inside(plans: Plans, task: Task, cut: Cut) -> Floats:
         width = max(width, model.moe.moe_ffn * model.moe.top_k)
     widest = (1 + model.gated_mlp) * width / cut.tp
     gathered = np.where((cut.sp > 1) | plans.overlap_tp, 2 * model.hidden, 0)
-    return cut.tokens * cut.element * (widest + 2 * model.hidden + gathered)
+    found = cut.tokens * cut.element * (widest + 2 * model.hidden + gathered)
+    if model.moe is not None and stack.layers != "fused":
+        ups = (1 + model.gated_mlp) * model.moe.moe_ffn
+        routed = cut.tokens * model.moe.top_k * 2 * model.hidden if cut.eager else 0.0
+        found = found + cut.element * (routed + model.moe.experts * ups * model.hidden)
+    return found
 
 
 def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:

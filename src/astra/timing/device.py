@@ -14,6 +14,7 @@ from astra.timing.efficiency import (
     gemm_efficiency,
     grouped_gemm_efficiency,
     launch_s,
+    masked_attention_efficiency,
     memory_efficiency,
 )
 from astra.timing.facts import facts
@@ -121,7 +122,12 @@ class Device:
         batch: Floats,
         backward: bool,
     ) -> Floats:
-        """Fused attention. The backward pass computes the scores again: 2.5 times the work. [s]"""
+        """Fused attention. The backward pass computes the scores again: 2.5 times the work. [s]
+
+        cuDNN, which PyTorch takes on Hopper, pads heads between 64 and 128 to 128.
+        """
+        if self.stack.layers != "fused" and 64 < head_dim < 128:
+            flops, head_dim = flops * (128 / head_dim), 128.0
         efficiency = attention_efficiency(
             self.gpu,
             self.half,
@@ -132,6 +138,19 @@ class Device:
             batch,
             True,
             "backward" if backward else "forward",
+        )
+        work = flops * (2.5 if backward else 1.0)
+        seconds = work / (dense_peak(self.gpu, self.half) * efficiency.values)
+        self.used.add(efficiency, seconds)
+        return self._run(seconds + launch_s(self.gpu), self.stack.attention_factor)
+
+    def masked_attention_s(self, flops: Floats, head_dim: float, backward: bool) -> Floats:
+        """Fused attention of a whole square that is given its mask. [s]
+
+        T = F / (P e), in the backward pass with 2.5 times the work; e by the head's width.
+        """
+        efficiency = masked_attention_efficiency(
+            self.gpu, head_dim, "backward" if backward else "forward"
         )
         work = flops * (2.5 if backward else 1.0)
         seconds = work / (dense_peak(self.gpu, self.half) * efficiency.values)

@@ -24,6 +24,7 @@ from astra.timing.attention_rate import (
     HEAD_DIMS,
     AttentionRate,
     attention_s,
+    rate_at,
 )
 from astra.timing.gemm import (
     Bools,
@@ -79,6 +80,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     source: Source
 
 
+class Masked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fused attention that is given a mask: shares of the peak at head_dim 64, 128, 256."""
+
+    gpu: str
+    forward: tuple[float, float, float]
+    backward: tuple[float, float, float]
+    source: Source
+
+
 class Scaled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU that borrows its tables, and how much faster than the loan it was seen to run."""
 
@@ -112,6 +122,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     launch_s: float
     launch_source: Source
     formats: dict[str, float]  # where the GPU has none of its own
+    masked: Masked
     measured: tuple[Measured, ...]
     scaled: tuple[Scaled, ...]
     memory: tuple[Memory, ...]
@@ -207,6 +218,29 @@ def attention_efficiency(
         values=_share(flops, peak_flops_per_s(gpu, dtype), seconds),
         outside=np.asarray(odd),
         source=loan.told(gpu, f"attention, {known.source.kind}, {known.source.where}"),
+    )
+
+
+def masked_attention_efficiency(
+    gpu: Gpu, head_dim: float, direction: Pass = "forward"
+) -> Efficiency:
+    """Share of the peak in fused attention that is given a mask, against the whole square's FLOPs.
+
+    Measured on one GPU; on others it is taken to be as much slower than without a mask.
+    """
+    known, loan = _kernels().masked, _loan(gpu)
+    rates = known.forward if direction == "forward" else known.backward
+    lender = next(row for row in _kernels().measured if row.gpu == known.gpu)
+    full = f"{direction}_full"
+    width = np.asarray([float(head_dim)])
+    own, theirs = getattr(loan.measured.attention, full), getattr(lender.attention, full)
+    scale = rate_at(own, width) / rate_at(theirs, width)
+    share = np.interp(np.log(width), np.log(HEAD_DIMS), rates) * scale
+    kind = "measured" if gpu.name == known.gpu else "borrowed"
+    return Efficiency(
+        values=np.minimum(share, 1.0),
+        outside=(width < HEAD_DIMS[0]) | (width > HEAD_DIMS[-1]),
+        source=f"{kind}, attention with a mask on {known.gpu}: {known.source.where}",
     )
 
 

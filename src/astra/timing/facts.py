@@ -66,12 +66,50 @@ class ExpertKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.fp4 if precision == "fp4" else self.half
 
 
+class Moves(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What kernels between matrix products move for one element, and how many they are."""
+
+    forward_bytes: float
+    backward_bytes: float
+    forward_kernels: float = 1.0
+    backward_kernels: float = 1.0
+
+
+class Between(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that runs between the matrix products of a layer, and at the loss."""
+
+    rms_norm: Moves  # of an element of the stream
+    layer_norm: Moves
+    head_norm: Moves  # of queries and keys
+    rope: Moves  # of queries and keys
+    latent_norm: Moves  # of what it folds queries, keys and values into
+    latent: Moves  # of what latent attention unfolds, and of its queries once more
+    gated: Moves  # of an element of the MLP's width
+    ungated: Moves
+    residual: Moves  # of an element of the stream: both additions
+    joined: Moves  # of an element of the stream, for each product more than one that reads it
+    bias: Moves  # of an element that a product with a bias makes
+    loss: Moves  # of a logit
+    cap: Moves  # of a capped logit
+    source: Source
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Layers as stacks write them."""
+
+    fused: Between
+    compiled: Between
+    eager: Between
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shows: Shows
     sends: Sends
     optimizer: Optimizer
     casts: Casts
     expert_kernels: ExpertKernels
+
+    layers: Written
 
 
 @cache

@@ -14,7 +14,7 @@ from astra.model.flops import mean_reach
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.timing.device import Device
-from astra.timing.facts import facts
+from astra.timing.facts import Between, Moves, facts
 
 Floats = NDArray[np.float64]
 
@@ -75,7 +75,38 @@ def layer_operators(
         mlp = _experts(model, model.moe, keys, device, dispatcher)
     else:
         mlp = _mlp(model, model.ffn, keys, device, "mlp")
-    return [*attention, *mlp, *_stream(model, keys, device)]
+    return [*attention, *mlp, *_stream(model, kind, keys, device)]
+
+
+def _between(device: Device) -> Between:
+    found: Between = getattr(facts().layers, device.stack.layers)
+    return found
+
+
+def _alone(model: Model, device: Device) -> bool:
+    """Whether products of one input are kernels of their own: query, key and value, gate and up."""
+    return device.stack.layers != "fused" and not model.fused_qkv
+
+
+def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats]) -> Operator:
+    """An operator of kernels bound by memory: each part with the elements it works on."""
+
+    def seconds(way: str) -> Floats:
+        moved = sum((getattr(part, f"{way}_bytes") * count for part, count in parts), np.zeros(1))
+        kernels = sum(getattr(part, f"{way}_kernels") for part, _ in parts)
+        return device.memory_s(moved, kernels)
+
+    return Operator(name, module, seconds("forward"), seconds("backward"))
+
+
+def _linears(
+    name: str, module: str, keys: Keys, widths: list[Floats | float], k: float, device: Device
+) -> Operator:
+    """Linear layers of one input, one after the other."""
+    each = [_linear(name, module, keys, n, k, device) for n in widths]
+    wgrad = sum((op.wgrad_s for op in each if op.wgrad_s is not None), np.zeros(1))
+    forward = sum((op.forward_s for op in each), np.zeros(1))
+    return Operator(name, module, forward, sum((op.backward_s for op in each), np.zeros(1)), wgrad)
 
 
 def _linear(
@@ -116,16 +147,16 @@ def _attention(
 ) -> list[Operator]:
     queries = model.heads * model.head_dim / keys.tp
     keys_values = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
-    rotated = 4.0 * keys.tokens * (queries + keys_values)
-    passes = 2.0 if model.qk_norm is not None else 1.0
+    turned = keys.tokens * (queries + keys_values)
+    kernels = [(_between(device).rope, turned)]
+    if model.qk_norm is not None:
+        kernels.append((_between(device).head_norm, turned))
+    widths = [queries + 2 * keys_values]
+    if _alone(model, device):
+        widths = [queries, keys_values, keys_values]
     return [
-        _linear("qkv", "attention", keys, queries + 2 * keys_values, model.hidden, device),
-        Operator(
-            "rope",
-            "attention",
-            device.memory_s(passes * rotated),
-            device.memory_s(passes * rotated),
-        ),
+        _linears("qkv", "attention", keys, widths, model.hidden, device),
+        _moved("rope", "attention", device, *kernels),
         _core(model, kind, keys, device, model.head_dim, model.head_dim, fused),
         _linear("attention_out", "attention", keys, model.hidden, queries, device),
     ]
@@ -141,11 +172,14 @@ def _latent_attention(
     shared = replace(keys, micro_batch=keys.micro_batch / keys.sp)
     down = rank + mla.kv_lora_rank + mla.qk_rope_head_dim
     unfolded = heads * (query + mla.qk_nope_head_dim + mla.v_head_dim)
-    copied = 4.0 * keys.tokens * (unfolded + heads * query)
-    normed = 4.0 * shared.tokens * down
+    copied = keys.tokens * (unfolded + heads * query)
+    between = _between(device)
+    downs: list[Floats | float] = [down]
+    if device.stack.layers != "fused":
+        downs = [*([float(rank)] if rank else []), float(down - rank)]
     return [
-        _linear("latent_down", "attention", shared, down, model.hidden, device),
-        Operator("latent_norms", "attention", device.memory_s(normed), device.memory_s(normed)),
+        _linears("latent_down", "attention", shared, downs, model.hidden, device),
+        _moved("latent_norms", "attention", device, (between.latent_norm, shared.tokens * down)),
         _linear("query_up", "mla_up_proj", keys, heads * query, rank or model.hidden, device),
         _linear(
             "key_value_up",
@@ -155,7 +189,7 @@ def _latent_attention(
             mla.kv_lora_rank,
             device,
         ),
-        Operator("rope", "mla_up_proj", device.memory_s(copied), device.memory_s(copied)),
+        _moved("rope", "mla_up_proj", device, (between.latent, copied)),
         _core(model, kind, keys, device, query, mla.v_head_dim, fused),
         _linear("attention_out", "attention", keys, model.hidden, heads * mla.v_head_dim, device),
     ]
@@ -173,6 +207,8 @@ def _core(
     """Scores and weighted values; causal and windowed positions counted as far as they reach.
 
     Context parallelism cuts the causal triangle in balanced halves, so each rank does 1 / cp.
+    Hugging Face's layers tell PyTorch a window by a mask, once the sequence is as long as it; the
+    whole square is computed then.
     """
     heads = model.heads / keys.tp
     if not fused:
@@ -181,9 +217,12 @@ def _core(
     reach = np.array([mean_reach(kind, int(length)) for length in lengths])[of_length]
     flops = 2.0 * keys.tokens * heads * (query_dim + value_dim) * reach
     lengths_seen = np.maximum(2 * reach / keys.cp, 1.0)
+    masks = kind.window is not None and device.stack.layers != "fused"
+    masked = keys.seq_len >= (kind.window or np.inf) if masks else None
+    whole = 2.0 * keys.tokens * heads * (query_dim + value_dim) * keys.seq_len
 
     def seconds(backward: bool) -> Floats:
-        return device.attention_s(
+        causal = device.attention_s(
             flops=flops,
             seq_len=lengths_seen,
             head_dim=(query_dim + value_dim) / 2,
@@ -191,6 +230,10 @@ def _core(
             batch=keys.micro_batch,
             backward=backward,
         )
+        if masked is None:
+            return causal
+        square = device.masked_attention_s(whole, (query_dim + value_dim) / 2, backward)
+        return np.where(masked, square, causal)
 
     return Operator("core_attention", "core_attn", seconds(False), seconds(True))
 
@@ -217,11 +260,12 @@ def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> l
     ups = 1 + model.gated_mlp
     cut = width / keys.tp
     through = keys.tokens * cut
-    act = device.memory_s(2.0 * (ups + 1) * through)
-    act_back = device.memory_s(2.0 * (2 * ups + 1) * through)
+    between = _between(device)
+    kernels = between.gated if model.gated_mlp else between.ungated
+    widths = [cut] * ups if _alone(model, device) else [ups * cut]
     return [
-        _linear("mlp_up", module, keys, ups * cut, model.hidden, device),
-        Operator("activation", module, act, act_back),
+        _linears("mlp_up", module, keys, widths, model.hidden, device),
+        _moved("activation", module, device, (kernels, through)),
         _linear("mlp_down", module, keys, model.hidden, cut, device),
     ]
 
@@ -241,8 +285,8 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
     copied = 8.0 + (2 * facts().casts.padded_bytes if pads else 0.0)
     copied += device.stack.routing_bytes / 2
     moved = device.memory_s(copied * routed * model.hidden, 4, True)
-    act = device.memory_s(2.0 * (ups + 1) * routed * cut)
-    act_back = device.memory_s(2.0 * (2 * ups + 1) * routed * cut)
+    between = _between(device)
+    kernels = between.gated if model.gated_mlp else between.ungated
 
     def grouped(name: str, n: Floats, k: Floats) -> Operator:
         wgrad = device.grouped_gemm_s(local, routed, n, k, "wgrad")
@@ -259,7 +303,7 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
         Operator("router", "moe", router + scores, 2 * router + scores),
         Operator("permute", "moe", moved, moved),
         grouped("experts_up", ups * cut, hidden),
-        Operator("experts_activation", "moe_act", act, act_back),
+        _moved("experts_activation", "moe_act", device, (kernels, routed * cut)),
         grouped("experts_down", hidden, cut),
     ]
     if model.biased_experts:
@@ -286,21 +330,38 @@ def _expert_biases(routed: Floats, hidden: int, width: Floats, device: Device) -
     )
 
 
-def _stream(model: Model, keys: Keys, device: Device) -> list[Operator]:
-    """Norms and residual additions, on the share of the sequence a rank has."""
+def _stream(model: Model, kind: LayerKind, keys: Keys, device: Device) -> list[Operator]:
+    """Norms and residual additions, on the share of the sequence a rank has.
+
+    With them, where products of one input are kernels of their own, the sums of its gradients, and
+    the gradients of biases that no product makes on its way.
+    """
     stream = keys.tokens * model.hidden / keys.sp
-    norms = model.norms_per_layer
+    between, dense = _between(device), kind.mlp == "dense"
+    norm = between.rms_norm if model.norm == "rmsnorm" else between.layer_norm
+    added = [(between.residual, stream)]
+    if _alone(model, device) and between.joined.backward_bytes:
+        more = 2 * (model.mla is None) + model.gated_mlp * dense
+        added += [(between.joined, stream)] * more
+    if between.bias.backward_bytes:
+        widths = _biased(model, dense)
+        added += [(between.bias, keys.tokens * width / keys.tp) for width in widths]
     return [
-        Operator(
-            "norms",
-            "layernorm",
-            device.memory_s(4.0 * norms * stream, norms),
-            device.memory_s(6.0 * norms * stream, norms),
-        ),
-        Operator(
-            "residual", "residual", device.memory_s(12.0 * stream, 2), device.memory_s(8.0 * stream)
-        ),
+        _moved("norms", "layernorm", device, *[(norm, stream)] * model.norms_per_layer),
+        _moved("residual", "residual", device, *added),
     ]
+
+
+def _biased(model: Model, dense: bool) -> list[float]:
+    """Widths of the products that add a bias."""
+    found: list[float] = []
+    if model.qkv_bias and model.mla is None:
+        found += [(model.heads + 2 * model.kv_heads) * model.head_dim]
+    if model.attn_out_bias:
+        found += [model.hidden]
+    if model.mlp_bias and dense:
+        found += [(1 + model.gated_mlp) * model.ffn, model.hidden]
+    return found
 
 
 def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
@@ -321,13 +382,10 @@ def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
             device.gemm_s(keys.tokens, vocab, hidden, "dgrad", device.half) + wgrad,
             wgrad,
         ),
-        Operator(
-            "loss", "head", device.memory_s(18.0 * logits, 5), device.memory_s(10.0 * logits, 2)
-        ),
+        _moved("loss", "head", device, (_between(device).loss, logits)),
     ]
-    if model.capped_logits:  # divided, squeezed, multiplied; the tanh reads its output again
-        cap = device.memory_s(12.0 * logits, 3), device.memory_s(14.0 * logits, 3)
-        found.append(Operator("logits_cap", "head", *cap))
+    if model.capped_logits:
+        found.append(_moved("logits_cap", "head", device, (_between(device).cap, logits)))
     return found
 
 

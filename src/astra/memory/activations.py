@@ -37,6 +37,7 @@ class Cut:
     routed_copies: float  # of the tokens that experts hand back
     query_copies: float  # of latent attention's queries, and of all of a fused product
     eager: bool  # every operation keeps its own inputs
+    masks: bool  # a window is a mask
 
     def recomputes(self, module: str) -> Flags:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
@@ -64,6 +65,7 @@ def cut_of(view: View, stack: Stack) -> Cut:
         routed_copies=stack.routed_copies,
         query_copies=stack.query_copies,
         eager=stack.layers == "eager",
+        masks=stack.layers != "fused",
     )
 
 
@@ -79,6 +81,8 @@ def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
     """Kept of one layer of this kind for one micro-batch, selective recompute counted."""
     model = task.model
     per_token = _norms(model, kind, cut) + _attention(model, plans, cut)
+    if cut.masks and kind.window is not None:
+        per_token = per_token + _mask(model, kind, plans, cut)
     per_token += _experts(model, plans, cut) if kind.mlp == "moe" else _mlp(model, model.ffn, cut)
     return cut.tokens * per_token
 
@@ -157,6 +161,16 @@ def _score_matrix(model: Model, plans: Plans, cut: Cut) -> Floats:
     square = kept_bytes * model.heads * plans.seq_len / cut.tp
     kept = is_word(plans, "attention", "unfused") & ~cut.recomputes("core_attn")
     return np.where(kept, square, 0.0)
+
+
+def _mask(model: Model, kind: LayerKind, plans: Plans, cut: Cut) -> Floats:
+    """PyTorch's attention with a mask: keys and values are repeated for every head, and the mask
+    of one sample is kept as numbers that are added to the scores.
+    """
+    repeated = 2 * (model.heads - model.kv_heads) * model.head_dim / cut.tp
+    added = plans.seq_len**2 / np.maximum(cut.tokens, 1.0)
+    masked = plans.seq_len >= (kind.window or 0)
+    return np.where(masked, cut.element * (repeated + added), 0.0)
 
 
 def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:

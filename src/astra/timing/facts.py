@@ -88,6 +88,7 @@ class Between(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ungated: Moves
     residual: Moves  # of an element of the stream: both additions
     joined: Moves  # of an element of the stream, for each product more than one that reads it
+    split: Moves  # of an element of fused products, gate and up too, handed on in slices
     bias: Moves  # of an element that a product with a bias makes
     loss: Moves  # of a logit
     cap: Moves  # of a capped logit

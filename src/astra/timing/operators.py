@@ -343,6 +343,9 @@ def _stream(model: Model, kind: LayerKind, keys: Keys, device: Device) -> list[O
     if _alone(model, device) and between.joined.backward_bytes:
         more = 2 * (model.mla is None) + model.gated_mlp * dense
         added += [(between.joined, stream)] * more
+    if model.fused_qkv and model.gated_mlp and dense and between.split.backward_bytes:
+        width = (model.heads + 2 * model.kv_heads) * model.head_dim + 2 * model.ffn
+        added.append((between.split, keys.tokens * width / keys.tp))
     if between.bias.backward_bytes:
         widths = _biased(model, dense)
         added += [(between.bias, keys.tokens * width / keys.tp) for width in widths]

@@ -11,7 +11,8 @@ FOLDER holds, as published by their authors and turned into CSV:
     opdata/eth-easl_sailor/aceso_op_profiles/op_times_all.csv.gz
     opdata/Azure_AI-benchmarking-guide/nd_results_flat.csv    bandwidth of memory
 
-`h200-kernels.csv.gz` in the data folder is our own measurement of an H200 and is read from there.
+`h200-kernels.csv.gz` in the data folder is our own measurement of an H200 and is read from there;
+its attention is that of `validation/profiles/h200.json.gz`.
 Rows under share-alike licences are not used. A fifth of the shapes is held back, whole (n, k)
 pairs; the errors in `docs/efficiency.md` are those on the shapes held back. The tables that are
 written use all of them.
@@ -36,7 +37,9 @@ from benchmarks import boosted
 from astra.files import Source, convert, read_toml
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Gpu
-from astra.timing.attention_rate import BACKWARD_FLOPS, AttentionRate, attention_s
+from astra.profile.rows import kernel_rows
+from astra.profile.store import read_profile
+from astra.timing.attention_rate import BACKWARD_FLOPS, HEAD_DIMS, AttentionRate, attention_s
 from astra.timing.efficiency import (
     FINE,
     FOLDER,
@@ -45,6 +48,7 @@ from astra.timing.efficiency import (
     Direction,
     GemmFile,
     Kernels,
+    Masked,
     Measured,
     Memory,
     Scaled,
@@ -66,6 +70,7 @@ CAPPED = (
 )
 READ_ON = "2026-11-15"
 DOCS = Path(__file__).parent.parent / "docs" / "efficiency.md"
+PROFILE = Path(__file__).parent.parent / "validation" / "profiles" / "h200.json.gz"
 RAMP_S = 2e-6
 STEADY_FROM_S = 30e-6
 SMOOTH = 0.3
@@ -422,6 +427,30 @@ def own_passes(direction: str, causal: bool) -> Passes:
         for r in rows
         for s, back in [(float(r["seconds"]), direction == "backward")]
         if s > least_s
+    )
+
+
+def masked_attention() -> Masked:
+    """Attention with a mask: the median share of the peak by the head's width, whole squares."""
+    peak = peak_flops_per_s(find_gpu("H200-SXM")[0], "bf16")
+    shares: dict[str, list[float]] = {}
+    for direction, times in (("forward", 4.0), ("backward", 4.0 * BACKWARD_FLOPS)):
+        rows = own_rows("masked", direction=direction)
+        for width in HEAD_DIMS:
+            seen = [
+                times * float(r["b"]) * float(r["c"]) * float(r["a"]) ** 2 * width
+                / (peak * float(r["seconds"]))
+                for r in rows
+                if float(r["d"]) == width
+            ]  # fmt: skip
+            shares.setdefault(direction, []).append(round(float(np.median(seen)), 3))
+    where = f"scaled_dot_product_attention with a boolean mask, {OWN}"
+    source = Source(kind="measured", where=where, read_on=READ_ON)
+    return Masked(
+        gpu="H200-SXM",
+        forward=(shares["forward"][0], shares["forward"][1], shares["forward"][2]),
+        backward=(shares["backward"][0], shares["backward"][1], shares["backward"][2]),
+        source=source,
     )
 
 
@@ -916,6 +945,7 @@ def bare_kernels() -> Kernels:
         memory_share=0.8,
         launch_s=round(launch, 9),
         launch_source=Source(kind="measured", where=f"kernels of a CUDA graph, {OWN}"),
+        masked=masked_attention(),
         formats={},
         measured=(),
         scaled=(),
@@ -1073,6 +1103,17 @@ def make_kernels(
     )
     scaled = scaled_gpus(report, folder, known, tables, lent, pcie)
     return replace_struct(known, scaled=tuple(scaled))
+
+
+def with_profile(report: Report, known: Kernels) -> Kernels:
+    """The H200's attention as `astra profile` measured it there, longer sequences too."""
+    from benchmarks.tables_from_profile import fitted_attention, source_of, with_attention
+
+    profile, gpu = read_profile(PROFILE), find_gpu("H200-SXM")[0]
+    before = next(row.attention for row in known.measured if row.gpu == gpu.name)
+    rows = kernel_rows(profile)
+    found = fitted_attention(report, gpu, rows, before, source_of(profile))
+    return with_attention(gpu.name, found, known)
 
 
 # --- Writing ------------------------------------------------------------------------------------
@@ -1367,7 +1408,7 @@ def main() -> None:
         (FOLDER / f"{name}{FINE}").unlink(missing_ok=True)
         if fine is not None:
             write_table(f"{name}{FINE}", fine, gemm_source(folder, name))
-    known = make_kernels(report, folder, tables, lent)
+    known = with_profile(report, make_kernels(report, folder, tables, lent))
     write_kernels(known)
     check_directions(report, folder)
     check_formats(report, folder)

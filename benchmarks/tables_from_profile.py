@@ -62,6 +62,11 @@ def where_of(profile: Profile) -> str:
     return f"{told(profile.machine)}, random data, steady load, medians"
 
 
+def source_of(profile: Profile) -> Source:
+    measured_on = max((run["started"][:10] for run in profile.runs), default=None)
+    return Source(kind="measured", where=where_of(profile), read_on=measured_on)
+
+
 def gemm_rows(rows: Rows, dtype: str, direction: str, kernel: str) -> Products:
     return products(
         (float(r["a"]), float(r["b"]), float(r["c"]), float(r["seconds"]))
@@ -173,9 +178,7 @@ def rebuilt(
     report: Report, gpu: Gpu, profile: Profile, known: Kernels
 ) -> tuple[Kernels, GemmTable]:
     """`kernels.toml` with this GPU's rows made anew, and its table of products."""
-    rows, where = kernel_rows(profile), where_of(profile)
-    measured_on = max((run["started"][:10] for run in profile.runs), default=None)
-    source = Source(kind="measured", where=where, read_on=measured_on)
+    rows, source = kernel_rows(profile), source_of(profile)
     seen = plain_products(rows)
     if len(seen.m) < 40:
         raise InputError(f"the profile has {len(seen.m)} products in bf16: too few for a table.")
@@ -205,9 +208,8 @@ def rebuilt(
     ), table
 
 
-def with_attention(name: str, new: Kernels, old: Kernels) -> Kernels:
-    """The old kernels with this GPU's attention out of the new ones."""
-    (found,) = (row.attention for row in new.measured if row.gpu == name)
+def with_attention(name: str, found: Attention, old: Kernels) -> Kernels:
+    """The kernels with this attention on a GPU."""
     rows = [
         replace_struct(row, attention=found) if row.gpu == name else row for row in old.measured
     ]
@@ -245,7 +247,8 @@ def main() -> None:
     if options.rows:
         write_rows(options.rows, kernel_rows(profile))
     if options.write and options.attention:
-        write_kernels(with_attention(gpu.name, known, read_kernels()))
+        (found,) = (row.attention for row in known.measured if row.gpu == gpu.name)
+        write_kernels(with_attention(gpu.name, found, read_kernels()))
         print("written: kernels.toml")
     elif options.write:
         row = next(row for row in known.measured if row.gpu == gpu.name)

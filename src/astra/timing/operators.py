@@ -4,6 +4,7 @@ Shapes follow Megatron-LM's layers: what tensor, context and expert parallelism 
 matrix on one GPU. Arrays run over keys: the distinct ways to cut a layer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,7 +101,7 @@ def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats])
 
 
 def _linears(
-    name: str, module: str, keys: Keys, widths: list[Floats | float], k: float, device: Device
+    name: str, module: str, keys: Keys, widths: Sequence[Floats | float], k: float, device: Device
 ) -> Operator:
     """Linear layers of one input, one after the other."""
     each = [_linear(name, module, keys, n, k, device) for n in widths]

@@ -37,7 +37,7 @@ class Cut:
     routed_copies: float  # of the tokens that experts hand back
     query_copies: float  # of latent attention's queries, and of all of a fused product
     eager: bool  # every operation keeps its own inputs
-    masks: bool  # a window is a mask
+    hugging_face: bool  # layers are its: a window is a mask
 
     def recomputes(self, module: str) -> Flags:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
@@ -65,7 +65,7 @@ def cut_of(view: View, stack: Stack) -> Cut:
         routed_copies=stack.routed_copies,
         query_copies=stack.query_copies,
         eager=stack.layers == "eager",
-        masks=stack.layers != "fused",
+        hugging_face=stack.layers != "fused",
     )
 
 
@@ -81,7 +81,7 @@ def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
     """Kept of one layer of this kind for one micro-batch, selective recompute counted."""
     model = task.model
     per_token = _norms(model, kind, cut) + _attention(model, plans, cut)
-    if cut.masks and kind.window is not None:
+    if cut.hugging_face and kind.window is not None:
         per_token = per_token + _mask(model, kind, plans, cut)
     per_token += _experts(model, plans, cut) if kind.mlp == "moe" else _mlp(model, model.ffn, cut)
     return cut.tokens * per_token
@@ -184,8 +184,13 @@ def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:
 
 
 def _mlp(model: Model, width: int, cut: Cut, module: str = "mlp") -> Floats:
-    """What goes into the activation (gate and up) and what comes out of it."""
+    """What goes into the activation (gate and up) and what comes out of it.
+
+    PyTorch's ReLU needs no more than what came out.
+    """
     ups = 1 + model.gated_mlp
+    if cut.hugging_face and model.activation == "relu" and not model.gated_mlp:
+        ups = 0
     kept = (ups * cut.element + _gate(model, cut) + cut.gemm) * width / cut.tp
     return np.where(cut.recomputes(module), 0.0, kept)
 

@@ -31,6 +31,7 @@ MEANINGS = {
     "jitter_fraction": "of busy seconds, lost to the slowest rank per doubling of GPUs",
     "optimizer_factor": "optimizer seconds over memory traffic alone",
     "activation_factor": "kept activations over those counted",
+    "layers": "how its layers are written",
     "logits_bytes": "bytes per logit at the loss",
     "routing_bytes": "bytes moved for an element of a routed token, beside the usual",
     "weight_gradient_bytes": "bytes moved for a parameter's gradient, beside the usual",
@@ -80,7 +81,8 @@ def stack_page(stack: Stack) -> "RenderableType":
     table.add_column(ratio=1)
     table.add_row(stack.name, "", "")
     for name, meaning in MEANINGS.items():
-        table.add_row(f"  {name}", f"{getattr(stack, name):g}", meaning)
+        value = getattr(stack, name)
+        table.add_row(f"  {name}", value if isinstance(value, str) else f"{value:g}", meaning)
     table.add_row("  source", stack.source.kind, stack.source.where)
     if stack.settings:
         table.add_row("  multiplied on", "runs", "")

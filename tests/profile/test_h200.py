@@ -3,7 +3,18 @@
 from pathlib import Path
 
 import numpy as np
-from benchmarks.make_efficiency_tables import Passes, Report, fit_table
+from benchmarks.make_efficiency_tables import (
+    LATER,
+    Passes,
+    Report,
+    check_later,
+    fit_table,
+    h200_attention,
+    masked_attention,
+    read_kernels,
+    replace_struct,
+    with_profile,
+)
 from benchmarks.tables_from_profile import attention_rows, gemm_rows, plain_products, product_errors
 
 from astra.hardware.catalogue import find_gpu
@@ -69,3 +80,30 @@ def test_a_table_of_the_profile_foretells_the_products_held_back() -> None:
     seen = plain_products(ROWS)
     table = fit_table(seen, GPU)
     assert np.all(np.diff(table.log_s, axis=0) >= -1e-9)
+
+
+def test_the_installed_attention_is_what_a_rebuild_makes() -> None:
+    """Of our timings first, then of the profile: all that `kernels.toml` has of the H200's."""
+    known = read_kernels()
+    rows = [
+        replace_struct(row, attention=h200_attention(Report(), PEAK))
+        if row.gpu == GPU.name
+        else row
+        for row in known.measured
+    ]
+    again = with_profile(Report(), replace_struct(known, measured=tuple(rows)))
+    for one, other in zip(again.measured, known.measured, strict=True):
+        for name in ("forward_causal", "forward_full", "backward_causal", "backward_full"):
+            made, installed = getattr(one.attention, name), getattr(other.attention, name)
+            assert np.allclose(made.rates, installed.rates, rtol=1e-4)
+            assert np.isclose(made.tail_tokens, installed.tail_tokens, rtol=1e-3)
+    assert masked_attention() == known.masked
+
+
+def test_the_tables_hold_on_shapes_of_a_later_sitting() -> None:
+    """The rest of wave 2, timed on other GPUs of the kind when all tables were made."""
+    assert len(read_profile(LATER).measured()) == 1_286
+    report = Report()
+    check_later(report)
+    product, forward, backward = (line[5] for line in report.lines)
+    assert product < 0.07 and forward < 0.08 and backward < 0.12

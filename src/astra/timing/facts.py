@@ -86,6 +86,7 @@ class Between(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     latent: Moves  # of what latent attention unfolds, and of its queries once more
     gated: Moves  # of an element of the MLP's width
     ungated: Moves
+    experts_gated: Moves  # the same of routed tokens
     residual: Moves  # of an element of the stream: both additions
     joined: Moves  # of an element of the stream, for each product more than one that reads it
     split: Moves  # of an element of fused products, gate and up too, handed on in slices
@@ -109,7 +110,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     optimizer: Optimizer
     casts: Casts
     expert_kernels: ExpertKernels
-
     layers: Written
 
 

@@ -287,7 +287,7 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
     copied += device.stack.routing_bytes / 2
     moved = device.memory_s(copied * routed * model.hidden, 4, True)
     between = _between(device)
-    kernels = between.gated if model.gated_mlp else between.ungated
+    kernels = between.experts_gated if model.gated_mlp else between.ungated
 
     def grouped(name: str, n: Floats, k: Floats) -> Operator:
         wgrad = device.grouped_gemm_s(local, routed, n, k, "wgrad")

@@ -5,8 +5,8 @@
 Prints, for shapes held back, the errors of the tables that the profile gives, beside those of
 the tables that are installed. `--write` puts the new ones in their place: the GPU's JSON table
 and its rows of `kernels.toml`; other GPUs keep theirs. A rebuild by
-`benchmarks/make_efficiency_tables.py` starts from the published measurements again, so run this
-after it. `--rows` also writes the kernels as CSV.
+`benchmarks/make_efficiency_tables.py` starts from the published measurements and the H200's own
+profile again, so run this after it for another GPU. `--rows` also writes the kernels as CSV.
 """
 
 import argparse

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.strategy.plans import Floats, Plans, Task, dtype_bytes, shard_share
+from astra.strategy.makes import copies_of, shard_share
+from astra.strategy.plans import Floats, Plans, Task, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 
@@ -38,9 +39,9 @@ def states(view: View, stack: Stack) -> States:
         parameters  weights too / G (what is gathered for a layer is a buffer)
     """
     plans, stages, task, held = view.plans, view.stages, view.task, view.held
-    share = shard_share(plans)
-    dense_group = np.maximum(stages.of(plans.dp) * plans.cp * share, 1.0)
-    expert_copies = stages.of(plans.tp) * plans.cp * stages.of(plans.dp)
+    share, copies = shard_share(plans), stages.of(copies_of(plans)) * plans.cp
+    dense_group = np.maximum(copies * share, 1.0)
+    expert_copies = stages.of(plans.tp) * copies
     expert_copies = expert_copies / (stages.of(plans.segment_ep) * stages.of(plans.segment_etp))
     expert_group = np.maximum(expert_copies * share, 1.0)
     level = plans.sharding

@@ -7,6 +7,7 @@ import numpy as np
 
 from astra.simulate.held import held
 from astra.simulate.many import Pipes, stage_end_s
+from astra.strategy.makes import layer_map
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.stages import Stages, chunk_layers
 from astra.timing.stage import StageTime
@@ -53,23 +54,19 @@ def simulated_step(
         none = np.zeros_like(pipes.forward_link_s)
         without = replace(pipes, forward_link_s=none, backward_link_s=none)
         # side by side: plans in the same order cost little more than one
-        rolled = np.tile(_rolled_s(stages, times, pipeline), 2)
-        both = _ends(_held(pipes, times, pipeline).beside(without), rolled, ends_of)
-        ends.append(both[: len(plans)])
-        still.append(both[len(plans) :])
-    step = np.max(ends, axis=0)
+        both = _ends(_held(pipes, times, pipeline).beside(without), ends_of)
+        ends.append(both[:, : len(plans)])
+        still.append(both[:, len(plans) :])
     busy = _busy(plans, stages, times)
-    return _parts(step, np.max(still, axis=0), busy, stages)
+    rolled = _rolled(stages, times)
+    return _parts(_step(ends, stages, rolled), _step(still, stages, rolled), busy, stages)
 
 
 def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
     pipelines = range(plans.replicas.shape[0])
-    ends = [
-        _ends(_held(pipes_of(plans, stages, times, p), times, p), _rolled_s(stages, times, p))
-        for p in pipelines
-    ]
-    return np.max(ends, axis=0)
+    ends = [_ends(_held(pipes_of(plans, stages, times, p), times, p)) for p in pipelines]
+    return _step(ends, stages, _rolled(stages, times))
 
 
 def _held(pipes: Pipes, times: StageTime, pipeline: int) -> Pipes:
@@ -79,17 +76,40 @@ def _held(pipes: Pipes, times: StageTime, pipeline: int) -> Pipes:
     return held(pipes, _to_the_end(np.asarray(times.part("held_s")[pipeline]), pipes.stages))
 
 
-def _rolled_s(stages: Stages, times: StageTime, pipeline: int) -> Floats:
-    """What comes behind a stage's last backward pass; short pipelines at the end. (stage, plan)"""
-    return _to_the_end(times.after_s()[pipeline], stages.count[pipeline].sum(axis=0))
+def _rolled(stages: Stages, times: StageTime) -> tuple[Floats, Floats]:
+    """What comes behind a stage's last backward pass, by itself and with its copies in other
+    pipelines; the latter has all of it where there is one. (pipeline, stage, plan)
+    """
+    if stages.count.shape[0] == 1:
+        return np.zeros((1, 1, 1)), times.after_s()
+    return times.last_extra_s(), times.met_s()
 
 
-def _ends(pipes: Pipes, rolled: Floats, ends_of: EndOf = stage_end_s) -> Floats:
-    """When the last stage has updated its weights. (plan,)"""
+def _ends(pipes: Pipes, ends_of: EndOf = stage_end_s) -> Floats:
+    """When each stage has done its last operation; short pipelines at the end. (stage, plan)"""
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
-    end = np.zeros(rolled.shape)
+    end = np.zeros(pipes.forward_s.shape[1:])
     end[:, there] = ends_of(pipes.take(there))
-    return np.where(end > 0, end + rolled, 0.0).max(axis=0)
+    return end
+
+
+def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> Floats:
+    """When the last stage has updated its weights. (plan,)
+
+    A stage whose layers lie in several pipelines first waits until all of them have their
+    gradients.
+    """
+    alone, together = rolled
+    depth = (stages.count > 0).sum(axis=1)
+    if len(ends) == 1:
+        last = _to_the_end(together[0], depth[0])
+        return np.where(ends[0] > 0, ends[0] + last, 0.0).max(axis=0)
+    front = np.stack([_to_the_front(end, own) for end, own in zip(ends, depth, strict=True)])
+    used = front > 0
+    reduced = np.where(used, front + alone, 0.0)
+    held = stages.kind_layers.sum(axis=(0, 2)) if stages.kind_layers.size else np.zeros(1)
+    met = layer_map(stages, int(held.max(initial=0))).least_common(reduced)
+    return np.where(used, met + together, 0.0).max(axis=(0, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -172,6 +192,14 @@ def _to_the_end(column: Floats, depth: Ints) -> Floats:
     return np.where(inside, np.take_along_axis(column, index, axis=-2), 0.0)
 
 
+def _to_the_front(column: Floats, depth: Ints) -> Floats:
+    """The other way round."""
+    rows = column.shape[-2]
+    index = np.arange(rows)[:, np.newaxis] + (rows - depth)
+    found = np.take_along_axis(column, np.minimum(index, rows - 1), axis=-2)
+    return np.where(index < rows, found, 0.0)
+
+
 def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
     """Seconds a stage works in one step, by cause. (pipeline, stage, plan)"""
     count = plans.micro_batches[:, np.newaxis]
@@ -188,7 +216,8 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
         + np.where(stages.embedding, times.first_extra_s() * _shares(plans, stages)[0], 0.0)
-        + times.last_extra_s(),
+        + times.last_extra_s()
+        + times.across_s(),
         "pipeline_comm": times.tied_s(),
         "optimizer": times.optimizer_s(),
         "other": times.other_s() + count * both("offload"),

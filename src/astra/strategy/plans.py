@@ -449,16 +449,6 @@ def _pad(name: str, column: NDArray[Any], pipelines: int, slots: int) -> NDArray
     return np.pad(column, missing, constant_values=UNUSED.get(name, 1))
 
 
-def shard_share(plans: Plans) -> Floats:
-    """What a shard group has of the copies of a stage: `shard_group` counts those of the first.
-
-    A mesh with a dp of its own shards over the same share of its copies.
-    """
-    copies = np.maximum(plans.dp[0, 0] * plans.cp, 1)
-    share: Floats = np.maximum(plans.shard_group, 1) / copies
-    return share
-
-
 def dtype_bytes(plans: Plans, column: str) -> Floats:
     """Bytes of one element in the type that a column names."""
     sizes = np.array([DTYPE_BYTES[word] for word in WORDS[column]])

@@ -10,10 +10,14 @@ import numpy as np
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
-from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes, shard_share
+from astra.model.kinds import layer_kinds
+from astra.model.parameters import count, end_weights, layer_weights, mtp_weights
+from astra.model.shape import Model
+from astra.strategy.makes import copies_of, cut_alike, layer_map, makes, shard_share
+from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
 from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
 
@@ -24,6 +28,7 @@ class Replicas:
 
     gather_s: Floats  # parameters, per step; with sharded parameters per micro-batch and pass
     reduce_s: Floats  # gradients, likewise
+    across_s: Floats  # gradients between makes that are cut differently, per step
     slowdown: Floats  # of the compute that such traffic runs beside
     adam_s: Floats  # optimizer step if all states are on the GPU
     host_s: Floats  # what it takes more if all are on the host: over PCIe, and on the CPUs
@@ -51,16 +56,17 @@ def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
 def replicas_of(view: View, stack: Stack) -> Replicas:
     """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same.
 
-    Replicas of different make train one model: their gradients meet at the pace of the slowest.
+    Replicas of different make train one model. Where all are cut alike and keep whole states,
+    they are one group, at the pace of its slowest; else see `_across_s`.
     """
     shape = view.stages.count.shape
-    several = (view.plans.replicas > 0).sum(axis=0) > 1
+    ring = _one_ring(view.plans)
     total = {name: np.zeros(shape) for name in ("gather_s", "reduce_s", "adam_s", "host_s")}
     slowdown = np.zeros(shape)
     for gpu, here in gpus_of(view):
         own = stack.on(gpu)
         moved = own.communication_factor * _data_factor(own, gpu)
-        met = here | (several & here.any(axis=(0, 1)) & (view.stages.count > 0))
+        met = here | (ring & here.any(axis=(0, 1)) & (view.stages.count > 0))
         shared = {"gather_s": np.zeros(shape), "reduce_s": np.zeros(shape)}
         for copies in _copies(view):
             for name, seconds in _seconds(view, copies, gpu).items():
@@ -70,7 +76,62 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
                     total[name] += np.where(here, seconds * own.optimizer_factor, 0.0)
         total |= {name: np.maximum(total[name], seconds) for name, seconds in shared.items()}
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
-    return Replicas(**total, slowdown=slowdown)
+    return Replicas(**total, across_s=_across_s(view, stack), slowdown=slowdown)
+
+
+def _one_ring(plans: Plans) -> Flags:
+    """Several makes whose copies of a piece of the model are one group. (plan,)"""
+    if plans.replicas.shape[0] == 1:
+        return np.zeros(len(plans), np.bool_)
+    return (makes(plans) > 1) & cut_alike(plans) & is_word(plans, "sharding", "none")
+
+
+def _across_s(view: View, stack: Stack) -> Floats:
+    """Gradients summed over makes that cut the model differently, per step. [s]
+
+    Every make has summed its own over its copies; a rank is left with a piece of V bytes, its
+    stage's gradients over these copies. Of d makes each piece is all-reduced over d ranks, one in
+    each make, over the network (makes share no node):  T = AllReduce(V, d).  Where tensor
+    parallelism differs, the pieces do not match and are cut anew inside the tensor-parallel group,
+    before and after:  2 AllToAll(V, tp).  A layer takes what it takes in the slowest make, and a
+    stage the sum over its layers.
+    """
+    plans, stages = view.plans, view.stages
+    found = np.zeros(stages.count.shape)
+    number = makes(plans)
+    some = (number > 1) & ~_one_ring(plans)
+    if not some.any():
+        return found
+    tp = stages.of(plans.tp)
+    tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
+    differs = (tps != tps[:1, :1]).any(axis=(0, 1))
+    wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
+    one, near = np.ones_like(tp), _near(view, tp, np.ones_like(tp))
+    for gpu, here in gpus_of(view):
+        own = stack.on(gpu)
+        moved = own.communication_factor * _data_factor(own, gpu)
+        for copies in _copies(view):
+            piece = copies.parameters * wide / copies.ranks
+            seconds = all_reduce_s(piece, number, one, gpu, one)
+            again = 2 * all_to_all_s(piece, tp, near[0], gpu, near[1])
+            seconds = seconds + np.where(differs & (tp > 1), again, 0.0)
+            found += np.where(here & some, seconds * moved, 0.0)
+    where = layer_map(stages, view.task.model.layers)
+    met = where.at_slowest(found, _layer_weights(view.task.model))
+    return np.where(some, met, 0.0)
+
+
+def _layer_weights(model: Model) -> Floats:
+    """Parameters that go with every layer; those of the ends with the first and the last."""
+    kinds = layer_kinds(model)
+    each = [count(layer_weights(model, kind)) for kind in kinds.kinds]
+    found = np.array([each[row] for row in kinds.of_layer], np.float64)
+    ends = end_weights(model)
+    found[0] += sum(weight.count for weight in ends if weight.part in ("embedding", "positions"))
+    found[-1] += sum(weight.count for weight in ends if weight.part in ("head", "final_norm"))
+    if model.mtp_layers:
+        found[-1] += model.mtp_layers * count(mtp_weights(model))
+    return found
 
 
 def _data_factor(stack: Stack, gpu: Gpu) -> float:
@@ -83,17 +144,18 @@ def _data_factor(stack: Stack, gpu: Gpu) -> float:
 
 def _copies(view: View) -> list[_Copies]:
     plans, stages, held = view.plans, view.stages, view.held
-    tp, dp = stages.of(plans.tp), stages.of(plans.dp)
+    tp, dp = stages.of(plans.tp), stages.of(copies_of(plans))
     cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
     dense = dp * plans.cp
     share = shard_share(plans)
     shards = _shards(dense, share, plans)
-    every = plans.replicas.sum(axis=0)  # of all pipelines
-    several = (plans.replicas > 0).sum(axis=0) > 1
-    found = [_Copies(held.dense, np.where(several, every * plans.cp, dense), tp, shards)]
+    ring, every = _one_ring(plans), plans.replicas.sum(axis=0) * plans.cp
+    found = [_Copies(held.dense, np.where(ring, every, dense), tp, shards)]
     if view.task.model.moe is not None:
-        experts = np.maximum(tp * plans.cp * dp // cut, 1)
-        found.append(_Copies(held.experts, experts, cut, _shards(experts, share, plans)))
+        experts = np.maximum(tp * dense // cut, 1)
+        shards = _shards(experts, share, plans)
+        ranks = np.where(ring, np.maximum(tp * every // cut, 1), experts)
+        found.append(_Copies(held.experts, ranks, cut, shards))
     return found
 
 

@@ -101,6 +101,10 @@ class StageTime:
         slow = self._copies("slowdown", runs)
         return shown_s(self._traffic_s("reduce_s", runs), backward, overlaps, slow)
 
+    def across_s(self, runs: slice = ALL) -> Floats:
+        """Per step: gradients between pipelines that are cut differently, when all are there."""
+        return self._copies("across_s", runs)
+
     def tied_s(self, runs: slice = ALL) -> Floats:
         """Per step: gradients of tied embeddings, between the ends of the pipeline."""
         return self.base.tied_s[:, runs][..., self.rows]
@@ -126,7 +130,11 @@ class StageTime:
 
     def after_s(self, runs: slice = ALL) -> Floats:
         """Per step, behind the last backward pass of a stage."""
-        traffic = self.last_extra_s(runs) + self.tied_s(runs)
+        return self.last_extra_s(runs) + self.met_s(runs)
+
+    def met_s(self, runs: slice = ALL) -> Floats:
+        """The part of it that waits for the other pipelines of the plan."""
+        traffic = self.across_s(runs) + self.tied_s(runs)
         return traffic + self.optimizer_s(runs) + self.other_s(runs)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from astra.strategy.makes import copies_of
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
 from astra.strategy.rules.rule import (
     Holds,
@@ -114,11 +115,12 @@ def _reduce_dtype(plans: Plans, _: Task) -> Flags:
 def _shard_group(plans: Plans, _: Task) -> Flags:
     """The group divides the ranks that hold copies; without sharding it is one.
 
-    Of a mesh with a dp of its own, the same share of its ranks.
+    Of a mesh with a dp of its own, or of another make, the same share of its ranks.
     """
-    first = plans.dp[:, :1] * plans.cp
-    whole = first % plans.shard_group == 0
-    shares = every((whole & (plans.dp * plans.cp * plans.shard_group % first == 0)) | ~plans.used)
+    copies = copies_of(plans) * plans.cp
+    first = copies[0, 0]
+    shares = every((copies * plans.shard_group % first == 0) | ~plans.used)
+    shares &= first % plans.shard_group == 0
     return np.where(is_word(plans, "sharding", "none"), plans.shard_group == 1, shares)
 
 

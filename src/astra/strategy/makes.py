@@ -1,0 +1,136 @@
+"""Pipelines of one plan that are made alike, and which of their stages hold the same layers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans
+from astra.strategy.stages import Stages
+
+CUT = ("layers", "tp", "segment_ep", "segment_etp")
+MADE = tuple(name for name in SLOT_COLUMNS if name not in ("stages", "dp"))
+
+
+def make_of(plans: Plans) -> Ints:
+    """For every pipeline, the first one that differs from it in nothing but its replicas and
+    their micro-batches. (pipeline, plan)
+    """
+    count = plans.replicas.shape[0]
+    found = np.broadcast_to(np.arange(count)[:, np.newaxis], plans.replicas.shape).copy()
+    slot = _slot_of_stage(plans)
+    for later in range(1, count):
+        for first in reversed(range(later)):
+            found[later] = np.where(_alike(plans, slot, first, later, MADE), first, found[later])
+    return found
+
+
+def _slot_of_stage(plans: Plans) -> Ints:
+    """(pipeline, stage, plan); one past the last slot where there is no such stage."""
+    ends = np.cumsum(plans.stages, axis=1)
+    place = np.arange(int(ends[:, -1].max(initial=0)))[:, np.newaxis]
+    found = np.zeros((len(ends), len(place), len(plans)), np.int64)
+    for row in range(ends.shape[1]):
+        found += place >= ends[:, row][:, np.newaxis]
+    return found
+
+
+def _alike(plans: Plans, slot: Ints, one: int, other: int, names: tuple[str, ...]) -> Flags:
+    """Whether two pipelines have as many stages, with the same in these columns. (plan,)"""
+    past = plans.stages.shape[1]
+    there = slot < past
+    held = (plans.replicas[one] > 0) & (plans.replicas[other] > 0)
+    held &= (there[one] == there[other]).all(axis=0)
+    at = np.minimum(slot, past - 1)
+    for name in names:
+        column = np.take_along_axis(getattr(plans, name), at, axis=1)
+        held &= ((column[one] == column[other]) | ~there[one]).all(axis=0)
+    return held
+
+
+def makes(plans: Plans) -> Ints:
+    """How many different makes a plan has. (plan,)"""
+    if plans.replicas.shape[0] == 1:
+        return np.ones(len(plans), np.int64)
+    own = np.arange(plans.replicas.shape[0])[:, np.newaxis]
+    count: Ints = ((make_of(plans) == own) & (plans.replicas > 0)).sum(axis=0)
+    return count
+
+
+def copies_of(plans: Plans) -> Ints:
+    """Copies of the stages of each slot, over all pipelines of one make. (pipeline, slot, plan)"""
+    if plans.replicas.shape[0] == 1:
+        return plans.dp
+    first, used = make_of(plans), plans.replicas[:, np.newaxis] > 0
+    total = np.zeros_like(plans.dp)
+    for row in range(len(first)):
+        alike = (first == first[row])[:, np.newaxis] & used
+        total[row] = np.where(alike, plans.dp, 0).sum(axis=0)
+    return np.where(used, total, plans.dp)
+
+
+def shard_share(plans: Plans) -> Floats:
+    """What a shard group has of the copies of a stage: `shard_group` counts those of the first.
+
+    A mesh with a dp of its own, or another make, shards over the same share of its copies.
+    """
+    copies = np.maximum(copies_of(plans)[0, 0] * plans.cp, 1)
+    share: Floats = np.maximum(plans.shard_group, 1) / copies
+    return share
+
+
+def cut_alike(plans: Plans) -> Flags:
+    """All pipelines cut the model into the same pieces, whatever GPUs they lie on. (plan,)"""
+    held, slot = np.ones(len(plans), np.bool_), _slot_of_stage(plans)
+    for row in range(1, plans.replicas.shape[0]):
+        held &= _alike(plans, slot, 0, row, CUT) | (plans.replicas[row] == 0)
+    return held
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LayerMap:
+    """Where every layer lies in each pipeline."""
+
+    stages: Stages
+    run: Ints  # (pipeline, layer, plan)
+    there: Flags  # likewise: whether the pipeline is there
+
+    def least_common(self, column: Floats) -> Floats:
+        """For every run, the most that any run with a layer of it has. (pipeline, run, plan)"""
+        each = np.where(self.there, np.take_along_axis(column, self.run, axis=1), -np.inf)
+        slowest = each.max(axis=0)
+        found = column.copy()
+        for pipeline in range(len(column)):
+            at = self.run[pipeline], np.arange(column.shape[-1])
+            np.maximum.at(found[pipeline], at, np.where(self.there[pipeline], slowest, -np.inf))
+        return found
+
+    def at_slowest(self, column: Floats, weights: Floats) -> Floats:
+        """Seconds of one stage of each run, shared out among its layers by their weights (layer,);
+        of each layer those of the pipeline that takes longest; summed up again.
+        """
+        held = np.zeros(column.shape)
+        weight = np.broadcast_to(weights[:, np.newaxis], self.run.shape[1:])
+        for pipeline in range(len(column)):
+            at = self.run[pipeline], np.arange(column.shape[-1])
+            np.add.at(held[pipeline], at, np.where(self.there[pipeline], weight, 0.0))
+        count = np.maximum(self.stages.count, 1)
+        each = np.where(held > 0, column * count / np.where(held > 0, held, 1.0), 0.0)
+        each = np.take_along_axis(each, self.run, axis=1) * weight
+        slowest = np.where(self.there, each, 0.0).max(axis=0)
+        found = np.zeros(column.shape)
+        for pipeline in range(len(column)):
+            at = self.run[pipeline], np.arange(column.shape[-1])
+            np.add.at(found[pipeline], at, np.where(self.there[pipeline], slowest, 0.0))
+        return np.where(held > 0, found / count, column)
+
+
+def layer_map(stages: Stages, layers: int) -> LayerMap:
+    """The map of plans whose pipelines hold so many layers each."""
+    each = stages.kind_layers.sum(axis=0) * stages.count
+    ends = np.cumsum(each, axis=1)
+    place = np.arange(layers)[:, np.newaxis]
+    run = np.zeros((each.shape[0], layers, each.shape[2]), np.int64)
+    for row in range(each.shape[1] - 1):
+        run += place >= ends[:, row][:, np.newaxis]
+    there = (stages.count.sum(axis=1) > 0)[:, np.newaxis] & (place < ends[:, -1:])
+    return LayerMap(stages, run, np.broadcast_to(there, run.shape))

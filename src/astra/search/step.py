@@ -161,7 +161,7 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         stages=depth,
         chunks=plans.vpp,
         micro_batches=plans.micro_batches[pipeline],
-        group=plans.microbatch_group,
+        group=plans.groups[pipeline],
         forward_s=forward,
         backward_s=_to_the_end(chunks.backward_s, depth),
         forward_link_s=link,

@@ -209,7 +209,7 @@ class _Pipelines:
         interleaves = question.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
-            for slots in _splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
+            for slots in splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
                 for vpp in _virtual(slots, pp) if interleaves else (1,):
                     if space.allows("vpp", vpp):
                         rows.append((*slots, vpp, -1))
@@ -235,7 +235,7 @@ class _Pipelines:
         return table
 
 
-def _splits(layers: int, pp: int) -> list[tuple[int, ...]]:
+def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
     """Ways to share out layers: (stages, layers) of the first, middle and last stages.
 
     The even split; lighter first and last stages around an even middle; and the split whose

@@ -156,6 +156,16 @@ class Plans:
         return total
 
     @property
+    def groups(self) -> Ints:
+        """Micro-batches that a chunk takes in turn: of several pipelines, each as many as it has
+        stages. (pipeline, plan)
+        """
+        if self.replicas.shape[0] == 1:
+            return self.microbatch_group[np.newaxis]
+        several = (self.replicas > 0).sum(axis=0) > 1
+        return np.where(several, np.maximum(self.pp, 1), self.microbatch_group)
+
+    @property
     def used(self) -> Flags:
         """Which slots hold stages. (pipeline, slot, plan)"""
         return self.stages > 0
@@ -320,7 +330,7 @@ def plan_at(plans: Plans, row: int, task: Task) -> Plan:
 
     if not -len(plans) <= row < len(plans):
         raise InputError(f"there is no plan {row}; the table has {len(plans)}.")
-    chunking = number("chunking")
+    chunking, alone = number("chunking"), int((plans.replicas[:, row] > 0).sum()) == 1
     capacity = float(plans.capacity_factor[row])
     bits = number("offload_activations")
     modules: Any = tuple(name for i, name in enumerate(OFFLOAD_MODULES) if bits >> i & 1)
@@ -340,7 +350,7 @@ def plan_at(plans: Plans, row: int, task: Task) -> Plan:
             if plans.replicas[p, row] > 0
         ),
         chunk_layers=None if chunking < 0 else plans.chunk_layers[chunking],
-        microbatch_group=number("microbatch_group") if number("vpp") > 1 else None,
+        microbatch_group=number("microbatch_group") if number("vpp") > 1 and alone else None,
         moment_dtypes=(word("first_moment_dtype"), word("second_moment_dtype")),
         offload_optimizer_fraction=float(plans.offload_optimizer_fraction[row]),
         offload_activations=modules,

@@ -121,12 +121,15 @@ class StageTime:
     def other_s(self, runs: slice = ALL) -> Floats:
         """Per step: what no part of the model accounts for, and waiting for the slowest rank."""
         plans = self.view.plans
+        waited = np.log2(plans.gpus) * plans.micro_batches[:, np.newaxis] * self.jitter_s(runs)
+        return np.where(self.view.stages.count[:, runs] > 0, self.stack.step_s + waited, 0.0)
+
+    def jitter_s(self, runs: slice = ALL) -> Floats:
+        """Per micro-batch and doubling of the GPUs: waiting for the slowest rank."""
         # With its traffic, so that a faster link cannot turn time that is waited for the CPU, and
         # counts as compute, into more jitter.
         each = np.sum([getattr(self.base, name)[:, runs] for name in PARTS], axis=0)
-        lost = self.stack.jitter_fraction * np.log2(plans.gpus)
-        waited = lost * plans.micro_batches[:, np.newaxis] * each[..., self.rows]
-        return np.where(self.view.stages.count[:, runs] > 0, self.stack.step_s + waited, 0.0)
+        return self.stack.jitter_fraction * each[..., self.rows]
 
     def after_s(self, runs: slice = ALL) -> Floats:
         """Per step, behind the last backward pass of a stage."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from astra.strategy.plans import Flags, Ints, Plans, Task
+from astra.strategy.plans import SLOT_COLUMNS, Flags, Ints, Plans, Task
 from astra.strategy.rules import megatron
 from astra.strategy.rules.rule import Rule, constant, every, is_word, some, uniform
 
@@ -10,12 +10,12 @@ MESHES = "flagscale/train/arguments.py"
 
 
 def is_uniform(plans: Plans) -> Flags:
-    """All stages cut alike: an ordinary Megatron-LM plan."""
+    """All stages of each pipeline cut alike: an ordinary Megatron-LM plan, where there is one."""
     held = constant(plans, True)
-    for column in ("gpu", "tp", "dp", "segment_ep", "segment_etp", "segment_micro_batch"):
-        held &= uniform(plans, column)
-    for column in ("recompute", "recompute_layers", "recompute_modules"):
-        held &= uniform(plans, column)
+    for name in SLOT_COLUMNS:
+        if name not in ("stages", "layers"):
+            column = getattr(plans, name)
+            held &= every((column == column[:, :1]) | ~plans.used)
     return held
 
 
@@ -27,22 +27,22 @@ def _ends_agree(plans: Plans, task: Task) -> Flags:
 
 
 def _equal_ends(plans: Plans) -> Flags:
-    return _last(plans, plans.tp) == plans.tp[0, 0]
+    return every((_last(plans, plans.tp) == plans.tp[:, 0]) | (plans.replicas == 0))
 
 
 def _ends_divide(plans: Plans, task: Task) -> Flags:
     """Copies at both ends of tied embeddings: as many, or a whole number of one to each other."""
     if not task.model.tied_embeddings:
         return constant(plans, True)
-    first, last = plans.dp[0, 0], _last(plans, plans.dp)
-    return (first % last == 0) | (last % first == 0)
+    first, last = plans.dp[:, 0], _last(plans, plans.dp)
+    return every((first % last == 0) | (last % first == 0) | (plans.replicas == 0))
 
 
 def _last(plans: Plans, column: Ints) -> Ints:
-    """What the last stage of the first pipeline has. (plan,)"""
+    """What the last stage of each pipeline has. (pipeline, plan)"""
     slots = np.arange(column.shape[1])[:, np.newaxis]
-    at = np.where(plans.used[0], slots, 0).max(axis=0)
-    found: Ints = column[0, at, np.arange(len(plans))]
+    at = np.where(plans.used, slots, 0).max(axis=1, keepdims=True)
+    found: Ints = np.take_along_axis(column, at, axis=1)[:, 0]
     return found
 
 

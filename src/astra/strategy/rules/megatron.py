@@ -87,13 +87,15 @@ def _rank_order(plans: Plans, task: Task) -> Flags:
 
 
 def _group_range(plans: Plans, _: Task) -> Flags:
-    group, count = plans.microbatch_group, plans.micro_batches[0]
-    return (plans.vpp == 1) | ((first_pp(plans) <= group) & (group <= count))
+    group, count = plans.groups, plans.micro_batches
+    inside = (plans.pp <= group) & (group <= count)
+    return (plans.vpp == 1) | every(inside | (plans.replicas == 0))
 
 
 def _group_remainder(plans: Plans, _: Task) -> Flags:
-    rest = plans.micro_batches[0] % np.maximum(plans.microbatch_group, 1)
-    return (plans.vpp == 1) | (rest == 0) | (rest >= first_pp(plans))
+    rest = plans.micro_batches % np.maximum(plans.groups, 1)
+    good = (rest == 0) | (rest >= plans.pp) | (plans.replicas == 0)
+    return (plans.vpp == 1) | every(good)
 
 
 def _widths(plans: Plans, task: Task) -> Flags:
@@ -199,7 +201,7 @@ PARSER = (
         about="vpp pp",
         where=ARGUMENTS,
         reason="Megatron: virtual stages need a pipeline-parallel size above 1",
-        holds=lambda plans, _: (plans.vpp == 1) | (first_pp(plans) > 1),
+        holds=lambda plans, _: (plans.vpp == 1) | every((plans.pp > 1) | (plans.replicas == 0)),
     ),
     Rule(
         name="interleaving-without-p2p-overlap",
@@ -207,7 +209,9 @@ PARSER = (
         about="vpp pp overlap_p2p",
         where=ARGUMENTS,
         reason="Megatron: virtual stages without p2p overlap need a pipeline-parallel size above 2",
-        holds=lambda plans, _: (plans.vpp == 1) | plans.overlap_p2p | (first_pp(plans) > 2),
+        holds=lambda plans, _: (plans.vpp == 1)
+        | plans.overlap_p2p
+        | every((plans.pp > 2) | (plans.replicas == 0)),
     ),
     Rule(
         name="param-gather-overlap-needs-sharding",

@@ -1,0 +1,280 @@
+"""The best plan of several makes that can be found, and what no such plan can beat."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.memory.stage import memory_of
+from astra.search.bulk import filled_fraction
+from astra.search.find import Progress
+from astra.search.makes.allot import Part, block_of, joined, shared_out
+from astra.search.makes.commons import Common
+from astra.search.makes.stock import Makes, Stock
+from astra.search.step import step_s
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Flags, Ints, plan_at, plans_of
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Space
+from astra.strategy.view import view_of
+from astra.timing.layer import LayerBook
+from astra.timing.stage import stage_base, stage_times
+
+TIGHT = 1e-4  # relative, how near the bound is found
+RISES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08)  # above the bound, where plans are looked for
+LATER = (1.0, 1.003, 1.01)  # of the least time of some makes, at which work is shared out
+FIRST = 4  # makes of each type that are tried with each other
+MOST_TRIED = 96  # plans of one common choice and time
+NEIGHBOURS = 24  # makes that are tried in place of one of the best plan's
+TURNS = 6  # times that this is done
+GROWTH = 1.25  # of a limit, while nothing is found
+MOST_GROWTHS = 40
+
+Picks = tuple[tuple[int, int], ...]  # type and make
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One simulated plan."""
+
+    step_s: float
+    common: Common
+    plan: Plan
+    picks: Picks
+
+
+class MakesFinder:
+    """One search; `bound_s`: no plan of several makes, each on one type, has a shorter step."""
+
+    def __init__(
+        self,
+        space: Space,
+        rules: Sequence[Rule],
+        stack: Stack,
+        margin: float,
+        limit_s: float,
+        progress: Progress | None = None,
+    ) -> None:
+        self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
+        self.question, self.task = space.question, space.question.task
+        self.limit_s, self.progress = limit_s, progress
+        self.book = LayerBook()
+        self.stock = Stock(space, rules, stack, margin, self.book)
+        self.found: dict[Common, Found] = {}
+        self.simulated = 0
+        self.bound_s = limit_s
+        self.makes: list[Makes] = []
+        self.commons: list[Common] = []
+        self._known: dict[tuple[int, int], Plan] = {}
+        self._tried: set[tuple[object, ...]] = set()
+
+    def run(self) -> list[Found]:
+        """The best plan of each common choice that was met, the fastest first."""
+        limit = self.limit_s
+        if np.isinf(limit):
+            limit = self._some_limit_s()
+        if np.isfinite(limit):
+            self._below(limit)
+            if self._enough(limit).any():
+                self.bound_s = self._least_s(limit)
+                self._look(limit)
+        return sorted(self.found.values(), key=lambda each: each.step_s)
+
+    def _below(self, limit_s: float) -> None:
+        self.makes, self.commons, self.doublings = self.stock.below(limit_s)
+        self._known.clear()
+        self._tried.clear()
+        if self.progress:
+            self.progress(self.stock.candidates)
+
+    def _some_limit_s(self) -> float:
+        """A limit under which makes that fit can do the batch; inf: none can."""
+        rates = sum(
+            float((degrees.replicas * self.stock.sizes(degrees.common, self.stock.cuts) / work).max())
+            for degrees, work in self.stock.degrees
+            if len(work)
+        )
+        limit = self.question.global_batch / rates if rates else np.inf
+        for _ in range(MOST_GROWTHS):
+            if np.isinf(limit):
+                break
+            limit *= GROWTH
+            self._below(limit)
+            if self._enough(limit).any():
+                return float(limit) * GROWTH
+        return float(np.inf)
+
+    def _samples(self, limit_s: float) -> list[Ints]:
+        """What each make does within the limit, by type."""
+        sizes = np.array([common.micro_batch for common in self.commons], np.int64)
+        return [
+            each.most(limit_s, self.doublings) * each.replicas * sizes[each.common]
+            for each in self.makes
+        ]
+
+    def _enough(self, limit_s: float) -> Flags:
+        """Which common choices may have a plan below the limit. (common,)"""
+        total = np.zeros(len(self.commons))
+        rates = np.zeros((len(self.makes), len(self.commons)))
+        caps = []
+        for row, (each, samples) in enumerate(zip(self.makes, self._samples(limit_s), strict=True)):
+            most = np.zeros(len(self.commons))
+            np.maximum.at(most, each.common, samples)
+            np.maximum.at(rates[row], each.common, samples / each.gpus)
+            total += most
+            caps.append(self.task.cluster.pools[int(each.plans.gpu[0, 0, 0])].count)
+        cap = self.task.cluster.max_gpus
+        if cap is not None and cap < sum(caps):
+            total = np.minimum(total, _under_cap(rates, caps, cap))
+        found: Flags = total >= self.question.global_batch
+        return found
+
+    def _least_s(self, limit_s: float) -> float:
+        """No plan has a shorter step: below it no makes can do the batch, however they are
+        combined, if they exchanged no gradients.
+        """
+        low, high = 0.0, limit_s
+        while high - low > TIGHT * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._enough(middle).any() else (middle, high)
+        return low
+
+    def _look(self, limit_s: float) -> None:
+        """Plans of the makes that do most within a time a little above the bound."""
+        for rise in RISES:
+            goal = min(self.bound_s * (1 + rise + 2 * TIGHT), limit_s)
+            best = min((each.step_s for each in self.found.values()), default=np.inf)
+            if best <= goal or (rise and self.bound_s * (1 + rise) > limit_s):
+                break
+            samples = self._samples(goal)
+            for common in np.flatnonzero(self._enough(goal)).tolist():
+                self._try(common, self._combined(common, samples))
+            self._improve()
+
+    def _combined(self, common: int, samples: list[Ints]) -> list[Picks]:
+        """Makes of one common choice that do the batch together, one of each type or none."""
+        options: list[list[tuple[int, int] | None]] = []
+        for kind, (each, own) in enumerate(zip(self.makes, samples, strict=True)):
+            here = np.flatnonzero((each.common == common) & (own > 0))
+            order = here[np.lexsort((each.gpus[here], -own[here]))]
+            kept, seen = list(order[:FIRST].tolist()), set(each.gpus[order[:FIRST]].tolist())
+            for row in order.tolist():  # and the best of other numbers of GPUs
+                if int(each.gpus[row]) not in seen and len(kept) < 3 * FIRST:
+                    seen.add(int(each.gpus[row]))
+                    kept.append(row)
+            options.append([*((kind, row) for row in kept), None])
+        cap = self.task.cluster.max_gpus
+        found: list[tuple[tuple[int, int], Picks]] = []
+        for chosen in product(*options):
+            picks = tuple(pick for pick in chosen if pick is not None)
+            if self.question.use_all and len(picks) < len(self.task.cluster.pools):
+                continue
+            does = sum(int(samples[kind][row]) for kind, row in picks)
+            gpus = sum(int(self.makes[kind].gpus[row]) for kind, row in picks)
+            if does >= self.question.global_batch and (cap is None or gpus <= cap):
+                found.append(((gpus, -does), picks))
+        fewest = [picks for _, picks in sorted(found)[: MOST_TRIED // 2]]
+        most = [picks for _, picks in sorted(found, key=lambda e: e[0][1])[: MOST_TRIED // 2]]
+        return list(dict.fromkeys([*most, *fewest]))
+
+    def _try(self, common: int, some: Sequence[Picks]) -> None:
+        """Simulates plans of these makes, their micro-batches shared out so that they end soon."""
+        plans, of = [], []
+        size = self.commons[common].micro_batch
+        for picks in some:
+            least = self._least_of(picks, size)
+            for later in LATER:
+                parts = [self._part(pick, least * later) for pick in picks]
+                shares = shared_out(parts, self.question.global_batch // size)
+                key = (common, picks, tuple(shares or ()))
+                if shares is None or key in self._tried:
+                    continue
+                self._tried.add(key)
+                plans.append(joined([self._plan(pick) for pick in picks], shares))
+                of.append(picks)
+        if plans:
+            self._simulate(common, plans, of)
+
+    def _least_of(self, picks: Picks, size: int) -> float:
+        """The least time in which these makes do the batch."""
+        low, high = self.bound_s * (1 - TIGHT), self.bound_s * (1 + RISES[-1]) * 2
+        while high - low > TIGHT * high / 4:
+            middle = (low + high) / 2
+            does = sum(self._part(pick, middle).takes for pick in picks) * size
+            low, high = (low, middle) if does >= self.question.global_batch else (middle, high)
+        return high
+
+    def _part(self, pick: tuple[int, int], limit_s: float) -> Part:
+        kind, row = pick
+        make = self.makes[kind].take(np.array([row]))
+        plans = make.plans
+        cut = [int(getattr(plans, name)[0, 0, 0]) for name in ("tp", "segment_ep", "segment_etp")]
+        return Part(
+            int(make.replicas[0]),
+            int(make.most(limit_s, self.doublings)[0]),
+            int(make.lines.unit[0]),
+            block_of(cut[0], int(plans.cp[0]), cut[1], cut[2]),
+        )
+
+    def _plan(self, pick: tuple[int, int]) -> Plan:
+        if pick not in self._known:
+            kind, row = pick
+            self._known[pick] = plan_at(self.makes[kind].plans, row, self.task)
+        return self._known[pick]
+
+    def _simulate(self, common: int, plans: Sequence[Plan], of: Sequence[Picks]) -> None:
+        table = plans_of(plans)
+        held = np.logical_and.reduce([rule.holds(table, self.task) for rule in self.rules])
+        rows = np.flatnonzero(held)
+        if not len(rows):
+            return
+        table = table.take(rows)
+        view = view_of(table, self.task, every_stage=True)
+        filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+        times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
+        steps = step_s(table, view.stages, times)
+        self.simulated += len(rows)
+        steps = np.where(filled <= 1 - self.margin, steps, np.inf)
+        best = int(steps.argmin())
+        own = self.commons[common]
+        known = self.found[own].step_s if own in self.found else np.inf
+        if steps[best] < known:
+            at = int(rows[best])
+            self.found[own] = Found(float(steps[best]), own, plans[at], of[at])
+        if self.progress:
+            self.progress(self.stock.candidates + self.simulated)
+
+    def _improve(self) -> None:
+        """Other makes in place of each of the best plan's, while that helps."""
+        for _ in range(TURNS):
+            if not self.found:
+                return
+            best = min(self.found.values(), key=lambda each: each.step_s)
+            common = self.commons.index(best.common)
+            samples = self._samples(best.step_s)
+            some: list[Picks] = []
+            for kind, (each, own) in enumerate(zip(self.makes, samples, strict=True)):
+                here = np.flatnonzero((each.common == common) & (own > 0))
+                order = here[np.argsort(-own[here], kind="stable")][:NEIGHBOURS]
+                rest = tuple(pick for pick in best.picks if pick[0] != kind)
+                some += [tuple(sorted((*rest, (kind, row)))) for row in order.tolist()]
+            cap = self.task.cluster.max_gpus
+            if cap is not None:
+                some = [s for s in some if sum(int(self.makes[k].gpus[r]) for k, r in s) <= cap]
+            self._try(common, some)
+            if min(each.step_s for each in self.found.values()) >= best.step_s:
+                return
+
+
+def _under_cap(rates: np.ndarray, caps: Sequence[int], cap: int) -> np.ndarray:
+    """Most samples of so many GPUs in all, the best types first. (common,)"""
+    total = np.zeros(rates.shape[1])
+    left = np.full(rates.shape[1], float(cap))
+    order = np.argsort(-rates, axis=0, kind="stable")
+    every = np.arange(rates.shape[1])
+    for row in order:
+        share = np.minimum(left, np.array(caps, np.float64)[row])
+        total, left = total + share * rates[row, every], left - share
+    return total

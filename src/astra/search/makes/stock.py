@@ -1,0 +1,320 @@
+"""The makes of every GPU type that may be part of a plan below a limit, bound by bound."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.memory.stage import memory_of
+from astra.search.bulk import filled_fraction
+from astra.search.makes.commons import (
+    Common,
+    Degrees,
+    commons_of,
+    degrees_of,
+    layouts_of,
+    selected,
+    whole_layers,
+)
+from astra.search.makes.lines import BLOCK, Lines, lines_of
+from astra.strategy.plans import Flags, Floats, Ints, Plans, code, column_dtype, concatenate
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Space
+from astra.strategy.view import cuts_of, view_of
+from astra.timing.layer import LayerBook, work_s
+from astra.timing.stage import stage_base, stage_times
+
+SLIP = 1e-12  # relative, against rounding
+SELECTIVE = code("recompute", "selective")
+LATER = ("batch-adds-up", "gpus-within-caps")  # rules that speak of all makes together
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Makes:
+    """Makes of one GPU type. (make,)"""
+
+    plans: Plans  # of one pipeline each, with one micro-batch
+    common: Ints
+    cap: Ints  # most micro-batches that fit
+    lines: Lines
+
+    def __len__(self) -> int:
+        return len(self.common)
+
+    def take(self, rows: Ints) -> "Makes":
+        taken = self.plans.take(rows), self.common[rows], self.cap[rows]
+        return Makes(*taken, self.lines.take(rows))
+
+    @property
+    def replicas(self) -> Ints:
+        return self.plans.replicas[0]
+
+    @property
+    def gpus(self) -> Ints:
+        return self.plans.gpus
+
+    def most(self, limit_s: float, doublings: float) -> Ints:
+        return self.lines.most(limit_s, doublings, self.cap)
+
+
+class Stock:
+    """Of a whole search. `needed`: samples of a step."""
+
+    def __init__(
+        self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, book: LayerBook
+    ) -> None:
+        self.space, self.stack, self.margin, self.book = space, stack, margin, book
+        self.task, self.needed = space.question.task, space.question.global_batch
+        self.rules = [rule for rule in rules if rule.name not in LATER]
+        self.cuts = commons_of(space)
+        self.candidates = self.bounded = self.priced = self.out_of_memory = 0
+        self.degrees = [self._legal(pool) for pool in range(len(self.task.cluster.pools))]
+
+    def _legal(self, pool: int) -> tuple[Degrees, Floats]:
+        """Degrees that the rules accept, and the seconds of a micro-batch on a mean stage."""
+        degrees = degrees_of(self.space, pool, self.cuts)
+        self.candidates += len(degrees)
+        table, _ = layouts_of(self.space, pool, self.cuts, degrees, every=False)
+        good = np.ones(len(table), np.bool_)
+        for rule in self.rules:
+            if "layers" not in rule.about.split():
+                good &= rule.holds(table, self.task)
+        rows = np.flatnonzero(good)
+        table = table.take(rows)
+        if not len(rows):
+            return degrees.take(rows), np.zeros(0)
+        (work,) = work_s([cuts_of(table, self.task)], self.stack, self.book)
+        return degrees.take(rows), work[0, 0] / table.pp[0]
+
+    def sizes(self, common: Ints, commons: Sequence[Common]) -> Ints:
+        return np.array([each.micro_batch for each in commons], np.int64)[common]
+
+    def below(self, limit_s: float) -> tuple[list[Makes], list[Common], float]:
+        """By type, the makes that can be part of a plan below the limit; what they have in
+        common; and how often the GPUs of such a plan have doubled at least.
+        """
+        samples = []
+        for degrees, work in self.degrees:
+            size = self.sizes(degrees.common, self.cuts)
+            most = np.floor(limit_s / np.maximum(work, 1e-12)).astype(np.int64)
+            most = np.minimum(most, self._highest(degrees.replicas, size))
+            samples.append(most * size * degrees.replicas)
+        commons = [degrees.common for degrees, _ in self.degrees]
+        gpus = [
+            degrees.tp * degrees.pp * degrees.replicas * self._cp(degrees.common)
+            for degrees, _ in self.degrees
+        ]
+        doublings = self._doublings(samples, gpus)
+        kept = useful(samples, commons, len(self.cuts), self.needed)
+        found = [self._layouts(pool, rows, limit_s, doublings) for pool, rows in enumerate(kept)]
+        kept = useful([own for _, own in found], [m.common for m, _ in found], len(self.cuts),
+                      self.needed)
+        makes = [each.take(rows) for (each, _), rows in zip(found, kept, strict=True)]
+        return (*self._variants(makes, limit_s, doublings), doublings)
+
+    def _cp(self, common: Ints) -> Ints:
+        return np.array([each.cp for each in self.cuts], np.int64)[common]
+
+    def _highest(self, replicas: Ints, size: Ints) -> Ints:
+        """No make does more than all of the batch, in whole rounds of its stages."""
+        most = self.space.question.task.model.layers
+        return -(-self.needed // (size * replicas)) + most
+
+    def _doublings(self, samples: list[Ints], gpus: list[Ints]) -> float:
+        """Binary logarithm of the fewest GPUs that can do the batch: the best of them first."""
+        rates, counts = [], [pool.count for pool in self.task.cluster.pools]
+        for own, count in zip(samples, gpus, strict=True):
+            rates.append(float((own / np.maximum(count, 1)).max(initial=0.0)))
+        left, total = float(self.needed), 0.0
+        for row in np.argsort(rates)[::-1]:
+            if rates[row] > 0 and left > 0:
+                share = min(left / rates[row], counts[row])
+                total, left = total + share, left - share * rates[row]
+        return float(np.log2(max(total, 1.0))) * (1 - SLIP)
+
+    def _layouts(
+        self, pool: int, rows: Ints, limit_s: float, doublings: float
+    ) -> tuple[Makes, Ints]:
+        """With every way to share out the layers, nothing recomputed, and the samples of each."""
+        degrees = self.degrees[pool][0].take(rows)
+        self.bounded += len(self.degrees[pool][0]) - len(rows)
+        plans, at = layouts_of(self.space, pool, self.cuts, degrees, every=True)
+        good = np.ones(len(plans), np.bool_)
+        for rule in self.rules:
+            good &= rule.holds(plans, self.task)
+        self.candidates += len(plans)
+        rows = np.flatnonzero(good)
+        plans, common = plans.take(rows), degrees.common[at[rows]]
+        size = self.sizes(common, self.cuts)
+        cap = self._highest(plans.replicas[0], size)
+        makes = Makes(plans, common, cap, lines_of(plans, self.task, self.stack, self.book))
+        return makes, makes.most(limit_s, doublings) * size * makes.replicas
+
+    def _variants(
+        self, makes: list[Makes], limit_s: float, doublings: float
+    ) -> tuple[list[Makes], list[Common]]:
+        """Each with the least recompute that fits, for every common choice of the rest."""
+        commons: dict[Common, int] = {}
+        tops = [each.most(limit_s, doublings) for each in makes]
+        found: list[list[Makes]] = [[] for _ in makes]
+        most = [top.copy() for top in tops]
+        while any(map(len, makes)):
+            samples = [
+                top * self.sizes(each.common, self.cuts) * each.replicas
+                for each, top in zip(makes, most, strict=True)
+            ]
+            best = [
+                top * self.sizes(each.common, self.cuts) * each.replicas
+                for each, top in zip(makes, tops, strict=True)
+            ]
+            rows = useful(samples, [m.common for m in makes], len(self.cuts), self.needed, best)
+            makes = [each.take(own) for each, own in zip(makes, rows, strict=True)]
+            tops = [top[own] for top, own in zip(tops, rows, strict=True)]
+            most = [top[own] for top, own in zip(most, rows, strict=True)]
+            for pool, each in enumerate(makes):
+                if len(each):
+                    found[pool].append(self._fitting(each, most[pool], commons))
+            # a make with fewer micro-batches than stages holds fewer at once
+            most = [
+                np.minimum(top, each.plans.pp[0]) - 1
+                for each, top in zip(makes, most, strict=True)
+            ]
+        whole = [_joined(parts) for parts in found]
+        own = [
+            np.zeros(0, np.int64)
+            if each is None
+            else each.most(limit_s, doublings)
+            * self.sizes(each.common, list(commons))
+            * each.replicas
+            for each in whole
+        ]
+        places = [np.zeros(0, np.int64) if each is None else each.common for each in whole]
+        rows = useful(own, places, len(commons), self.needed)
+        kept = [
+            each.take(some) if each is not None else None
+            for each, some in zip(whole, rows, strict=True)
+        ]
+        return [each for each in kept if each is not None and len(each)], list(commons)
+
+    def _fitting(self, makes: Makes, most: Ints, commons: dict[Common, int]) -> Makes:
+        """Of each make and common choice, the variant that recomputes least and fits."""
+        rows, options, chosen = self._options(makes)
+        plans = replace(
+            makes.plans.take(rows),
+            **chosen,
+            micro_batches=np.maximum(most, 1)[rows][np.newaxis],
+        )
+        fits, again = self._measured(plans)
+        for rule in self.rules:
+            fits &= rule.holds(plans, self.task)
+        self.priced += len(plans)
+        self.out_of_memory += int((~fits).sum())
+        key = rows * (int(options.max(initial=0)) + 1) + options
+        order = np.lexsort((again, key))
+        order = order[fits[order]]
+        first = order[np.unique(key[order], return_index=True)[1]]
+        plans, at = plans.take(first), makes.common[rows[first]]
+        common = np.array(
+            [
+                commons.setdefault(
+                    replace(self.cuts[cut], offload=offload, modules=bits), len(commons)
+                )
+                for cut, offload, bits in zip(
+                    at.tolist(),
+                    plans.offload_optimizer_fraction.tolist(),
+                    plans.recompute_modules[0, 0].tolist(),
+                    strict=True,
+                )
+            ],
+            np.int64,
+        )
+        cap = np.where(most >= plans_pp(makes), makes.cap, most)[rows[first]]
+        lines = lines_of(plans, self.task, self.stack, self.book)
+        return Makes(plans, common, cap, lines)
+
+    def _options(self, makes: Makes) -> tuple[Ints, Ints, dict[str, Any]]:
+        """Rows of makes, which choice of modules and offload, and their columns."""
+        largest = makes.plans.layers[0].max(axis=0, initial=1)
+        offloads = self.space.values("offload_optimizer_fraction") or (0.0,)
+        tables: dict[int, Ints] = {}
+        for size in np.unique(largest).tolist():
+            some = []
+            for place, bits in enumerate(selected(self.space)):
+                own = [(SELECTIVE, 0)] if bits else whole_layers(self.space, size)
+                some += [
+                    (place * len(offloads) + at, mode, number, bits, at)
+                    for mode, number in own
+                    for at in range(len(offloads))
+                ]
+            tables[size] = np.array(some, np.int64).reshape(-1, 5)
+        counts = np.array([len(tables[size]) for size in largest.tolist()], np.int64)
+        rows = np.repeat(np.arange(len(makes)), counts)
+        parts = [tables[size] for size in largest.tolist()]
+        flat = np.concatenate(parts) if parts else np.zeros((0, 5), np.int64)
+        used = makes.plans.take(rows).used
+        chosen: dict[str, Any] = {"offload_optimizer_fraction": np.array(offloads)[flat[:, 4]]}
+        for name, column in zip(
+            ("recompute", "recompute_layers", "recompute_modules"), flat[:, 1:4].T, strict=True
+        ):
+            chosen[name] = np.where(used, column, 0).astype(column_dtype(name))
+        return rows, flat[:, 0], chosen
+
+    def _measured(self, plans: Plans) -> tuple[Flags, Floats]:
+        """Whether each fits, and what all its stages recompute."""
+        fits, again = np.zeros(len(plans), np.bool_), np.zeros(len(plans))
+        for start in range(0, len(plans), BLOCK):
+            some = slice(start, start + BLOCK)
+            view = view_of(plans.take(some), self.task)
+            filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+            times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
+            fits[some] = filled <= 1 - self.margin
+            again[some] = (times.recompute_s * view.stages.count).sum(axis=(0, 1))
+        return fits, again
+
+
+def plans_pp(makes: Makes) -> Ints:
+    """Stages of each make."""
+    return makes.plans.pp[0]
+
+
+def _joined(parts: list[Makes]) -> Makes | None:
+    if not parts:
+        return None
+    deep = max(part.lines.stages.shape[0] for part in parts)
+
+    def column(name: str) -> Any:
+        some = [getattr(part.lines, name) for part in parts]
+        if some[0].ndim == 2:
+            some = [np.pad(each, ((0, deep - len(each)), (0, 0))) for each in some]
+        return np.concatenate(some, axis=-1)
+
+    names = [each.name for each in fields(Lines)]
+    return Makes(
+        concatenate([part.plans for part in parts]),
+        np.concatenate([part.common for part in parts]),
+        np.concatenate([part.cap for part in parts]),
+        Lines(*(column(name) for name in names)),
+    )
+
+
+def useful(
+    samples: Sequence[Ints],
+    common: Sequence[Ints],
+    commons: int,
+    needed: int,
+    best: Sequence[Ints] | None = None,
+) -> list[Ints]:
+    """By type, the makes that do the batch together with the best of the other types.
+
+    `best`: what makes of these commons can do, where that is more.
+    """
+    highest = np.zeros((len(samples), max(commons, 1)), np.int64)
+    for row, (own, at) in enumerate(zip(best or samples, common, strict=True)):
+        np.maximum.at(highest[row], at, own)
+    total = highest.sum(axis=0)
+    return [
+        np.flatnonzero((own > 0) & (own + (total - highest[row])[at] >= needed))
+        for row, (own, at) in enumerate(zip(samples, common, strict=True))
+    ]

@@ -56,6 +56,7 @@ class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
 class MixedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a pipeline over several GPU types."""
 
+    pipeline: int = 0
     gpu: str
     layers: int
     tp: int
@@ -73,6 +74,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True):
     idle: dict[str, int]  # GPUs that the best plan leaves alone
     left_out: tuple[str, ...]
     stages: tuple[MixedStage, ...]
+    launched_step_s: float | None = None  # with runtime any: the best that FlagScale launches
 
 
 class Wished(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Who does what in a pipeline."""
+"""Who does what in a plan."""
 
 from astra.hardware.stack import Stack
 from astra.search.answer import MixedStage
@@ -9,24 +9,31 @@ from astra.timing.stage import stage_times
 
 
 def stages_of(best: Priced, stack: Stack) -> tuple[MixedStage, ...]:
-    """A plan of one pipeline stage by stage: how long each works, and how full it is."""
+    """A plan stage by stage, pipeline after pipeline: how long each works, and how full it is."""
     plan = best.plan
     view = view_of(plans_of([plan]), task_of(plan), every_stage=True)
     times = stage_times(view, stack)
-    seconds = (times.whole_forward_s + times.whole_backward_s)[0, :, 0]
-    (pipeline,) = plan.pipelines
-    segments = [segment for segment in pipeline.segments for _ in range(segment.stages)]
+    seconds = (times.whole_forward_s + times.whole_backward_s)[..., 0]
+    segments = [
+        [segment for segment in pipeline.segments for _ in range(segment.stages)]
+        for pipeline in plan.pipelines
+    ]
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
     slack = 1 + stack.slack_fraction
-    return tuple(
-        MixedStage(
-            gpu=segment.gpu,
-            layers=held.layers,
-            tp=segment.tp,
-            recompute=segment.recompute,
-            busy_s=float(seconds[row]) * pipeline.micro_batches,
-            filled_fraction=(held.allocated_bytes * slack + held.runtime_bytes)
-            / usable[segment.gpu],
+    found = []
+    for held in best.memory.stages:
+        segment = segments[held.pipeline][held.stage]
+        busy = float(seconds[held.pipeline, held.stage])
+        needed = held.allocated_bytes * slack + held.runtime_bytes
+        found.append(
+            MixedStage(
+                pipeline=held.pipeline,
+                gpu=segment.gpu,
+                layers=held.layers,
+                tp=segment.tp,
+                recompute=segment.recompute,
+                busy_s=busy * plan.pipelines[held.pipeline].micro_batches,
+                filled_fraction=needed / usable[segment.gpu],
+            )
         )
-        for row, (segment, held) in enumerate(zip(segments, best.memory.stages, strict=True))
-    )
+    return tuple(found)

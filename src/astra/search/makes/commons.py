@@ -83,40 +83,49 @@ class Degrees:
 def degrees_of(space: Space, pool: int, commons: Sequence[Common]) -> Degrees:
     """All of one type that take GPUs as they are rented."""
     question = space.question
-    own, batch = question.task.cluster.pools[pool], question.global_batch
+    gpu, batch = question.task.cluster.pools[pool].gpu, question.global_batch
+    layers = question.task.model.layers
+    turned = {vpp: _turned(layers, vpp) for vpp in {each.vpp for each in commons}}
+    grids = {cp: _grid(space, pool, cp) for cp in {each.cp for each in commons}}
+    parts = []
+    for row, common in enumerate(commons):
+        tp, pp, replicas, ep, etp = grids[common.cp]
+        good = common.micro_batch * replicas <= batch
+        if common.overlap_tp:
+            good &= (tp > 1) & (tp <= gpu.link.domain_gpus)
+        if common.vpp > 1:
+            good &= turned[common.vpp][pp]
+        at = np.flatnonzero(good)
+        parts.append((np.full(len(at), row), *(each[at] for each in (tp, pp, replicas, ep, etp))))
+    return Degrees(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _grid(space: Space, pool: int, cp: int) -> tuple[Ints, ...]:
+    """tp, stages, replicas, ep and etp whose GPUs can be rented."""
+    question = space.question
+    own = question.task.cluster.pools[pool]
     reach = max(own.gpu.link.domain_gpus, own.gpu.node.gpus)
     cap = min(own.count, question.task.cluster.max_gpus or own.count)
     counts = [count for count in allowed_counts(own) if count <= cap]
     counts = counts[-1:] if question.use_all else counts
     tps = [tp for tp in space.chosen.get("tp") or divisors(reach) if tp <= reach]
-    values = np.array(counts, np.int64), np.array(tps, np.int64)
-    layers = np.arange(1, question.task.model.layers + 1)
+    stages = range(1, question.task.model.layers + 1)
     moe = question.task.model.moe is not None
     etps = space.chosen.get("etp") or ((1, 0) if moe else (1,))  # 0 stands for tp
-    experts = list(product(space.values("ep") or (), etps))
-    turned = {vpp: _turned(len(layers), vpp) for vpp in {each.vpp for each in commons}}
-    parts = []
-    for row, common in enumerate(commons):
-        count, tp, pp, way = (
-            each.ravel()
-            for each in np.meshgrid(*values, layers, np.arange(len(experts)), indexing="ij")
-        )
-        stage = tp * common.cp * pp
-        replicas = count // stage
-        ep, etp = np.array(experts, np.int64).reshape(-1, 2)[way].T
-        once = (etp != 0) | (tp > 1)
-        etp = np.where(etp == 0, tp, etp)
-        good = once & (count % stage == 0) & (replicas > 0) & (common.micro_batch * replicas <= batch)
-        good &= tp * common.cp * np.maximum(replicas, 1) % (ep * etp) == 0
-        if "dp" in space.chosen:
-            good &= np.isin(replicas, space.chosen["dp"])
-        if common.overlap_tp:
-            good &= (tp > 1) & (tp <= own.gpu.link.domain_gpus)
-        if common.vpp > 1:
-            good &= turned[common.vpp][pp]
-        at = np.flatnonzero(good)
-        parts.append((np.full(len(at), row), tp[at], pp[at], replicas[at], ep[at], etp[at]))
-    return Degrees(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    experts = np.array(list(product(space.values("ep") or (), etps)), np.int64).reshape(-1, 2)
+    columns = np.array(counts, np.int64), np.array(tps, np.int64), np.array(stages, np.int64)
+    count, tp, pp = (each.ravel() for each in np.meshgrid(*columns, indexing="ij"))
+    at = np.flatnonzero(count % (tp * cp * pp) == 0)
+    row = np.repeat(at, len(experts))
+    ep, etp = np.tile(experts, (len(at), 1)).T
+    count, tp, pp = count[row], tp[row], pp[row]
+    replicas = count // (tp * cp * pp)
+    good = (etp != 0) | (tp > 1)
+    etp = np.where(etp == 0, tp, etp)
+    good &= tp * cp * replicas % (ep * etp) == 0
+    if "dp" in space.chosen:
+        good &= np.isin(replicas, space.chosen["dp"])
+    return tp[good], pp[good], replicas[good], ep[good], etp[good]
 
 
 def _turned(layers: int, vpp: int) -> Flags:
@@ -145,7 +154,9 @@ def layouts_of(
     for pp, vpp in {*zip(degrees.pp.tolist(), turns[degrees.common].tolist(), strict=True)}:
         ways = np.array(chunked(layers_in_all, pp, vpp), np.int64).reshape(-1, 2 * SLOTS)
         known[pp, vpp] = ways if every else ways[:1]
-    parts = [known[key] for key in zip(degrees.pp.tolist(), turns[degrees.common].tolist(), strict=True)]
+    parts = [
+        known[key] for key in zip(degrees.pp.tolist(), turns[degrees.common].tolist(), strict=True)
+    ]
     counts = np.array([len(part) for part in parts], np.int64)
     row = np.repeat(np.arange(len(degrees)), counts)
     flat = np.concatenate(parts) if parts else np.zeros((0, 2 * SLOTS), np.int64)

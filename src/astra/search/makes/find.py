@@ -15,7 +15,7 @@ from astra.search.makes.commons import Common
 from astra.search.makes.stock import Makes, Stock
 from astra.search.step import step_s
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Flags, Ints, plan_at, plans_of
+from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
@@ -68,6 +68,7 @@ class MakesFinder:
         self.makes: list[Makes] = []
         self.commons: list[Common] = []
         self._known: dict[tuple[int, int], Plan] = {}
+        self._steps: dict[tuple[int, int], tuple[Part, Floats]] = {}
         self._tried: set[tuple[object, ...]] = set()
 
     def run(self) -> list[Found]:
@@ -85,6 +86,7 @@ class MakesFinder:
     def _below(self, limit_s: float) -> None:
         self.makes, self.commons, self.doublings = self.stock.below(limit_s)
         self._known.clear()
+        self._steps.clear()
         self._tried.clear()
         if self.progress:
             self.progress(self.stock.candidates)
@@ -92,7 +94,9 @@ class MakesFinder:
     def _some_limit_s(self) -> float:
         """A limit under which makes that fit can do the batch; inf: none can."""
         rates = sum(
-            float((degrees.replicas * self.stock.sizes(degrees.common, self.stock.cuts) / work).max())
+            float(
+                (degrees.replicas * self.stock.sizes(degrees.common, self.stock.cuts) / work).max()
+            )
             for degrees, work in self.stock.degrees
             if len(work)
         )
@@ -207,16 +211,24 @@ class MakesFinder:
         return high
 
     def _part(self, pick: tuple[int, int], limit_s: float) -> Part:
+        if pick not in self._steps:
+            self._steps[pick] = self._known_part(pick)
+        whole, steps = self._steps[pick]
+        count = int(np.searchsorted(steps, limit_s)) * whole.unit
+        return Part(whole.replicas, count, whole.unit, whole.block)
+
+    def _known_part(self, pick: tuple[int, int]) -> tuple[Part, Floats]:
+        """A make with all the micro-batches it may have, and its least step by their number."""
         kind, row = pick
-        make = self.makes[kind].take(np.array([row]))
-        plans = make.plans
+        makes = self.makes[kind]
+        unit, cap = int(makes.lines.unit[row]), int(makes.cap[row])
+        numbers = np.arange(unit, cap + 1, unit)
+        lines = makes.lines.take(np.full(len(numbers), row))
+        plans = makes.plans.take([row])
         cut = [int(getattr(plans, name)[0, 0, 0]) for name in ("tp", "segment_ep", "segment_etp")]
-        return Part(
-            int(make.replicas[0]),
-            int(make.most(limit_s, self.doublings)[0]),
-            int(make.lines.unit[0]),
-            block_of(cut[0], int(plans.cp[0]), cut[1], cut[2]),
-        )
+        block = block_of(cut[0], int(plans.cp[0]), cut[1], cut[2])
+        whole = Part(int(makes.replicas[row]), cap, unit, block)
+        return whole, np.maximum.accumulate(lines.bound_s(numbers, self.doublings))
 
     def _plan(self, pick: tuple[int, int]) -> Plan:
         if pick not in self._known:
@@ -268,7 +280,7 @@ class MakesFinder:
                 return
 
 
-def _under_cap(rates: np.ndarray, caps: Sequence[int], cap: int) -> np.ndarray:
+def _under_cap(rates: Floats, caps: Sequence[int], cap: int) -> Floats:
     """Most samples of so many GPUs in all, the best types first. (common,)"""
     total = np.zeros(rates.shape[1])
     left = np.full(rates.shape[1], float(cap))

@@ -31,7 +31,7 @@ class Lines:
         return Lines(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
     def bound_s(self, micro_batches: Ints, doublings: float) -> Floats:
-        """Least step of a plan that has this make, its traffic with other makes left out. (make,)"""
+        """Least step of a plan that has this make, traffic with others left out. (make,)"""
         link, turns = self.link_s, self.vpp > 1
         pipeline = one_f_one_b_bound_s(
             self.stages, self.forward_s, self.backward_s, micro_batches, link, link
@@ -86,8 +86,12 @@ def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> Lines:
             )
         )
     most = max(part[0].shape[0] for part in parts)
-    return Lines(*(np.concatenate([_deep(c, most) for c in column], axis=-1)
-                   for column in zip(*parts, strict=True)))
+    return Lines(
+        *(
+            np.concatenate([_deep(c, most) for c in column], axis=-1)
+            for column in zip(*parts, strict=True)
+        )
+    )
 
 
 def _deep(column: Floats, most: int) -> Floats:

@@ -109,8 +109,9 @@ class Stock:
         doublings = self._doublings(samples, gpus)
         kept = useful(samples, commons, len(self.cuts), self.needed)
         found = [self._layouts(pool, rows, limit_s, doublings) for pool, rows in enumerate(kept)]
-        kept = useful([own for _, own in found], [m.common for m, _ in found], len(self.cuts),
-                      self.needed)
+        kept = useful(
+            [own for _, own in found], [m.common for m, _ in found], len(self.cuts), self.needed
+        )
         makes = [each.take(rows) for (each, _), rows in zip(found, kept, strict=True)]
         return (*self._variants(makes, limit_s, doublings), doublings)
 
@@ -178,8 +179,7 @@ class Stock:
                     found[pool].append(self._fitting(each, most[pool], commons))
             # a make with fewer micro-batches than stages holds fewer at once
             most = [
-                np.minimum(top, each.plans.pp[0]) - 1
-                for each, top in zip(makes, most, strict=True)
+                np.minimum(top, each.plans.pp[0]) - 1 for each, top in zip(makes, most, strict=True)
             ]
         whole = [_joined(parts) for parts in found]
         own = [

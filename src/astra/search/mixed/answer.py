@@ -55,6 +55,10 @@ def answer_mixed(
     """The best plans over several types; the first is proven, or its gap is told."""
     start = time.perf_counter()
     check_space(wanted.space)
+    if wanted.space.question.task.runtime == "any":
+        from astra.search.makes.answer import answer_any
+
+        return answer_any(wanted, request, progress)
     finder, left_out = _holding(wanted)
     space = finder.space
     pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
@@ -125,10 +129,11 @@ def _capped(wanted: Wanted, gpus: int) -> Wanted:
 def check_space(space: Space) -> None:
     """What the search over several types does not take, in words."""
     task = space.question.task
-    if task.runtime not in ("flagscale", "megatron"):
+    if task.runtime not in ("flagscale", "megatron", "any"):
         raise InputError(
             f"--runtime {task.runtime}: over several GPU types plans are searched for flagscale "
-            "and megatron. Leave --runtime out, or give one type."
+            "and megatron, and with any for replicas of different make. Leave --runtime out, or "
+            "give one type."
         )
     for name in space.chosen:
         if name not in SEARCHED:

@@ -1,7 +1,7 @@
 """Tables of plans out of cells and kinds: what the product's own functions take."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from astra.strategy.settle import fp8_recipe
 from astra.strategy.space import Question
 
 if TYPE_CHECKING:
-    from astra.search.mixed.cells import Cell, Kind
+    from astra.search.mixed.cells import Kind
 
 Columns = dict[str, NDArray[Any]]
 # What a kind says of its stages, by the column it stands in.
@@ -26,6 +26,23 @@ OF_KIND = {
 DEGREES = tuple(name for name in OF_KIND if name != "gpu")
 
 
+class Whole(Protocol):
+    """One choice of what holds for a whole plan."""
+
+    @property
+    def micro_batches(self) -> int: ...
+    @property
+    def cp(self) -> int: ...
+    @property
+    def cp_comm_type(self) -> str: ...
+    @property
+    def sharding(self) -> str: ...
+    @property
+    def overlap_tp(self) -> bool: ...
+    @property
+    def offload(self) -> float: ...
+
+
 def kind_columns(kinds: Sequence["Kind"]) -> Columns:
     """Their cuts as columns. (kind,)"""
     return {
@@ -36,7 +53,7 @@ def kind_columns(kinds: Sequence["Kind"]) -> Columns:
 
 def plans_table(
     question: Question,
-    cells: Sequence["Cell"],
+    cells: Sequence[Whole],
     which: Ints,
     slots: Columns,
     sequence_parallel: NDArray[np.bool_],
@@ -97,7 +114,7 @@ def plans_table(
 
 
 def one_stage(
-    question: Question, cells: Sequence["Cell"], which: Ints, kinds: Sequence["Kind"]
+    question: Question, cells: Sequence[Whole], which: Ints, kinds: Sequence["Kind"]
 ) -> Plans:
     """A plan of equal stages for every kind: what rules and layer times are asked on."""
     zeros = np.zeros((1, len(kinds)), np.int64)

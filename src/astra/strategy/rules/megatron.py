@@ -209,9 +209,9 @@ PARSER = (
         about="vpp pp overlap_p2p",
         where=ARGUMENTS,
         reason="Megatron: virtual stages without p2p overlap need a pipeline-parallel size above 2",
-        holds=lambda plans, _: (plans.vpp == 1)
-        | plans.overlap_p2p
-        | every((plans.pp > 2) | (plans.replicas == 0)),
+        holds=lambda plans, _: (
+            (plans.vpp == 1) | plans.overlap_p2p | every((plans.pp > 2) | (plans.replicas == 0))
+        ),
     ),
     Rule(
         name="param-gather-overlap-needs-sharding",

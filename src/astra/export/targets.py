@@ -152,6 +152,12 @@ def not_expressed(plan: Plan, target: str) -> list[str]:
 def refusal(plan: Plan, target: str) -> str | None:
     """Which part of a plan a target cannot start and which target can; None where it can."""
     own = TARGETS[target]
+    if len(plan.pipelines) > 1:
+        return (
+            f"{own.name} cannot run this plan: its replicas differ in make or in micro-batches, "
+            "which no public runtime launches [rule one-pipeline]. Try --rank N of a plan with one "
+            "pipeline, or plan again with --runtime flagscale. No other target can."
+        )
     if plan.runtime not in own.takes:
         return (
             f"a plan of the runtime {plan.runtime} is not {own.name}'s; "

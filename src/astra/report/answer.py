@@ -80,16 +80,19 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         if saved is None
         else f"Kept in {saved}. Next:",
         f"  astra explain {next_file}",
-        *_export(best, next_file),
+        *_export(answer.plans, next_file),
     ]
 
 
-def _export(best: Priced, file: str) -> list[str]:
-    """How to start it, where there are launch files for it."""
-    if best.plan.runtime not in ("megatron", "flagscale"):
+def _export(plans: Sequence[Priced], file: str) -> list[str]:
+    """How to start the best, or the best that can be, where there are launch files for it."""
+    launched = [plan for plan in plans if plan.plan.runtime in ("megatron", "flagscale")]
+    if not launched:
         return []
-    target = "megatron" if len(best.gpus) == 1 else "flagscale"
-    return [f"  astra export {file} --to {target} --out job"]
+    plan = launched[0]
+    target = "megatron" if len(plan.gpus) == 1 else "flagscale"
+    which = f" --rank {plan.rank}" if plan.rank > 1 else ""
+    return [f"  astra export {file}{which} --to {target} --out job"]
 
 
 def paper_table(plans: tuple[Compared, ...]) -> list["RenderableType"]:

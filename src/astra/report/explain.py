@@ -47,11 +47,7 @@ def explanation_page(found: Explanation) -> list["RenderableType"]:
         return [_head(found), "", *_against(found, found.against)]
     parts: list[RenderableType] = [_head(found), found.binding.sentence, ""]
     if found.stages:
-        parts += [
-            "The pipeline from the first stage to the last",
-            drawn(found.stages, found.step_s),
-        ]
-        parts += [*_shares(found), ""]
+        parts += [*_pipelines(found), *_shares(found), ""]
     parts += [f"Where the time goes (stage {_stage(found)}, the busiest)", _bars(found)]
     if found.best is not None:
         parts += ["", "What the best plan takes more or less", _losses((found.best,))]
@@ -73,9 +69,30 @@ def _head(found: Explanation) -> str:
     )
 
 
+def _pipelines(found: Explanation) -> list["RenderableType"]:
+    """Each drawn under its title."""
+    several = found.stages[-1].pipeline > 0
+    lines: list[RenderableType] = []
+    for row in range(found.stages[-1].pipeline + 1):
+        which = f"Pipeline {row + 1}" if several else "The pipeline"
+        own = tuple(stage for stage in found.stages if stage.pipeline == row)
+        lines += [f"{which} from the first stage to the last", drawn(own, found.step_s)]
+    return lines
+
+
 def _shares(found: Explanation) -> list[str]:
     """What each GPU type does of the whole."""
     lines = []
+    if found.stages[-1].pipeline:
+        for name, count in found.gpus.items():
+            own = [stage for stage in found.stages if stage.gpu == name]
+            places = dict.fromkeys(str(stage.pipeline + 1) for stage in own)
+            busy = max(stage.busy_s for stage in own) / found.step_s
+            lines.append(
+                f"{name}: in pipeline {' and '.join(places)} on {count} GPUs; its busiest stage "
+                f"works {busy:.0%} of the step."
+            )
+        return lines
     total = sum(stage.layers for stage in found.stages)
     for name, count in found.gpus.items():
         own = [stage for stage in found.stages if stage.gpu == name]
@@ -106,7 +123,8 @@ def _price(move: PriceMove) -> str:
 
 
 def _stage(found: Explanation) -> str:
-    pipeline = f" of pipeline {found.parts_pipeline}" if found.parts_pipeline else ""
+    several = bool(found.stages) and found.stages[-1].pipeline > 0
+    pipeline = f" of pipeline {found.parts_pipeline + 1}" if several else ""
     return f"{found.parts_stage}{pipeline}"
 
 

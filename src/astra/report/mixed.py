@@ -5,22 +5,44 @@ from typing import TYPE_CHECKING
 from astra.report.priced import seconds
 from astra.search.answer import Mixed, MixedStage
 from astra.search.priced import Priced
+from astra.strategy.plan import Plan
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+SPACE = (
+    "The space: FlagScale's plans, and plans with one make of each GPU type, its own tp, ep, "
+    "stages, layers, whole-layer recompute, replicas and micro-batches of each replica; "
+    "micro-batch, cp, sharding, vpp, offload and recomputed modules are one for all."
+)
 BAR = 10  # characters of the busiest stage
 
 
 def pipeline(best: Priced, mixed: Mixed) -> list["RenderableType"]:
     """The winner stage by stage, first to last, and what others would take."""
     return [
-        "The pipeline from the first stage to the last, work of a step and memory of a GPU",
-        drawn(mixed.stages, best.step_s),
+        *pipelines(best.plan, mixed.stages, best.step_s, ", work of a step and memory of a GPU"),
         "",
         *_worth(best, mixed),
         "",
     ]
+
+
+def pipelines(
+    plan: Plan, stages: tuple[MixedStage, ...], step_s: float, what: str = ""
+) -> list["RenderableType"]:
+    """Every pipeline of a plan under its own title."""
+    if len(plan.pipelines) == 1:
+        return [f"The pipeline from the first stage to the last{what}", drawn(stages, step_s)]
+    lines: list[RenderableType] = [f"Pipelines from the first stage to the last{what}"]
+    for row, each in enumerate(plan.pipelines):
+        lines.append(
+            f"{row + 1}: {each.replicas} replicas with {each.micro_batches} micro-batches of "
+            f"{plan.micro_batch} each, {each.replicas * each.micro_batches * plan.micro_batch:,} "
+            f"of {plan.global_batch:,} samples"
+        )
+        lines.append(drawn(tuple(stage for stage in stages if stage.pipeline == row), step_s))
+    return lines
 
 
 def drawn(stages: tuple[MixedStage, ...], step_s: float) -> "RenderableType":
@@ -91,9 +113,35 @@ def _worth(best: Priced, mixed: Mixed) -> list["RenderableType"]:
     if idle:
         lines.append(f"Idle: {idle}; no plan that uses them was faster.")
     lines += [f"{text}." for text in mixed.left_out]
+    if best.plan.runtime == "any" or mixed.launched_step_s is not None:
+        return [*lines, *_of_makes(best, mixed)]
     lines.append(
         "Proven: no plan of the space is faster."
         if mixed.gap_fraction <= 0
         else f"Within {mixed.gap_fraction:.2%} of the optimum. --exact goes on until it is proven."
     )
+    return lines
+
+
+def _of_makes(best: Priced, mixed: Mixed) -> list[str]:
+    """With runtime any: who launches it, what that is worth, and what is proven of which space."""
+    lines = []
+    if len(best.plan.pipelines) == 1:
+        lines.append(
+            "An ordinary FlagScale plan: no plan of several makes that was found is faster."
+        )
+    elif mixed.launched_step_s is None:
+        lines.append("No public runtime launches it, and none launches a plan that fits.")
+    else:
+        slower = mixed.launched_step_s / best.step_s - 1
+        lines.append(
+            "No public runtime launches it: its replicas differ. The fastest that FlagScale "
+            f"launches takes {seconds(mixed.launched_step_s)}, {slower:.1%} longer."
+        )
+    proven = (
+        "Proven: no plan of the space is faster."
+        if mixed.gap_fraction <= 0
+        else f"Within {mixed.gap_fraction:.2%} of the optimum of this grade."
+    )
+    lines.append(f"{proven} {SPACE}")
     return lines

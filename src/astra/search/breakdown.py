@@ -16,8 +16,9 @@ from astra.hardware.stack import Stack, find_stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.search.step import Step, simulated_step
+from astra.strategy.makes import copies_of, makes
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plans_of, task_of
+from astra.strategy.plans import Floats, plans_of, task_of
 from astra.strategy.view import View, view_of
 from astra.timing.device import Device, Used
 from astra.timing.facts import facts
@@ -46,7 +47,7 @@ SENT: dict[
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of traffic of one GPU of the busiest stage."""
 
-    group: str  # tp, cp, ep, etp, pp, dp or edp (replicas of an expert)
+    group: str  # tp, cp, ep, etp, pp, dp, edp (replicas of an expert) or make (of other makes)
     operation: str
     what: str
     ranks: int  # of the group
@@ -66,6 +67,11 @@ class Detail:
     stack: Stack
     view: View
     step: Step
+    between_s: Floats  # gradients between makes, (pipeline, stage, plan)
+
+    @property
+    def across_s(self) -> float:
+        return float(self.between_s[self.pipeline, self.stage, 0])
 
     @property
     def pipeline(self) -> int:
@@ -79,10 +85,13 @@ class Detail:
     def last(self) -> bool:
         return self.stage == self.plan.pipelines[self.pipeline].stages - 1
 
+    @property
+    def slot(self) -> int:
+        return int(self.view.stages.slot[self.pipeline, self.stage, 0])
+
     def own(self, column: str) -> int:
         """A setting of the stage's segment."""
-        slot = int(self.view.stages.slot[self.pipeline, self.stage, 0])
-        return int(getattr(self.view.plans, column)[self.pipeline, slot, 0])
+        return int(getattr(self.view.plans, column)[self.pipeline, self.slot, 0])
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -104,8 +113,7 @@ class Detail:
     @cached_property
     def shares(self) -> tuple[int, int]:
         """GPUs of the job in each link domain, and in each node."""
-        slot = int(self.view.stages.slot[self.pipeline, self.stage, 0])
-        at = (self.pipeline, slot, 0)
+        at = (self.pipeline, self.slot, 0)
         return int(self.view.domain[at]), int(self.view.node[at])
 
     @cached_property
@@ -122,8 +130,9 @@ def detail_of(plan: Plan) -> Detail:
     """The plan through the simulator, stage by stage."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
     view = view_of(table, task_of(plan), every_stage=True)
-    step = simulated_step(table, view.stages, stage_times(view, stack))
-    return Detail(plan=plan, stack=stack, view=view, step=step)
+    times = stage_times(view, stack)
+    step = simulated_step(table, view.stages, times)
+    return Detail(plan=plan, stack=stack, view=view, step=step, between_s=times.across_s())
 
 
 # ------------------------------------------------------------------ seconds
@@ -360,7 +369,8 @@ def _pipeline(detail: Detail) -> list[Exchange]:
 
 def _data(detail: Detail) -> list[Exchange]:
     """Gradients and parameters among the copies of dense weights, and of experts."""
-    plan, tp, dp = detail.plan, detail.own("tp"), detail.own("dp")
+    plan, tp, copied = detail.plan, detail.own("tp"), copies_of(detail.view.plans)
+    dp = int(copied[detail.pipeline, detail.slot, 0])
     at = (detail.pipeline, min(detail.stage, detail.view.held.dense.shape[1] - 1), 0)
     copies = dp * plan.cp
     groups = [(_Group("dp", copies, tp), float(detail.view.held.dense[at]))]
@@ -370,10 +380,33 @@ def _data(detail: Detail) -> list[Exchange]:
         groups.append((experts, float(detail.view.held.experts[at])))
     found: list[Exchange] = []
     for group, parameters in groups:
-        first = plan.pipelines[0].replicas * plan.cp  # whose copies `shard_group` counts
+        first = int(copied[0, 0, 0]) * plan.cp  # whose copies `shard_group` counts
         shards = max(int(group.ranks * plan.shard_group / max(first, 1)), 1)
         found += _synchronised(detail, group, shards, parameters)
+        found += _between_makes(detail, parameters / group.ranks)
     return found
+
+
+def _between_makes(detail: Detail, parameters: float) -> list[Exchange]:
+    """Pieces of the gradients that one GPU is left with, summed over makes cut differently."""
+    ranks = int(makes(detail.view.plans)[0])
+    if not detail.across_s:
+        return []
+    piece = parameters * (4.0 if detail.plan.grad_reduce_dtype == "fp32" else 2.0)
+    return [
+        Exchange(
+            group="make",
+            operation="all-reduce",
+            what="gradients of other makes",
+            ranks=ranks,
+            payload_bytes=piece,
+            count=1,
+            total_bytes=piece,
+            sent_bytes=piece * SENT["all-reduce"](ranks),
+            crosses_nodes=True,
+            over="network",
+        )
+    ]
 
 
 def _synchronised(detail: Detail, group: _Group, shards: int, parameters: float) -> list[Exchange]:

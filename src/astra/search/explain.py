@@ -192,7 +192,7 @@ def _versus(plans: Sequence[Plan], subject: Subject, against: str) -> Against:
 def _stages(subject: Subject) -> tuple[MixedStage, ...]:
     """Over several GPU types, who does what."""
     plan = subject.plan
-    if len(plan.gpus) == 1 or len(plan.pipelines) > 1:
+    if len(plan.gpus) == 1 and len(plan.pipelines) == 1:
         return ()
     return stages_of(subject.priced, find_stack(plan.stack))
 

@@ -11,7 +11,7 @@ from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
-from astra.search.priced import NO_MONEY, PlanMemory, Priced, Provenance, StageMemory
+from astra.search.priced import NO_MONEY, NOT_LAUNCHED, PlanMemory, Priced, Provenance, StageMemory
 from astra.search.step import Step, simulated_step
 from astra.search.step import step_s as simulated_s
 from astra.strategy.plan import Plan
@@ -260,6 +260,8 @@ def _warnings(plan: Plan, memory: PlanMemory, margin: float) -> tuple[str, ...]:
             f"{memory.reserved_bytes / 2**30:.1f} GiB, "
             f"{memory.usable_bytes * (1 - margin) / 2**30:.1f} GiB are usable beside the margin"
         )
+    if len(plan.pipelines) > 1:
+        found.append(NOT_LAUNCHED)
     limit = plan.model.max_positions
     if limit is not None and plan.seq_len > limit:
         found.append(

@@ -5,6 +5,10 @@ import msgspec
 from astra.strategy.plan import Plan
 
 NO_MONEY = "hours and dollars need tokens and a price"
+NOT_LAUNCHED = (
+    "no public runtime launches it: its replicas differ in make or take different numbers of "
+    "micro-batches"
+)
 
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True):

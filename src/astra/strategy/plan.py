@@ -1,5 +1,6 @@
 """A plan as people write it and as JSON keeps it. The table of many plans is in `plans.py`."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -127,18 +128,33 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return sum(pipeline.replicas for pipeline in self.pipelines)
 
     def summary(self) -> str:
-        """`tp 8 pp 4 dp 16 vpp 5 mb 1`: what a person would call this plan."""
+        """`tp 8 pp 4 dp 16 vpp 5 mb 1`: what a person would call this plan.
+
+        Of several pipelines each has its own numbers: `tp 4 pp 2|1 dp 64|32 mb 1 x 14|36`.
+        """
         tps = [segment.tp for pipeline in self.pipelines for segment in pipeline.segments]
-        parts = [f"tp {'+'.join(map(str, dict.fromkeys(tps)))}", f"pp {self.pp}", f"dp {self.dp}"]
+        each = [
+            "+".join(dict.fromkeys(str(segment.tp) for segment in pipeline.segments))
+            for pipeline in self.pipelines
+        ]
+        parts = [
+            f"tp {_told(each)}",
+            f"pp {_told([pipeline.stages for pipeline in self.pipelines])}",
+            f"dp {'|'.join(str(pipeline.replicas) for pipeline in self.pipelines)}",
+        ]
         for name in ("vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name} {getattr(self, name)}")
         if self.model.moe and self.etp != max(tps) and max(tps) > 1:
             parts.append(f"etp {self.etp}")
         parts.append(f"mb {self.micro_batch}")
+        if len(self.pipelines) > 1:
+            parts.append(f"x {'|'.join(str(each.micro_batches) for each in self.pipelines)}")
         if self.sharding in ("gradients", "parameters"):
             parts.append(f"sharded {self.sharding}")
-        if self.sharding != "none" and self.shard_group < self.dp * self.cp:
+        first = [each for each in self.pipelines if each.segments == self.pipelines[0].segments]
+        copies = sum(each.replicas for each in first) * self.cp
+        if self.sharding != "none" and self.shard_group < copies:
             parts.append(f"in groups of {self.shard_group}")
         if self.overlap_ep:
             parts.append("ep-overlap")
@@ -149,6 +165,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if set(recomputes) != {"none"}:
             parts.append(f"recompute {'|'.join(dict.fromkeys(recomputes))}")
         return " ".join(parts)
+
+
+def _told(values: Sequence[object]) -> str:
+    """One value where all pipelines have it, else that of each."""
+    texts = list(map(str, values))
+    return texts[0] if len(set(texts)) == 1 else "|".join(texts)
 
 
 def check_structure(plan: Plan, where: str = "plan") -> Plan:

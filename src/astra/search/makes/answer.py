@@ -1,6 +1,7 @@
 """A question over several GPU types whose replicas may differ: runtime `any`, answered."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +10,7 @@ import numpy as np
 from astra.search.answer import Answer, Mixed, Search, Wanted, rules_of
 from astra.search.by_stage import stages_of
 from astra.search.find import Progress
-from astra.search.makes.find import MakesFinder
+from astra.search.makes.find import Found, MakesFinder
 from astra.search.mixed.answer import answer_mixed, mixed_space
 from astra.search.price import price_many
 from astra.search.priced import Priced
@@ -33,7 +34,8 @@ def answer_any(
     rules = rules_of(wanted)
     finder = MakesFinder(space, rules, wanted.stack, wanted.margin, limit, progress)
     found = finder.run()
-    priced = price_many([_named(each.plan) for each in found[: wanted.top]], wanted.margin)
+    chosen = _folded(found) if wanted.fold else found
+    priced = price_many([_named(each.plan) for each in chosen[: wanted.top]], wanted.margin)
     plans = _ranked([*launched.plans, *priced], wanted)
     search, stock = launched.search, finder.stock
     return msgspec.structs.replace(
@@ -57,6 +59,20 @@ def _as(wanted: Wanted, runtime: str) -> Wanted:
     question = wanted.space.question
     task = msgspec.structs.replace(question.task, runtime=runtime)
     return replace(wanted, space=Space(replace(question, task=task), wanted.space.chosen))
+
+
+def _folded(found: Sequence[Found]) -> list[Found]:
+    """Of plans that differ in little but vpp, offload and recompute the fastest."""
+    first: dict[object, Found] = {}
+    for each in found:
+        plan = each.plan
+        cuts = tuple(
+            (pipeline.replicas, pipeline.micro_batches, s.gpu, s.tp, s.stages)
+            for pipeline in plan.pipelines
+            for s in pipeline.segments
+        )
+        first.setdefault((plan.micro_batch, plan.cp, plan.sharding, cuts), each)
+    return list(first.values())
 
 
 def _named(plan: Plan) -> Plan:

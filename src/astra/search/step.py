@@ -89,7 +89,8 @@ def _ends(pipes: Pipes, ends_of: EndOf = stage_end_s) -> Floats:
     """When each stage has done its last operation; short pipelines at the end. (stage, plan)"""
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(pipes.forward_s.shape[1:])
-    end[:, there] = ends_of(pipes.take(there))
+    if len(there):
+        end[:, there] = ends_of(pipes.take(there))
     return end
 
 

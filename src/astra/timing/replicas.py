@@ -97,14 +97,25 @@ def _across_s(view: View, stack: Stack) -> Floats:
     stage the sum over its layers.
     """
     plans, stages = view.plans, view.stages
-    found = np.zeros(stages.count.shape)
     number = makes(plans)
     some = (number > 1) & ~_one_ring(plans)
     if not some.any():
-        return found
-    tp = stages.of(plans.tp)
+        return np.zeros(stages.count.shape)
     tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
     differs = (tps != tps[:1, :1]).any(axis=(0, 1))
+    found = own_pace_s(view, stack, np.where(some, number, 1), differs & some)
+    where = layer_map(stages, view.task.model.layers)
+    met = where.at_slowest(found, _layer_weights(view.task.model))
+    return np.where(some, met, 0.0)
+
+
+def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats:
+    """The same if only a stage's own links counted, of so many makes. (pipeline, run, plan) [s]
+
+    `number` (plan,); `differs` (plan,): the pieces are cut anew.
+    """
+    plans, stages = view.plans, view.stages
+    found, tp = np.zeros(stages.count.shape), stages.of(plans.tp)
     wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
     one, near = np.ones_like(tp), _near(view, tp, np.ones_like(tp))
     for gpu, here in gpus_of(view):
@@ -113,12 +124,11 @@ def _across_s(view: View, stack: Stack) -> Floats:
         for copies in _copies(view):
             piece = copies.parameters * wide / copies.ranks
             seconds = all_reduce_s(piece, number, one, gpu, one)
-            again = 2 * all_to_all_s(piece, tp, near[0], gpu, near[1])
-            seconds = seconds + np.where(differs & (tp > 1), again, 0.0)
-            found += np.where(here & some, seconds * moved, 0.0)
-    where = layer_map(stages, view.task.model.layers)
-    met = where.at_slowest(found, _layer_weights(view.task.model))
-    return np.where(some, met, 0.0)
+            if differs.any():
+                again = 2 * all_to_all_s(piece, tp, near[0], gpu, near[1])
+                seconds = seconds + np.where(differs & (tp > 1), again, 0.0)
+            found += np.where(here, seconds * moved, 0.0)
+    return found
 
 
 def _layer_weights(model: Model) -> Floats:

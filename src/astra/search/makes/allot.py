@@ -25,6 +25,11 @@ class Part:
     def takes(self) -> int:
         return self.replicas * self.micro_batches
 
+    @property
+    def size(self) -> int:
+        """Micro-batches that can be taken off it at least."""
+        return self.unit * self.block
+
 
 Share = tuple[tuple[int, int], ...]  # replicas and their micro-batches
 
@@ -34,20 +39,22 @@ def block_of(tp: int, cp: int, ep: int, etp: int) -> int:
     return ep * etp // gcd(tp * cp, ep * etp)
 
 
-def shared_out(parts: Sequence[Part], needed: int) -> list[Share] | None:
-    """Micro-batches of every make that add up to what is needed; None where none do.
+def shared_out(parts: Sequence[Part], needed: int) -> list[tuple[Share, ...]]:
+    """Micro-batches of every make that add up to what is needed, in a few ways, or in none.
 
-    What they have time for beyond that is taken off some replicas, in whole units, from as few
-    makes as can be.
+    What they have time for beyond that is taken off some replicas, in whole units: as much as can
+    be of one make, of each in turn.
     """
     left = sum(part.takes for part in parts) - needed
-    if left < 0:
-        return None
-    order = sorted(range(len(parts)), key=lambda row: -parts[row].unit * parts[row].block)
-    for taken in _amounts([parts[row] for row in order], left):
-        amounts = dict(zip(order, taken, strict=True))
-        return [_share(part, amounts[row]) for row, part in enumerate(parts)]
-    return None
+    found: dict[tuple[Share, ...], None] = {}
+    for first in range(len(parts)) if left >= 0 else ():
+        rest = sorted(set(range(len(parts))) - {first}, key=lambda row: -parts[row].size)
+        order = [first, *rest]
+        for taken in _amounts([parts[row] for row in order], left):
+            amounts = dict(zip(order, taken, strict=True))
+            found[tuple(_share(part, amounts[row]) for row, part in enumerate(parts))] = None
+            break
+    return list(found)
 
 
 def _amounts(parts: Sequence[Part], left: int) -> Iterator[tuple[int, ...]]:
@@ -57,11 +64,10 @@ def _amounts(parts: Sequence[Part], left: int) -> Iterator[tuple[int, ...]]:
             yield ()
         return
     part, rest = parts[0], parts[1:]
-    size = part.unit * part.block
     rounds = part.micro_batches // part.unit - 1  # every replica keeps one at least
-    most = min(left // size, rounds * part.replicas // part.block)
+    most = min(left // part.size, rounds * part.replicas // part.block)
     for number in range(most, max(most - NEVER_MORE, -1), -1):
-        for others in _amounts(rest, left - number * size):
+        for others in _amounts(rest, left - number * part.size):
             yield (number, *others)
 
 

@@ -23,14 +23,24 @@ from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
 TIGHT = 1e-4  # relative, how near the bound is found
-RISES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08)  # above the bound, where plans are looked for
-LATER = (1.0, 1.003, 1.01)  # of the least time of some makes, at which work is shared out
+RISES = (
+    0.0,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+)  # above the bound, where plans are looked for
+LATER = 3  # times after the least one of some makes, at which work is shared out
 FIRST = 4  # makes of each type that are tried with each other
 MOST_TRIED = 96  # plans of one common choice and time
 NEIGHBOURS = 24  # makes that are tried in place of one of the best plan's
 TURNS = 6  # times that this is done
-GROWTH = 1.25  # of a limit, while nothing is found
-MOST_GROWTHS = 40
+UNKNOWN = (1.1, 1.3, 1.7, 3.0, 8.0)  # times the work alone, while nothing is found
 
 Picks = tuple[tuple[int, int], ...]  # type and make
 
@@ -68,19 +78,25 @@ class MakesFinder:
         self.makes: list[Makes] = []
         self.commons: list[Common] = []
         self._known: dict[tuple[int, int], Plan] = {}
-        self._steps: dict[tuple[int, int], tuple[Part, Floats]] = {}
+        self._steps: dict[tuple[tuple[int, int], bool], tuple[Part, Floats]] = {}
         self._tried: set[tuple[object, ...]] = set()
 
     def run(self) -> list[Found]:
         """The best plan of each common choice that was met, the fastest first."""
-        limit = self.limit_s
-        if np.isinf(limit):
-            limit = self._some_limit_s()
-        if np.isfinite(limit):
+        limits = [self.limit_s] if np.isfinite(self.limit_s) else self._limits_s()
+        limit = np.inf
+        for limit in limits:
             self._below(limit)
-            if self._enough(limit).any():
-                self.bound_s = self._least_s(limit)
-                self._look(limit)
+            if not self._enough(limit).any():
+                continue
+            self.bound_s = min(self.bound_s, self._least_s(limit))
+            self._look(limit)
+            if self.found:
+                break
+        best = min((each.step_s for each in self.found.values()), default=0.0)
+        if best > limit and np.isinf(self.limit_s):  # makes that end later may be better
+            self._below(best)
+            self._look(best)
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
     def _below(self, limit_s: float) -> None:
@@ -91,54 +107,53 @@ class MakesFinder:
         if self.progress:
             self.progress(self.stock.candidates)
 
-    def _some_limit_s(self) -> float:
-        """A limit under which makes that fit can do the batch; inf: none can."""
+    def _limits_s(self) -> list[float]:
+        """Limits to look below, one after the other, where no step is known."""
         rates = sum(
-            float(
-                (degrees.replicas * self.stock.sizes(degrees.common, self.stock.cuts) / work).max()
-            )
+            float((degrees.replicas * self.stock.sizes(degrees.common) / work).max())
             for degrees, work in self.stock.degrees
             if len(work)
         )
-        limit = self.question.global_batch / rates if rates else np.inf
-        for _ in range(MOST_GROWTHS):
-            if np.isinf(limit):
-                break
-            limit *= GROWTH
-            self._below(limit)
-            if self._enough(limit).any():
-                return float(limit) * GROWTH
-        return float(np.inf)
+        return [rise * self.question.global_batch / rates for rise in UNKNOWN] if rates else []
 
-    def _samples(self, limit_s: float) -> list[Ints]:
-        """What each make does within the limit, by type."""
-        sizes = np.array([common.micro_batch for common in self.commons], np.int64)
+    def _samples(self, limit_s: float, several: bool) -> list[Ints]:
+        """What each make does within the limit beside others, or alone; by type."""
         return [
-            each.most(limit_s, self.doublings) * each.replicas * sizes[each.common]
+            each.most(limit_s, self.doublings, several) * each.replicas * each.plans.micro_batch
             for each in self.makes
         ]
 
     def _enough(self, limit_s: float) -> Flags:
         """Which common choices may have a plan below the limit. (common,)"""
-        total = np.zeros(len(self.commons))
-        rates = np.zeros((len(self.makes), len(self.commons)))
-        caps = []
-        for row, (each, samples) in enumerate(zip(self.makes, self._samples(limit_s), strict=True)):
-            most = np.zeros(len(self.commons))
-            np.maximum.at(most, each.common, samples)
-            np.maximum.at(rates[row], each.common, samples / each.gpus)
-            total += most
-            caps.append(self.task.cluster.pools[int(each.plans.gpu[0, 0, 0])].count)
+        alone = [self._highest(kind, own) for kind, own in enumerate(self._samples(limit_s, False))]
+        found: Flags = np.max(alone, axis=0, initial=0.0) >= self.question.global_batch
+        return found | self._together(limit_s)
+
+    def _highest(self, kind: int, samples: Ints | Floats) -> Floats:
+        """The most that a make of a type has, by common choice."""
+        most = np.zeros(len(self.commons))
+        np.maximum.at(most, self.makes[kind].common, samples)
+        return most
+
+    def _together(self, limit_s: float) -> Flags:
+        """The same of plans with several makes."""
+        samples = self._samples(limit_s, True)
+        if len(samples) < 2:
+            return np.zeros(len(self.commons), np.bool_)
+        most = np.array([self._highest(kind, own) for kind, own in enumerate(samples)])
+        total = most.sum(axis=0)
+        caps = [self.task.cluster.pools[int(m.plans.gpu[0, 0, 0])].count for m in self.makes]
         cap = self.task.cluster.max_gpus
         if cap is not None and cap < sum(caps):
-            total = np.minimum(total, _under_cap(rates, caps, cap))
+            rates = [
+                self._highest(kind, own / self.makes[kind].gpus) for kind, own in enumerate(samples)
+            ]
+            total = np.minimum(total, _under_cap(np.array(rates), caps, cap))
         found: Flags = total >= self.question.global_batch
         return found
 
     def _least_s(self, limit_s: float) -> float:
-        """No plan has a shorter step: below it no makes can do the batch, however they are
-        combined, if they exchanged no gradients.
-        """
+        """No plan has a shorter step: below it no makes can do the batch, however combined."""
         low, high = 0.0, limit_s
         while high - low > TIGHT * high:
             middle = (low + high) / 2
@@ -147,41 +162,50 @@ class MakesFinder:
 
     def _look(self, limit_s: float) -> None:
         """Plans of the makes that do most within a time a little above the bound."""
+        done = 0.0
         for rise in RISES:
-            goal = min(self.bound_s * (1 + rise + 2 * TIGHT), limit_s)
             best = min((each.step_s for each in self.found.values()), default=np.inf)
-            if best <= goal or (rise and self.bound_s * (1 + rise) > limit_s):
+            goal = min(self.bound_s * (1 + rise + 2 * TIGHT), limit_s, best)
+            if goal <= done:
                 break
-            samples = self._samples(goal)
+            done = goal
+            samples = self._samples(goal, True), self._samples(goal, False)
             for common in np.flatnonzero(self._enough(goal)).tolist():
-                self._try(common, self._combined(common, samples))
+                self._try(common, self._combined(common, *samples))
             self._improve()
 
-    def _combined(self, common: int, samples: list[Ints]) -> list[Picks]:
+    def _combined(self, common: int, samples: list[Ints], alone: list[Ints]) -> list[Picks]:
         """Makes of one common choice that do the batch together, one of each type or none."""
         options: list[list[tuple[int, int] | None]] = []
-        for kind, (each, own) in enumerate(zip(self.makes, samples, strict=True)):
-            here = np.flatnonzero((each.common == common) & (own > 0))
-            order = here[np.lexsort((each.gpus[here], -own[here]))]
-            kept, seen = list(order[:FIRST].tolist()), set(each.gpus[order[:FIRST]].tolist())
-            for row in order.tolist():  # and the best of other numbers of GPUs
-                if int(each.gpus[row]) not in seen and len(kept) < 3 * FIRST:
-                    seen.add(int(each.gpus[row]))
-                    kept.append(row)
-            options.append([*((kind, row) for row in kept), None])
+        for kind, own in enumerate(alone):
+            options.append([*((kind, row) for row in self._first(kind, common, own)), None])
         cap = self.task.cluster.max_gpus
         found: list[tuple[tuple[int, int], Picks]] = []
         for chosen in product(*options):
             picks = tuple(pick for pick in chosen if pick is not None)
             if self.question.use_all and len(picks) < len(self.task.cluster.pools):
                 continue
-            does = sum(int(samples[kind][row]) for kind, row in picks)
+            does = samples if len(picks) > 1 else alone
+            total = sum(int(does[kind][row]) for kind, row in picks)
             gpus = sum(int(self.makes[kind].gpus[row]) for kind, row in picks)
-            if does >= self.question.global_batch and (cap is None or gpus <= cap):
-                found.append(((gpus, -does), picks))
+            if total >= self.question.global_batch and (cap is None or gpus <= cap):
+                found.append(((gpus, -total), picks))
         fewest = [picks for _, picks in sorted(found)[: MOST_TRIED // 2]]
         most = [picks for _, picks in sorted(found, key=lambda e: e[0][1])[: MOST_TRIED // 2]]
         return list(dict.fromkeys([*most, *fewest]))
+
+    def _first(self, kind: int, common: int, samples: Ints) -> list[int]:
+        """The makes of a type that do most, and the best of other numbers of GPUs."""
+        each = self.makes[kind]
+        here = np.flatnonzero((each.common == common) & (samples > 0))
+        order = here[np.lexsort((each.gpus[here], -samples[here]))]
+        gpus = each.gpus[order]
+        kept, seen = order[:FIRST].tolist(), set(gpus[:FIRST].tolist())
+        for row, count in zip(order.tolist(), gpus.tolist(), strict=True):
+            if count not in seen and len(kept) < 3 * FIRST:
+                seen.add(count)
+                kept.append(row)
+        return [int(row) for row in kept]
 
     def _try(self, common: int, some: Sequence[Picks]) -> None:
         """Simulates plans of these makes, their micro-batches shared out so that they end soon."""
@@ -189,35 +213,48 @@ class MakesFinder:
         size = self.commons[common].micro_batch
         for picks in some:
             least = self._least_of(picks, size)
-            for later in LATER:
-                parts = [self._part(pick, least * later) for pick in picks]
-                shares = shared_out(parts, self.question.global_batch // size)
-                key = (common, picks, tuple(shares or ()))
-                if shares is None or key in self._tried:
-                    continue
-                self._tried.add(key)
-                plans.append(joined([self._plan(pick) for pick in picks], shares))
-                of.append(picks)
+            for limit in self._limits_of(picks, least):
+                parts = [self._part(pick, limit, len(picks) > 1) for pick in picks]
+                for shares in shared_out(parts, self.question.global_batch // size):
+                    if (common, picks, shares) not in self._tried:
+                        self._tried.add((common, picks, shares))
+                        plans.append(joined([self._plan(pick) for pick in picks], shares))
+                        of.append(picks)
         if plans:
             self._simulate(common, plans, of)
 
     def _least_of(self, picks: Picks, size: int) -> float:
         """The least time in which these makes do the batch."""
         low, high = self.bound_s * (1 - TIGHT), self.bound_s * (1 + RISES[-1]) * 2
+        several = len(picks) > 1
         while high - low > TIGHT * high / 4:
             middle = (low + high) / 2
-            does = sum(self._part(pick, middle).takes for pick in picks) * size
+            does = sum(self._part(pick, middle, several).takes for pick in picks) * size
             low, high = (low, middle) if does >= self.question.global_batch else (middle, high)
         return high
 
-    def _part(self, pick: tuple[int, int], limit_s: float) -> Part:
-        if pick not in self._steps:
-            self._steps[pick] = self._known_part(pick)
-        whole, steps = self._steps[pick]
+    def _limits_of(self, picks: Picks, least_s: float) -> list[float]:
+        """This time, and the next few at which some make has time for more."""
+        several, found = len(picks) > 1, [least_s]
+        for _ in range(LATER):
+            following = []
+            for pick in picks:
+                whole, steps = self._steps[pick, several]
+                at = self._part(pick, found[-1], several).micro_batches // whole.unit
+                following += [float(steps[at])] if at < len(steps) else []
+            if not following:
+                break
+            found.append(min(following) * (1 + 1e-9))
+        return found
+
+    def _part(self, pick: tuple[int, int], limit_s: float, several: bool) -> Part:
+        if (pick, several) not in self._steps:
+            self._steps[pick, several] = self._known_part(pick, several)
+        whole, steps = self._steps[pick, several]
         count = int(np.searchsorted(steps, limit_s)) * whole.unit
         return Part(whole.replicas, count, whole.unit, whole.block)
 
-    def _known_part(self, pick: tuple[int, int]) -> tuple[Part, Floats]:
+    def _known_part(self, pick: tuple[int, int], several: bool) -> tuple[Part, Floats]:
         """A make with all the micro-batches it may have, and its least step by their number."""
         kind, row = pick
         makes = self.makes[kind]
@@ -228,7 +265,7 @@ class MakesFinder:
         cut = [int(getattr(plans, name)[0, 0, 0]) for name in ("tp", "segment_ep", "segment_etp")]
         block = block_of(cut[0], int(plans.cp[0]), cut[1], cut[2])
         whole = Part(int(makes.replicas[row]), cap, unit, block)
-        return whole, np.maximum.accumulate(lines.bound_s(numbers, self.doublings))
+        return whole, np.maximum.accumulate(lines.bound_s(numbers, self.doublings, several))
 
     def _plan(self, pick: tuple[int, int]) -> Plan:
         if pick not in self._known:
@@ -265,7 +302,7 @@ class MakesFinder:
                 return
             best = min(self.found.values(), key=lambda each: each.step_s)
             common = self.commons.index(best.common)
-            samples = self._samples(best.step_s)
+            samples = self._samples(best.step_s, False)
             some: list[Picks] = []
             for kind, (each, own) in enumerate(zip(self.makes, samples, strict=True)):
                 here = np.flatnonzero((each.common == common) & (own > 0))

@@ -9,6 +9,7 @@ from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.view import view_of
 from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
 from astra.timing.layer import LayerBook
+from astra.timing.replicas import own_pace_s
 from astra.timing.stage import stage_base, stage_times
 
 BLOCK = 1 << 14  # plans of one table
@@ -25,13 +26,14 @@ class Lines:
     head_s: Floats  # part of the stage: in its last chunk
     vpp: Ints  # (make,)
     once_s: Floats  # (make,) gather that the first micro-batch waits for, and what comes last
+    across_s: Floats  # (make,) gradients of the first stage exchanged with one other make
     jitter_s: Floats  # (make,) of one micro-batch, for every doubling of the GPUs
 
     def take(self, rows: Ints) -> "Lines":
         return Lines(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
-    def bound_s(self, micro_batches: Ints, doublings: float) -> Floats:
-        """Least step of a plan that has this make, traffic with others left out. (make,)"""
+    def bound_s(self, micro_batches: Ints, doublings: float, several: bool) -> Floats:
+        """Least step of a plan that has this make, and perhaps others. (make,)"""
         link, turns = self.link_s, self.vpp > 1
         pipeline = one_f_one_b_bound_s(
             self.stages, self.forward_s, self.backward_s, micro_batches, link, link
@@ -42,20 +44,21 @@ class Lines:
             none, chunks = np.zeros((1, 1, 1)), np.stack([first, both - first])
             least = interleaved_bound_s(self.stages, chunks, none, micro_batches, link, link)
             pipeline = np.where(turns, least, pipeline)
-        return pipeline + self.once_s + doublings * micro_batches * self.jitter_s
+        last = self.once_s + (self.across_s if several else 0.0)
+        return pipeline + last + doublings * micro_batches * self.jitter_s
 
     @property
     def unit(self) -> Ints:
         """Micro-batches come in so many: interleaved, one for every stage. (make,)"""
         return np.where(self.vpp > 1, self.stages.sum(axis=0), 1)
 
-    def most(self, limit_s: float, doublings: float, highest: Ints) -> Ints:
+    def most(self, limit_s: float, doublings: float, highest: Ints, several: bool) -> Ints:
         """Most micro-batches of each make that end before the limit; 0 where none does. (make,)"""
         unit = self.unit
         low, high = np.zeros_like(highest), highest // unit
         while (low < high).any():
             middle = (low + high + 1) // 2
-            ends = self.bound_s(np.maximum(middle, 1) * unit, doublings) < limit_s
+            ends = self.bound_s(np.maximum(middle, 1) * unit, doublings, several) < limit_s
             low, high = np.where(ends, middle, low), np.where(ends, high, middle - 1)
         return low * unit
 
@@ -67,7 +70,7 @@ def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> Lines:
         some = plans.take(slice(start, start + BLOCK))
         view = view_of(some, task)
         times = stage_times(view, stack, stage_base(view, stack, book))
-        opening = slice(0, 1)
+        opening, two = slice(0, 1), np.full(len(view.shared.plans), 2)
         count = view.stages.count[0]
         once = times.first_extra_s(opening) + times.last_extra_s(opening) + times.tied_s(opening)
         once = once + times.optimizer_s(opening) + stack.step_s
@@ -82,6 +85,7 @@ def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> Lines:
                 ),
                 some.vpp,
                 once[0, 0],
+                own_pace_s(view.shared, stack, two, two < 2)[0, 0][view.rows],
                 times.jitter_s(opening)[0, 0],
             )
         )

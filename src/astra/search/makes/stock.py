@@ -55,8 +55,9 @@ class Makes:
     def gpus(self) -> Ints:
         return self.plans.gpus
 
-    def most(self, limit_s: float, doublings: float) -> Ints:
-        return self.lines.most(limit_s, doublings, self.cap)
+    def most(self, limit_s: float, doublings: float, several: bool = False) -> Ints:
+        """Micro-batches within the limit, in a plan with other makes or without."""
+        return self.lines.most(limit_s, doublings, self.cap, several)
 
 
 class Stock:
@@ -76,6 +77,8 @@ class Stock:
         """Degrees that the rules accept, and the seconds of a micro-batch on a mean stage."""
         degrees = degrees_of(self.space, pool, self.cuts)
         self.candidates += len(degrees)
+        if not len(degrees):
+            return degrees, np.zeros(0)
         table, _ = layouts_of(self.space, pool, self.cuts, degrees, every=False)
         good = np.ones(len(table), np.bool_)
         for rule in self.rules:
@@ -88,8 +91,9 @@ class Stock:
         (work,) = work_s([cuts_of(table, self.task)], self.stack, self.book)
         return degrees.take(rows), work[0, 0] / table.pp[0]
 
-    def sizes(self, common: Ints, commons: Sequence[Common]) -> Ints:
-        return np.array([each.micro_batch for each in commons], np.int64)[common]
+    def sizes(self, common: Ints) -> Ints:
+        """Samples of a micro-batch."""
+        return np.array([each.micro_batch for each in self.cuts], np.int64)[common]
 
     def below(self, limit_s: float) -> tuple[list[Makes], list[Common], float]:
         """By type, the makes that can be part of a plan below the limit; what they have in
@@ -97,7 +101,7 @@ class Stock:
         """
         samples = []
         for degrees, work in self.degrees:
-            size = self.sizes(degrees.common, self.cuts)
+            size = self.sizes(degrees.common)
             most = np.floor(limit_s / np.maximum(work, 1e-12)).astype(np.int64)
             most = np.minimum(most, self._highest(degrees.replicas, size))
             samples.append(most * size * degrees.replicas)
@@ -108,12 +112,16 @@ class Stock:
         ]
         doublings = self._doublings(samples, gpus)
         kept = useful(samples, commons, len(self.cuts), self.needed)
-        found = [self._layouts(pool, rows, limit_s, doublings) for pool, rows in enumerate(kept)]
-        kept = useful(
-            [own for _, own in found], [m.common for m, _ in found], len(self.cuts), self.needed
-        )
-        makes = [each.take(rows) for (each, _), rows in zip(found, kept, strict=True)]
+        each = [self._layouts(pool, rows) for pool, rows in enumerate(kept)]
+        makes = [some for some in each if some is not None]
+        own = [some.most(limit_s, doublings) * self._step(some) for some in makes]
+        kept = useful(own, [some.common for some in makes], len(self.cuts), self.needed)
+        makes = [some.take(rows) for some, rows in zip(makes, kept, strict=True)]
         return (*self._variants(makes, limit_s, doublings), doublings)
+
+    def _step(self, makes: Makes) -> Ints:
+        """Samples of one micro-batch of all replicas."""
+        return makes.replicas * makes.plans.micro_batch
 
     def _cp(self, common: Ints) -> Ints:
         return np.array([each.cp for each in self.cuts], np.int64)[common]
@@ -135,12 +143,12 @@ class Stock:
                 total, left = total + share, left - share * rates[row]
         return float(np.log2(max(total, 1.0))) * (1 - SLIP)
 
-    def _layouts(
-        self, pool: int, rows: Ints, limit_s: float, doublings: float
-    ) -> tuple[Makes, Ints]:
-        """With every way to share out the layers, nothing recomputed, and the samples of each."""
+    def _layouts(self, pool: int, rows: Ints) -> Makes | None:
+        """With every way to share out the layers, nothing recomputed."""
         degrees = self.degrees[pool][0].take(rows)
         self.bounded += len(self.degrees[pool][0]) - len(rows)
+        if not len(rows):
+            return None
         plans, at = layouts_of(self.space, pool, self.cuts, degrees, every=True)
         good = np.ones(len(plans), np.bool_)
         for rule in self.rules:
@@ -148,10 +156,10 @@ class Stock:
         self.candidates += len(plans)
         rows = np.flatnonzero(good)
         plans, common = plans.take(rows), degrees.common[at[rows]]
-        size = self.sizes(common, self.cuts)
-        cap = self._highest(plans.replicas[0], size)
-        makes = Makes(plans, common, cap, lines_of(plans, self.task, self.stack, self.book))
-        return makes, makes.most(limit_s, doublings) * size * makes.replicas
+        if not len(rows):
+            return None
+        cap = self._highest(plans.replicas[0], plans.micro_batch)
+        return Makes(plans, common, cap, lines_of(plans, self.task, self.stack, self.book))
 
     def _variants(
         self, makes: list[Makes], limit_s: float, doublings: float
@@ -162,14 +170,9 @@ class Stock:
         found: list[list[Makes]] = [[] for _ in makes]
         most = [top.copy() for top in tops]
         while any(map(len, makes)):
-            samples = [
-                top * self.sizes(each.common, self.cuts) * each.replicas
-                for each, top in zip(makes, most, strict=True)
-            ]
-            best = [
-                top * self.sizes(each.common, self.cuts) * each.replicas
-                for each, top in zip(makes, tops, strict=True)
-            ]
+            steps = [self._step(each) for each in makes]
+            samples = [top * step for top, step in zip(most, steps, strict=True)]
+            best = [top * step for top, step in zip(tops, steps, strict=True)]
             rows = useful(samples, [m.common for m in makes], len(self.cuts), self.needed, best)
             makes = [each.take(own) for each, own in zip(makes, rows, strict=True)]
             tops = [top[own] for top, own in zip(tops, rows, strict=True)]
@@ -181,22 +184,11 @@ class Stock:
             most = [
                 np.minimum(top, each.plans.pp[0]) - 1 for each, top in zip(makes, most, strict=True)
             ]
-        whole = [_joined(parts) for parts in found]
-        own = [
-            np.zeros(0, np.int64)
-            if each is None
-            else each.most(limit_s, doublings)
-            * self.sizes(each.common, list(commons))
-            * each.replicas
-            for each in whole
-        ]
-        places = [np.zeros(0, np.int64) if each is None else each.common for each in whole]
-        rows = useful(own, places, len(commons), self.needed)
-        kept = [
-            each.take(some) if each is not None else None
-            for each, some in zip(whole, rows, strict=True)
-        ]
-        return [each for each in kept if each is not None and len(each)], list(commons)
+        whole = [each for each in map(_joined, found) if each is not None and len(each)]
+        own = [each.most(limit_s, doublings) * self._step(each) for each in whole]
+        rows = useful(own, [each.common for each in whole], len(commons), self.needed)
+        kept = [each.take(some) for each, some in zip(whole, rows, strict=True)]
+        return [each for each in kept if len(each)], list(commons)
 
     def _fitting(self, makes: Makes, most: Ints, commons: dict[Common, int]) -> Makes:
         """Of each make and common choice, the variant that recomputes least and fits."""

@@ -131,8 +131,8 @@ def _counts(makes: list[Make], needed: int) -> Iterator[tuple[tuple[tuple[int, i
     for rounds in range(replicas, needed // unit + 1):
         left = needed - rounds * unit
         each, more = divmod(rounds, replicas)
-        own = ((replicas - more, each * unit), (more, (each + 1) * unit))
-        own = tuple(part for part in own if part[0])
+        shares = ((replicas - more, each * unit), (more, (each + 1) * unit))
+        own = tuple(part for part in shares if part[0])
         if not others and left == 0:
             yield (own,)
         elif others:

@@ -38,6 +38,7 @@ RISES = (
 LATER = 3  # times after the least one of some makes, at which work is shared out
 FIRST = 4  # makes of each type that are tried with each other
 MOST_TRIED = 96  # plans of one common choice and time
+PARTS = 128  # of a cap on all GPUs, in which the numbers of each type are counted
 NEIGHBOURS = 24  # makes that are tried in place of one of the best plan's
 TURNS = 6  # times that this is done
 UNKNOWN = (1.1, 1.3, 1.7, 3.0, 8.0)  # times the work alone, while nothing is found
@@ -140,17 +141,30 @@ class MakesFinder:
         samples = self._samples(limit_s, True)
         if len(samples) < 2:
             return np.zeros(len(self.commons), np.bool_)
-        most = np.array([self._highest(kind, own) for kind, own in enumerate(samples)])
-        total = most.sum(axis=0)
-        caps = [self.task.cluster.pools[int(m.plans.gpu[0, 0, 0])].count for m in self.makes]
+        total = np.sum([self._highest(kind, own) for kind, own in enumerate(samples)], axis=0)
+        found: Flags = total >= self.question.global_batch
+        caps = [self.task.cluster.pools[makes.pool].count for makes in self.makes]
         cap = self.task.cluster.max_gpus
         if cap is not None and cap < sum(caps):
-            rates = [
-                self._highest(kind, own / self.makes[kind].gpus) for kind, own in enumerate(samples)
-            ]
-            total = np.minimum(total, _under_cap(np.array(rates), caps, cap))
-        found: Flags = total >= self.question.global_batch
+            for common in np.flatnonzero(found).tolist():
+                found[common] = self._within(common, samples, cap) >= self.question.global_batch
         return found
+
+    def _within(self, common: int, samples: list[Ints], cap: int) -> float:
+        """Most samples of one make of each type or none, on so many GPUs in all, or a few more:
+        their numbers are rounded down to parts of the cap.
+        """
+        part = max(cap // PARTS, 1)
+        total = np.zeros(cap // part + 1)
+        for makes, own in zip(self.makes, samples, strict=True):
+            here = np.flatnonzero(makes.common == common)
+            most = np.zeros(len(total))
+            at = makes.gpus[here] // part
+            np.maximum.at(most, np.minimum(at, len(total) - 1), own[here])
+            most = np.maximum.accumulate(most)
+            both = [(total[: at + 1] + most[at::-1]).max() for at in range(len(total))]
+            total = np.array(both)
+        return float(total[-1])
 
     def _least_s(self, limit_s: float) -> float:
         """No plan has a shorter step: below it no makes can do the batch, however combined."""
@@ -315,15 +329,3 @@ class MakesFinder:
             self._try(common, some)
             if min(each.step_s for each in self.found.values()) >= best.step_s:
                 return
-
-
-def _under_cap(rates: Floats, caps: Sequence[int], cap: int) -> Floats:
-    """Most samples of so many GPUs in all, the best types first. (common,)"""
-    total = np.zeros(rates.shape[1])
-    left = np.full(rates.shape[1], float(cap))
-    order = np.argsort(-rates, axis=0, kind="stable")
-    every = np.arange(rates.shape[1])
-    for row in order:
-        share = np.minimum(left, np.array(caps, np.float64)[row])
-        total, left = total + share * rates[row, every], left - share
-    return total

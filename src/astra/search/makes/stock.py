@@ -19,6 +19,7 @@ from astra.search.makes.commons import (
     whole_layers,
 )
 from astra.search.makes.lines import BLOCK, Lines, lines_of
+from astra.search.makes.useful import Amount, useful
 from astra.strategy.plans import Flags, Floats, Ints, Plans, code, column_dtype, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
@@ -54,6 +55,11 @@ class Makes:
     @property
     def gpus(self) -> Ints:
         return self.plans.gpus
+
+    @property
+    def pool(self) -> int:
+        """The row of their type; any where there are none."""
+        return int(self.plans.gpu[0, 0, 0]) if len(self) else 0
 
     def most(self, limit_s: float, doublings: float, several: bool = False) -> Ints:
         """Micro-batches within the limit, in a plan with other makes or without."""
@@ -111,17 +117,26 @@ class Stock:
             for degrees, _ in self.degrees
         ]
         doublings = self._doublings(samples, gpus)
-        kept = useful(samples, commons, len(self.cuts), self.needed)
+        amounts = [
+            Amount(pool, common, own, count, own)
+            for pool, (common, own, count) in enumerate(zip(commons, samples, gpus, strict=True))
+        ]
+        kept = self._useful(amounts)
         each = [self._layouts(pool, rows) for pool, rows in enumerate(kept)]
         makes = [some for some in each if some is not None]
-        own = [some.most(limit_s, doublings) * self._step(some) for some in makes]
-        kept = useful(own, [some.common for some in makes], len(self.cuts), self.needed)
+        kept = self._useful([self._amount(some, some.most(limit_s, doublings)) for some in makes])
         makes = [some.take(rows) for some, rows in zip(makes, kept, strict=True)]
         return (*self._variants(makes, limit_s, doublings), doublings)
 
-    def _step(self, makes: Makes) -> Ints:
-        """Samples of one micro-batch of all replicas."""
-        return makes.replicas * makes.plans.micro_batch
+    def _amount(self, makes: Makes, most: Ints, top: Ints | None = None) -> Amount:
+        """With so many micro-batches; `top`: with which makes of this cut do most."""
+        step = makes.replicas * makes.plans.micro_batch
+        best = most if top is None else top
+        return Amount(makes.pool, makes.common, most * step, makes.gpus, best * step)
+
+    def _useful(self, amounts: Sequence[Amount], commons: int | None = None) -> list[Ints]:
+        number = len(self.cuts) if commons is None else commons
+        return useful(amounts, number, self.needed, self.task.cluster)
 
     def _cp(self, common: Ints) -> Ints:
         return np.array([each.cp for each in self.cuts], np.int64)[common]
@@ -170,10 +185,12 @@ class Stock:
         found: list[list[Makes]] = [[] for _ in makes]
         most = [top.copy() for top in tops]
         while any(map(len, makes)):
-            steps = [self._step(each) for each in makes]
-            samples = [top * step for top, step in zip(most, steps, strict=True)]
-            best = [top * step for top, step in zip(tops, steps, strict=True)]
-            rows = useful(samples, [m.common for m in makes], len(self.cuts), self.needed, best)
+            rows = self._useful(
+                [
+                    self._amount(each, own, top)
+                    for each, own, top in zip(makes, most, tops, strict=True)
+                ]
+            )
             makes = [each.take(own) for each, own in zip(makes, rows, strict=True)]
             tops = [top[own] for top, own in zip(tops, rows, strict=True)]
             most = [top[own] for top, own in zip(most, rows, strict=True)]
@@ -185,8 +202,9 @@ class Stock:
                 np.minimum(top, each.plans.pp[0]) - 1 for each, top in zip(makes, most, strict=True)
             ]
         whole = [each for each in map(_joined, found) if each is not None and len(each)]
-        own = [each.most(limit_s, doublings) * self._step(each) for each in whole]
-        rows = useful(own, [each.common for each in whole], len(commons), self.needed)
+        rows = self._useful(
+            [self._amount(each, each.most(limit_s, doublings)) for each in whole], len(commons)
+        )
         kept = [each.take(some) for each, some in zip(whole, rows, strict=True)]
         return [each for each in kept if len(each)], list(commons)
 
@@ -289,24 +307,3 @@ def _joined(parts: list[Makes]) -> Makes | None:
         np.concatenate([part.cap for part in parts]),
         Lines(*(column(name) for name in names)),
     )
-
-
-def useful(
-    samples: Sequence[Ints],
-    common: Sequence[Ints],
-    commons: int,
-    needed: int,
-    best: Sequence[Ints] | None = None,
-) -> list[Ints]:
-    """By type, the makes that do the batch together with the best of the other types.
-
-    `best`: what makes of these commons can do, where that is more.
-    """
-    highest = np.zeros((len(samples), max(commons, 1)), np.int64)
-    for row, (own, at) in enumerate(zip(best or samples, common, strict=True)):
-        np.maximum.at(highest[row], at, own)
-    total = highest.sum(axis=0)
-    return [
-        np.flatnonzero((own > 0) & (own + (total - highest[row])[at] >= needed))
-        for row, (own, at) in enumerate(zip(samples, common, strict=True))
-    ]

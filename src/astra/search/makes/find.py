@@ -37,11 +37,13 @@ RISES = (
 )  # above the bound, where plans are looked for
 LATER = 3  # times after the least one of some makes, at which work is shared out
 FIRST = 4  # makes of each type that are tried with each other
+FEW = 16  # common choices that are looked at below each limit
+MOST_LOOKED = 60_000  # layouts, beyond which nobody looks again
 MOST_TRIED = 96  # plans of one common choice and time
 PARTS = 128  # of a cap on all GPUs, in which the numbers of each type are counted
 NEIGHBOURS = 24  # makes that are tried in place of one of the best plan's
 TURNS = 6  # times that this is done
-UNKNOWN = (1.1, 1.3, 1.7, 3.0, 8.0)  # times the work alone, while nothing is found
+RISING = (1.06, 1.12, 1.2, 1.3, 1.45, 1.7, 2.2, 3.0, 8.0)  # times the work alone
 
 Picks = tuple[tuple[int, int], ...]  # type and make
 
@@ -84,9 +86,8 @@ class MakesFinder:
 
     def run(self) -> list[Found]:
         """The best plan of each common choice that was met, the fastest first."""
-        limits = [self.limit_s] if np.isfinite(self.limit_s) else self._limits_s()
-        limit = np.inf
-        for limit in limits:
+        limit = 0.0
+        for limit in self._limits_s():
             self._below(limit)
             if not self._enough(limit).any():
                 continue
@@ -95,9 +96,10 @@ class MakesFinder:
             if self.found:
                 break
         best = min((each.step_s for each in self.found.values()), default=0.0)
-        if best > limit and np.isinf(self.limit_s):  # makes that end later may be better
-            self._below(best)
-            self._look(best)
+        later = limit < min(best, self.limit_s)  # makes that end later may be better
+        if later and self.stock.looked <= MOST_LOOKED:
+            self._below(min(best, self.limit_s))
+            self._look(min(best, self.limit_s))
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
     def _below(self, limit_s: float) -> None:
@@ -109,13 +111,17 @@ class MakesFinder:
             self.progress(self.stock.candidates)
 
     def _limits_s(self) -> list[float]:
-        """Limits to look below, one after the other, where no step is known."""
+        """Limits to look below, one after the other until plans appear: the higher, the more makes
+        there are to look at.
+        """
         rates = sum(
             float((degrees.replicas * self.stock.sizes(degrees.common) / work).max())
             for degrees, work in self.stock.degrees
             if len(work)
         )
-        return [rise * self.question.global_batch / rates for rise in UNKNOWN] if rates else []
+        least = self.question.global_batch / rates if rates else np.inf
+        found = [rise * least for rise in RISING if rise * least < self.limit_s and rates]
+        return [*found, self.limit_s] if np.isfinite(self.limit_s) else found
 
     def _samples(self, limit_s: float, several: bool) -> list[Ints]:
         """What each make does within the limit beside others, or alone; by type."""
@@ -184,9 +190,18 @@ class MakesFinder:
                 break
             done = goal
             samples = self._samples(goal, True), self._samples(goal, False)
-            for common in np.flatnonzero(self._enough(goal)).tolist():
-                self._try(common, self._combined(common, *samples))
+            some = self._most_promising(goal, samples[0])
+            for common in some:
+                picks = self._combined(common, *samples)
+                self._try(common, picks if len(some) < FEW else picks[: MOST_TRIED // FEW])
             self._improve()
+
+    def _most_promising(self, limit_s: float, samples: list[Ints]) -> list[int]:
+        """Common choices that may have a plan below the limit, those that do most first."""
+        total = np.sum([self._highest(kind, own) for kind, own in enumerate(samples)], axis=0)
+        rows = np.flatnonzero(self._enough(limit_s))
+        order = rows[np.argsort(-total[rows], kind="stable")]
+        return [int(row) for row in order[:FEW]]
 
     def _combined(self, common: int, samples: list[Ints], alone: list[Ints]) -> list[Picks]:
         """Makes of one common choice that do the batch together, one of each type or none."""

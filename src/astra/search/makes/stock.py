@@ -8,19 +8,18 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.search.bulk import filled_fraction
+from astra.search.bulk import filled_fraction, least_filled_fraction
 from astra.search.makes.commons import (
     Common,
     Degrees,
     commons_of,
     degrees_of,
     layouts_of,
-    selected,
-    whole_layers,
 )
 from astra.search.makes.lines import BLOCK, Lines, lines_of
-from astra.search.makes.useful import Amount, useful
-from astra.strategy.plans import Flags, Floats, Ints, Plans, code, column_dtype, concatenate
+from astra.search.makes.options import Options, options_of
+from astra.search.makes.useful import Amount, required
+from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.view import cuts_of, view_of
@@ -28,7 +27,6 @@ from astra.timing.layer import LayerBook, work_s
 from astra.timing.stage import stage_base, stage_times
 
 SLIP = 1e-12  # relative, against rounding
-SELECTIVE = code("recompute", "selective")
 LATER = ("batch-adds-up", "gpus-within-caps")  # rules that speak of all makes together
 
 
@@ -76,6 +74,7 @@ class Stock:
         self.task, self.needed = space.question.task, space.question.global_batch
         self.rules = [rule for rule in rules if rule.name not in LATER]
         self.cuts = commons_of(space)
+        self.looked = 0  # layouts of the last limit
         self.candidates = self.bounded = self.priced = self.out_of_memory = 0
         self.degrees = [self._legal(pool) for pool in range(len(self.task.cluster.pools))]
 
@@ -105,6 +104,7 @@ class Stock:
         """By type, the makes that can be part of a plan below the limit; what they have in
         common; and how often the GPUs of such a plan have doubled at least.
         """
+        self.looked = 0
         samples = []
         for degrees, work in self.degrees:
             size = self.sizes(degrees.common)
@@ -134,9 +134,14 @@ class Stock:
         best = most if top is None else top
         return Amount(makes.pool, makes.common, most * step, makes.gpus, best * step)
 
-    def _useful(self, amounts: Sequence[Amount], commons: int | None = None) -> list[Ints]:
+    def _required(self, amounts: Sequence[Amount], commons: int | None = None) -> list[Floats]:
         number = len(self.cuts) if commons is None else commons
-        return useful(amounts, number, self.needed, self.task.cluster)
+        return required(amounts, number, self.needed, self.task.cluster)
+
+    def _useful(self, amounts: Sequence[Amount], commons: int | None = None) -> list[Ints]:
+        """By type, the makes that do enough."""
+        least = self._required(amounts, commons)
+        return [np.flatnonzero(own.samples >= few) for own, few in zip(amounts, least, strict=True)]
 
     def _cp(self, common: Ints) -> Ints:
         return np.array([each.cp for each in self.cuts], np.int64)[common]
@@ -170,11 +175,26 @@ class Stock:
             good &= rule.holds(plans, self.task)
         self.candidates += len(plans)
         rows = np.flatnonzero(good)
-        plans, common = plans.take(rows), degrees.common[at[rows]]
+        self.looked += len(rows)
+        rows = rows[self._roomy(plans.take(rows))]
         if not len(rows):
             return None
+        plans, common = plans.take(rows), degrees.common[at[rows]]
         cap = self._highest(plans.replicas[0], plans.micro_batch)
         return Makes(plans, common, cap, lines_of(plans, self.task, self.stack, self.book))
+
+    def _roomy(self, plans: Plans) -> Ints:
+        """Rows of which some variant may fit."""
+        offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
+        least = np.zeros(len(plans))
+        for start in range(0, len(plans), BLOCK):
+            some = slice(start, start + BLOCK)
+            view = view_of(plans.take(some), self.task)
+            least[some] = least_filled_fraction(view, self.stack, offloaded)
+        rows = np.flatnonzero(least <= 1 - self.margin)
+        self.priced += len(plans) - len(rows)
+        self.out_of_memory += len(plans) - len(rows)
+        return rows
 
     def _variants(
         self, makes: list[Makes], limit_s: float, doublings: float
@@ -185,18 +205,20 @@ class Stock:
         found: list[list[Makes]] = [[] for _ in makes]
         most = [top.copy() for top in tops]
         while any(map(len, makes)):
-            rows = self._useful(
-                [
-                    self._amount(each, own, top)
-                    for each, own, top in zip(makes, most, tops, strict=True)
-                ]
-            )
+            amounts = [
+                self._amount(each, own, top)
+                for each, own, top in zip(makes, most, tops, strict=True)
+            ]
+            least = self._required(amounts)
+            rows = [np.flatnonzero(a.samples >= few) for a, few in zip(amounts, least, strict=True)]
             makes = [each.take(own) for each, own in zip(makes, rows, strict=True)]
             tops = [top[own] for top, own in zip(tops, rows, strict=True)]
             most = [top[own] for top, own in zip(most, rows, strict=True)]
+            least = [few[own] for few, own in zip(least, rows, strict=True)]
             for pool, each in enumerate(makes):
                 if len(each):
-                    found[pool].append(self._fitting(each, most[pool], commons))
+                    some = self._quick(each, limit_s, least[pool])
+                    found[pool].append(self._fitting(each, most[pool], some, commons))
             # a make with fewer micro-batches than stages holds fewer at once
             most = [
                 np.minimum(top, each.plans.pp[0]) - 1 for each, top in zip(makes, most, strict=True)
@@ -208,20 +230,23 @@ class Stock:
         kept = [each.take(some) for each, some in zip(whole, rows, strict=True)]
         return [each for each in kept if len(each)], list(commons)
 
-    def _fitting(self, makes: Makes, most: Ints, commons: dict[Common, int]) -> Makes:
+    def _fitting(
+        self, makes: Makes, most: Ints, some: Options, commons: dict[Common, int]
+    ) -> Makes:
         """Of each make and common choice, the variant that recomputes least and fits."""
-        rows, options, chosen = self._options(makes)
+        rows = some.rows
         plans = replace(
             makes.plans.take(rows),
-            **chosen,
+            **some.columns(makes.plans.used[..., rows]),
             micro_batches=np.maximum(most, 1)[rows][np.newaxis],
         )
         fits, again = self._measured(plans)
         for rule in self.rules:
-            fits &= rule.holds(plans, self.task)
+            if len(plans):
+                fits &= rule.holds(plans, self.task)
         self.priced += len(plans)
         self.out_of_memory += int((~fits).sum())
-        key = rows * (int(options.max(initial=0)) + 1) + options
+        key = rows * (int(some.choice.max(initial=0)) + 1) + some.choice
         order = np.lexsort((again, key))
         order = order[fits[order]]
         first = order[np.unique(key[order], return_index=True)[1]]
@@ -240,36 +265,35 @@ class Stock:
             ],
             np.int64,
         )
-        cap = np.where(most >= plans_pp(makes), makes.cap, most)[rows[first]]
+        cap = np.where(most >= makes.plans.pp[0], makes.cap, most)[rows[first]]
         lines = lines_of(plans, self.task, self.stack, self.book)
         return Makes(plans, common, cap, lines)
 
-    def _options(self, makes: Makes) -> tuple[Ints, Ints, dict[str, Any]]:
-        """Rows of makes, which choice of modules and offload, and their columns."""
-        largest = makes.plans.layers[0].max(axis=0, initial=1)
-        offloads = self.space.values("offload_optimizer_fraction") or (0.0,)
-        tables: dict[int, Ints] = {}
-        for size in np.unique(largest).tolist():
-            some = []
-            for place, bits in enumerate(selected(self.space)):
-                own = [(SELECTIVE, 0)] if bits else whole_layers(self.space, size)
-                some += [
-                    (place * len(offloads) + at, mode, number, bits, at)
-                    for mode, number in own
-                    for at in range(len(offloads))
-                ]
-            tables[size] = np.array(some, np.int64).reshape(-1, 5)
-        counts = np.array([len(tables[size]) for size in largest.tolist()], np.int64)
-        rows = np.repeat(np.arange(len(makes)), counts)
-        parts = [tables[size] for size in largest.tolist()]
-        flat = np.concatenate(parts) if parts else np.zeros((0, 5), np.int64)
-        used = makes.plans.take(rows).used
-        chosen: dict[str, Any] = {"offload_optimizer_fraction": np.array(offloads)[flat[:, 4]]}
-        for name, column in zip(
-            ("recompute", "recompute_layers", "recompute_modules"), flat[:, 1:4].T, strict=True
-        ):
-            chosen[name] = np.where(used, column, 0).astype(column_dtype(name))
-        return rows, flat[:, 0], chosen
+    def _quick(self, makes: Makes, limit_s: float, least: Floats) -> Options:
+        """Variants that may do enough within the limit, by the work of their busiest stage."""
+        parts = []
+        whole = options_of(self.space, makes.plans)
+        for start in range(0, len(makes), BLOCK):
+            some = makes.plans.take(slice(start, start + BLOCK))
+            here = whole.take(np.flatnonzero((whole.rows >= start) & (whole.rows < start + BLOCK)))
+            view = view_of(some, self.task)
+            base, _ = stage_base(view, self.stack, self.book)
+            at = here.rows - start
+            again = here.again_s(view, base, at)
+            stage = np.where(
+                view.stages.count[0] > 0,
+                (makes.lines.forward_s + makes.lines.backward_s)[: len(view.stages.count[0])][
+                    :, start : start + BLOCK
+                ],
+                0.0,
+            )
+            busiest = (stage[:, at] + again).max(axis=0)
+            step = (some.replicas[0] * some.micro_batch)[at]
+            enough = limit_s / busiest * step * (1 + SLIP) >= least[here.rows]
+            parts.append(here.take(np.flatnonzero(enough)))
+        found = Options.joined(parts)
+        self.bounded += len(whole.rows) - len(found.rows)
+        return found
 
     def _measured(self, plans: Plans) -> tuple[Flags, Floats]:
         """Whether each fits, and what all its stages recompute."""
@@ -282,11 +306,6 @@ class Stock:
             fits[some] = filled <= 1 - self.margin
             again[some] = (times.recompute_s * view.stages.count).sum(axis=(0, 1))
         return fits, again
-
-
-def plans_pp(makes: Makes) -> Ints:
-    """Stages of each make."""
-    return makes.plans.pp[0]
 
 
 def _joined(parts: list[Makes]) -> Makes | None:

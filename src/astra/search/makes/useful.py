@@ -20,9 +20,11 @@ class Amount:
     best: Ints  # as many samples as others with this cut do, or more
 
 
-def useful(amounts: Sequence[Amount], commons: int, needed: int, cluster: Cluster) -> list[Ints]:
-    """By type, the makes that do the batch together with the best of the other types, on no more
-    GPUs than there may be.
+def required(
+    amounts: Sequence[Amount], commons: int, needed: int, cluster: Cluster
+) -> list[Floats]:
+    """By type, samples that a make must do so that the best of the other types do the rest, on no
+    more GPUs than there may be; 1 at least. (make,)
     """
     highest = np.zeros((len(amounts), max(commons, 1)))
     rates = np.zeros(highest.shape)
@@ -38,7 +40,7 @@ def useful(amounts: Sequence[Amount], commons: int, needed: int, cluster: Cluste
             left = cluster.max_gpus - own.gpus
             rest = np.minimum(rest, under_cap(rates[others][:, own.common], caps, left))
             rest = np.where(left < 0, -np.inf, rest)
-        found.append(np.flatnonzero((own.samples > 0) & (own.samples + rest >= needed)))
+        found.append(np.maximum(needed - rest, 1.0))
     return found
 
 

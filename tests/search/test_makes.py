@@ -13,7 +13,6 @@ from tests.search.makes_brute import best_of_makes_s, random_question
 from tests.search.mixed_brute import MARGIN
 
 import astra
-from astra.errors import InputError
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import find_stack
 from astra.report.answer import answer_page
@@ -23,7 +22,6 @@ from astra.search.makes.allot import Part, shared_out
 from astra.search.makes.find import MakesFinder
 from astra.search.mixed.answer import answer_mixed
 from astra.search.priced import NOT_LAUNCHED
-from astra.strategy.plan import Plan, check_structure
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
 
@@ -181,14 +179,6 @@ def test_own_rules_hold_for_several_makes(tmp_path: Any) -> None:
     answer = astra.plan("llama-3-8b", gpus=FAST, rules=str(rules), **SMALL)
     tps = {s.tp for each in answer.plans for pipe in each.plan.pipelines for s in pipe.segments}
     assert answer.plans and min(tps) >= 2
-
-
-def test_a_micro_batch_group_is_for_one_pipeline() -> None:
-    answer = small()
-    assert answer.best is not None
-    plan: Plan = msgspec.structs.replace(answer.best.plan, microbatch_group=4)
-    with pytest.raises(InputError, match="microbatch_group needs a plan with one pipeline"):
-        check_structure(plan)
 
 
 @st.composite

@@ -11,6 +11,7 @@ from astra.api import predict, predict_plan
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.parameters import parameters
+from astra.search.price import price
 from astra.search.step import step_s
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import plans_of
@@ -147,3 +148,16 @@ def test_a_faster_network_between_makes_never_takes_longer() -> None:
         step = predict_plan(changed(plan, cluster=Cluster(name="x", pools=pools))).step_s
         assert step <= before * (1 + 1e-12)
         before = step
+
+
+def test_of_several_pipelines_each_takes_as_many_micro_batches_in_turn_as_it_has_stages() -> None:
+    """Interleaved over two and over four stages: the same as with the group of either alone."""
+    settings: dict[str, Any] = {"vpp": 2, "schedule": "interleaved", "overlap_p2p": True}
+    layers = ((16, 16), (8, 8, 8, 8))
+    plan = two_makes(layers, micro_batches=(8, 8), **settings)
+    assert plans_of([plan]).groups[:, 0].tolist() == [2, 4]
+    held = predict_plan(plan).memory.stages
+    for group, row in ((2, 0), (4, 1)):
+        fixed = price(changed(plan, microbatch_group=group)).memory.stages
+        own = [each for each in held if each.pipeline == row]
+        assert own == [each for each in fixed if each.pipeline == row]

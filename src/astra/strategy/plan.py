@@ -226,11 +226,6 @@ def _check_sizes(plan: Plan, where: str) -> None:
 
 def _check_chunks(plan: Plan, where: str) -> Plan:
     """`chunk_layers` is virtual stage major and adds up to the layers of every stage."""
-    if plan.microbatch_group is not None and len(plan.pipelines) > 1:
-        raise InputError(
-            f"{where}: microbatch_group needs a plan with one pipeline; of several, each takes "
-            "as many micro-batches in turn as it has stages. Leave it null."
-        )
     if plan.chunk_layers is None:
         return plan
     if len(plan.pipelines) > 1:

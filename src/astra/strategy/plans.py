@@ -74,7 +74,8 @@ class Plans:
     ep: Ints
     etp: Ints
     vpp: Ints
-    microbatch_group: Ints  # the stages of the pipeline where nothing is interleaved
+    # the stages of the pipeline where nothing is interleaved; 0: of several, those of each
+    microbatch_group: Ints
     shard_group: Ints  # ranks over which states are sharded
     mtp_layers: Ints
     chunking: Ints  # row of `chunk_layers`, -1: every stage cuts its layers evenly
@@ -157,13 +158,10 @@ class Plans:
 
     @property
     def groups(self) -> Ints:
-        """Micro-batches that a chunk takes in turn: of several pipelines, each as many as it has
-        stages. (pipeline, plan)
-        """
+        """Micro-batches that a chunk takes in turn. (pipeline, plan)"""
         if self.replicas.shape[0] == 1:
             return self.microbatch_group[np.newaxis]
-        several = (self.replicas > 0).sum(axis=0) > 1
-        return np.where(several, np.maximum(self.pp, 1), self.microbatch_group)
+        return np.where(self.microbatch_group, self.microbatch_group, np.maximum(self.pp, 1))
 
     @property
     def used(self) -> Flags:
@@ -272,7 +270,7 @@ def _row(plan: Plan, chunkings: dict[tuple[int, ...], int]) -> dict[str, Any]:
     values = {
         **{name: getattr(plan, name) for name in (*NUMBERS, *FLAGS)},
         **{name: code(name, getattr(plan, name)) for name in PLAN_WORDS},
-        "microbatch_group": plan.microbatch_group or plan.pp,
+        "microbatch_group": plan.microbatch_group or (plan.pp if len(plan.pipelines) == 1 else 0),
         "chunking": chunking,
         "first_moment_dtype": code("first_moment_dtype", first),
         "second_moment_dtype": code("second_moment_dtype", second),
@@ -330,7 +328,7 @@ def plan_at(plans: Plans, row: int, task: Task) -> Plan:
 
     if not -len(plans) <= row < len(plans):
         raise InputError(f"there is no plan {row}; the table has {len(plans)}.")
-    chunking, alone = number("chunking"), int((plans.replicas[:, row] > 0).sum()) == 1
+    chunking = number("chunking")
     capacity = float(plans.capacity_factor[row])
     bits = number("offload_activations")
     modules: Any = tuple(name for i, name in enumerate(OFFLOAD_MODULES) if bits >> i & 1)
@@ -350,7 +348,7 @@ def plan_at(plans: Plans, row: int, task: Task) -> Plan:
             if plans.replicas[p, row] > 0
         ),
         chunk_layers=None if chunking < 0 else plans.chunk_layers[chunking],
-        microbatch_group=number("microbatch_group") if number("vpp") > 1 and alone else None,
+        microbatch_group=(number("microbatch_group") or None) if number("vpp") > 1 else None,
         moment_dtypes=(word("first_moment_dtype"), word("second_moment_dtype")),
         offload_optimizer_fraction=float(plans.offload_optimizer_fraction[row]),
         offload_activations=modules,

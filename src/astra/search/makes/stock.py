@@ -219,10 +219,7 @@ class Stock:
                 if len(each):
                     some = self._quick(each, limit_s, least[pool])
                     found[pool].append(self._fitting(each, most[pool], some, commons))
-            # a make with fewer micro-batches than stages holds fewer at once
-            most = [
-                np.minimum(top, each.plans.pp[0]) - 1 for each, top in zip(makes, most, strict=True)
-            ]
+            most = [_fewer(each, top) for each, top in zip(makes, most, strict=True)]
         whole = [each for each in map(_joined, found) if each is not None and len(each)]
         rows = self._useful(
             [self._amount(each, each.most(limit_s, doublings)) for each in whole], len(commons)
@@ -265,7 +262,7 @@ class Stock:
             ],
             np.int64,
         )
-        cap = np.where(most >= makes.plans.pp[0], makes.cap, most)[rows[first]]
+        cap = np.where(most >= _full(makes), makes.cap, most)[rows[first]]
         lines = lines_of(plans, self.task, self.stack, self.book)
         return Makes(plans, common, cap, lines)
 
@@ -306,6 +303,22 @@ class Stock:
             fits[some] = filled <= 1 - self.margin
             again[some] = (times.recompute_s * view.stages.count).sum(axis=(0, 1))
         return fits, again
+
+
+def _full(makes: Makes) -> Ints:
+    """Micro-batches from which on a make holds as much as it ever does."""
+    return np.where(makes.plans.vpp > 1, 2, 1) * makes.plans.pp[0]
+
+
+def _fewer(makes: Makes, most: Ints) -> Ints:
+    """The next number of micro-batches below, with which a make holds less at once.
+
+    Interleaved they come in rounds of its stages: one round, where it had more.
+    """
+    stages = makes.plans.pp[0]
+    return np.where(
+        makes.plans.vpp > 1, np.where(most > stages, stages, 0), np.minimum(most, stages) - 1
+    )
 
 
 def _joined(parts: list[Makes]) -> Makes | None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Ints, Plans, Task
 from astra.strategy.rules import megatron
-from astra.strategy.rules.rule import Rule, constant, every, is_word, some, uniform
+from astra.strategy.rules.rule import Rule, constant, every, every_pipeline, is_word, some, uniform
 
 MESHES = "flagscale/train/arguments.py"
 
@@ -27,7 +27,7 @@ def _ends_agree(plans: Plans, task: Task) -> Flags:
 
 
 def _equal_ends(plans: Plans) -> Flags:
-    return every((_last(plans, plans.tp) == plans.tp[:, 0]) | (plans.replicas == 0))
+    return every_pipeline(_last(plans, plans.tp) == plans.tp[:, 0], plans)
 
 
 def _ends_divide(plans: Plans, task: Task) -> Flags:
@@ -35,7 +35,7 @@ def _ends_divide(plans: Plans, task: Task) -> Flags:
     if not task.model.tied_embeddings:
         return constant(plans, True)
     first, last = plans.dp[:, 0], _last(plans, plans.dp)
-    return every((first % last == 0) | (last % first == 0) | (plans.replicas == 0))
+    return every_pipeline((first % last == 0) | (last % first == 0), plans)
 
 
 def _last(plans: Plans, column: Ints) -> Ints:

@@ -16,6 +16,7 @@ from astra.strategy.rules.rule import (
     Rule,
     constant,
     every,
+    every_pipeline,
     first_dp,
     first_pp,
     first_tp,
@@ -89,13 +90,13 @@ def _rank_order(plans: Plans, task: Task) -> Flags:
 def _group_range(plans: Plans, _: Task) -> Flags:
     group, count = plans.groups, plans.micro_batches
     inside = (plans.pp <= group) & (group <= count)
-    return (plans.vpp == 1) | every(inside | (plans.replicas == 0))
+    return (plans.vpp == 1) | every_pipeline(inside, plans)
 
 
 def _group_remainder(plans: Plans, _: Task) -> Flags:
     rest = plans.micro_batches % np.maximum(plans.groups, 1)
-    good = (rest == 0) | (rest >= plans.pp) | (plans.replicas == 0)
-    return (plans.vpp == 1) | every(good)
+    good = (rest == 0) | (rest >= plans.pp)
+    return (plans.vpp == 1) | every_pipeline(good, plans)
 
 
 def _widths(plans: Plans, task: Task) -> Flags:
@@ -201,7 +202,7 @@ PARSER = (
         about="vpp pp",
         where=ARGUMENTS,
         reason="Megatron: virtual stages need a pipeline-parallel size above 1",
-        holds=lambda plans, _: (plans.vpp == 1) | every((plans.pp > 1) | (plans.replicas == 0)),
+        holds=lambda plans, _: (plans.vpp == 1) | every_pipeline(plans.pp > 1, plans),
     ),
     Rule(
         name="interleaving-without-p2p-overlap",
@@ -210,7 +211,7 @@ PARSER = (
         where=ARGUMENTS,
         reason="Megatron: virtual stages without p2p overlap need a pipeline-parallel size above 2",
         holds=lambda plans, _: (
-            (plans.vpp == 1) | plans.overlap_p2p | every((plans.pp > 2) | (plans.replicas == 0))
+            (plans.vpp == 1) | plans.overlap_p2p | every_pipeline(plans.pp > 2, plans)
         ),
     ),
     Rule(

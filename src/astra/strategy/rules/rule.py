@@ -35,6 +35,13 @@ def every(condition: NDArray[np.bool_]) -> Flags:
     return np.logical_and.reduce(condition.reshape(-1, condition.shape[-1]), axis=0)
 
 
+def every_pipeline(condition: NDArray[np.bool_], plans: Plans) -> Flags:
+    """True for a plan where a (pipeline, plan) condition holds in all pipelines it has."""
+    if len(condition) == 1:
+        return condition[0]
+    return every(condition | (plans.replicas == 0))
+
+
 def some(condition: NDArray[np.bool_]) -> Flags:
     """True for a plan where the condition holds in some pipeline or slot."""
     return np.logical_or.reduce(condition.reshape(-1, condition.shape[-1]), axis=0)

@@ -93,7 +93,7 @@ class Stock:
         table = table.take(rows)
         if not len(rows):
             return degrees.take(rows), np.zeros(0)
-        (work,) = work_s([cuts_of(table, self.task)], self.stack, self.book)
+        ((work, _, _),) = work_s([cuts_of(table, self.task)], self.stack, self.book)
         return degrees.take(rows), work[0, 0] / table.pp[0]
 
     def sizes(self, common: Ints) -> Ints:

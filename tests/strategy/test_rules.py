@@ -490,3 +490,11 @@ def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> Non
             assert speaks_of_variants(rule), rule.name
         spoken += speaks_of_variants(rule)
     assert 0 < spoken < len(rules_for(runtime)) / 2
+
+
+@pytest.mark.parametrize("runtime", get_args(Runtime))
+def test_no_plans_break_no_rules(runtime: Runtime) -> None:
+    """What a search leaves may be nothing."""
+    plan = mixed_plan(0)
+    nothing = plans_of([plan]).take(np.zeros(0, np.int64))
+    assert len(judge(nothing, task_of(plan), rules_for(runtime)).allowed) == 0

@@ -132,7 +132,8 @@ def detail_of(plan: Plan) -> Detail:
     view = view_of(table, task_of(plan), every_stage=True)
     times = stage_times(view, stack)
     step = simulated_step(table, view.stages, times)
-    return Detail(plan=plan, stack=stack, view=view, step=step, between_s=times.across_s())
+    between = np.broadcast_to(times.across_s(), view.stages.slot.shape)
+    return Detail(plan=plan, stack=stack, view=view, step=step, between_s=between)
 
 
 # ------------------------------------------------------------------ seconds

@@ -32,7 +32,7 @@ class Rule:
 
 def every(condition: NDArray[np.bool_]) -> Flags:
     """True for a plan where the condition holds in all pipelines and slots."""
-    return np.logical_and.reduce(condition.reshape(-1, condition.shape[-1]), axis=0)
+    return np.logical_and.reduce(condition, axis=tuple(range(condition.ndim - 1)))
 
 
 def every_pipeline(condition: NDArray[np.bool_], plans: Plans) -> Flags:
@@ -44,7 +44,7 @@ def every_pipeline(condition: NDArray[np.bool_], plans: Plans) -> Flags:
 
 def some(condition: NDArray[np.bool_]) -> Flags:
     """True for a plan where the condition holds in some pipeline or slot."""
-    return np.logical_or.reduce(condition.reshape(-1, condition.shape[-1]), axis=0)
+    return np.logical_or.reduce(condition, axis=tuple(range(condition.ndim - 1)))
 
 
 def constant(plans: Plans, value: bool) -> Flags:

@@ -154,7 +154,9 @@ def test_impossible_goals_are_told_first(capsys: pytest.CaptureFixture[str]) -> 
     run([*COMMAND, "--deadline", "0.1"])
     assert capsys.readouterr().out.startswith("No plan is done in 0.1 h: the fastest takes")
     run([*COMMAND, "--deadline", "0.1", "--budget", "5"])
-    assert "Nor is any done in 0.1 h" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("No plan keeps both $5.00 and 0.1 h. None keeps the deadline: the fast")
+    assert "None keeps the budget: the cheapest costs $" in shown
 
 
 def test_words_beside_crowded_plans_cover_no_others() -> None:
@@ -215,3 +217,19 @@ def test_a_single_plan_is_a_frontier_without_a_picture(capsys: pytest.CaptureFix
     run([*[part if part != "h100=2" else "h100=0" for part in COMMAND]])
     shown = capsys.readouterr().out
     assert "The frontier is this plan alone" in shown and "+----" not in shown
+
+
+def test_both_goals_name_the_way_out_of_each_and_say_which_is_nearer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = ["plan", "llama-3-8b", "--gpus", "h100:64", "--global-batch", "128"]
+    question += ["--seq-len", "4096", "--tokens", "20B", "--price", "h100=3"]
+    shown = []
+    for goals in (["--deadline", "20h", "--budget", "1000"], ["--deadline", "5h", "--budget", "1"]):
+        assert run([*question, *goals]) == 0
+        shown.append(" ".join(capsys.readouterr().out.split()))
+    assert "Within the deadline the cheapest costs $" in shown[0]
+    assert "The nearest, which keeps the deadline:" in shown[0]
+    assert "None keeps the deadline: the fastest takes" in shown[1]
+    assert "over the budget. None keeps the budget: the cheapest" in shown[1]
+    assert "The nearest, which misses by at most" in shown[1]

@@ -18,12 +18,13 @@ from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import Conditions, conditions
-from astra.money.wish import hours_until
-from astra.search.answer import Answer, Wanted
+from astra.money.wish import Wish, goals_of, hours_until
+from astra.search.answer import Answer, Wanted, Wished
 from astra.search.bulk import bulk_of
 from astra.search.market import Machine, Search, machines_of, space_on
 from astra.search.priced import Priced
 from astra.search.step import simulated_step
+from astra.search.wished import wished_of
 from astra.strategy.plans import Task
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
@@ -325,7 +326,16 @@ def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: Answer) -> Non
     wished = found.market.wished if found.market else None
     assert wished and not wished.possible and wished.rank == len(answer.frontier)
     assert wished.gap_usd == pytest.approx(0.75 * cheapest)
-    assert wished.tokens == pytest.approx(20e9 / 4)
+    assert_enough(wished, budget=cheapest / 4)
+
+
+def assert_enough(wished: Wished, **goals: float) -> None:
+    """What the goals are said to be enough for keeps them, and hardly more does."""
+    assert wished.tokens is not None and wished.tokens < 20e9
+    for factor, possible in ((1.0, True), (1.001, False)):
+        again = asked(tokens=wished.tokens * factor, **goals)
+        assert again.market is not None and again.market.wished is not None
+        assert again.market.wished.possible == possible
 
 
 def test_a_deadline_below_the_fastest_names_it_and_the_gap(answer: Answer) -> None:
@@ -334,15 +344,52 @@ def test_a_deadline_below_the_fastest_names_it_and_the_gap(answer: Answer) -> No
     wished = found.market.wished if found.market else None
     assert wished and not wished.possible and wished.rank == 1
     assert wished.gap_hours == pytest.approx(fastest / 2)
+    assert_enough(wished, deadline=fastest / 2)
+
+
+def test_a_deadline_shorter_than_the_start_up_is_enough_for_nothing() -> None:
+    found = asked(deadline=0.4, startup="30m")
+    assert found.market is not None and found.market.wished is not None
+    assert found.market.wished.tokens == 0
 
 
 def test_both_goals_that_exclude_each_other_name_both_ways_out(answer: Answer) -> None:
     first, last = answer.frontier[0], answer.frontier[-1]
-    found = asked(deadline=(first.hours or 0) * 1.001, budget=(last.usd or 0) * 1.001)
+    deadline, budget = (first.hours or 0) * 1.001, (last.usd or 0) * 1.001
+    dear = (first.usd or 0) - budget
+    late = (last.hours or 0) - deadline
+    assert dear / budget < late / deadline  # so the one in time misses by less
+    found = asked(deadline=deadline, budget=budget)
     wished = found.market.wished if found.market else None
     assert wished and not wished.possible and wished.rank == 1
-    assert wished.gap_usd == pytest.approx((first.usd or 0) - (last.usd or 0) * 1.001)
-    assert wished.also_rank == len(answer.frontier) and (wished.also_gap_hours or 0) > 0
+    assert wished.gap_usd == pytest.approx(dear) and wished.gap_hours is None
+    assert wished.also_rank == len(answer.frontier)
+    assert wished.also_gap_hours == pytest.approx(late) and wished.also_gap_usd is None
+
+
+@pytest.mark.parametrize(
+    ("deadline", "budget", "rank", "gaps", "also", "also_gaps"),
+    [
+        (20.0, 10.0, 2, (50.0, None), 3, (40.0, 80.0)),  # none so cheap: the one in time
+        (5.0, 75.0, 2, (None, 15.0), 1, (25.0, 5.0)),  # none so fast: the one that can be paid
+        (20.0, 55.0, 2, (5.0, None), 3, (None, 80.0)),  # 9 % too dear, or four times late
+        (95.0, 55.0, 3, (None, 5.0), 2, (5.0, None)),  # 5 % late, or 9 % too dear
+        (5.0, 45.0, 1, (55.0, 5.0), 3, (5.0, 95.0)),  # neither can be kept
+    ],
+)
+def test_the_nearest_keeps_a_goal_where_one_can_be_kept_and_misses_by_the_least(
+    deadline: float,
+    budget: float,
+    rank: int,
+    gaps: tuple[float | None, float | None],
+    also: int,
+    also_gaps: tuple[float | None, float | None],
+) -> None:
+    hours, usd = np.array([10.0, 20.0, 100.0]), np.array([100.0, 60.0, 50.0])
+    found = wished_of(hours, usd, goals_of(Wish(deadline=deadline, budget=budget)))
+    assert found is not None and not found.possible
+    assert (found.rank, found.gap_usd, found.gap_hours) == (rank, *gaps)
+    assert (found.also_rank, found.also_gap_usd, found.also_gap_hours) == (also, *also_gaps)
 
 
 def test_without_failures_the_wall_time_is_the_training() -> None:

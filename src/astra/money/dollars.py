@@ -134,5 +134,32 @@ def step_within(
     return (latest - lost.startup_h) * lost.goodput.training * HOUR_S / steps
 
 
+def tokens_within(
+    tokens: float,
+    wall_h: float,
+    usd: float,
+    startup_h: float,
+    egress_usd: float,
+    deadline_h: float | None,
+    budget_usd: float | None,
+) -> float:
+    """The most tokens of a run that keep a deadline and a budget, by what it takes for `tokens`.
+
+    As in `bill`, wall time is start-up and a part that grows with tokens, and dollars are egress
+    and a part that grows with wall time; so the inverse of both:
+
+        wall  = min(deadline, wall' x (budget - egress) / (usd' - egress))
+        tokens = tokens' x (wall - start-up) / (wall' - start-up)
+
+    Nothing where starting up alone takes or costs too much.
+    """
+    latest = np.inf if deadline_h is None else deadline_h
+    if budget_usd is not None and usd > egress_usd:
+        latest = min(latest, wall_h * (budget_usd - egress_usd) / (usd - egress_usd))
+    elif budget_usd is not None and budget_usd < egress_usd:
+        latest = 0.0
+    return float(max(tokens * (latest - startup_h) / (wall_h - startup_h), 0.0))
+
+
 def _bytes(said: float | None, checkpoint_bytes: Floats) -> Floats:
     return checkpoint_bytes if said is None else np.full(len(checkpoint_bytes), said)

@@ -1,5 +1,6 @@
 """Hours and dollars for people: the answer, the frontier, every term of the arithmetic."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,16 @@ def tokens(value: float) -> str:
         if value >= scale:
             return f"{value / scale:,.3g}{unit}"
     return f"{value:,.0f}"
+
+
+def tokens_down(value: float) -> str:
+    """Tokens in few digits, never more than there are.
+
+    >>> tokens_down(1_919_600_000.0), tokens_down(999_999.0), tokens_down(42.0)
+    ('1.91B', '999,000', '42')
+    """
+    step = 10.0 ** max(math.floor(math.log10(max(value, 1.0))) - 2, 0)
+    return tokens(math.floor(value / step) * step)
 
 
 def terms(plan: Priced, conditions: Mapping[str, object] | None = None) -> list["RenderableType"]:
@@ -232,45 +243,71 @@ def _verdict(market: Market, points: tuple[Priced, ...]) -> list[str]:
         }
         plain = "The fastest" if market.order == "throughput" else "The cheapest of all"
         return [f"{which[wished.what] if wished else plain}:"]
-    return [_impossible(wished, market, points), "The nearest:"]
+    return [_impossible(wished, market, points), f"The nearest{_nearer(wished, market)}:"]
+
+
+def _nearer(wished: Wished, market: Market) -> str:
+    """Why it is the nearest, where another may be taken for it."""
+    budget, deadline = market.budget_usd, market.deadline_hours
+    if wished.also_rank is None or budget is None or deadline is None:
+        return ""
+    own = ((wished.gap_usd or 0) / budget, (wished.gap_hours or 0) / deadline)
+    other = ((wished.also_gap_usd or 0) / budget, (wished.also_gap_hours or 0) / deadline)
+    if all(other) and not all(own):
+        return f", which keeps the {'deadline' if wished.gap_hours is None else 'budget'}"
+    most = "by at most " if all(own) else "by "
+    return f", which misses {most}{max(own):.1%}, not {max(other):.1%}"
 
 
 def _impossible(wished: Wished, market: Market, points: tuple[Priced, ...]) -> str:
+    """Which goals no plan keeps, what comes nearest, and what it is enough for."""
+    budget, deadline = market.budget_usd, market.deadline_hours
     near = points[wished.rank - 1]
     assert near.usd is not None and near.hours is not None
-    budget, deadline = market.budget_usd, market.deadline_hours
-    if wished.what == "budget and deadline" and wished.tokens is None:
-        assert wished.also_rank is not None and budget is not None and deadline is not None
-        other = points[wished.also_rank - 1]
-        assert other.usd is not None and other.hours is not None
-        return (
-            f"No plan keeps both {usd(budget)} and {hours(deadline)}. Within the deadline the "
-            f"cheapest costs {usd(near.usd)}, {usd(wished.gap_usd or 0)} over the budget; within "
-            f"the budget the fastest takes {hours(other.hours)}, "
-            f"{hours(wished.also_gap_hours or 0)} too long."
-        )
-    if wished.gap_usd is not None:
-        assert budget is not None
+    if budget is not None and deadline is not None:
+        text = f"No plan keeps both {usd(budget)} and {hours(deadline)}. " + _ways(wished, points)
+        goals = "Both are"
+    elif budget is not None:
         text = (
             f"No plan costs {usd(budget)} or less: the cheapest costs {usd(near.usd)}, "
-            f"{usd(wished.gap_usd)} more. The budget is enough for {tokens(wished.tokens or 0)} "
-            "tokens of it."
+            f"{usd(wished.gap_usd or 0)} more."
         )
-        if wished.also_gap_hours is not None:
-            assert deadline is not None
-            text += (
-                f" Nor is any done in {hours(deadline)}: the fastest takes "
-                f"{hours(wished.also_gap_hours)} longer."
-            )
-        elif wished.gap_hours is not None:
-            text += f" It also misses the deadline by {hours(wished.gap_hours)}."
-        return text
-    assert deadline is not None
-    return (
-        f"No plan is done in {hours(deadline)}: the fastest takes {hours(near.hours)}, "
-        f"{hours(wished.gap_hours or 0)} longer. The deadline is enough for "
-        f"{tokens(wished.tokens or 0)} tokens of it."
-    )
+        goals = "The budget is"
+    else:
+        assert deadline is not None
+        text = (
+            f"No plan is done in {hours(deadline)}: the fastest takes {hours(near.hours)}, "
+            f"{hours(wished.gap_hours or 0)} longer."
+        )
+        goals = "The deadline is"
+    which = "the nearest" if wished.also_rank is not None else "it"
+    if wished.tokens:
+        return f"{text} {goals} enough for {tokens_down(wished.tokens)} tokens of {which}."
+    return f"{text} {goals} not enough to start {which} up."
+
+
+def _ways(wished: Wished, points: tuple[Priced, ...]) -> str:
+    """The cheapest within the deadline and the fastest within the budget, or what there is."""
+    ways = [(wished.rank, wished.gap_usd, wished.gap_hours)]
+    if wished.also_rank is not None:
+        ways.append((wished.also_rank, wished.also_gap_usd, wished.also_gap_hours))
+    said = []
+    for rank, dear, late in sorted(ways):  # the faster first
+        point = points[rank - 1]
+        assert point.usd is not None and point.hours is not None
+        costs = f"costs {usd(point.usd)}, {usd(dear)} over the budget" if dear else ""
+        takes = f"takes {hours(point.hours)}, {hours(late)} too long" if late else ""
+        if not late:
+            said.append(f"Within the deadline the cheapest {costs}.")
+        elif not dear:
+            said.append(f"Within the budget the fastest {takes}.")
+        elif len(ways) == 1:
+            said.append(f"The one there is {takes}, and {costs}.")
+        elif rank == 1:
+            said.append(f"None keeps the deadline: the fastest {takes}, and {costs}.")
+        else:
+            said.append(f"None keeps the budget: the cheapest {costs}, and {takes}.")
+    return " ".join(said)
 
 
 def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":

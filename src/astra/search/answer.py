@@ -86,8 +86,9 @@ class Wished(msgspec.Struct, frozen=True, kw_only=True):
     gap_usd: float | None = None  # that the nearest costs more than the budget
     gap_hours: float | None = None  # that it takes longer than the deadline
     also_rank: int | None = None  # nearest the other way, where both cannot be had
+    also_gap_usd: float | None = None
     also_gap_hours: float | None = None
-    tokens: float | None = None  # that the budget or the deadline would do for, of the nearest
+    tokens: float | None = None  # of the nearest that keep all goals; None where they are met
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):

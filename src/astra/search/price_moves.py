@@ -163,20 +163,25 @@ def _chosen(gpu: str, factor: float, choices: Sequence[Choice], asked: Asked) ->
     usd = np.array([each.usd_at(gpu, factor) for each in choices])
     rows = frontier(hours, usd)
     goals = asked.goals
-    wished = wished_of(hours[rows], usd[rows], goals, asked.tokens)
+    wished = wished_of(hours[rows], usd[rows], goals)
     plain = 0 if goals.order == "throughput" else len(rows) - 1
     return choices[rows[plain if wished is None else wished.rank - 1]]
 
 
 def _turns(gpu: str, best: Choice, choices: Sequence[Choice], asked: Asked) -> list[float]:
-    """Factors at which the choice may turn: a plan costs as much as the answer, or the budget."""
-    found = []
+    """Factors at which the choice may turn: a plan costs as much as the answer, or the budget, or
+    is over the budget by as large a share as another is late."""
+    goals, found = asked.goals, []
+    late = {0.0}
+    if goals.deadline_h is not None:
+        late |= {max(each.hours / goals.deadline_h - 1, 0.0) for each in choices}
     for each in choices:
         rent, own = each.rent_usd.get(gpu, 0.0), best.rent_usd.get(gpu, 0.0)
         if rent != own:
             found.append(1 + (best.usd - each.usd) / (rent - own))
-        if rent and asked.goals.budget_usd is not None:
-            found.append(1 + (asked.goals.budget_usd - each.usd) / rent)
+        if rent and goals.budget_usd is not None:
+            due = [goals.budget_usd * (1 + share) for share in late]
+            found += [1 + (usd - each.usd) / rent for usd in due]
     return sorted({factor for factor in found if factor > 0})
 
 

@@ -1,10 +1,12 @@
 """Which points of a frontier answer a wish, or come nearest."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from astra.money.dollars import tokens_within
 from astra.money.wish import Goals
 from astra.search.answer import Market, Wished
 from astra.search.priced import Priced
@@ -14,17 +16,32 @@ def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[i
     """Which point of a frontier is the answer."""
     hours = np.array([point.hours for point in points], np.float64)
     usd = np.array([point.usd for point in points], np.float64)
-    wished = wished_of(hours, usd, goals, tokens)
-    if wished is not None:
-        return wished.rank - 1, wished
-    return (0 if goals.order == "throughput" else len(points) - 1), None
+    wished = wished_of(hours, usd, goals)
+    if wished is None:
+        return (0 if goals.order == "throughput" else len(points) - 1), None
+    row = wished.rank - 1
+    if not wished.possible:
+        enough = _enough(points[row], goals, tokens)
+        wished = msgspec.structs.replace(wished, tokens=enough)
+    return row, wished
 
 
-def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals, tokens: float) -> Wished | None:
+def _enough(point: Priced, goals: Goals, tokens: float) -> float:
+    """The tokens of this plan that keep all goals, whole ones; 0 where starting up breaks one."""
+    assert point.money is not None and point.hours is not None and point.usd is not None
+    bill = (point.hours, point.usd, point.money.startup_hours, point.money.egress_usd)
+    within = tokens_within(tokens, *bill, goals.deadline_h, goals.budget_usd)
+    return float(math.floor(within))
+
+
+def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None:
     """Which point of a frontier answers a wish, or comes nearest, and the gap.
 
     Along a frontier, fastest first, dollars fall: the points within a budget are the last ones,
-    those within a deadline the first ones.
+    those within a deadline the first ones. Where no point keeps both, two come nearest: the
+    cheapest within the deadline (the fastest of all, where none is) and the fastest within the
+    budget (the cheapest of all). One that keeps a goal goes before one that keeps none, then the
+    one that misses by the smaller share of the goal.
     """
     budget, deadline = goals.budget_usd, goals.deadline_h
     if budget is None and deadline is None:
@@ -38,38 +55,37 @@ def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals, tokens: float) -
     if len(both):
         rank = both[0] if goals.order == "throughput" else both[-1]
         return Wished(what=what, possible=True, rank=int(rank) + 1)
-    if not len(paid):  # even the cheapest costs more
-        last = len(usd) - 1
-        late = hours[last] - deadline if deadline is not None else 0.0
-        return Wished(
-            what=what,
-            possible=False,
-            rank=last + 1,
-            gap_usd=float(usd[last] - (budget or 0.0)),
-            gap_hours=float(late) if late > 0 else None,
-            also_rank=1 if deadline is not None and not len(timely) else None,
-            also_gap_hours=float(hours[0] - (deadline or 0.0))
-            if deadline is not None and not len(timely)
-            else None,
-            tokens=tokens * (budget or 0.0) / float(usd[last]),
+    cheap = int(timely[-1]) if len(timely) else 0
+    fast = int(paid[0]) if len(paid) else len(usd) - 1
+    ways = [fast] if deadline is None else [cheap] if budget is None else [cheap, fast]
+
+    def gaps(row: int) -> tuple[float | None, float | None]:
+        return _over(float(usd[row]), budget), _over(float(hours[row]), deadline)
+
+    def shares(row: int) -> tuple[bool, float]:
+        dear, late = gaps(row)
+        return dear is not None and late is not None, max(
+            (dear or 0.0) / (budget or 1.0), (late or 0.0) / (deadline or 1.0)
         )
-    if not len(timely):
-        return Wished(
-            what=what,
-            possible=False,
-            rank=1,
-            gap_hours=float(hours[0] - (deadline or 0.0)),
-            tokens=tokens * (deadline or 0.0) / float(hours[0]),
-        )
-    cheap, fast = int(timely[-1]), int(paid[0])
+
+    row, *other = sorted(dict.fromkeys(ways), key=shares)
+    also = other[0] if other else None
+    also_usd, also_hours = (None, None) if also is None else gaps(also)
     return Wished(
         what=what,
         possible=False,
-        rank=cheap + 1,
-        gap_usd=float(usd[cheap] - (budget or 0.0)),
-        also_rank=fast + 1,
-        also_gap_hours=float(hours[fast] - (deadline or 0.0)),
+        rank=row + 1,
+        gap_usd=gaps(row)[0],
+        gap_hours=gaps(row)[1],
+        also_rank=None if also is None else also + 1,
+        also_gap_usd=also_usd,
+        also_gap_hours=also_hours,
     )
+
+
+def _over(value: float, goal: float | None) -> float | None:
+    """By how much a goal is missed; None: it is kept, or there is none."""
+    return None if goal is None or value <= goal else value - goal
 
 
 def ranked(points: Sequence[Priced], market: Market, top: int) -> tuple[Priced, ...]:

@@ -16,7 +16,7 @@ from astra.cli.main import run
 from astra.errors import InputError
 from astra.report.frontier_plot import _box, _covers, _label, plot
 from astra.report.frontier_text import drawn
-from astra.report.money import money_page
+from astra.report.money import money_page, tokens_down
 from astra.report.raster import STROKES
 from astra.search.answer import Answer
 
@@ -233,3 +233,8 @@ def test_both_goals_name_the_way_out_of_each_and_say_which_is_nearer(
     assert "None keeps the deadline: the fastest takes" in shown[1]
     assert "over the budget. None keeps the budget: the cheapest" in shown[1]
     assert "The nearest, which misses by at most" in shown[1]
+
+
+def test_tokens_that_goals_are_enough_for_are_never_rounded_up() -> None:
+    for value, said in ((1_919_600_000.0, "1.91B"), (999_999.0, "999,000"), (42.0, "42")):
+        assert tokens_down(value) == said

@@ -17,7 +17,7 @@ from astra.money.given import given_offer
 from astra.report.answer import answer_json
 from astra.search.answer import Answer, Wanted
 from astra.search.explain import explain_source
-from astra.search.mixed_market import MixedSearch
+from astra.search.mixed_market import ONE_MAKE, MixedSearch
 from astra.search.places import mixtures_of, places_of
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
@@ -33,8 +33,7 @@ def asked(**more: Any) -> Answer:
         seq_len=4096,
         objective="frontier",
         tokens="20B",
-        settings=["micro_batch=1,2", "cp=1", "tp=1,2,4"],
-        **{"price": PRICES, **more},
+        **{"price": PRICES, "settings": ["micro_batch=1,2", "cp=1", "tp=1,2,4"], **more},
     )
 
 
@@ -60,6 +59,21 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
         settings=["micro_batch=1,2", "cp=1", "tp=1,2,4"],
     ).best
     assert fastest is not None and first.step_s == pytest.approx(fastest.step_s)
+
+
+def test_any_runtime_mixes_types_as_flagscale_does_and_says_what_it_leaves_out() -> None:
+    plain, every = asked(), asked(runtime="any")
+    first, mixed = plain.frontier[0], [p for p in every.frontier if len(p.gpus) == 2]
+    assert mixed and mixed[0] == every.frontier[0]
+    assert mixed[0].hours == pytest.approx(first.hours) and mixed[0].gpus == first.gpus
+    notes = {name: found.request["notes"] for name, found in (("megatron", plain), ("any", every))}
+    assert ONE_MAKE in notes["any"] and ONE_MAKE not in notes["megatron"]  # type: ignore[operator]
+
+
+def test_a_runtime_that_mixes_no_types_says_so() -> None:
+    notes = asked(runtime="fsdp", settings=()).request["notes"]
+    assert isinstance(notes, list)
+    assert any(note.startswith("mixed pools are left out: --runtime fsdp") for note in notes)
 
 
 def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def hours(value: float) -> str:
     """Hours, and days where there are several.
 
     >>> hours(3.5), hours(229.4), hours(33135.2)
-    ('3.5 h', '229 h (9.6 days)', '33,135 h (1,381 days)')
+    ('3.5 h', '229 h (9.56 days)', '33,135 h (1,381 days)')
     """
     short = f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
     days = value / DAY_H

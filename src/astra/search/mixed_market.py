@@ -40,6 +40,10 @@ LEFT_OUT = (
     "clusters of several GPU types are searched with all GPUs of each type, and with a half, a "
     "quarter and an eighth of one of them; other mixtures are left out"
 )
+ONE_MAKE = (
+    "for money, mixtures are searched as FlagScale runs them; plans of several pipelines of "
+    "different make are not searched"
+)
 
 
 def hours_and_usd(
@@ -215,7 +219,7 @@ def mixed_trades(
     looked at."""
     question = wanted.space.question
     pools = question.task.cluster.pools
-    if len(pools) < 2 or question.task.runtime not in ("megatron", "flagscale"):
+    if len(pools) < 2:
         return list(known), set(), []
     if len(pools) > MOST_TYPES:
         words = f"mixed pools are searched over up to {MOST_TYPES} types; these are {len(pools)}"
@@ -231,6 +235,8 @@ def mixed_trades(
     except InputError as error:  # models and settings that cannot be mixed
         return list(known), set(), [f"mixed pools are left out: {error}"]
     notes = [LEFT_OUT]
+    if question.task.runtime == "any":
+        notes.append(ONE_MAKE)
     if search.open:
         notes.append(f"of {search.open} mixtures the fastest plan is not proven to be the fastest")
     if search.skipped:

@@ -96,6 +96,35 @@ def test_a_change_that_makes_no_sense_is_refused(text: str, said: str) -> None:
         parse_what_if(text)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"what_if": "price.h200=-20%"}, "H200-SXM is not among the GPUs. Add it to --gpus"),
+        ({"what_if": "network.h200=x2"}, "H200-SXM is not among the GPUs"),
+        ({"what_if": "spot-price=-20%"}, "no spot nodes are asked for. Add --spot"),
+        ({"what_if": "spot-price.h100=-20%"}, "no spot nodes are asked for. Add --spot"),
+        ({"what_if": "spot-interruptions=x2"}, "no spot nodes are asked for. Add --spot"),
+        ({"what_if": "mtbf=x2", "failures": False}, "--no-failures leaves all of that out"),
+        (
+            {"what_if": "spot-price.v100-32g=-20%", "spot": True, "gpus": "h100:8,v100-32g:8"}
+            | {"price": {"h100": 2.0}, "offers": "steady"},
+            "no spot price of V100-32GB-SXM2 is known",
+        ),
+    ],
+)
+def test_a_change_that_can_change_nothing_is_refused(more: dict[str, Any], said: str) -> None:
+    if more.get("offers") == "steady":
+        more = more | {"offers": tuple(offer for offer in shipped_offers() if not offer.spot)}
+    with pytest.raises(InputError, match=said):
+        asked(**more)
+
+
+def test_a_change_of_spot_prices_touches_spot_nodes() -> None:
+    found = asked(spot=True, what_if="spot-price=-50%")
+    assert found.market is not None and found.market.what_if is not None and found.best is not None
+    assert found.market.what_if.usd_change < -0.4 * (found.best.usd or 0)
+
+
 def test_an_explanation_of_plain_plans_speaks_of_no_prices(tmp_path: Any) -> None:
     import astra
 

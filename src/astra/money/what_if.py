@@ -14,6 +14,8 @@ from astra.money.given import gpu_named
 
 KEYS = ("price", "spot-price", "network", "mtbf", "spot-interruptions", "storage-bandwidth")
 OF_A_GPU = ("price", "spot-price", "network")
+OF_SPOT = ("spot-price", "spot-interruptions")
+OF_FAILURES = ("mtbf", "spot-interruptions", "storage-bandwidth")
 FORM = (
     "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5; the keys are "
     + ", ".join(KEYS)
@@ -61,6 +63,29 @@ def _factor(text: str, where: str) -> float:
     if not 0 < value <= 1e6:
         raise InputError(f"{where}: that leaves {value:g} times as much. {FORM}")
     return value
+
+
+def check_changes(
+    changes: Sequence[Change],
+    cluster: Cluster,
+    offers: Sequence[Offer],
+    spot: bool,
+    failures: bool,
+) -> None:
+    """Refuses what could change nothing in this market."""
+    names = {pool.gpu.name for pool in cluster.pools}
+    for change in changes:
+        where = f"--what-if {shorten(change.said)}"
+        if change.gpu is not None and change.gpu not in names:
+            raise InputError(f"{where}: {change.gpu} is not among the GPUs. Add it to --gpus.")
+        if change.key in OF_SPOT and not spot:
+            raise InputError(f"{where}: no spot nodes are asked for. Add --spot.")
+        sold = {offer.machine.gpu for offer in offers if offer.spot}
+        if change.key in OF_SPOT and not sold & ({change.gpu} if change.gpu else names):
+            which = change.gpu or "these GPUs"
+            raise InputError(f"{where}: no spot price of {which} is known, so nothing changes.")
+        if change.key in OF_FAILURES and not failures:
+            raise InputError(f"{where}: --no-failures leaves all of that out; drop one of them.")
 
 
 def changed_offers(offers: Sequence[Offer], changes: Sequence[Change]) -> list[Offer]:

@@ -18,6 +18,7 @@ from astra.money.what_if import (
     changed_cluster,
     changed_conditions,
     changed_offers,
+    check_changes,
     parse_what_if,
 )
 from astra.money.wish import Goals, Wish, names_in, owned_terms, prices_of, today
@@ -182,8 +183,7 @@ def answer_money(
     """The frontier of hours and dollars, exactly, and which of its plans answers the wish."""
     start = time.perf_counter()
     scene = scene_of(asked)
-    own = [pool.gpu for pool in scene.wanted.space.question.task.cluster.pools]
-    changes = parse_what_if(asked.wish.what_if, own) if asked.wish.what_if else ()
+    changes = _changes(asked, scene)
     found, latest = searched(asked, scene, progress)
     points = points_of(asked, scene, found)
     market = _market(asked, points, found, scene.machines, latest) if points else None
@@ -200,6 +200,16 @@ def answer_money(
         frontier=tuple(points),
         market=market,
     )
+
+
+def _changes(asked: Asked, scene: Scene) -> tuple[Change, ...]:
+    """What --what-if says, where it can change something."""
+    if not asked.wish.what_if:
+        return ()
+    cluster = scene.wanted.space.question.task.cluster
+    found = parse_what_if(asked.wish.what_if, [pool.gpu for pool in cluster.pools])
+    check_changes(found, cluster, scene.offers, asked.wish.spot, scene.kept.failures)
+    return found
 
 
 def _with_prices(

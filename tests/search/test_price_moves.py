@@ -3,13 +3,15 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.search.test_market import PRICES, asked
 
 from astra.errors import InputError
 from astra.money.catalogue import shipped_offers
 from astra.money.what_if import changed_offers, parse_what_if
+from astra.report.explain import _price
 from astra.search.answer import Answer
-from astra.search.explained import PriceMove
+from astra.search.explained import PriceMove, Rival
 
 
 def moves_of(answer: Answer) -> dict[str, PriceMove]:
@@ -58,6 +60,54 @@ def test_within_a_budget_the_answer_changes_where_explain_says_it_does() -> None
     assert move.fall_fraction is not None
     moved = asked(budget=budget, price=prices_with(short, (1 - move.fall_fraction) * 0.998)).best
     assert moved is not None and (moved.hours or 0) < (answer.best.hours or 0)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "budget"), [(3.0, 1.01), (0.95, 1.02), (0.5, 0.9), (1.8, 1.078)]
+)
+def test_each_move_names_the_plan_that_is_chosen_then(deadline: float, budget: float) -> None:
+    """Also where no plan keeps both goals, and the nearest is the one that misses by less."""
+    plain = asked()
+    first, last = plain.frontier[0], plain.frontier[-1]
+    goals = {"deadline": deadline * (first.hours or 0), "budget": budget * (last.usd or 0)}
+    answer = asked(**goals)
+    assert answer.market is not None and answer.market.wished is not None
+    assert answer.best is not None and not answer.market.wished.possible
+    seen = 0
+    for full, move in moves_of(answer).items():
+        short = next(short for short, name in NAMES.items() if name == full)
+        ways = (
+            (1 + (move.rise_fraction or 0), move.rise_rival, 1.002),
+            (1 - (move.fall_fraction or 0), move.fall_rival, 0.998),
+        )
+        for factor, rival, beyond in ways:
+            if rival is None:
+                continue
+            seen += 1
+            there = asked(**goals, price=prices_with(short, factor * beyond)).best
+            assert there is not None
+            assert there.gpus == rival.gpus and there.hours == pytest.approx(rival.hours)
+            before = asked(**goals, price=prices_with(short, factor / beyond)).best
+            assert before is not None and before.hours == answer.best.hours
+    assert seen
+
+
+def test_the_words_of_a_move_name_a_rival_for_each_direction() -> None:
+    dearer = Rival(summary="tp 1", gpus={"A100": 8}, usd=900.0, hours=50.0)
+    cheaper = Rival(summary="tp 2", gpus={"H100": 16}, usd=1100.0, hours=20.0)
+    move = PriceMove(
+        gpu="H100",
+        rise_fraction=0.784,
+        fall_fraction=0.118,
+        rise_rival=dearer,
+        fall_rival=cheaper,
+    )
+    assert _price(move) == (
+        "  H100: rise by 78.4%, then 8 A100 (tp 1), today $900, 50 h; "
+        "or fall by 11.8%, then 16 H100 (tp 2), today $1,100, 20 h"
+    )
+    same = replace(move, fall_rival=dearer)
+    assert _price(same).startswith("  H100: rise by 78.4% or fall by 11.8%; then 8 A100 (tp 1)")
 
 
 def test_what_if_is_the_answer_of_the_other_market() -> None:

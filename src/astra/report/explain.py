@@ -7,7 +7,7 @@ import msgspec
 from astra.report.mixed import drawn
 from astra.report.priced import BAR, PART_NAMES, seconds
 from astra.search.breakdown import Exchange
-from astra.search.explained import Against, Change, Explanation, Loss, PriceMove
+from astra.search.explained import Against, Change, Explanation, Loss, PriceMove, Rival
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,21 +105,22 @@ def _shares(found: Explanation) -> list[str]:
 
 
 def _price(move: PriceMove) -> str:
-    """One GPU type in a line."""
+    """One GPU type in a line: how far it must move either way, and what is chosen then."""
     said = []
-    if move.rise_fraction is not None:
-        said.append(f"rise by {move.rise_fraction:.1%}")
-    if move.fall_fraction is not None:
-        said.append(f"fall by {move.fall_fraction:.1%}")
+    if move.rise_rival is not None:
+        said.append((f"rise by {move.rise_fraction:.1%}", _then(move.rise_rival)))
+    if move.fall_rival is not None:
+        said.append((f"fall by {move.fall_fraction:.1%}", _then(move.fall_rival)))
     if not said:
         return f"  {move.gpu}: no move of its price alone changes the answer"
-    then = ""
-    if move.rival_gpus is not None and move.rival_usd is not None and move.rival_hours is not None:
-        gpus = " + ".join(f"{count} {name}" for name, count in move.rival_gpus.items())
-        then = (
-            f"; then {gpus} ({move.rival}), today ${move.rival_usd:,.0f}, {move.rival_hours:,.0f} h"
-        )
-    return f"  {move.gpu}: {' or '.join(said)}{then}"
+    if len({then for _, then in said}) == 1:  # either way the same
+        return f"  {move.gpu}: {' or '.join(by for by, _ in said)}; {said[0][1]}"
+    return f"  {move.gpu}: {'; or '.join(f'{by}, {then}' for by, then in said)}"
+
+
+def _then(rival: Rival) -> str:
+    gpus = " + ".join(f"{count} {name}" for name, count in rival.gpus.items())
+    return f"then {gpus} ({rival.summary}), today ${rival.usd:,.0f}, {rival.hours:,.0f} h"
 
 
 def _stage(found: Explanation) -> str:

@@ -65,13 +65,24 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     same_plan: bool
 
 
+class Rival(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan that is chosen once a price has moved."""
+
+    summary: str
+    gpus: dict[str, int]
+    usd: float  # at the prices of today
+    hours: float
+
+
 class PriceMove(msgspec.Struct, frozen=True, kw_only=True):
     """How far the prices of one GPU type must move for the answer to change; None: never."""
 
     gpu: str
     rise_fraction: float | None
     fall_fraction: float | None
-    rival: str | None = None  # the plan that is chosen then
+    rise_rival: Rival | None = None
+    fall_rival: Rival | None = None
+    rival: str | None = None  # of the fall; of the rise, where no fall changes the answer
     rival_gpus: dict[str, int] | None = None
     rival_usd: float | None = None  # at the prices of today
     rival_hours: float | None = None

@@ -1,6 +1,6 @@
 """How far a price must move for the answer to change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any
@@ -16,7 +16,7 @@ from astra.hardware.stack import find_stack
 from astra.money.frontier import frontier
 from astra.money.wish import goals_of, wish_of
 from astra.search.answer import Wanted
-from astra.search.explained import PriceMove, Say
+from astra.search.explained import PriceMove, Rival, Say
 from astra.search.market_answer import Asked, Scene, points_of, scene_of, searched
 from astra.search.priced import Money, Priced
 from astra.search.wished import wished_of
@@ -189,25 +189,27 @@ def _move(gpu: str, choices: Sequence[Choice], asked: Asked) -> PriceMove:
     """The least changes, up and down, with which the choice is another."""
     best = _chosen(gpu, 1.0, choices, asked)
     turns = _turns(gpu, best, choices, asked)
-    found: list[tuple[float, Choice]] = []  # up, down
-    rise = fall = None
-    for factor in (factor for factor in turns if factor > 1 + NEAR):
-        other = _chosen(gpu, factor * (1 + NEAR), choices, asked)
-        if other is not best:
-            rise = factor - 1
-            found.append((factor, other))
-            break
-    for factor in (factor for factor in reversed(turns) if factor < 1 - NEAR):
-        other = _chosen(gpu, factor * (1 - NEAR), choices, asked)
-        if other is not best:
-            fall = 1 - factor
-            found.append((factor, other))
-            break
-    rival = found[-1][1] if found else None
+
+    def first(factors: Iterable[float], beyond: float) -> tuple[float | None, Rival | None]:
+        """The first turn at which another is chosen, and which."""
+        for factor in factors:
+            other = _chosen(gpu, factor * beyond, choices, asked)
+            if other is not best:
+                found = Rival(
+                    summary=other.summary, gpus=other.gpus, usd=other.usd, hours=other.hours
+                )
+                return abs(factor - 1), found
+        return None, None
+
+    rise, dearer = first((factor for factor in turns if factor > 1 + NEAR), 1 + NEAR)
+    fall, cheaper = first((factor for factor in reversed(turns) if factor < 1 - NEAR), 1 - NEAR)
+    rival = cheaper or dearer
     return PriceMove(
         gpu=gpu,
         rise_fraction=rise,
         fall_fraction=fall,
+        rise_rival=dearer,
+        fall_rival=cheaper,
         rival=None if rival is None else rival.summary,
         rival_gpus=None if rival is None else rival.gpus,
         rival_usd=None if rival is None else rival.usd,

@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 import msgspec
+import pytest
 from rich.console import Console
 
 import astra
@@ -51,3 +52,22 @@ def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
     words = page.replace("\n", " ").split()
     for plan in answer.plans:
         assert all(word in words for word in plan.summary.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"max_gpus": 12}, "the cap of 12 GPUs allows no more."),
+        (
+            {"max_gpus": 13, "settings": ["tp=4"]},
+            "the cap of 13 GPUs allows 1 more; no plan that uses them was faster.",
+        ),
+        ({"objective": "gpus"}, "the fewest GPUs were asked for."),
+        ({"gpus": "h100:8,a100-80g:1", "settings": ["tp=4"]}, "no plan that uses them was faster."),
+    ],
+)
+def test_idle_gpus_say_what_holds_them_back(more: dict[str, Any], said: str) -> None:
+    question = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096, "top": 1}
+    page = " ".join(shown(astra.plan("llama-3-8b", **{**question, **more})).split())
+    idle = page[page.index("Idle: ") :]
+    assert idle.split("; ", 1)[1].startswith(said)

@@ -60,7 +60,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     return [
         sentence(best),
         "",
-        *(pipeline(best, answer.mixed) if answer.mixed else []),
+        *(pipeline(best, answer.mixed, answer.request) if answer.mixed else []),
         _table(answer.plans),
         *(paper_table(answer.paper) if answer.paper else []),
         *safer(answer.plans),

@@ -1,5 +1,6 @@
 """A pipeline over several GPU types, drawn: who does what, and what it is worth."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from astra.report.priced import seconds
@@ -18,12 +19,12 @@ SPACE = (
 BAR = 10  # characters of the busiest stage
 
 
-def pipeline(best: Priced, mixed: Mixed) -> list["RenderableType"]:
+def pipeline(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
     """The winner stage by stage, first to last, and what others would take."""
     return [
         *pipelines(best.plan, mixed.stages, best.step_s, ", work of a step and memory of a GPU"),
         "",
-        *_worth(best, mixed),
+        *_worth(best, mixed, request),
         "",
     ]
 
@@ -92,7 +93,7 @@ def _look(stage: MixedStage) -> tuple[object, ...]:
     return (stage.gpu, stage.tp, stage.layers, stage.recompute, round(stage.busy_s, 6))
 
 
-def _worth(best: Priced, mixed: Mixed) -> list["RenderableType"]:
+def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
     """What each type does alone, the even split, what stays idle, and the proof."""
     lines: list[RenderableType] = []
     for name, step_s in mixed.alone_step_s.items():
@@ -111,7 +112,7 @@ def _worth(best: Priced, mixed: Mixed) -> list["RenderableType"]:
         )
     idle = ", ".join(f"{count} {name}" for name, count in mixed.idle.items())
     if idle:
-        lines.append(f"Idle: {idle}; no plan that uses them was faster.")
+        lines.append(f"Idle: {idle}; {_why_idle(best, mixed, request)}.")
     lines += [f"{text}." for text in mixed.left_out]
     if best.plan.runtime == "any" or mixed.launched_step_s is not None:
         return [*lines, *_of_makes(best, mixed)]
@@ -121,6 +122,18 @@ def _worth(best: Priced, mixed: Mixed) -> list["RenderableType"]:
         else f"Within {mixed.gap_fraction:.2%} of the optimum. --exact goes on until it is proven."
     )
     return lines
+
+
+def _why_idle(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> str:
+    """What was asked for may forbid GPUs that would be of use."""
+    cap, used = request.get("max_gpus"), sum(best.gpus.values())
+    if request.get("objective") == "gpus":
+        return "the fewest GPUs were asked for"
+    if isinstance(cap, int) and used >= cap:
+        return f"the cap of {cap} GPUs allows no more"
+    if isinstance(cap, int) and cap - used < sum(mixed.idle.values()):
+        return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them was faster"
+    return "no plan that uses them was faster"
 
 
 def _of_makes(best: Priced, mixed: Mixed) -> list[str]:

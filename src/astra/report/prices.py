@@ -53,31 +53,34 @@ def joined(offers: Sequence[Offer]) -> list[tuple[Offer, list[str]]]:
 
 
 def prices_table(offers: Sequence[Offer], most: int | None = None) -> "RenderableType":
-    from rich.table import Table
+    from astra.report.rows import Column, Rows
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("$/GPU-h", "$/h", "GPUs"):
-        table.add_column(name, justify="right", no_wrap=True)
     several = len({offer.machine.gpu for offer in offers}) > 1
-    table.add_column("GPU" if several else "", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("NIC Gbps", justify="right", no_wrap=True)
-    table.add_column("link", justify="right", no_wrap=True)
-    table.add_column("date", no_wrap=True)
-    table.add_column("where", overflow="fold")
+    columns = (
+        *(Column(name) for name in ("$/GPU-h", "$/h", "GPUs")),
+        Column("GPU" if several else "", right=False),
+        Column("", right=False),
+        Column("date", right=False),
+        Column("NIC Gbps", lesser=True),
+        Column("link", lesser=True),
+        Column("where", right=False, words=True),
+    )
+    rows = []
     for offer, regions in joined(offers)[:most]:
         machine = offer.machine
         doubt = "?" if machine.certainty == GUESSED else ""
         first = ", ".join(regions[:2]) + (f" and {len(regions) - 2} more" if regions[2:] else "")
-        table.add_row(
-            f"{offer.usd_per_gpu_hour:.2f}",
-            f"{offer.usd_per_hour:.2f}",
-            str(machine.gpus),
-            machine.gpu if several else "",
-            "spot" if offer.spot else "",
-            f"{machine.nic_bytes_per_s / GBPS:.4g}{doubt}",
-            str(machine.domain_gpus),
-            offer.date,
-            f"{machine.cloud} {machine.instance} {first}",
+        rows.append(
+            (
+                f"{offer.usd_per_gpu_hour:.2f}",
+                f"{offer.usd_per_hour:.2f}",
+                str(machine.gpus),
+                machine.gpu if several else "",
+                "spot" if offer.spot else "",
+                offer.date,
+                f"{machine.nic_bytes_per_s / GBPS:.4g}{doubt}",
+                str(machine.domain_gpus),
+                f"{machine.cloud} {machine.instance} {first}",
+            )
         )
-    return table
+    return Rows(columns, tuple(rows))

@@ -62,6 +62,52 @@ def test_the_page_shows_the_arithmetic_and_the_date(
     assert f"${best.usd:,.0f}" in shown and f"${best.usd_per_hour:,.2f}/h" in shown
 
 
+def test_the_table_counts_as_rank_does_in_other_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "answer.json"
+    run([*COMMAND, "--tokens", "1T", "--out", str(path)])
+    shown = capsys.readouterr().out
+    assert "explain, export and predict take as --rank\n" in shown
+    rows = re.findall(r"(?m)^ *\*?([0-9]+) +[0-9.,]+ +([0-9,]+) +[0-9.,]+ +[0-9.]+ +[0-9]+%", shown)
+    assert len(rows) > 1 and rows[0][0] != "1"  # the cheapest is the answer, the fastest is above
+    for rank, dollars in rows:
+        run(["predict", "--plan", str(path), "--rank", rank, "--tokens", "1T", "--price", "h100=2"])
+        assert f"= ${dollars}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("goals", [{}, {"budget": 2500, "deadline": "2d"}, {"order": "throughput"}])
+def test_a_plan_has_one_rank(goals: dict[str, object]) -> None:
+    found = asked(**goals)
+    assert len(found.frontier) > 2
+    assert sorted(found.frontier, key=lambda point: point.rank)[:10] == list(found.plans)
+    assert found.market and found.frontier[found.market.chosen - 1] == found.best
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_figure_of_the_frontier_is_cut(
+    width: int,
+    answer: Answer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from astra.cli.printing import print_parts
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    large = [
+        msgspec.structs.replace(point, usd=1e4 * (point.usd or 0), hours=1e2 * (point.hours or 0))
+        for point in answer.frontier
+    ]
+    print_parts(*money_page(msgspec.structs.replace(answer, frontier=tuple(large)), None))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    words = shown.split()
+    for point in large:
+        assert f"{point.usd:,.0f}" in words and f"{point.hours:,.1f}" in words
+        for name in point.gpus:
+            assert name in words
+
+
 def test_the_drawing_numbers_its_plans_and_marks_the_answer(answer: Answer) -> None:
     assert answer.market is not None
     text = drawn(answer.frontier, answer.market)

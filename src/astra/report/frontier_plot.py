@@ -112,11 +112,11 @@ def shapes_of(answer: Answer) -> list[Shape]:
     dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
     taken = [*map(_box, labels), *_along(places), *goals, *dots]
     leaders: list[Shape] = []
-    for point, place in zip(points, places, strict=True):
-        chosen = point.rank == market.chosen
+    for row, (point, place) in enumerate(zip(points, places, strict=True), 1):
+        chosen = row == market.chosen
         shapes.append(Dot(place, 6.0 if chosen else 4.0, chosen))
         gpus = " + ".join(f"{count} {name}" for name, count in point.gpus.items())
-        said = f"{point.rank}: {gpus}" + (f" ({names[point.rank]})" if point.rank in names else "")
+        said = f"{point.rank}: {gpus}" + (f" ({names[row]})" if row in names else "")
         words = _label(said, place, taken)
         labels.append(words)
         taken.append(_box(words))
@@ -287,6 +287,7 @@ def html(answer: Answer, shapes: Sequence[Shape]) -> str:
     """The picture and the frontier as a table, in one file that needs no other."""
     assert answer.market is not None
     rows = []
+    best = answer.frontier[answer.market.chosen - 1]
     for point in answer.frontier:
         money = point.money
         assert money is not None and point.hours is not None
@@ -305,10 +306,9 @@ def html(answer: Answer, shapes: Sequence[Shape]) -> str:
             places,
             point.summary,
         )
-        mark = " class='answer'" if point.rank == answer.market.chosen else ""
+        mark = " class='answer'" if point is best else ""
         rows.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
-    names = ("", "hours", "USD", "USD/h", "USD/Mtok", "GPUs", "where", "plan")
-    best = answer.frontier[answer.market.chosen - 1]
+    names = ("rank", "hours", "USD", "USD/h", "USD/Mtok", "GPUs", "where", "plan")
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Hours and dollars"
         "</title><style>body{font:14px Helvetica,Arial,sans-serif;margin:2em;max-width:60em}"

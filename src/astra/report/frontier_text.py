@@ -12,7 +12,7 @@ LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def drawn(points: Sequence[Priced], market: Market) -> str:
-    """Dollars over hours, both logarithmic: plans by their numbers, joined; goals as lines."""
+    """Dollars over hours, both logarithmic: plans by their ranks, joined; goals as lines."""
     hours = [point.hours or 0.0 for point in points]
     dollars = [point.usd or 0.0 for point in points]
     across = _Axis([*hours, *_near(market.deadline_hours, hours)], WIDTH)
@@ -24,8 +24,8 @@ def drawn(points: Sequence[Priced], market: Market) -> str:
         for step in range(max(abs(x1 - x0), abs(y1 - y0)) + 1):
             share = step / max(abs(x1 - x0), abs(y1 - y0), 1)
             grid[round(y0 + share * (y1 - y0))][round(x0 + share * (x1 - x0))] = "."
-    for place, (x, y) in reversed(list(enumerate(places))):
-        grid[y][x] = LETTERS[place] if place < len(LETTERS) else "o"
+    for point, (x, y) in reversed(list(zip(points, places, strict=True))):
+        grid[y][x] = LETTERS[point.rank - 1] if point.rank <= len(LETTERS) else "o"
     x, y = places[market.chosen - 1]
     grid[y][x] = "*"
     labels = {0: f"${up.high:,.0f}", HEIGHT - 1: f"${up.low:,.0f}"}

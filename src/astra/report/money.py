@@ -195,7 +195,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         if len(points) > 1
         else "The frontier is this plan alone: none is faster, none is cheaper",
         _table(points, market),
-        *_names(market),
+        *_names(answer, market),
         "",
         *([drawn(points, market), ""] if len(points) > 1 else []),
         *_what_if(market, best),
@@ -311,29 +311,33 @@ def _ways(wished: Wished, points: tuple[Priced, ...]) -> str:
 
 
 def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
-    from rich.table import Table
+    from astra.report.rows import Column, Rows
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("", "hours", "USD", "$/h", "$/Mtok", "good"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("GPUs", no_wrap=True)
-    table.add_column("where", min_width=12, overflow="fold")
-    for point in points:
+    columns = (
+        *(Column(name) for name in ("rank", "hours", "USD", "$/h", "$/Mtok")),
+        Column("good", lesser=True),
+        Column("GPUs", right=False, words=True),
+        Column("where", right=False, words=True),
+    )
+    rows = []
+    for row, point in enumerate(points, 1):
         money = point.money
         assert money is not None and point.hours is not None
         assert point.usd is not None and point.usd_per_hour is not None
-        mark = "*" if point.rank == market.chosen else ""
-        table.add_row(
-            f"{mark}{point.rank}",
-            f"{point.hours:,.1f}",
-            f"{point.usd:,.0f}",
-            f"{point.usd_per_hour:,.2f}",
-            f"{money.usd_per_million_tokens:.3f}",
-            f"{money.goodput_fraction:.0%}",
-            " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
-            " + ".join(dict.fromkeys(_short(rent) for rent in money.rents)),
+        mark = "*" if row == market.chosen else ""
+        rows.append(
+            (
+                f"{mark}{point.rank}",
+                f"{point.hours:,.1f}",
+                f"{point.usd:,.0f}",
+                f"{point.usd_per_hour:,.2f}",
+                f"{money.usd_per_million_tokens:.3f}",
+                f"{money.goodput_fraction:.0%}",
+                " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
+                " + ".join(dict.fromkeys(_short(rent) for rent in money.rents)),
+            )
         )
-    return table
+    return Rows(columns, tuple(rows))
 
 
 def _short(rent: Rented) -> str:
@@ -343,19 +347,30 @@ def _short(rent: Rented) -> str:
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 
 
-def _names(market: Market) -> list[str]:
-    said = f"fastest {market.fastest}, knee {market.knee}, cheapest {market.cheapest}"
-    lines = [f"* the answer; {said}; ? a guessed network"]
+def _names(answer: Answer, market: Market) -> list[str]:
+    points = answer.frontier
+    fastest, knee, cheapest = (
+        points[place - 1].rank for place in (market.fastest, market.knee, market.cheapest)
+    )
+    lines = [
+        f"* the answer; fastest {fastest}, knee {knee}, cheapest {cheapest}; ? a guessed network"
+    ]
+    kept = len(answer.plans)
+    if len(points) > 1:
+        more = f"; those above {kept} with --top {len(points)}" if kept < len(points) else ""
+        lines.append(f"rank: what explain, export and predict take as --rank{more}")
     row = market.chosen - 1
     if row > 0:
         lines.append(
-            f"The next faster plan ({row}) saves {hours(market.next_saves_hours[row])} and costs "
+            f"The next faster plan ({points[row - 1].rank}) saves "
+            f"{hours(market.next_saves_hours[row])} and costs "
             f"{usd(market.next_costs_usd[row])} more: "
             f"{usd(market.next_costs_usd[row] / market.next_saves_hours[row])} for an hour."
         )
-    if row + 1 < len(market.next_saves_hours):
+    if row + 1 < len(points):
         lines.append(
-            f"The next cheaper plan ({row + 2}) saves {usd(market.next_costs_usd[row + 1])} and "
+            f"The next cheaper plan ({points[row + 1].rank}) saves "
+            f"{usd(market.next_costs_usd[row + 1])} and "
             f"takes {hours(market.next_saves_hours[row + 1])} longer."
         )
     return lines

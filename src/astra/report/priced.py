@@ -121,7 +121,7 @@ def time_bars(priced: Priced) -> "RenderableType":
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="crop")  # a bar, cut where there is no room
     for name, value in priced.step_parts_s.items():
         share = value / priced.step_s
         if share >= 0.0005:

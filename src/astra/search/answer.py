@@ -82,7 +82,7 @@ class Wished(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str  # within budget, within deadline, within both
     possible: bool
-    rank: int  # in the frontier: the answer, or what comes nearest
+    rank: int  # place in the frontier: the answer, or what comes nearest
     gap_usd: float | None = None  # that the nearest costs more than the budget
     gap_hours: float | None = None  # that it takes longer than the deadline
     also_rank: int | None = None  # nearest the other way, where both cannot be had
@@ -133,7 +133,9 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Market(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the frontier's plans are worth naming. Ranks count in the frontier, from 1."""
+    """Which of the frontier's plans are worth naming: places in the frontier, fastest first,
+    counted from 1. A plan's own rank is its place among the plans of the answer.
+    """
 
     tokens: float
     budget_usd: float | None

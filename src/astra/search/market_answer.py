@@ -192,10 +192,11 @@ def answer_money(
         there, _ = searched(asked, other, progress)
         compared = _what_if(asked, points_of(asked, other, there), points[market.chosen - 1])
         market = msgspec.structs.replace(market, what_if=compared)
+    points = ranked(points, market) if market else []
     return Answer(
         request=_with_prices(request, scene.offers, asked.wish.offers is not None, found.notes),
         search=_funnel(found, time.perf_counter() - start),
-        plans=ranked(points, market, asked.wanted.top) if market else (),
+        plans=tuple(sorted(points, key=lambda point: point.rank)[: asked.wanted.top]),
         nothing_fits=None if points else _nothing(asked.wanted, found),
         frontier=tuple(points),
         market=market,

@@ -88,15 +88,16 @@ def _over(value: float, goal: float | None) -> float | None:
     return None if goal is None or value <= goal else value - goal
 
 
-def ranked(points: Sequence[Priced], market: Market, top: int) -> tuple[Priced, ...]:
-    """The answer first, then the other points that meet the wish, in the order asked for."""
+def ranked(points: Sequence[Priced], market: Market) -> list[Priced]:
+    """The same points, each with its rank: the answer is first, then come the others that meet
+    the wish, in the order asked for.
+    """
     rows = list(range(len(points)))
     if market.order == "cost":
         rows.reverse()
     meets = [row for row in rows if _meets(points[row], market)]
-    ranked = [market.chosen - 1, *meets, *rows]
-    listed = [points[row] for row in dict.fromkeys(ranked)][:top]
-    return tuple(msgspec.structs.replace(p, rank=place) for place, p in enumerate(listed, 1))
+    order = list(dict.fromkeys([market.chosen - 1, *meets, *rows]))
+    return [msgspec.structs.replace(p, rank=order.index(row) + 1) for row, p in enumerate(points)]
 
 
 def _meets(point: Priced, market: Market) -> bool:

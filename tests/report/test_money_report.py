@@ -115,6 +115,47 @@ def test_the_drawing_numbers_its_plans_and_marks_the_answer(answer: Answer) -> N
     assert max(map(len, text.splitlines())) < 80
 
 
+@pytest.mark.parametrize("room", [60, 80])
+def test_the_drawing_keeps_its_words_free_and_on_the_screen(answer: Answer, room: int) -> None:
+    assert answer.market is not None
+    for point in answer.frontier:
+        for share in (0.97, 1.0, 1.03):
+            market = msgspec.structs.replace(
+                answer.market,
+                deadline_hours=share * (point.hours or 0),
+                budget_usd=share * (point.usd or 0),
+            )
+            text = drawn(answer.frontier, market, room)
+            assert " budget" in text and "deadline" in text
+            assert max(map(len, text.splitlines())) <= room
+            marks = text.replace("deadline", "").replace("budget", "")
+            assert {"*", *(str(p.rank) for p in answer.plans[1:9])} <= set(marks)
+
+
+@pytest.mark.parametrize("parts", [("a", "b", "frontier.svg"), ("taken", "frontier.svg")])
+def test_a_picture_goes_where_an_answer_would(
+    parts: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    path = tmp_path.joinpath(*parts)
+    for option in ("--plot", "--out"):
+        if parts[0] == "taken":
+            with pytest.raises(InputError, match="taken: is a file; give a folder"):
+                run([*COMMAND, option, str(path)])
+        else:
+            assert run([*COMMAND, option, str(path)]) == 0 and path.stat().st_size > 1000
+            path.unlink()
+    capsys.readouterr()
+
+
+def test_a_picture_of_no_plan_is_not_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "frontier.svg"
+    run([*COMMAND, "--seq-len", "1m", "--plot", str(path)])
+    assert "not written, as no plan fits" in capsys.readouterr().err and not path.exists()
+
+
 def test_the_svg_has_a_dot_a_plan_and_both_goals(answer: Answer) -> None:
     picture = plot(answer, "svg")
     assert isinstance(picture, str)
@@ -178,7 +219,9 @@ def test_a_picture_is_written_where_it_is_asked_for(
 ) -> None:
     path = tmp_path / f"frontier.{kind}"
     assert run([*COMMAND, "--plot", str(path)]) == 0
-    assert path.stat().st_size > 1000 and capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert path.stat().st_size > 1000 and shown.out
+    assert shown.err == f"astra: the frontier is drawn in {path}\n"
 
 
 @pytest.mark.parametrize(

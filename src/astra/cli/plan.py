@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = max(answers, key=_worth)
     if options.out is not None:
         _keep(Path(options.out), answer_json(chosen, answers))
-    if options.plot is not None and chosen.market:
+    if options.plot is not None:
         _draw(Path(options.plot), chosen)
     if options.json:
         write_json(answer_json(chosen, answers))
@@ -143,7 +143,11 @@ def _draw(path: Path, answer: "Answer") -> None:
     from astra.export.folder import write_folder
     from astra.report.frontier_plot import kind_of, plot
 
+    if answer.market is None:
+        note(f"--plot {path}: not written, as no plan fits.")
+        return
     write_folder(path.parent, {path.name: plot(answer, kind_of(str(path)))})
+    note(f"the frontier is drawn in {path}")
 
 
 def _worth(answer: "Answer") -> float:

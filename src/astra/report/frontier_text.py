@@ -1,24 +1,49 @@
 """The frontier of hours and dollars drawn in a terminal, without colour."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from astra.search.answer import Market
 from astra.search.priced import Priced
 
-WIDTH, HEIGHT = 60, 14
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
+
+WIDTH, HEIGHT = 60, 14  # of the drawing, where there is room
+LEAST = 20  # characters across
 LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
+Grid = list[list[str]]
 
 
-def drawn(points: Sequence[Priced], market: Market) -> str:
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The frontier, as wide as the screen allows."""
+
+    points: Sequence[Priced]
+    market: Market
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
+        from rich.text import Text
+
+        text = drawn(self.points, self.market, options.max_width)
+        yield Text(text, no_wrap=True, overflow="ignore")
+
+
+def drawn(points: Sequence[Priced], market: Market, room: int = 80) -> str:
     """Dollars over hours, both logarithmic: plans by their ranks, joined; goals as lines."""
     hours = [point.hours or 0.0 for point in points]
     dollars = [point.usd or 0.0 for point in points]
-    across = _Axis([*hours, *_near(market.deadline_hours, hours)], WIDTH)
     up = _Axis([*dollars, *_near(market.budget_usd, dollars)], HEIGHT)
-    grid = [[" "] * WIDTH for _ in range(HEIGHT)]
-    _goal_lines(grid, across, up, market)
+    labels = {0: f"${up.high:,.0f}", HEIGHT - 1: f"${up.low:,.0f}"}
+    width = max(map(len, labels.values()))
+    cells = max(min(WIDTH, room - width - 2), LEAST)
+    across = _Axis([*hours, *_near(market.deadline_hours, hours)], cells)
+    grid = [[" "] * cells for _ in range(HEIGHT)]
+    row, column = _goal_lines(grid, across, up, market)
     places = [(across.at(h), HEIGHT - 1 - up.at(d)) for h, d in zip(hours, dollars, strict=True)]
     for (x0, y0), (x1, y1) in pairwise(places):
         for step in range(max(abs(x1 - x0), abs(y1 - y0)) + 1):
@@ -28,15 +53,13 @@ def drawn(points: Sequence[Priced], market: Market) -> str:
         grid[y][x] = LETTERS[point.rank - 1] if point.rank <= len(LETTERS) else "o"
     x, y = places[market.chosen - 1]
     grid[y][x] = "*"
-    labels = {0: f"${up.high:,.0f}", HEIGHT - 1: f"${up.low:,.0f}"}
-    width = max(map(len, labels.values()))
+    _goal_words(grid, row, column)
     lines = [
-        f"{labels.get(row, ''):>{width}} |{''.join(cells).rstrip()}"
-        for row, cells in enumerate(grid)
+        f"{labels.get(row, ''):>{width}} |{''.join(line).rstrip()}" for row, line in enumerate(grid)
     ]
     low, high = f"{across.low:,.0f} h", f"{across.high:,.0f} h"
-    bottom = f"{'':>{width}}  {low}{high:>{WIDTH - len(low)}}"
-    return "\n".join([*lines, f"{'':>{width}} +{'-' * WIDTH}", bottom])
+    bottom = f"{'':>{width}}  {low}{high:>{cells - len(low)}}"
+    return "\n".join([*lines, f"{'':>{width}} +{'-' * cells}", bottom])
 
 
 def _near(goal: float | None, values: Sequence[float]) -> list[float]:
@@ -45,21 +68,41 @@ def _near(goal: float | None, values: Sequence[float]) -> list[float]:
     return [goal] if near and goal else []
 
 
-def _goal_lines(grid: list[list[str]], across: "_Axis", up: "_Axis", market: Market) -> None:
+def _goal_lines(
+    grid: Grid, across: "_Axis", up: "_Axis", market: Market
+) -> tuple[int | None, int | None]:
+    """Draw them; the budget's row and the deadline's column, where they are in the picture."""
     budget, deadline = market.budget_usd, market.deadline_hours
+    row = column = None
     if budget is not None and up.holds(budget):
-        line = ["-"] * (WIDTH - 7) + list(" budget")
-        grid[HEIGHT - 1 - up.at(budget)] = line
+        row = HEIGHT - 1 - up.at(budget)
+        grid[row] = ["-"] * across.cells
     if deadline is not None and across.holds(deadline):
         column = across.at(deadline)
         for line in grid:
             line[column] = "+" if line[column] == "-" else "|"
+    return row, column
+
+
+def _goal_words(grid: Grid, row: int | None, column: int | None) -> None:
+    """What the lines are, where nothing else is drawn: as far right or up as can be."""
+    if row is not None:
+        text = " budget"
+        starts = range(len(grid[row]) - len(text), -1, -1)
+        _written(text, [(grid[row], start) for start in starts], "-")
+    if column is not None:
         text = "deadline"
-        row = next(line for line in grid if "b" not in line)  # without the budget's label
-        if column + 1 + len(text) <= WIDTH:
-            row[column + 1 : column + 1 + len(text)] = list(text)
-        else:
-            row[column - len(text) : column] = list(text)
+        sides = (column + 1, column - len(text))
+        _written(text, [(line, start) for line in grid for start in sides], " ")
+
+
+def _written(text: str, places: list[tuple[list[str], int]], free: str) -> None:
+    """Write words at the first of these places that holds nothing but this."""
+    for line, start in places:
+        end = start + len(text)
+        if start >= 0 and end <= len(line) and set(line[start:end]) == {free}:
+            line[start:end] = text
+            return
 
 
 class _Axis:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from astra.money.dollars import GB, MONTH_H
-from astra.report.frontier_text import drawn
+from astra.report.frontier_text import Drawing
 from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars, titled
 from astra.search.answer import Answer, Elsewhere, Market, Wished
 from astra.search.priced import Money, Priced, Rented
@@ -187,6 +187,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     notes = answer.request.get("notes")
     next_file = saved or "result.json"
     target = "megatron" if len(best.gpus) == 1 else "flagscale"
+    picture: list[RenderableType] = [Drawing(points, market), ""] if len(points) > 1 else []
     return [
         *_verdict(market, points),
         money_sentence(best),
@@ -197,7 +198,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         _table(points, market),
         *_names(answer, market),
         "",
-        *([drawn(points, market), ""] if len(points) > 1 else []),
+        *picture,
         *_what_if(market, best),
         "How the answer comes about",
         *terms(best, market.conditions),

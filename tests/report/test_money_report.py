@@ -327,3 +327,37 @@ def test_both_goals_name_the_way_out_of_each_and_say_which_is_nearer(
 def test_tokens_that_goals_are_enough_for_are_never_rounded_up() -> None:
     for value, said in ((1_919_600_000.0, "1.91B"), (999_999.0, "999,000"), (42.0, "42")):
         assert tokens_down(value) == said
+
+
+def test_elsewhere_names_a_cloud_once_with_its_cheapest_machines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "answer.json"
+    command = [part for part in COMMAND if part not in ("--price", "h100=2")]
+    run([*command, "--spot", "--out", str(path)])
+    shown = capsys.readouterr().out
+    places = msgspec.json.decode(path.read_bytes())["market"]["elsewhere"]
+    clouds = [place["cloud"] for place in places]
+    assert len(clouds) > 3 and len(set(clouds)) == len(clouds)
+    assert any(place["spot"] for place in places)  # where both are sold, the cheaper one
+    assert [place["usd"] for place in places] == sorted(place["usd"] for place in places)
+    title = "The same plan on the same machines elsewhere, the cheapest of each cloud"
+    table = shown.split(title)[1].split("\n\n")[0]
+    for place in places:
+        assert f"{place['cloud']} {place['region']} {place['instance']}" in table
+
+
+def test_a_priced_plan_says_where_when_and_what_a_million_tokens_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "predict llama-3-8b --gpus h100:16 --tp 2 --global-batch 64 --seq-len 4096"
+    run([*words.split(), "--tokens", "1T", "--json"])
+    plan = msgspec.json.decode(capsys.readouterr().out)
+    (rent,) = plan["money"]["rents"]
+    run([*words.split(), "--tokens", "1T"])
+    shown = " ".join(capsys.readouterr().out.split())
+    each = plan["money"]["usd_per_million_tokens"]
+    assert f"${each:.3g} a million tokens" in shown
+    assert each == pytest.approx(plan["usd"] / 1e6)
+    assert f"{rent['cloud']} {rent['region']} {rent['instance']}" in shown
+    assert f"a GPU-hour on {rent['price_date']}" in shown

@@ -395,16 +395,16 @@ def _what_if(market: Market, best: Priced) -> list["RenderableType"]:
 def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableType"]:
     if not places:
         return []
-    from rich.table import Table
+    from astra.report.rows import Column, Rows
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("USD", "more", "$/h", "hours"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("date", no_wrap=True)
-    table.add_column("where")
-    for place in places:
-        assert best.usd is not None
-        table.add_row(
+    assert best.usd is not None
+    columns = (
+        *(Column(name) for name in ("USD", "more", "$/h", "hours")),
+        Column("date", right=False),
+        Column("where", right=False, words=True),
+    )
+    rows = tuple(
+        (
             f"{place.usd:,.0f}",
             f"{place.usd / best.usd - 1:+.0%}" if best.usd else "",
             f"{place.usd_per_hour:,.2f}",
@@ -413,6 +413,9 @@ def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableT
             f"{place.cloud} {place.region} {place.instance}{' spot' if place.spot else ''}"
             f"{' ?' if place.network_certainty == 'guessed' else ''}",
         )
+        for place in places
+    )
+    table = Rows(columns, rows)
     return ["The same plan on the same machines elsewhere, the cheapest of each cloud", table, ""]
 
 

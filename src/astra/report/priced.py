@@ -82,9 +82,9 @@ def page(priced: Priced) -> list["RenderableType"]:
     if priced.host_memory_bytes:
         parts.append(titled("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
     if priced.money is not None:
-        from astra.report.money import terms
+        from astra.report.money import money_sentence, terms
 
-        parts += ["What a run takes and costs", *terms(priced), ""]
+        parts += ["What a run takes and costs", money_sentence(priced), *terms(priced), ""]
     elif priced.usd_per_hour is not None:
         parts.append(titled("price", f"${priced.usd_per_hour:,.2f} an hour"))
     parts.append(titled("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))

@@ -331,9 +331,9 @@ def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...
             )
         )
     found.sort(key=lambda each: (each.usd, each.cloud, each.region))
-    first: dict[tuple[str, bool], Elsewhere] = {}
-    for each in found:  # the cheapest region of every cloud
-        first.setdefault((each.cloud, each.spot), each)
+    first: dict[str, Elsewhere] = {}
+    for each in found:  # the cheapest of every cloud, on demand or spot
+        first.setdefault(each.cloud, each)
     return tuple(list(first.values())[:MOST_ELSEWHERE])
 
 

@@ -19,11 +19,14 @@ from astra.report.answer import answer_page
 from astra.report.explain import explanation_page
 from astra.search.answer import Answer, Wanted
 from astra.search.makes.allot import Part, shared_out
+from astra.search.makes.commons import commons_of, degrees_of
 from astra.search.makes.find import MakesFinder
+from astra.search.makes.stock import Stock
 from astra.search.mixed.answer import answer_mixed
 from astra.search.priced import NOT_LAUNCHED
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
+from astra.timing.layer import LayerBook
 
 STACK = find_stack("megatron")
 SMALL: dict[str, Any] = {"global_batch": 96, "seq_len": 8192, "runtime": "any"}
@@ -179,6 +182,42 @@ def test_own_rules_hold_for_several_makes(tmp_path: Any) -> None:
     answer = astra.plan("llama-3-8b", gpus=FAST, rules=str(rules), **SMALL)
     tps = {s.tp for each in answer.plans for pipe in each.plan.pipelines for s in pipe.segments}
     assert answer.plans and min(tps) >= 2
+    assert_adds_up(answer)
+
+
+def assert_adds_up(answer: Answer) -> None:
+    search = answer.search
+    removed = sum(search.removed_by_rule.values())
+    assert removed + search.bounded + search.priced == search.candidates
+    assert 0 <= search.out_of_memory <= search.priced and search.bounded >= 0
+    assert 0 < search.simulated <= search.priced
+
+
+@pytest.mark.parametrize("runtime", ["any", "flagscale"])
+def test_the_funnel_adds_up(runtime: str) -> None:
+    plain = astra.plan("llama-3-8b", gpus=FAST, **(SMALL | {"runtime": "flagscale"}))
+    answer = small() if runtime == "any" else plain
+    assert_adds_up(answer)
+    if runtime == "any":  # what FlagScale launches was looked at too
+        assert answer.search.candidates > plain.search.candidates
+        assert answer.search.simulated > plain.search.simulated
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_makes_are_counted_once_however_often_they_are_looked_at(seed: int) -> None:
+    space, rules = random_question(seed), rules_for("any")
+    stock = Stock(space, rules, STACK, MARGIN, LayerBook())
+    degrees = sum(
+        len(degrees_of(space, pool, commons_of(space)))
+        for pool in range(len(space.question.task.cluster.pools))
+    )
+    stock.below(1e-9)  # nothing is as fast
+    assert stock.candidates == degrees and stock.priced == 0
+    stock.below(1e3)
+    once = stock.candidates, stock.bounded, stock.priced, stock.out_of_memory
+    assert stock.priced > 0
+    stock.below(1e3)
+    assert once == (stock.candidates, stock.bounded, stock.priced, stock.out_of_memory)
 
 
 @st.composite

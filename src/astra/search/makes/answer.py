@@ -1,6 +1,7 @@
 """A question over several GPU types whose replicas may differ: runtime `any`, answered."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -37,18 +38,18 @@ def answer_any(
     chosen = _folded(found) if wanted.fold else found
     priced = price_many([_named(each.plan) for each in chosen[: wanted.top]], wanted.margin)
     plans = _ranked([*launched.plans, *priced], wanted)
-    search, stock = launched.search, finder.stock
+    search, stock, removed = launched.search, finder.stock, finder.removed_by_rule
     return msgspec.structs.replace(
         launched,
         plans=plans,
         nothing_fits=None if plans else launched.nothing_fits,
         mixed=_told(wanted, launched, finder, plans),
         search=Search(
-            candidates=search.candidates + stock.candidates,
-            removed_by_rule=search.removed_by_rule,
+            candidates=search.candidates + stock.candidates + removed.total() + finder.simulated,
+            removed_by_rule=dict(stock.removed_by_rule + removed + Counter(search.removed_by_rule)),
             bounded=search.bounded + stock.bounded,
-            out_of_memory=search.out_of_memory + stock.out_of_memory,
-            priced=search.priced + stock.priced,
+            out_of_memory=search.out_of_memory + stock.out_of_memory + finder.out_of_memory,
+            priced=search.priced + stock.priced + finder.simulated,
             simulated=search.simulated + finder.simulated,
             seconds=round(time.perf_counter() - start, 3),
         ),

@@ -1,5 +1,6 @@
 """The best plan of several makes that can be found, and what no such plan can beat."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,7 +13,7 @@ from astra.search.bulk import filled_fraction
 from astra.search.find import Progress
 from astra.search.makes.allot import Part, block_of, joined, shared_out
 from astra.search.makes.commons import Common
-from astra.search.makes.stock import Makes, Stock
+from astra.search.makes.stock import Makes, Stock, refused_by
 from astra.search.step import step_s
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
@@ -76,7 +77,8 @@ class MakesFinder:
         self.book = LayerBook()
         self.stock = Stock(space, rules, stack, margin, self.book)
         self.found: dict[Common, Found] = {}
-        self.simulated = 0
+        self.simulated = self.out_of_memory = 0  # plans put together of makes
+        self.removed_by_rule: Counter[str] = Counter()
         self.bound_s = limit_s
         self.makes: list[Makes] = []
         self.commons: list[Common] = []
@@ -304,8 +306,7 @@ class MakesFinder:
 
     def _simulate(self, common: int, plans: Sequence[Plan], of: Sequence[Picks]) -> None:
         table = plans_of(plans)
-        held = np.logical_and.reduce([rule.holds(table, self.task) for rule in self.rules])
-        rows = np.flatnonzero(held)
+        rows = np.flatnonzero(~refused_by(self.rules, table, self.task, self.removed_by_rule))
         if not len(rows):
             return
         table = table.take(rows)
@@ -314,6 +315,7 @@ class MakesFinder:
         times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
         steps = step_s(table, view.stages, times)
         self.simulated += len(rows)
+        self.out_of_memory += int((filled > 1 - self.margin).sum())
         steps = np.where(filled <= 1 - self.margin, steps, np.inf)
         best = int(steps.argmin())
         own = self.commons[common]

@@ -1,5 +1,6 @@
 """The makes of every GPU type that may be part of a plan below a limit, bound by bound."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -19,7 +20,7 @@ from astra.search.makes.commons import (
 from astra.search.makes.lines import BLOCK, Lines, lines_of
 from astra.search.makes.options import Options, options_of
 from astra.search.makes.useful import Amount, required
-from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
+from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.view import cuts_of, view_of
@@ -75,21 +76,24 @@ class Stock:
         self.rules = [rule for rule in rules if rule.name not in LATER]
         self.cuts = commons_of(space)
         self.looked = 0  # layouts of the last limit
-        self.candidates = self.bounded = self.priced = self.out_of_memory = 0
+        self.bounded = self.priced = self.out_of_memory = 0
+        self.removed_by_rule: Counter[str] = Counter()
         self.degrees = [self._legal(pool) for pool in range(len(self.task.cluster.pools))]
+        self._illegal = self.removed_by_rule.copy()  # degrees, whatever the limit
+
+    @property
+    def candidates(self) -> int:
+        """Degrees, layouts or variants below the last limit, each where it was decided on."""
+        return self.removed_by_rule.total() + self.bounded + self.priced
 
     def _legal(self, pool: int) -> tuple[Degrees, Floats]:
         """Degrees that the rules accept, and the seconds of a micro-batch on a mean stage."""
         degrees = degrees_of(self.space, pool, self.cuts)
-        self.candidates += len(degrees)
         if not len(degrees):
             return degrees, np.zeros(0)
         table, _ = layouts_of(self.space, pool, self.cuts, degrees, every=False)
-        good = np.ones(len(table), np.bool_)
-        for rule in self.rules:
-            if "layers" not in rule.about.split():
-                good &= rule.holds(table, self.task)
-        rows = np.flatnonzero(good)
+        early = [rule for rule in self.rules if "layers" not in rule.about.split()]
+        rows = np.flatnonzero(~refused_by(early, table, self.task, self.removed_by_rule))
         table = table.take(rows)
         if not len(rows):
             return degrees.take(rows), np.zeros(0)
@@ -104,7 +108,8 @@ class Stock:
         """By type, the makes that can be part of a plan below the limit; what they have in
         common; and how often the GPUs of such a plan have doubled at least.
         """
-        self.looked = 0
+        self.looked = self.bounded = self.priced = self.out_of_memory = 0
+        self.removed_by_rule = self._illegal.copy()
         samples = []
         for degrees, work in self.degrees:
             size = self.sizes(degrees.common)
@@ -125,6 +130,7 @@ class Stock:
         each = [self._layouts(pool, rows) for pool, rows in enumerate(kept)]
         makes = [some for some in each if some is not None]
         kept = self._useful([self._amount(some, some.most(limit_s, doublings)) for some in makes])
+        self.bounded += sum(map(len, makes)) - sum(map(len, kept))
         makes = [some.take(rows) for some, rows in zip(makes, kept, strict=True)]
         return (*self._variants(makes, limit_s, doublings), doublings)
 
@@ -170,11 +176,7 @@ class Stock:
         if not len(rows):
             return None
         plans, at = layouts_of(self.space, pool, self.cuts, degrees, every=True)
-        good = np.ones(len(plans), np.bool_)
-        for rule in self.rules:
-            good &= rule.holds(plans, self.task)
-        self.candidates += len(plans)
-        rows = np.flatnonzero(good)
+        rows = np.flatnonzero(~refused_by(self.rules, plans, self.task, self.removed_by_rule))
         self.looked += len(rows)
         rows = rows[self._roomy(plans.take(rows))]
         if not len(rows):
@@ -211,6 +213,7 @@ class Stock:
             ]
             least = self._required(amounts)
             rows = [np.flatnonzero(a.samples >= few) for a, few in zip(amounts, least, strict=True)]
+            self.bounded += sum(map(len, makes)) - sum(map(len, rows))
             makes = [each.take(own) for each, own in zip(makes, rows, strict=True)]
             tops = [top[own] for top, own in zip(tops, rows, strict=True)]
             most = [top[own] for top, own in zip(most, rows, strict=True)]
@@ -238,11 +241,10 @@ class Stock:
             micro_batches=np.maximum(most, 1)[rows][np.newaxis],
         )
         fits, again = self._measured(plans)
-        for rule in self.rules:
-            if len(plans):
-                fits &= rule.holds(plans, self.task)
-        self.priced += len(plans)
-        self.out_of_memory += int((~fits).sum())
+        refused = refused_by(self.rules, plans, self.task, self.removed_by_rule)
+        self.priced += int((~refused).sum())
+        self.out_of_memory += int((~fits & ~refused).sum())
+        fits &= ~refused
         key = rows * (int(some.choice.max(initial=0)) + 1) + some.choice
         order = np.lexsort((again, key))
         order = order[fits[order]]
@@ -303,6 +305,17 @@ class Stock:
             fits[some] = filled <= 1 - self.margin
             again[some] = (times.recompute_s * view.stages.count).sum(axis=(0, 1))
         return fits, again
+
+
+def refused_by(rules: Sequence[Rule], plans: Plans, task: Task, counts: Counter[str]) -> Flags:
+    """Which plans the rules refuse; each is counted under the first rule that does."""
+    refused = np.zeros(len(plans), np.bool_)
+    for rule in rules if len(plans) else ():
+        new = ~rule.holds(plans, task) & ~refused
+        if new.any():
+            counts[rule.name] += int(new.sum())
+        refused |= new
+    return refused
 
 
 def _full(makes: Makes) -> Ints:

@@ -84,9 +84,9 @@ def answer_mixed(
         search=Search(
             candidates=sum(f.candidates for f in funnels) + tally.labels + tally.listed,
             removed_by_rule=dict(removed),
-            bounded=sum(f.bounded for f in funnels) + tally.labels,
+            bounded=sum(f.bounded for f in funnels) + tally.bounded,
             out_of_memory=sum(f.out_of_memory for f in funnels) + tally.out_of_memory,
-            priced=sum(f.priced for f in funnels) + tally.listed,
+            priced=sum(f.priced for f in funnels) + tally.simulated,
             simulated=sum(f.simulated for f in funnels) + tally.simulated,
             seconds=round(time.perf_counter() - start, 3),
         ),

@@ -65,6 +65,11 @@ class Tally:
     removed_by_rule: dict[str, int] = field(default_factory=dict)
     open_s: float = np.inf  # least bound of what was left open
 
+    @property
+    def bounded(self) -> int:
+        """Labels, and whole pipelines that were not looked at any more."""
+        return self.labels + self.listed - self.simulated - sum(self.removed_by_rule.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

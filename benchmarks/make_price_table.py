@@ -3,7 +3,8 @@
     python benchmarks/make_price_table.py FOLDER
 
 Fresh list prices alone: no auction floors, no offers of market places, nothing older than half a
-year. Of instances with the same GPUs and the same network in one region the cheapest stays.
+year. Of instances with the same GPUs and the same network in one region the cheapest stays, and
+those with more RAM than any that is no dearer.
 """
 
 import csv
@@ -65,7 +66,8 @@ def usable(row: Row) -> bool:
 
 
 def cheapest(rows: list[Row], networks: dict[tuple[str, str], Row]) -> list[Row]:
-    """Of instances alike in GPUs and network in one region: the cheapest on demand, and on spot."""
+    """Of instances alike in GPUs and network in one region: the cheapest on demand, and on spot,
+    and those that have more RAM than any that is no dearer."""
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         net = networks[row["cloud"], row["instance_type"]]
@@ -73,20 +75,39 @@ def cheapest(rows: list[Row], networks: dict[tuple[str, str], Row]) -> list[Row]
         groups[(*key, net["nic_gbps_per_gpu"], net["domain_gpus"])].append(row)
     kept = []
     for group in groups.values():
-        best = {
-            min((r for r in group if r[name]), key=lambda r: float(r[name]), default=group[0])[
-                "instance_type"
-            ]
-            for name in ("ondemand_usd_h_min", "spot_usd_h_min")
-        }
+        best = set()
+        for name in ("ondemand_usd_h_min", "spot_usd_h_min"):
+            most = -1.0
+            for row in sorted(
+                (r for r in group if r[name]), key=lambda r: (float(r[name]), -ram_gib(r))
+            ):
+                if ram_gib(row) > most:
+                    most = ram_gib(row)
+                    best.add(row["instance_type"])
         kept += [row for row in group if row["instance_type"] in best]
     return kept
+
+
+def ram_gib(row: Row) -> float:
+    """0 where the list does not say."""
+    return float(row["memory_gib"] or 0)
+
+
+def ram_of(rows: list[Row]) -> dict[tuple[str, str], str]:
+    """RAM of every instance that a list tells it of; the least where lists differ by region."""
+    found: dict[tuple[str, str], float] = {}
+    for row in rows:
+        if ram_gib(row):
+            key = (row["cloud"], row["instance_type"])
+            found[key] = min(ram_gib(row), found.get(key, ram_gib(row)))
+    return {key: f"{gib:g}" for key, gib in found.items()}
 
 
 def main(folder: Path) -> None:
     known = {(r["cloud"], r["instance_type"]): r for r in read(folder / "networks.csv")}
     gpus = {r["gpu_id"]: r for r in read(folder / "gpus.csv")}
-    rows = [row for row in read(folder / "prices.csv") if usable(row)]
+    listed = read(folder / "prices.csv")
+    rows, ram = [row for row in listed if usable(row)], ram_of(listed)
     sold = {(r["cloud"], r["instance_type"]) for r in rows}
     networks = {(r["cloud"], r["instance_type"]): network_of(r, known, gpus, sold) for r in rows}
     rows = cheapest(rows, networks)
@@ -112,10 +133,11 @@ def main(folder: Path) -> None:
     with (OUT / "instances.csv").open("w", newline="", encoding="utf-8") as file:
         columns = ("nic_gbps_per_gpu", "domain_gpus", "rdma", "certainty", "network_source")
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["cloud", "instance", "gpu", "gpus", *columns])
+        table.writerow(["cloud", "instance", "gpu", "gpus", "ram_gib", *columns])
         for cloud, instance, gpu, count in sorted(shown):
             net = networks[cloud, instance]
-            table.writerow([cloud, instance, gpu, count, *(net[name] for name in columns)])
+            own = ram.get((cloud, instance), "")  # empty: the list does not say
+            table.writerow([cloud, instance, gpu, count, own, *(net[name] for name in columns)])
     print(f"{len(offers)} offers of {len(shown)} instance types")
 
 

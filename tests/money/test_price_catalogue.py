@@ -54,6 +54,13 @@ def test_a_network_that_nobody_publishes_is_called_a_guess() -> None:
     assert instances()["aws", "p5.48xlarge"].nic_bytes_per_s == 50e9
 
 
+def test_the_ram_of_what_is_sold_is_known_and_more_of_it_costs_more() -> None:
+    assert all(offer.machine.ram_bytes for offer in shipped_offers())
+    assert instances()["cudo", "sapphire-rapids-h100_1x2v4gb"].ram_bytes == 4 * 2**30
+    assert instances()["aws", "p5.48xlarge"].ram_bytes == 2048 * 2**30
+    assert instances()["oci", "BM.GPU.B200.8"].ram_bytes is None  # no list has it
+
+
 def test_the_cheapest_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
@@ -95,6 +102,7 @@ def test_skypilots_own_files_are_read(tmp_path: Path) -> None:
     assert found["p5.48xlarge", "us-east-1", True].usd_per_hour == 18  # the cheapest zone
     assert found["p5.48xlarge", "us-east-1", True].machine.nic_bytes_per_s == 50e9
     assert found["new.8xlarge", "us-east-1", False].machine.certainty == "guessed"
+    assert found["new.8xlarge", "us-east-1", False].machine.ram_bytes == 2048 * 2**30
     assert found["a3-highgpu-8g", "us-central1", False].usd_per_hour == 88  # host and GPUs
     assert ("a3-highgpu-8g", "us-east5", False) not in found  # no host is sold there
     assert {o.machine.gpu for o in offers} == {"H100-80GB-SXM"}

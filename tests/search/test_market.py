@@ -1,6 +1,7 @@
 """The frontier of hours and dollars is what brute force finds, and keeps its promises."""
 
 import datetime
+import io
 import math
 import random
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 
 import astra
@@ -16,9 +18,11 @@ from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
-from astra.money.catalogue import Instance, Offer
+from astra.memory.stage import memory_of
+from astra.money.catalogue import Instance, Offer, instances, shipped_offers
 from astra.money.conditions import Conditions, conditions
 from astra.money.wish import Wish, goals_of, hours_until
+from astra.report.money import money_page
 from astra.search.answer import Answer, Wanted, Wished
 from astra.search.bulk import bulk_of
 from astra.search.market import Machine, Search, machines_of, space_on
@@ -35,6 +39,9 @@ from astra.timing.stage import stage_times
 QUICK, ALL = 20, 220  # markets of the quick tests, and of all tests
 SIZES = {"first_moment_dtype": 4.0, "second_moment_dtype": 4.0, "master_dtype": 4.0}
 BYTES = {"fp32": 4.0, "bf16": 2.0}
+
+
+RAM_BYTES = (None, 1e8, 1e9, 3e9, 1e10, 1e12)  # of the nodes of markets where it matters
 
 
 def offer_of(dice: random.Random, gpu: str, node: int, place: int) -> Offer:
@@ -62,7 +69,7 @@ def offer_of(dice: random.Random, gpu: str, node: int, place: int) -> Offer:
 class Market:
     """A random small question about money."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, hosts: bool = False) -> None:
         dice = random.Random(seed)
         wide = dice.choice([1, 2, 4])
         model = small_model(
@@ -88,6 +95,10 @@ class Market:
             chosen |= {"cp": (1,), "sharding": ("optimizer",)}
         if dice.random() < 0.7:
             chosen["offload_optimizer_fraction"] = (0.0,)
+        if hosts:  # plans that offload, on nodes whose RAM they may be too large for
+            chosen["offload_optimizer_fraction"] = dice.choice([(1.0,), (0.5, 1.0), (0.0, 1.0)])
+            names = types * 3
+            self.offers = [self.hosted(dice, name, place) for place, name in enumerate(names)]
         task = Task(
             model=model,
             cluster=Cluster(name="market", pools=pools),
@@ -108,6 +119,12 @@ class Market:
             egress_usd_per_gb=dice.choice([0.0, 0.1]),
         )
 
+    def hosted(self, dice: random.Random, name: str, place: int) -> Offer:
+        """Of two sizes of nodes, so that offers alike but for RAM and price are frequent."""
+        offer = offer_of(dice, name, dice.choice([1, 4]), place)
+        machine = replace(offer.machine, nic_bytes_per_s=5e10, ram_bytes=dice.choice(RAM_BYTES))
+        return replace(offer, machine=machine)
+
     def machines(self) -> list[Machine]:
         return machines_of(self.wanted.space.question.task.cluster.pools, self.offers)
 
@@ -120,9 +137,11 @@ class Market:
         points = []
         for machine in self.machines():
             space = space_on(self.wanted.space, machine)
-            for gpus, size, step in fitting(space, self.wanted):
+            for gpus, size, step, host in fitting(space, self.wanted):
                 for offer in (*machine.offers, *machine.elsewhere):
-                    points.append(self.point(gpus, size, step, offer))
+                    ram = offer.machine.ram_bytes
+                    if ram is None or min(gpus, offer.machine.gpus) * host <= 0.9 * ram:
+                        points.append(self.point(gpus, size, step, offer))
         best: list[tuple[float, float]] = []
         for hours, usd in sorted(set(points)):
             if math.isfinite(hours) and (not best or usd < best[-1][1]):
@@ -160,8 +179,8 @@ def hours_and_dollars(
     return wall, price * wall + storage + size / 1e9 * kept.egress_usd_per_gb
 
 
-def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float]]:
-    """GPUs, checkpoint and step of every plan that the rules allow and that fits."""
+def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float, float]]:
+    """GPUs, checkpoint, step and bytes on the host for a GPU of every plan that may run."""
     task = space.question.task
     found = []
     count = astra.predict(task.model, gpus="b200:1", global_batch=1, seq_len=64).checkpoint_bytes
@@ -175,16 +194,18 @@ def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float]]:
             continue
         view = view_of(plans, task, every_stage=True)
         steps = simulated_step(plans, view.stages, stage_times(view, wanted.stack)).step_s
+        states = memory_of(view, wanted.stack).part("optimizer")
         words = ("fp32", "bf16")
         for row in range(len(plans)):
             moment = words[0] if plans.second_moment_dtype[row] == 0 else words[1]
             size = count / 14 * (2 + 4 + 4 + BYTES[moment])
-            found.append((int(plans.gpus[row]), size, float(steps[row])))
+            host = plans.offload_optimizer_fraction[row] * max(states[..., row].ravel().tolist())
+            found.append((int(plans.gpus[row]), size, float(steps[row]), float(host)))
     return found
 
 
-def assert_same_frontier(seed: int) -> None:
-    market = Market(seed)
+def assert_same_frontier(seed: int, hosts: bool = False) -> None:
+    market = Market(seed, hosts)
     found, expected = market.searched(), market.by_brute_force()
     assert len(found) == len(expected), (found, expected)
     for point, other in zip(found, expected, strict=True):
@@ -196,11 +217,83 @@ def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
     assert_same_frontier(seed)
 
 
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int) -> None:
+    assert_same_frontier(seed, hosts=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
+def test_the_frontier_obeys_the_ram_of_every_node_on_many_markets(first: int) -> None:
+    for seed in range(first, first + 20):
+        assert_same_frontier(seed, hosts=True)
+
+
+def test_ram_changes_the_frontiers_of_the_markets_it_is_tested_on() -> None:
+    markets = [Market(seed, hosts=True) for seed in range(QUICK)]
+    bound = [market.searched() for market in markets]
+    for market in markets:
+        market.offers = [
+            replace(offer, machine=replace(offer.machine, ram_bytes=None))
+            for offer in market.offers
+        ]
+    free = [market.searched() for market in markets]
+    assert sum(a != b for a, b in zip(bound, free, strict=True)) >= QUICK // 4
+    assert sum(bool(a) for a in bound) >= QUICK // 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 20))
 def test_the_frontier_is_what_brute_force_finds_on_many_markets(first: int) -> None:
     for seed in range(first, first + 20):
         assert_same_frontier(seed)
+
+
+def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() -> None:
+    """The cheapest H100 of all is in a node of 4 GiB; plans for one GPU keep 90 on the host."""
+    answer = astra.plan(
+        "llama-3-8b", gpus="h100:64", **{**ASKED, "global_batch": 128, "settings": ()}
+    )
+    hosting = [plan for plan in answer.frontier if plan.host_memory_bytes]
+    assert hosting and answer.best in [replace(plan, rank=1) for plan in hosting]
+    for plan in hosting:
+        assert plan.money is not None
+        for rent in plan.money.rents:
+            assert rent.node_ram_bytes and plan.host_memory_bytes <= 0.9 * rent.node_ram_bytes
+    assert "90 GiB a node for offload; ECS1GPU8 has 256 GiB of RAM" in page_of(answer)
+    known = {(o.cloud, o.instance): instances()[o.cloud, o.instance] for o in elsewhere_of(answer)}
+    assert known and all((m.ram_bytes or math.inf) > 90 * 2**30 for m in known.values())
+
+
+def page_of(answer: Answer) -> str:
+    """As it is printed, in one line."""
+    text = io.StringIO()
+    for part in money_page(answer, None):
+        Console(file=text, width=100).print(part)
+    return " ".join(text.getvalue().split())
+
+
+def elsewhere_of(answer: Answer) -> tuple[Any, ...]:
+    return answer.market.elsewhere if answer.market else ()
+
+
+def test_machines_without_the_ram_for_any_plan_are_told_of() -> None:
+    """Llama 3 8B fits one H100 only with its optimizer on the host."""
+    small = [o for o in shipped_offers() if o.machine.instance.endswith("h100_1x2v4gb")]
+    answer = astra.plan(
+        "llama-3-8b", gpus="h100:1", offers=tuple(small), **{**ASKED, "settings": ()}
+    )
+    assert answer.nothing_fits is not None and not answer.frontier
+    assert "h100_1x2v4gb: host memory: 90 GiB" in answer.nothing_fits.binding
+    assert "4 GiB usable" in answer.nothing_fits.binding
+
+
+def test_ram_that_is_not_known_is_said() -> None:
+    answer = astra.plan(
+        "llama-3-8b", gpus="h100:1", price={"h100": 2.0}, **{**ASKED, "settings": ()}
+    )
+    assert answer.best is not None and answer.best.host_memory_bytes
+    assert "RAM 8 x H100-80GB-SXM has is not known" in page_of(answer)
 
 
 def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:

@@ -18,6 +18,7 @@ from astra.hardware.cluster import Count, Gpu, Positive
 
 FOLDER = Path(__file__).parent.parent / "data" / "prices"
 GBPS = 1e9 / 8
+GIB = 2**30
 PLAIN_GBPS = 25.0  # of a node whose network nobody tells: one port
 GUESSED = "guessed"
 MOST_USD = 1e6  # an hour of one node; more is a slip
@@ -35,6 +36,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     rdma: bool
     certainty: str  # of the network: high, medium, low or guessed
     network_source: str
+    ram_bytes: Positive | None = None  # of the whole node; None: not known
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,7 @@ def instances() -> dict[tuple[str, str], Instance]:
             rdma=row["rdma"] == "yes",
             certainty=row["certainty"],
             network_source=row["network_source"],
+            ram_bytes=float(row["ram_gib"]) * GIB if row["ram_gib"] else None,
         )
         found[machine.cloud, machine.instance] = machine
     return found

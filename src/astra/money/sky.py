@@ -18,7 +18,7 @@ from pathlib import Path
 from astra.errors import InputError
 from astra.files import read_text
 from astra.hardware.catalogue import find_gpu
-from astra.money.catalogue import FOLDER, Instance, Offer, instances, plain_network
+from astra.money.catalogue import FOLDER, GIB, Instance, Offer, instances, plain_network
 
 SIZES = (1, 2, 4, 8, 16)  # GPUs of a node that plans can fill
 Row = dict[str, str]
@@ -111,11 +111,13 @@ def _machine(cloud: str, row: Row) -> Instance | None:
         ]
         return alike[0] if alike else None
     gpu, _ = find_gpu(gpu_id)
+    ram = _number(row.get("MemoryGiB"))
     return Instance(
         cloud=cloud,
         instance=name,
         gpu=gpu_id,
         gpus=int(count),
+        ram_bytes=ram * GIB if ram else None,
         **plain_network(gpu, int(count)),  # type: ignore[arg-type]
     )
 

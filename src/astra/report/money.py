@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from astra.money.dollars import GB, MONTH_H
 from astra.report.frontier_text import Drawing
-from astra.report.priced import LEGEND, memory_bars, seconds, sizes, time_bars, titled
+from astra.report.priced import LEGEND, host_lines, memory_bars, seconds, sizes, time_bars, titled
 from astra.search.answer import Answer, Elsewhere, Market, Wished
 from astra.search.priced import Money, Priced, Rented
 
@@ -210,6 +210,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"Memory of one GPU by stage, GiB of {sizes(best)}",
         memory_bars(best),
         LEGEND,
+        *host_lines(best),
         "",
         _searched(answer, market),
         *(f"note: {note}" for note in (notes if isinstance(notes, list) else [])),

@@ -79,8 +79,7 @@ def page(priced: Priced) -> list["RenderableType"]:
         LEGEND,
         "",
     ]
-    if priced.host_memory_bytes:
-        parts.append(titled("host", f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"))
+    parts += host_lines(priced)
     if priced.money is not None:
         from astra.report.money import money_sentence, terms
 
@@ -101,6 +100,21 @@ def page(priced: Priced) -> list["RenderableType"]:
     parts += [titled("note", note) for note in known.notes if " was read as " in note]
     parts += [titled("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
     return parts
+
+
+def host_lines(priced: Priced) -> list["RenderableType"]:
+    """What is offloaded, beside the RAM of the nodes where they are known; or nothing."""
+    if not priced.host_memory_bytes:
+        return []
+    found = f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"
+    rents = priced.money.rents if priced.money else ()
+    known = [
+        f"{rent.instance} has {rent.node_ram_bytes / GIB:.0f} GiB of RAM"
+        if rent.node_ram_bytes
+        else f"how much RAM {rent.instance} has is not known: see that it is enough"
+        for rent in rents
+    ]
+    return [titled("host memory", "; ".join([found, *dict.fromkeys(known)]))]
 
 
 def titled(title: str, text: str) -> "RenderableType":

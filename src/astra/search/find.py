@@ -15,6 +15,7 @@ from astra.search.bulk import (
     tight_bound_s,
     work_bound_s,
 )
+from astra.search.host import node_bytes, offloads
 from astra.search.squeeze import filled_bound_s
 from astra.search.step import step_s
 from astra.search.variants import least_added_s
@@ -119,6 +120,8 @@ class Finder:
         self.found: list[Found] = []
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
+        self.room_bytes = np.inf  # of a node's RAM, for what plans offload
+        self.least_host: tuple[float, Plans | None] = (np.inf, None)  # that is too much for it
 
     @property
     def limit_s(self) -> float:
@@ -282,6 +285,7 @@ class Finder:
         if len(plans):
             bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
             rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
+            rows = self._hosted(plans, rows)
             rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
             keys = self._keys(plans.take(rows))
             first = dict(zip(reversed(keys), rows[::-1], strict=True))
@@ -314,21 +318,36 @@ class Finder:
     def _variants(self, layouts: Plans, bounds: Floats) -> None:
         """All variants of these layouts: rules, memory, bound, and simulation by bound."""
         plans = variants_of(layouts, self.space, self._fast(layouts, bounds))
-        ones = np.ones(len(plans), np.int64)
-        plans = plans.take(self._judge(plans, ones, self.about_variants))
+        if len(plans):
+            ones = np.ones(len(plans), np.int64)
+            plans = plans.take(self._judge(plans, ones, self.about_variants))
         if not len(plans):
             return
         bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
         self.funnel.priced += len(plans)
         self.funnel.out_of_memory += int((~bulk.fits).sum())
         self._remember_closest(plans, bulk.filled_fraction, bulk.fits)
-        rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
+        useful = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
+        rows = self._hosted(plans, useful)
+        self.funnel.out_of_memory += len(useful) - len(rows)
         rows = rows[np.argsort(self.urgency(plans, bulk.bound_s)[rows], kind="stable")]
         for start in range(0, len(rows), BATCH):
             some = rows[start : start + BATCH]
-            useful = bulk.bound_s[some] < self.limits_s(plans.take(some))
-            if useful.any():
-                self._simulate_useful(plans.take(some[useful]), bulk.bound_s[some[useful]])
+            some = some[bulk.bound_s[some] < self.limits_s(plans.take(some))]
+            if len(some):
+                self._simulate_useful(plans.take(some), bulk.bound_s[some])
+
+    def _hosted(self, plans: Plans, rows: Ints) -> Ints:
+        """Of these rows those whose offload the RAM of a node holds."""
+        if np.isinf(self.room_bytes) or not offloads(plans)[rows].any():
+            return rows
+        need = node_bytes(plans.take(rows), self.task, self.stack)
+        over = np.where(need > self.room_bytes, need, np.inf)
+        least = int(over.argmin())
+        if over[least] < self.least_host[0]:
+            self.least_host = (float(over[least]), plans.take(rows[[least]]))
+        kept: Ints = rows[need <= self.room_bytes]
+        return kept
 
     def _fast(self, layouts: Plans, bounds: Floats) -> Variants:
         """Those that may beat the K-th best, by what they add to the bounds of their layouts."""

@@ -91,9 +91,11 @@ class FrontierFinder(Finder):
         steps: float,
         kept: Conditions,
         latest_h: float = np.inf,
+        room_bytes: float = np.inf,
     ) -> None:
         super().__init__(space, rules, stack, 1 << 30, margin, fold=True)
         self.rents, self.steps, self.kept = rents, steps, kept
+        self.room_bytes = room_bytes
         pool = space.question.task.cluster.pools[0]
         self.counts = np.array(allowed_counts(pool), np.int64)
         self.sizes = checkpoint_sizes(space)
@@ -129,6 +131,7 @@ class FrontierFinder(Finder):
                 self.steps,
                 self.kept,
                 self.latest_h,
+                self.room_bytes,
             )
             first.book = self.book
             first.outdo(self.known_h, self.known_usd)

@@ -16,6 +16,7 @@ from astra.money.given import given_offer
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Best, Funnel, Progress
 from astra.search.frontier import FrontierFinder, Point
+from astra.search.host import room_bytes
 from astra.search.money import rent_of
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
@@ -29,7 +30,9 @@ class Machine:
     gpu: Gpu
     most: int
     offers: tuple[Offer, ...]  # on demand, spot, or both: the cheapest of each
-    elsewhere: tuple[Offer, ...]  # all the others
+    elsewhere: tuple[Offer, ...]  # all the others, whatever their RAM
+    room_bytes: float = np.inf  # of a node's RAM, for what plans offload; infinite: not known
+    extends: bool = False  # there is one alike that costs no more, with less RAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Found:
     trades: tuple[Trade, ...]
     funnel: Funnel
     closest: tuple[Machine, Best] | None  # where nothing fits
+    least_host: tuple[float, Machine, Plan] | None  # where RAM alone is too small
     skipped: int  # machines whose best bound is dominated already
     beaten: tuple[tuple[float, float], ...] = ()  # hours and dollars of plans simulated, not kept
     notes: tuple[str, ...] = ()
@@ -60,7 +64,8 @@ def machines_of(
 ) -> list[Machine]:
     """For every type and kind of node: the cheapest offers, and up to how many GPUs.
 
-    Nodes between which no network is published are not joined unless asked for: one at a time.
+    One for each size of RAM that costs more than all smaller ones. Nodes between which no network
+    is published are not joined unless asked for: one at a time.
     """
     found = []
     for pool in pools:
@@ -69,16 +74,40 @@ def machines_of(
             if offer.machine.gpu == pool.gpu.name:
                 kinds.setdefault(facts(gpu_in(offer.machine, pool.gpu)), []).append(offer)
         for own in kinds.values():
-            best: dict[bool, Offer] = {}
-            for offer in sorted(own, key=_by_price):
-                best.setdefault(offer.spot, offer)
-            some = tuple(best.values())
-            gpu = gpu_in(some[0].machine, pool.gpu)
-            alone = not (join_guessed or joins(some[0].machine))
-            most = min(pool.count, gpu.node.gpus) if alone else pool.count
-            rest = tuple(offer for offer in own if offer not in some)
-            found.append(Machine(gpu=gpu, most=most, offers=some, elsewhere=rest))
+            most = 0
+            for room, some in _by_room(own):
+                gpu = gpu_in(some[0].machine, pool.gpu)
+                alone = not (join_guessed or joins(some[0].machine))
+                count = min(pool.count, gpu.node.gpus) if alone else pool.count
+                rest = tuple(offer for offer in own if offer not in some)
+                found.append(
+                    Machine(
+                        gpu=gpu,
+                        most=count,
+                        offers=some,
+                        elsewhere=rest,
+                        room_bytes=room,
+                        extends=count <= most,
+                    )
+                )
+                most = max(most, count)
     return found
+
+
+def _by_room(own: Sequence[Offer]) -> list[tuple[float, tuple[Offer, ...]]]:
+    """The cheapest offers with at least so much room for offload, the smallest room first.
+
+    Of rooms with the same offers the largest; offers with less room never cost more.
+    """
+    by_price = sorted(own, key=_by_price)
+    found: dict[tuple[Offer, ...], float] = {}
+    for room in sorted({room_bytes(offer.machine) for offer in own}):
+        best: dict[bool, Offer] = {}
+        for offer in by_price:
+            if room_bytes(offer.machine) >= room:
+                best.setdefault(offer.spot, offer)
+        found[tuple(best.values())] = room
+    return [(room, some) for some, room in found.items()]
 
 
 def joins(machine: Instance) -> bool:
@@ -110,6 +139,7 @@ def _outdoes(better: Machine, worse: Machine) -> bool:
     return (
         faster
         and better.most >= worse.most
+        and better.room_bytes >= worse.room_bytes
         and all(
             any(
                 o.spot == offer.spot and o.usd_per_hour <= offer.usd_per_hour for o in better.offers
@@ -167,6 +197,7 @@ class Search:
         self.beaten: set[tuple[float, float]] = set()
         self.funnel = Funnel()
         self.closest: tuple[Machine, Best] | None = None
+        self.least_host: tuple[float, Machine, Plan] | None = None
         self.skipped = 0
 
     def run(self, progress: Progress | None = None) -> Found:
@@ -176,12 +207,16 @@ class Search:
             trades=tuple(self.trades),
             funnel=self.funnel,
             closest=None if self.trades else self.closest,
+            least_host=None if self.trades else self.least_host,
             skipped=self.skipped,
             beaten=tuple(sorted(self.beaten)),
         )
 
     def _search(self, machine: Machine, progress: Progress | None) -> None:
-        space = space_on(self.wanted.space, machine)
+        whole = space_on(self.wanted.space, machine)
+        space = offloading(whole) if machine.extends else whole
+        if space is None:
+            return
         question = space.question
         steps = self.tokens / (question.global_batch * question.seq_len)
         finder = FrontierFinder(
@@ -193,6 +228,7 @@ class Search:
             steps,
             self.kept,
             self.latest_h,
+            machine.room_bytes,
         )
         finder.outdo(
             np.array([trade.wall_h for trade in self.trades]),
@@ -204,6 +240,9 @@ class Search:
         _add(self.funnel, best.funnel)
         if self.closest is None or best.closest_filled < self.closest[1].closest_filled:
             self.closest = (machine, best)
+        need, plans = finder.least_host
+        if plans is not None and (self.least_host is None or need < self.least_host[0]):
+            self.least_host = (need, machine, plan_at(plans, 0, question.task))
         self.beaten |= finder.beaten
         self._merge([self._trade(point, machine, space) for point in finder.points])
 
@@ -250,6 +289,15 @@ def space_on(space: Space, machine: Machine) -> Space:
     smaller = msgspec.structs.replace(cluster, pools=(pool,))
     task = msgspec.structs.replace(space.question.task, cluster=smaller)
     return Space(replace(space.question, task=task), space.chosen)
+
+
+def offloading(space: Space) -> Space | None:
+    """Only the plans that may keep something on the host: more RAM is of no use to others."""
+    if "offload_activations" in space.chosen:
+        return space
+    name = "offload_optimizer_fraction"
+    some = tuple(value for value in space.values(name) or () if value > 0)
+    return Space(space.question, {**space.chosen, name: some}) if some else None
 
 
 def _rented(plan: Plan, offer: Offer) -> Plan:

@@ -9,7 +9,7 @@ import numpy as np
 
 from astra.errors import InputError, NoPriceError
 from astra.hardware.cluster import Cluster
-from astra.money.catalogue import Offer, chosen, shipped_offers
+from astra.money.catalogue import GIB, Offer, chosen, shipped_offers
 from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
 from astra.money.given import YEAR_H
@@ -34,6 +34,7 @@ from astra.search.answer import (
     nothing_fits,
 )
 from astra.search.find import Progress
+from astra.search.host import KEPT, room_bytes
 from astra.search.market import (
     Found,
     Machine,
@@ -48,6 +49,7 @@ from astra.search.money import with_money
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.search.wished import chosen_row, ranked
+from astra.strategy.plan import Plan
 from astra.strategy.space import Space
 
 MOST_ELSEWHERE = 12
@@ -259,10 +261,31 @@ def _what_if(asked: Asked, points: Sequence[Priced], before: Priced) -> WhatIf:
 def _nothing(wanted: Wanted, found: Found) -> NothingFits:
     """Why the machine that comes closest holds no plan."""
     assert found.closest is not None
+    if found.least_host is not None:
+        return _host_too_small(wanted, *found.least_host)
     machine, best = found.closest
     why = nothing_fits(replace(wanted, space=space_on(wanted.space, machine)), best)
     where = f"{machine.offers[0].machine.cloud} {machine.offers[0].machine.instance}"
     return msgspec.structs.replace(why, binding=f"closest is {where}: {why.binding}")
+
+
+def _host_too_small(wanted: Wanted, need: float, machine: Machine, plan: Plan) -> NothingFits:
+    """Plans fit their GPUs only with an offload that no machine has the RAM for."""
+    (closest,) = price_many([plan], wanted.margin)
+    own = machine.offers[0].machine
+    return NothingFits(
+        closest=closest,
+        binding=(
+            f"closest is {own.cloud} {own.instance}: host memory: {need / GIB:.0f} GiB a node "
+            f"needed for offload, {machine.room_bytes / GIB:.0f} GiB usable ({1 - KEPT:.0%} of "
+            "its RAM)"
+        ),
+        tries=(
+            "more GPUs: --gpus with a larger count",
+            "clouds with more RAM a node: without --cloud and --region",
+            "another GPU type beside these",
+        ),
+    )
 
 
 def _funnel(found: Found, seconds: float) -> Search:
@@ -312,7 +335,7 @@ def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...
     if trade.machine is None:
         return ()
     for offer in (*trade.machine.offers, *trade.machine.elsewhere):
-        if offer in trade.offers.values():
+        if offer in trade.offers.values() or best.host_memory_bytes > room_bytes(offer.machine):
             continue
         there = {trade.machine.gpu.name: offer}
         other = with_money(best, there, asked.tokens, asked.goals.kept)

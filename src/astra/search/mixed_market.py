@@ -20,6 +20,7 @@ from astra.money.dollars import bill, losses, step_within
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Progress
 from astra.search.frontier import checkpoint_sizes
+from astra.search.host import host_rule
 from astra.search.market import Trade, beaten_by, best_of
 from astra.search.mixed.answer import check_space, mixed_space
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
@@ -78,6 +79,8 @@ class MixedSearch:
         self.beaten: set[tuple[float, float]] = set()
         self.labels = self.searched = self.open = self.skipped = 0
         self.left = MOST_WORK
+        asked = wanted.space.chosen
+        self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
         self.known: dict[tuple[object, ...], tuple[float, Priced | None]] = {}
         self.most = wanted.space.question.task.cluster.pools
@@ -170,10 +173,11 @@ class MixedSearch:
         return layer_seconds(space, cells, self.wanted.stack, LayerBook()) if cells else []
 
     def _search(self, mixture: Mixture, limit: float) -> None:
-        under, best = self.known.get(mixture.machines, (0.0, None))
+        key = (mixture.room_bytes if self.offloads else np.inf, mixture.machines)
+        under, best = self.known.get(key, (0.0, None))
         if best is None and under < limit:
             best = self._fastest(mixture, limit)
-            self.known[mixture.machines] = (limit, best)
+            self.known[key] = (limit, best)
         if best is None or len(best.gpus) < 2:
             return
         offers = {offer.machine.gpu: offer for offer in mixture.place}
@@ -188,7 +192,10 @@ class MixedSearch:
         """The fastest plan on these GPUs with a step below the limit."""
         space, wanted = self._space(mixture.cluster), self.wanted
         own = replace(wanted, space=space)
-        finder = MixedFinder(space, rules_of(own), wanted.stack, wanted.margin, limit, wanted.exact)
+        rules = rules_of(own)
+        if self.offloads:
+            rules = (*rules, host_rule(mixture.room_bytes, wanted.stack))
+        finder = MixedFinder(space, rules, wanted.stack, wanted.margin, limit, wanted.exact)
         if not wanted.exact:  # what is not proven then is told
             finder.most_total, finder.most_work = MOST_OF_ONE, finder.most_work // SHORTER
         found = finder.run(rules_for("flagscale"))

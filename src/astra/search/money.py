@@ -5,10 +5,11 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from astra.money.catalogue import Offer
+from astra.money.catalogue import GIB, Instance, Offer
 from astra.money.conditions import Conditions
 from astra.money.dollars import Rent, bill, losses
 from astra.money.goodput import HOUR_S
+from astra.search.host import KEPT, room_bytes
 from astra.search.priced import NO_MONEY, Money, Priced, Rented
 
 MILLION = 1e6
@@ -36,6 +37,7 @@ def rented(gpu: str, count: int, offer: Offer) -> Rented:
         price_date=offer.date,
         price_source=offer.source,
         network_certainty=machine.certainty,
+        node_ram_bytes=machine.ram_bytes,
     )
 
 
@@ -54,6 +56,8 @@ def with_money(
     steps = tokens / (plan.global_batch * plan.seq_len)
     found = bill(np.array([priced.step_s]), steps, lost, np.array([per_hour]), size, kept)
     share = lost.goodput
+    need = priced.host_memory_bytes
+    small = [gpu for gpu in priced.gpus if need > room_bytes(offers[gpu].machine)]
     interval = float(share.interval_s[0])
     money = Money(
         tokens=tokens,
@@ -79,5 +83,18 @@ def with_money(
         usd_per_hour=float(per_hour),
         hours=float(found.wall_h[0]),
         usd=float(found.usd[0]),
-        warnings=tuple(text for text in priced.warnings if text != NO_MONEY),
+        warnings=(
+            *(text for text in priced.warnings if text != NO_MONEY),
+            *(_too_small(priced.host_memory_bytes, offers[gpu].machine) for gpu in small),
+        ),
+    )
+
+
+def _too_small(need: float, machine: Instance) -> str:
+    """For plans that were not searched for this machine."""
+    assert machine.ram_bytes is not None
+    return (
+        f"{need / GIB:.0f} GiB a node of offload do not fit into {machine.cloud} "
+        f"{machine.instance}: {1 - KEPT:.0%} of its {machine.ram_bytes / GIB:.0f} GiB of RAM are "
+        "counted on. Try less offload, or --objective money, which looks for machines that hold it"
     )

@@ -6,6 +6,7 @@ from itertools import combinations, product
 
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.money.catalogue import Offer
+from astra.search.host import room_bytes
 from astra.search.market import gpu_in, joins
 
 MOST_TYPES = 3  # that are mixed; more take minutes
@@ -50,6 +51,11 @@ class Mixture:
     def machines(self) -> tuple[object, ...]:
         """What its plans depend on: prices do not."""
         return tuple((pool.gpu, pool.count) for pool in self.pools)
+
+    @property
+    def room_bytes(self) -> float:
+        """Of the RAM of its smallest node, for what plans offload."""
+        return min(room_bytes(offer.machine) for offer in self.place)
 
     @property
     def cluster(self) -> Cluster:

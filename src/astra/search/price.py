@@ -11,6 +11,7 @@ from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
+from astra.search.host import on_a_node
 from astra.search.priced import NO_MONEY, NOT_LAUNCHED, PlanMemory, Priced, Provenance, StageMemory
 from astra.search.step import Step, simulated_step
 from astra.search.step import step_s as simulated_s
@@ -175,9 +176,10 @@ def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> 
 
 
 def _host_bytes(plan: Plan, memory: Memory, row: int) -> float:
-    """Offloaded optimizer states of the fullest node."""
+    """What is offloaded, of the fullest node."""
     per_node = max(pool.gpu.node.gpus for pool in plan.cluster.pools)
-    return float(np.max(memory.host_bytes[..., row])) * min(per_node, sum(plan.gpus.values()))
+    own = memory.host_bytes[..., row : row + 1]
+    return float(on_a_node(own, sum(plan.gpus.values()), per_node)[0])
 
 
 def checkpoint_bytes(plan: Plan) -> float:

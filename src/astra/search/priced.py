@@ -81,6 +81,7 @@ class Rented(msgspec.Struct, frozen=True, kw_only=True):
     price_date: str
     price_source: str
     network_certainty: str  # of what joins the nodes: high, medium, low or guessed
+    node_ram_bytes: float | None = None  # None: not known
 
 
 class Money(msgspec.Struct, frozen=True, kw_only=True):

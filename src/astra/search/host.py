@@ -1,0 +1,61 @@
+"""What a node's RAM must hold: states of the optimizer and activations that plans offload."""
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.memory.stage import memory_of
+from astra.money.catalogue import Instance
+from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
+from astra.strategy.rules.rule import Rule
+from astra.strategy.view import view_of
+
+KEPT = 0.1  # guessed: share of a node's RAM for the system, the processes and the data
+
+
+def on_a_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int) -> Floats:
+    """Of the fullest node: as many GPUs as it has, each with what the fullest stage keeps. [bytes]
+
+    `host_bytes`: of one GPU. (pipeline, run, plan)
+    """
+    fullest: Floats = np.max(host_bytes, axis=(0, 1)) * np.minimum(node_gpus, gpus)
+    return fullest
+
+
+def offloads(plans: Plans) -> Flags:
+    """Those that keep something on the host. (plan,)"""
+    found: Flags = (plans.offload_optimizer_fraction > 0) | (plans.offload_activations != 0)
+    return found
+
+
+def node_bytes(plans: Plans, task: Task, stack: Stack) -> Floats:
+    """What every plan keeps in the RAM of a node. (plan,) [bytes]"""
+    found = np.zeros(len(plans))
+    rows = np.flatnonzero(offloads(plans))
+    if len(rows):
+        some = plans.take(rows)
+        held = memory_of(view_of(some, task), stack).host_bytes
+        node = max(pool.gpu.node.gpus for pool in task.cluster.pools)
+        found[rows] = on_a_node(held, some.gpus, node)
+    return found
+
+
+def room_bytes(machine: Instance) -> float:
+    """What plans may keep in the RAM of such a node; infinite where its RAM is not known."""
+    return np.inf if machine.ram_bytes is None else machine.ram_bytes * (1 - KEPT)
+
+
+def host_rule(room: float, stack: Stack) -> Rule:
+    """No plan keeps more than this on a node's host."""
+
+    def holds(plans: Plans, task: Task) -> Flags:
+        found: Flags = node_bytes(plans, task, stack) <= room
+        return found
+
+    return Rule(
+        name="host_memory",
+        layer="ours",
+        reason="what is offloaded has to fit into the RAM of its node",
+        about="offload_optimizer_fraction offload_activations",
+        where="the RAM of the instance",
+        holds=holds,
+    )

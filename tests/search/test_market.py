@@ -26,6 +26,7 @@ from astra.report.money import money_page
 from astra.search.answer import Answer, Wanted, Wished
 from astra.search.bulk import bulk_of
 from astra.search.market import Machine, Search, machines_of, space_on
+from astra.search.money import with_money
 from astra.search.priced import Priced
 from astra.search.step import simulated_step
 from astra.search.wished import wished_of
@@ -286,6 +287,17 @@ def test_machines_without_the_ram_for_any_plan_are_told_of() -> None:
     assert answer.nothing_fits is not None and not answer.frontier
     assert "h100_1x2v4gb: host memory: 90 GiB" in answer.nothing_fits.binding
     assert "4 GiB usable" in answer.nothing_fits.binding
+
+
+def test_a_plan_that_was_not_searched_for_its_machine_gets_a_warning() -> None:
+    plan = astra.predict(
+        "llama-3-8b", gpus="h100:1", global_batch=8, seq_len=4096, offload_optimizer_fraction=1.0
+    )
+    by_name = {offer.machine.instance: offer for offer in shipped_offers()}
+    for name, warned in (("sapphire-rapids-h100_1x2v4gb", True), ("ECS1GPU8", False)):
+        offers = {"H100-80GB-SXM": by_name[name]}
+        found = with_money(plan, offers, 1e9, conditions(failures=False)).warnings
+        assert any(f"do not fit into cudo {name}" in text for text in found) == warned
 
 
 def test_ram_that_is_not_known_is_said() -> None:

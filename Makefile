@@ -36,7 +36,7 @@ test: $(DEV)     ## everything CI runs that needs no framework
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 format: $(DEV)   ## rewrite the code the way ruff likes it
 	$(BIN)/ruff format .

@@ -66,10 +66,15 @@ def test_the_best_of_several_makes_is_that_of_brute_force_on_small_pools() -> No
 
 
 @pytest.mark.slow
-def test_the_best_of_several_makes_is_that_of_brute_force_on_many_pools() -> None:
-    seeds = [seed for seed in range(90) if seed not in (33, 34)]  # too many plans
+@pytest.mark.parametrize("first", range(0, 90, 15))
+def test_the_best_of_several_makes_is_that_of_brute_force_on_many_pools(first: int) -> None:
+    seeds = [seed for seed in range(first, first + 15) if seed not in (33, 34)]  # too many plans
     several = sum(check_against_brute_force(range(seed, seed + 1)) for seed in seeds)
-    assert several >= 25
+    assert several >= 2
+
+
+@pytest.mark.slow
+def test_the_best_of_several_makes_of_three_types_is_that_of_brute_force() -> None:
     assert check_against_brute_force(range(8), types=3) >= 2
 
 

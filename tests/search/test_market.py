@@ -224,7 +224,7 @@ def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
+@pytest.mark.parametrize("first", range(QUICK, ALL, 40))
 def test_the_frontier_obeys_the_ram_of_every_node_on_many_markets(first: int) -> None:
     for seed in range(first, first + 20):
         assert_same_frontier(seed, hosts=True)

@@ -10,7 +10,7 @@ from itertools import product
 
 import msgspec
 import numpy as np
-from tests.search.mixed_brute import MARGIN, TYPES
+from tests.search.mixed_brute import MARGIN, TYPES, shortest_of
 
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
@@ -28,7 +28,6 @@ from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 
-MANY = 4096  # plans of one table
 FULL = ("none", "full:block:1", "full:uniform:1")
 
 
@@ -66,14 +65,7 @@ def _some(gpu: Gpu, dice: random.Random) -> Gpu:
 
 def best_of_makes_s(space: Space, stack: Stack) -> tuple[float, int]:
     """The shortest step of all plans with one make of each type or none, and how many there are."""
-    best, tried, some = np.inf, 0, []
-    for plan in every_plan(space):
-        some.append(plan)
-        if len(some) == MANY:
-            best, tried, some = min(best, _shortest(some, stack)), tried + len(some), []
-    if some:
-        best, tried = min(best, _shortest(some, stack)), tried + len(some)
-    return best, tried
+    return shortest_of(every_plan(space), lambda some: _shortest(some, stack))
 
 
 def _shortest(plans: list[Plan], stack: Stack) -> float:

@@ -4,7 +4,7 @@ Shares the pricing of plans with the product, and nothing of its mixed search.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import permutations, product
 
 import msgspec
@@ -96,13 +96,20 @@ def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
 
 def best_step_s(space: Space, stack: Stack) -> tuple[float, int]:
     """The shortest step of all plans of two stages or more, and how many were tried."""
-    best, tried, some = np.inf, 0, []
-    for plan in every_plan(space):
+    return shortest_of(every_plan(space), lambda some: _shortest(some, stack))
+
+
+def shortest_of(
+    plans: Iterable[Plan], shortest: Callable[[list[Plan]], float]
+) -> tuple[float, int]:
+    """The shortest step of many plans, table by table, and how many there are."""
+    best, tried, some = np.inf, 0, list[Plan]()
+    for plan in plans:
         some.append(plan)
         if len(some) == MANY:
-            best, tried, some = min(best, _shortest(some, stack)), tried + len(some), []
+            best, tried, some = min(best, shortest(some)), tried + len(some), []
     if some:
-        best, tried = min(best, _shortest(some, stack)), tried + len(some)
+        best, tried = min(best, shortest(some)), tried + len(some)
     return best, tried
 
 

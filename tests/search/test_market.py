@@ -515,6 +515,7 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
         ({"price": "h100=-1"}, "0 or more"),
         ({"price": "b200=1"}, "not among the GPUs"),
         ({"price": None, "cloud": "awss"}, "Did you mean aws"),
+        ({"cloud": "aws"}, "--cloud aws: every price is given"),
         ({"price": None, "cloud": "aws", "region": "mars"}, "no prices of it at aws"),
         ({"price": None, "gpus": "h800:64"}, "--price H800="),
         ({"order": "speed"}, "throughput or cost"),

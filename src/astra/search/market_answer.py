@@ -81,6 +81,11 @@ def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
     catalogue = shipped_offers() if wish.offers is None else wish.offers
     listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
     wanted = {pool.gpu.name for pool in cluster.pools} - {offer.machine.gpu for offer in given}
+    if not wanted and (wish.cloud or wish.region):
+        raise InputError(
+            f"{'--cloud' if wish.cloud else '--region'} {wish.cloud or wish.region}: every price "
+            "is given, so none is looked up there. Leave out the place or a price."
+        )
     found = [*given, *(offer for offer in listed if offer.machine.gpu in wanted)]
     sold = {offer.machine.gpu for offer in found}
     for pool in cluster.pools:

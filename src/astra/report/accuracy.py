@@ -111,8 +111,9 @@ numbers of GPUs held back instead; a stack seen on one number of GPUs is then pr
 What the lines of runs held back have seen all the same, and so flatters them: how strongly factors
 are drawn to 1 and to each other (some twenty numbers in `fit/hierarchy.py`) was chosen by these
 very lines; the time lost per doubling of the GPUs, how much longer products of odd widths take,
-how each framework's rows are read, and the host's seconds (by vTrain's small models) were chosen
-while looking at all runs. Far runs are weighed as in the fit of all. Compute factors of
+how each framework's rows are read, and the host's seconds (by vTrain's small models; of an expert's
+kernels by two runs of Qwen3-30B; the fixed part of Sailor's steps) were chosen while looking at all
+runs. Far runs are weighed as in the fit of all. Compute factors of
 `torch-compile` and `torch-eager` are set by the steps below. Intervals are as wide as 80 % of a
 stack's runs need with their model or their number of GPUs held back, so that they are right there
 by construction, but for stacks of few runs; a run like those already seen mostly lies inside.

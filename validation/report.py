@@ -18,7 +18,7 @@ import numpy as np
 
 from astra.files import read_toml
 from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_back
-from astra.fit.observe import fifths, gpu_groups, model_groups, observe
+from astra.fit.observe import family_groups, fifths, gpu_groups, model_groups, observe
 from astra.fit.runs import Run, Runs, read_runs
 from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
@@ -57,6 +57,7 @@ GROUPS: dict[str, Callable[[Sequence[Run]], list[str]]] = {
     "a fifth of the runs": fifths,
     "models": model_groups,
     "cluster sizes": gpu_groups,
+    "whole families": family_groups,
 }
 
 

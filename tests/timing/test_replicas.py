@@ -52,6 +52,21 @@ def test_whole_states_reduce_all_and_gather_nothing() -> None:
     assert found.gather_s.item() == 0
 
 
+@pytest.mark.parametrize(("gpus", "owners"), [(16, 16), (512, 9 * 32)])
+def test_owners_of_whole_tensors_take_turns(gpus: int, owners: int) -> None:
+    """As in InternEvo, which broadcasts from rank to rank; Llama 3 8B has 32 layers."""
+    plan = llama(gpus, global_batch=1024)
+    found = replicas_of(view(plan), msgspec.structs.replace(BARE, owned_tensors=9))
+    part = held(plan) / owners
+    gathered, scattered = (
+        all_gather_s(2 * part, gpus, 8, GPU),
+        reduce_scatter_s(4 * part, gpus, 8, GPU),
+    )
+    assert found.gather_s.item() == pytest.approx(owners * gathered.item())
+    assert found.reduce_s.item() == pytest.approx(owners * scattered.item())
+    assert found.gather_s.item() > copies(plan).gather_s.item()
+
+
 def test_gradients_in_bf16_move_half_the_bytes() -> None:
     plan = llama(grad_reduce_dtype="bf16")
     assert copies(plan).reduce_s.item() == pytest.approx(

@@ -98,20 +98,37 @@ def _factor_logs(run: Run, stacks: Mapping[str, Stack]) -> list[float]:
 
 def model_groups(runs: Sequence[Run]) -> list[str]:
     """Each run's model, or its number of GPUs where the family has a single model."""
-    models: dict[str, set[str]] = {}
-    for run in runs:
-        models.setdefault(run.family, set()).add(run.model_name)
-    several = {family for family, names in models.items() if len(names) > 1}
-    sizes = gpu_groups(runs)
-    return [
-        f"{run.family} {run.model_name}" if run.family in several else size
-        for run, size in zip(runs, sizes, strict=True)
-    ]
+    return _groups(runs, _model, _size)
 
 
 def gpu_groups(runs: Sequence[Run]) -> list[str]:
-    """Each run's number of GPUs, within its family."""
-    return [f"{run.family} on {sum(run.plan.gpus.values())}" for run in runs]
+    """Each run's number of GPUs, or its model where the family has a single number."""
+    return _groups(runs, _size, _model)
+
+
+def family_groups(runs: Sequence[Run]) -> list[str]:
+    """Each run's family: what is left knows its stack by relatives alone, or by other sources."""
+    return [run.family for run in runs]
+
+
+def _groups(
+    runs: Sequence[Run], first: Callable[[Run], str], second: Callable[[Run], str]
+) -> list[str]:
+    """Runs of a family that are alike in the first, where it differs, else in the second."""
+    known: dict[str, set[str]] = {}
+    for run in runs:
+        known.setdefault(run.family, set()).add(first(run))
+    return [
+        f"{run.family} {(first if len(known[run.family]) > 1 else second)(run)}" for run in runs
+    ]
+
+
+def _model(run: Run) -> str:
+    return run.model_name
+
+
+def _size(run: Run) -> str:
+    return f"on {sum(run.plan.gpus.values())}"
 
 
 def fifths(runs: Sequence[Run]) -> list[str]:

@@ -92,6 +92,10 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transformer_engine: bool = False  # layers are its: it has workspaces and attention of its own
     tensor_waits: bool = False  # backward, too, every tensor-parallel sum is waited for
     holds_sends: bool = False  # a send between stages holds up both until a buffer takes the rest
+    # Tensors of a layer, if each belongs to one rank of a shard group as a whole: gradients go to
+    # their owners and parameters come from them, a collective each, in the order of ranks and not
+    # of layers, so that no forward pass begins before the last has come. 0: cut evenly, as one.
+    owned_tensors: int = 0
     unfused_backward_bytes: float = 15.0  # moved per score by attention that keeps all of them
     tied_bytes: float = 0.0  # of an element of tied embeddings' gradients as sent; 0: as reduced
     deterministic: bool = False  # only kernels that repeat their sums in one order

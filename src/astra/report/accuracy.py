@@ -106,7 +106,9 @@ amp-t4's steps had to tell). A stack has up to eleven factors, and
 settings that multiply some of them on a GPU, in a number format or in a release
 ({found.settings} over all stacks, with the number of runs behind each in its file). None belongs
 to a model, a family or a run. Where models are held back, a family of a single model has its
-numbers of GPUs held back instead; a stack seen on one number of GPUs is then priced as a stranger.
+numbers of GPUs held back instead, and the other way round. Where a whole family is held back, most
+stacks are strangers, priced by their relatives alone: so far off may a framework be that nobody has
+measured. `astra calibrate` makes a stack of your own from three runs or more.
 
 What the lines of runs held back have seen all the same, and so flatters them: how strongly factors
 are drawn to 1 and to each other (some twenty numbers in `fit/hierarchy.py`) was chosen by these

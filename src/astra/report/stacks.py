@@ -28,6 +28,7 @@ MEANINGS = {
     "host_experts_s": "more of them for routing and dispatch",
     "host_expert_kernel_s": "and for each kernel of an expert of its own",
     "step_s": "seconds per step that nothing else accounts for",
+    "owned_tensors": "tensors of a layer, if ranks own them whole and take turns to send them",
     "jitter_fraction": "of busy seconds, lost to the slowest rank per doubling of GPUs",
     "optimizer_factor": "optimizer seconds over memory traffic alone",
     "activation_factor": "kept activations over those counted",

@@ -69,7 +69,7 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
         met = here | (ring & here.any(axis=(0, 1)) & (view.stages.count > 0))
         shared = {"gather_s": np.zeros(shape), "reduce_s": np.zeros(shape)}
         for copies in _copies(view):
-            for name, seconds in _seconds(view, copies, gpu).items():
+            for name, seconds in _seconds(view, copies, gpu, own).items():
                 if name in shared:
                     shared[name] += np.where(met, seconds * moved, 0.0)
                 else:
@@ -174,17 +174,20 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
     return np.where(is_word(plans, "sharding", "none"), 1, shared)
 
 
-def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
+def _seconds(view: View, copies: _Copies, gpu: Gpu, stack: Stack) -> dict[str, Floats]:
     """Sharded: reduce-scatter and all-gather in a shard group, and what a rank is left with summed
     over the groups. Else one all-reduce and nothing to gather.
+
+    Where tensors have owners, those take turns round the ring, each with its part of both.
     """
     plans, stages = view.plans, view.stages
     plain = is_word(plans, "sharding", "none")
     ranks = np.where(plain, copies.ranks, copies.shards)
     near, node = _near(view, ranks, copies.stride)
     grads = copies.parameters * np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
-    scattered = reduce_scatter_s(grads, ranks, near, gpu, node)
-    gathered = all_gather_s(copies.parameters * 2.0, ranks, near, gpu, node)
+    turns = _owners(view, ranks, stack)
+    scattered = turns * reduce_scatter_s(grads / turns, ranks, near, gpu, node)
+    gathered = turns * all_gather_s(copies.parameters * 2.0 / turns, ranks, near, gpu, node)
     if plain.any():
         scattered = np.where(plain, all_reduce_s(grads, ranks, near, gpu, node), scattered)
         gathered = np.where(plain, 0.0, gathered)
@@ -205,6 +208,12 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu) -> dict[str, Floats]:
         "adam_s": adam,
         "host_s": moved + updated - own * streamed / memory,
     }
+
+
+def _owners(view: View, ranks: Ints, stack: Stack) -> Ints:
+    """Ranks of a shard group that own a tensor of their stage, of as many as there are."""
+    tensors = stack.owned_tensors * view.stages.kind_layers.sum(axis=0)
+    return np.maximum(np.minimum(ranks, tensors), 1)
 
 
 def _near(view: View, ranks: Ints, stride: Ints) -> tuple[Ints, Ints]:

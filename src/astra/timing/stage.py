@@ -90,7 +90,7 @@ class StageTime:
     def first_extra_s(self, runs: slice = ALL) -> Floats:
         """Per step: parameter gather that the first micro-batch cannot hide."""
         forward = self.base.forward_s[:, runs][..., self.rows]
-        overlaps = self.view.plans.overlap_param_gather
+        overlaps = self.view.plans.overlap_param_gather & (not self.stack.owned_tensors)
         slow = self._copies("slowdown", runs)
         return shown_s(self._traffic_s("gather_s", runs), forward, overlaps, slow)
 

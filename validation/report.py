@@ -199,6 +199,7 @@ def main() -> None:
         back=back,
         gpus=by_gpu(timed, logs),
         settings=sum(len(find_stack(name).settings) for name in stack_names()),
+        failed=tuple(run.row_id for run in runs.runs if run.failed_for_memory),
         reasons=read_toml(HERE / "reasons.toml"),
     )
     write_cases(found.one.runs + found.mixed.runs)

@@ -62,12 +62,13 @@ class Measured:
     back: tuple[HeldBack, ...]
     gpus: tuple[Part, ...]
     settings: int  # in all stack files
+    failed: tuple[str, ...]  # runs that ran out of memory
     reasons: dict[str, str]  # what is believed of the worst runs
 
 
 def accuracy_page(found: Measured) -> str:
     one = found.one
-    parts = [HEAD, _scores(found), _families(one, found.back), _gpus(found.gpus), _memory(one)]
+    parts = [HEAD, _scores(found), _families(one, found.back), _gpus(found.gpus), _memory(found)]
     parts += [
         _steps(found.steps, found.unseen),
         _ranking(one.sweeps),
@@ -161,7 +162,8 @@ def _gpus(parts: tuple[Part, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _memory(one: Validation) -> str:
+def _memory(found: Measured) -> str:
+    one = found.one
     by_kind: dict[tuple[str, str], list[float]] = {}
     for row in one.runs:
         if row.memory_error_fraction is not None:
@@ -182,7 +184,9 @@ def _memory(one: Validation) -> str:
 {_percent(memory.mean_abs_error_fraction)} mean absolute error over {memory.runs} runs that
 measured allocated memory. {memory.called_unfit_but_ran} runs that ran are called unfit,
 {memory.called_fit_but_failed} that failed for memory are called fit. Unfit by family: {unfit}.
-`validation/cases.csv` has each of them.
+`validation/cases.csv` has each of them. Failed, and called fit:
+
+{_failed(found)}
 
 `fit_probability` takes the need of a whole GPU to scatter by {facts().spread.fraction:.0%} around
 the predicted. Of the runs that measured reserved or device memory, {_inside(by_kind)}
@@ -190,6 +194,16 @@ lie within its ranges of 50, 80 and 95 %, families counted alike.
 
 {table}
 """
+
+
+def _failed(found: Measured) -> str:
+    """The runs that ran out of memory where we say they fit, and what is believed of them."""
+    rows = [row for row in found.one.runs if row.row_id in found.failed and row.fits]
+    lines = [
+        f"- {row.row_id}: {row.model}, {row.summary}: {found.reasons.get(row.row_id, 'not known')}"
+        for row in rows
+    ]
+    return "\n".join(lines) or "none"
 
 
 def _inside(by_kind: dict[tuple[str, str], list[float]]) -> str:

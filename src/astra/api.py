@@ -180,7 +180,16 @@ def _bought(
     from astra.search.market_answer import Asked, answer_money
 
     asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
-    return answer_money(asked, request | _asked_money(wish), progress)
+    own = _own_gpus(wanted.space.question.task.cluster)
+    return answer_money(asked, request | own | _asked_money(wish), progress)
+
+
+def _own_gpus(cluster: "Cluster") -> dict[str, object]:
+    """GPUs and nodes that the catalogue does not have, so that a result can be asked again."""
+    from astra.hardware.pools import is_own
+
+    own = [msgspec.to_builtins(pool.gpu) for pool in cluster.pools if is_own(pool)]
+    return {"own_gpus": own} if own else {}
 
 
 def _answered(
@@ -287,8 +296,8 @@ def _paid(plans: "Sequence[Priced]", wish: "Wish_ | None", cluster: "Cluster") -
     if wish is None:
         return list(plans)
     from astra.money.wish import goals_of
-    from astra.search.market_answer import offers_for
     from astra.search.money import with_money
+    from astra.search.offers import offers_for
 
     goals = goals_of(wish)
     if goals.tokens is None and wish.price is None and wish.owned is None:

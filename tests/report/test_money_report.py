@@ -287,7 +287,7 @@ def test_printed_figures_follow_from_the_printed_terms(
     assert tokens / speed / 3600 == pytest.approx(training, abs=0.006)
     again, goodput, startup, wall = numbers("wall time # h / # \\+ # h start-up = # h")
     assert again == training and training / goodput + startup == pytest.approx(wall, abs=0.02)
-    nodes, node, per_hour = numbers("rent # nodes .*? x #/h = #/h")
+    nodes, node, per_hour = numbers("rent # nodes? .*? x #/h = #/h")
     assert nodes * node == pytest.approx(per_hour, abs=1e-4 * nodes)
     rate, hours, rent = numbers("#/h x # h = #")
     assert rate == per_hour and hours == wall

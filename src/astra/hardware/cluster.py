@@ -60,6 +60,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gpu: Gpu
     count: Count
     usd_per_hour: Annotated[float, Meta(ge=0)] | None = None  # of one GPU
+    described: bool = False  # a file says what its nodes are like: no others stand in for them
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

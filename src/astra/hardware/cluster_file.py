@@ -159,7 +159,17 @@ def _pool(entry: PoolTable, gpu: Gpu, place: str) -> Pool:
             f"{place}.count = {count} is not a whole number of nodes of {node} GPUs. "
             f"Try {down} or {down + node}, or set gpus_per_node."
         )
-    return Pool(gpu=gpu, count=count, usd_per_hour=entry.usd_per_hour)
+    return Pool(gpu=gpu, count=count, usd_per_hour=entry.usd_per_hour, described=_describes(entry))
+
+
+def _describes(entry: PoolTable) -> bool:
+    """Whether the file says anything of the pool's nodes."""
+    plain = ("gpu", "count", "name", "usd_per_hour")
+    return any(
+        getattr(entry, field) is not None
+        for field in PoolTable.__struct_fields__
+        if field not in plain
+    )
 
 
 def _check_names(pools: list[Pool], where: str) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.files import USER
-from astra.hardware.catalogue import gpu_names
+from astra.hardware.catalogue import find_gpu, gpu_names
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.gpu_file import check_gpu
 from astra.hardware.units import quantities
@@ -37,7 +37,7 @@ def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tu
                 f"{where}: {first.gpu.name} and {pool.gpu.name} are the same GPU, and "
                 f"{total:,} of them are too many: {MOST_GPUS:,} of a type are the most."
             )
-        merged[key] = replace(first, count=total)
+        merged[key] = replace(first, count=total, described=first.described or pool.described)
         notes.append(
             f"{pool.gpu.name} has the same data as {first.gpu.name}: "
             f"counted as {total} of the latter"
@@ -65,6 +65,14 @@ def check_cluster(cluster: Cluster, where: str) -> None:
 def facts(gpu: Gpu) -> Gpu:
     """What a GPU is, without what it is called and who says so."""
     return replace(gpu, name="", aliases=(), assumed=(), source=USER)
+
+
+def is_own(pool: Pool) -> bool:
+    """Whether its nodes were described, or its GPU is not as in the catalogue."""
+    gpu = pool.gpu
+    if pool.described or gpu.name not in gpu_names():
+        return True
+    return facts(gpu) != facts(find_gpu(gpu.name)[0])
 
 
 def idle_note(pool: Pool) -> str | None:

@@ -11,6 +11,7 @@ from astra.money.catalogue import MOST_USD, Instance, Offer
 YEAR_H = 8766.0  # hours of a year
 PUE = 1.3  # guessed: what cooling and supply add to the power of the machines
 FORM = "The form is GPU=USD[,GPU=USD...], such as h100=2.49,a100-80g=1.29."
+LISTED = "list price of"  # how the source of a price begins that others ask for nodes alike
 HOST_FRACTION = 0.2  # guessed: power of a node's other parts beside its GPUs
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from astra.money.dollars import GB, MONTH_H
+from astra.money.given import LISTED
 from astra.report.frontier_text import Drawing
 from astra.report.priced import LEGEND, host_lines, memory_bars, seconds, sizes, time_bars, titled
 from astra.search.answer import Answer, Elsewhere, Market, Wished
@@ -72,6 +73,8 @@ def _place(rent: Rented) -> str:
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
         how = rent.price_source if rent.price_source.startswith("owned") else "as given"
+        if rent.price_source.startswith(LISTED):
+            how = f"on {rent.price_date}, the {rent.price_source}, in nodes as described"
         return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour {how}"
     guess = ", its network a guess" if _guessed(rent) else ""
     return (
@@ -163,7 +166,7 @@ def _gb(plan: Priced, said: object) -> str:
 def _nodes(rent: Rented) -> str:
     idle = f", {rent.idle_gpus} idle" if rent.idle_gpus else ""
     if rent.cloud == "given":
-        return f"{rent.nodes} nodes ({rent.instance}{idle})"
+        return f"{rent.nodes} node{'s' * (rent.nodes > 1)} ({rent.instance}{idle})"
     return f"{rent.nodes} {rent.instance} ({rent.node_gpus} GPUs{idle})"
 
 
@@ -344,6 +347,8 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
 
 def _short(rent: Rented) -> str:
     if rent.cloud == "given":
+        if rent.price_source.startswith(LISTED):
+            return f"own nodes, list price{' spot' if rent.spot else ''}"
         return "owned" if rent.price_source.startswith("owned") else "as given"
     doubt = "?" if _guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
@@ -424,6 +429,6 @@ def _searched(answer: Answer, market: Market) -> str:
     search = answer.search
     kinds = len(market.machines)
     return (
-        f"{kinds} kinds of machines, {search.candidates:,} candidates, {search.simulated:,} "
-        f"simulated; {search.seconds:.1f} s."
+        f"{kinds} kind{'s' * (kinds > 1)} of machines, {search.candidates:,} candidates, "
+        f"{search.simulated:,} simulated; {search.seconds:.1f} s."
     )

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import facts
 from astra.money.catalogue import GUESSED, Instance, Offer, machine_gpu
 from astra.money.conditions import Conditions
 from astra.money.frontier import frontier
-from astra.money.given import given_offer
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Best, Funnel, Progress
 from astra.search.frontier import FrontierFinder, Point
@@ -159,29 +157,6 @@ def _by_price(offer: Offer) -> tuple[object, ...]:
 def gpu_in(machine: Instance, own: Gpu) -> Gpu:
     """The GPU in its node; one that the user described keeps the node it was given."""
     return own if machine.cloud == "given" else machine_gpu(machine)
-
-
-def priced_pools(
-    cluster: Cluster,
-    prices: dict[str, float],
-    owned: dict[str, dict[str, float]],
-    date: str,
-    spot: bool,
-) -> list[Offer]:
-    """Offers of the pools whose price was given, on the command line or in the file."""
-    found = []
-    for pool in cluster.pools:
-        price = prices.get(pool.gpu.name, pool.usd_per_hour)
-        if price is not None:
-            source = "--price" if pool.gpu.name in prices else f"cluster {cluster.name}"
-            if pool.gpu.name in owned:
-                terms = owned[pool.gpu.name].items()
-                source = "owned: " + " + ".join(f"${cost:.4f}/h {what}" for what, cost in terms)
-            found.append(given_offer(pool.gpu, price, date, spot, source))
-    for name in prices:
-        if name not in {pool.gpu.name for pool in cluster.pools}:
-            raise InputError(f"--price {name}: it is not among the GPUs. Add it to --gpus.")
-    return found
 
 
 class Search:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from astra.errors import InputError, NoPriceError
-from astra.hardware.cluster import Cluster
-from astra.money.catalogue import GIB, Offer, chosen, shipped_offers
+from astra.errors import InputError
+from astra.money.catalogue import GIB, Offer
 from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
-from astra.money.given import YEAR_H
+from astra.money.given import LISTED, YEAR_H
 from astra.money.what_if import (
     Change,
     changed_cluster,
@@ -21,7 +20,7 @@ from astra.money.what_if import (
     check_changes,
     parse_what_if,
 )
-from astra.money.wish import Goals, Wish, names_in, owned_terms, prices_of, today
+from astra.money.wish import Goals, Wish
 from astra.search.answer import (
     Answer,
     Elsewhere,
@@ -40,12 +39,12 @@ from astra.search.market import (
     Machine,
     Trade,
     machines_of,
-    priced_pools,
     space_on,
 )
 from astra.search.market import Search as MarketSearch
 from astra.search.mixed_market import mixed_trades
 from astra.search.money import with_money
+from astra.search.offers import catalogue_of, offers_of, own_nodes
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.search.wished import chosen_row, ranked
@@ -71,33 +70,6 @@ class Asked:
                 "dollars follow from them."
             )
         return self.goals.tokens
-
-
-def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
-    """What can be rented: prices that were given, else the catalogue's, for every GPU type."""
-    gpus = [pool.gpu for pool in cluster.pools]
-    prices, owned = prices_of(wish, gpus), owned_terms(wish, gpus)
-    given = priced_pools(cluster, prices, owned, today(), wish.spot)
-    catalogue = shipped_offers() if wish.offers is None else wish.offers
-    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
-    wanted = {pool.gpu.name for pool in cluster.pools} - {offer.machine.gpu for offer in given}
-    if not wanted and (wish.cloud or wish.region):
-        raise InputError(
-            f"{'--cloud' if wish.cloud else '--region'} {wish.cloud or wish.region}: every price "
-            "is given, so none is looked up there. Leave out the place or a price."
-        )
-    found = [*given, *(offer for offer in listed if offer.machine.gpu in wanted)]
-    sold = {offer.machine.gpu for offer in found}
-    for pool in cluster.pools:
-        if pool.gpu.name not in sold:
-            narrowed = wish.cloud or wish.region
-            there = " there" if narrowed else ""
-            raise NoPriceError(
-                f"no price of {pool.gpu.name} is known{there}. Give one: "
-                f"--price {pool.gpu.name}=2.49 (USD for an hour of one GPU), or usd_per_hour in a "
-                "cluster file."
-            )
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +173,7 @@ def answer_money(
         market = msgspec.structs.replace(market, what_if=compared)
     points = ranked(points, market) if market else []
     return Answer(
-        request=_with_prices(request, scene.offers, asked.wish.offers is not None, found.notes),
+        request=_with_prices(request, asked, scene.offers, found.notes),
         search=_funnel(found, time.perf_counter() - start),
         plans=tuple(sorted(points, key=lambda point: point.rank)[: asked.wanted.top]),
         nothing_fits=None if points else _nothing(asked.wanted, found),
@@ -221,25 +193,28 @@ def _changes(asked: Asked, scene: Scene) -> tuple[Change, ...]:
 
 
 def _with_prices(
-    request: dict[str, object],
-    offers: Sequence[Offer],
-    own_catalogue: bool,
-    notes: Sequence[str],
+    request: dict[str, object], asked: Asked, offers: Sequence[Offer], notes: Sequence[str]
 ) -> dict[str, object]:
     """The request with the prices that were given, wherever they were, and with more notes."""
     said = request.get("notes")
+    notes = [*own_nodes(offers), *notes]
     if notes and isinstance(said, list):
         request = request | {"notes": [*said, *notes]}
     money = request.get("money")
     if not isinstance(money, dict):
         return request
-    given = {o.machine.gpu: o.usd_per_gpu_hour for o in offers if o.machine.cloud == "given"}
+    given = {
+        o.machine.gpu: o.usd_per_gpu_hour
+        for o in offers
+        if o.machine.cloud == "given" and not o.source.startswith(LISTED)
+    }
     if given:
         owned = ("owned", "amortise_years", "power_price", "pue")
         money = {name: value for name, value in money.items() if name not in owned}
         money["price"] = given
-    if own_catalogue:
-        money = money | {"offers": [msgspec.to_builtins(o) for o in offers]}
+    if asked.wish.offers is not None:
+        listed = catalogue_of(asked.wish, asked.wanted.space.question.task.cluster)
+        money = money | {"offers": [msgspec.to_builtins(o) for o in listed]}
     return request | {"money": money}
 
 
@@ -383,26 +358,3 @@ def _machine(machine: Machine, trades: Sequence[Trade]) -> Machines:
         network_certainty=offer.machine.certainty,
         points=sum(trade.machine == machine for trade in trades),
     )
-
-
-def offers_for(wish: Wish, cluster: Cluster) -> dict[str, Offer]:
-    """The cheapest offer of each GPU type in a node like the one it is planned in.
-
-    For plans that are given or searched for time alone: their machines are the cluster's.
-    """
-    found = {}
-    offers = offers_of(wish, cluster)
-    for pool in cluster.pools:
-        own = [offer for offer in offers if offer.machine.gpu == pool.gpu.name]
-        node = pool.gpu.node
-        alike = [
-            offer
-            for offer in own
-            if offer.machine.gpus == node.gpus
-            and offer.machine.nic_bytes_per_s >= 0.9 * node.nic_bytes_per_s
-        ]
-        found[pool.gpu.name] = min(
-            alike or [offer for offer in own if offer.machine.gpus == node.gpus] or own,
-            key=lambda offer: offer.usd_per_gpu_hour,
-        )
-    return found

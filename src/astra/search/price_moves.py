@@ -11,7 +11,7 @@ import numpy as np
 from astra.errors import InputError
 from astra.files import convert
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import find_stack
 from astra.money.frontier import frontier
 from astra.money.wish import goals_of, wish_of
@@ -43,16 +43,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     set: tuple[str, ...] = ()
     rules: str | None = None
     top: int = 10
+    own_gpus: tuple[Gpu, ...] = ()
 
 
 def asked_again(request: Mapping[str, object], plan: Plan, where: str) -> Asked:
-    """The question of a result once more; its model and its own GPUs are in its plans."""
+    """The question of a result once more; its model is in its plans."""
     from pathlib import Path
 
     said = convert(dict(request), Request, f"{where}: request")
-    own = {pool.gpu.name: pool.gpu for pool in plan.cluster.pools if pool.gpu.source.kind == "user"}
+    users = [pool.gpu for pool in plan.cluster.pools if pool.gpu.source.kind == "user"]
+    own = {gpu.name: gpu for gpu in (*users, *said.own_gpus)}
     pools = tuple(
-        Pool(gpu=own.get(name) or find_gpu(name)[0], count=count)
+        Pool(gpu=own.get(name) or find_gpu(name)[0], count=count, described=name in own)
         for name, count in said.gpus.items()
     )
     cluster = Cluster(name="asked", pools=pools, max_gpus=said.max_gpus)

@@ -1,0 +1,150 @@
+"""What the GPUs of a question can be rented for: prices that were given, or the catalogue's."""
+
+from collections.abc import Sequence
+
+from astra.errors import InputError, NoPriceError
+from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.pools import facts, is_own
+from astra.money.catalogue import Offer, chosen, machine_gpu, shipped_offers
+from astra.money.given import LISTED, given_offer
+from astra.money.wish import Wish, names_in, owned_terms, prices_of, today
+from astra.search.market import joins
+
+ALIKE = 0.9  # a network of at least so many times the speed is taken for as good
+
+
+def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
+    """What can be rented: prices that were given, else the catalogue's, for every GPU type.
+
+    Nodes that a file describes stay as they are, whoever's price it is.
+    """
+    gpus = [pool.gpu for pool in cluster.pools]
+    prices, owned = prices_of(wish, gpus), owned_terms(wish, gpus)
+    given = _priced_pools(cluster, prices, owned, today(), wish.spot)
+    priced = {offer.machine.gpu for offer in given}
+    listed = catalogue_of(wish, cluster)
+    if len(priced) == len(cluster.pools) and (wish.cloud or wish.region):
+        raise InputError(
+            f"{'--cloud' if wish.cloud else '--region'} {wish.cloud or wish.region}: every price "
+            "is given, so none is looked up there. Leave out the place or a price."
+        )
+    found = given
+    for pool in cluster.pools:
+        if pool.gpu.name not in priced:
+            sold = [offer for offer in listed if offer.machine.gpu == pool.gpu.name]
+            if not sold:
+                raise _no_price(pool, "there" if wish.cloud or wish.region else "")
+            found += _in_own_nodes(pool, sold) if is_own(pool) else sold
+    return found
+
+
+def catalogue_of(wish: Wish, cluster: Cluster) -> list[Offer]:
+    """What the price lists have of these GPUs, where and how it may be rented."""
+    catalogue = shipped_offers() if wish.offers is None else wish.offers
+    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
+    names = {pool.gpu.name for pool in cluster.pools}
+    return [offer for offer in listed if offer.machine.gpu in names]
+
+
+def _no_price(pool: Pool, there: str) -> NoPriceError:
+    return NoPriceError(
+        f"no price of {pool.gpu.name} is known{there and f' {there}'}. Give one: "
+        f"--price {pool.gpu.name}=2.49 (USD for an hour of one GPU), or usd_per_hour in a "
+        "cluster file."
+    )
+
+
+def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
+    """Nodes that were described, at the price of the cheapest ones like them.
+
+    Where just these are for rent, they are; else nodes of as many GPUs lend their price, rather
+    those with a network that is as fast. On demand and spot apart.
+    """
+    own, name = facts(pool.gpu), pool.gpu.name
+    same = [offer for offer in sold if facts(machine_gpu(offer.machine)) == own]
+    if same:
+        return same
+    alike = [offer for offer in sold if offer.machine.gpus == pool.gpu.node.gpus]
+    if not alike:
+        sizes = ", ".join(map(str, sorted({offer.machine.gpus for offer in sold})))
+        raise NoPriceError(
+            f"no price of nodes of {pool.gpu.node.gpus} {name} is known: those for rent have "
+            f"{sizes}. Give one: usd_per_hour in the cluster file, or --price {name}=2.49 (USD "
+            "for an hour of one GPU)."
+        )
+
+    def promise(offer: Offer) -> tuple[bool, float]:
+        least = ALIKE * pool.gpu.node.nic_bytes_per_s
+        fast = joins(offer.machine) and offer.machine.nic_bytes_per_s >= least
+        return not fast, offer.usd_per_hour
+
+    best: dict[bool, Offer] = {}
+    for offer in sorted(alike, key=promise):
+        best.setdefault(offer.spot, offer)
+    return [
+        given_offer(
+            pool.gpu,
+            offer.usd_per_gpu_hour,
+            offer.date,
+            offer.spot,
+            f"{LISTED} {' '.join(dict.fromkeys((*offer.place, offer.machine.instance)))}",
+        )
+        for offer in best.values()
+    ]
+
+
+def own_nodes(offers: Sequence[Offer]) -> list[str]:
+    """Says of nodes that were described without a price whose price they have."""
+    return [
+        f"{offer.machine.gpu}: its nodes and network as described; no price is given for them, "
+        f"so ${offer.usd_per_gpu_hour:.2f} an hour is the {offer.source}{' spot' * offer.spot} "
+        f"({offer.date}). usd_per_hour or --price gives another"
+        for offer in offers
+        if offer.source.startswith(LISTED)
+    ]
+
+
+def offers_for(wish: Wish, cluster: Cluster) -> dict[str, Offer]:
+    """The cheapest offer of each GPU type in a node like the one it is planned in.
+
+    For plans that are given or searched for time alone: their machines are the cluster's.
+    """
+    found = {}
+    offers = offers_of(wish, cluster)
+    for pool in cluster.pools:
+        own = [offer for offer in offers if offer.machine.gpu == pool.gpu.name]
+        node = pool.gpu.node
+        alike = [
+            offer
+            for offer in own
+            if offer.machine.gpus == node.gpus
+            and offer.machine.nic_bytes_per_s >= ALIKE * node.nic_bytes_per_s
+        ]
+        found[pool.gpu.name] = min(
+            alike or [offer for offer in own if offer.machine.gpus == node.gpus] or own,
+            key=lambda offer: offer.usd_per_gpu_hour,
+        )
+    return found
+
+
+def _priced_pools(
+    cluster: Cluster,
+    prices: dict[str, float],
+    owned: dict[str, dict[str, float]],
+    date: str,
+    spot: bool,
+) -> list[Offer]:
+    """Offers of the pools whose price was given, on the command line or in the file."""
+    found = []
+    for pool in cluster.pools:
+        price = prices.get(pool.gpu.name, pool.usd_per_hour)
+        if price is not None:
+            source = "--price" if pool.gpu.name in prices else f"cluster {cluster.name}"
+            if pool.gpu.name in owned:
+                terms = owned[pool.gpu.name].items()
+                source = "owned: " + " + ".join(f"${cost:.4f}/h {what}" for what, cost in terms)
+            found.append(given_offer(pool.gpu, price, date, spot, source))
+    for name in prices:
+        if name not in {pool.gpu.name for pool in cluster.pools}:
+            raise InputError(f"--price {name}: it is not among the GPUs. Add it to --gpus.")
+    return found

@@ -96,7 +96,7 @@ def sky_home(folder: Path) -> Path:
 
 
 def test_skypilots_own_files_are_read(tmp_path: Path) -> None:
-    offers = sky_offers(sky_home(tmp_path))
+    offers, _ = sky_offers(sky_home(tmp_path))
     found = {(o.machine.instance, o.region, o.spot): o for o in offers}
     assert found["p5.48xlarge", "us-east-1", False].usd_per_hour == 50
     assert found["p5.48xlarge", "us-east-1", True].usd_per_hour == 18  # the cheapest zone
@@ -106,6 +106,56 @@ def test_skypilots_own_files_are_read(tmp_path: Path) -> None:
     assert found["a3-highgpu-8g", "us-central1", False].usd_per_hour == 88  # host and GPUs
     assert ("a3-highgpu-8g", "us-east5", False) not in found  # no host is sold there
     assert {o.machine.gpu for o in offers} == {"H100-80GB-SXM"}
+
+
+BAD = (
+    VMS
+    + """\
+p5.48xlarge,192,2048,H100,8.0,,us-east-2,us-east-2a,47.0,much
+p5.48xlarge,192,2048,H100,8.0,,us-west-2,us-west-2a,cheap,
+p5.48xlarge,192,2048,H100,8.0,,us-west-2,us-west-2b,-3,
+p5.48xlarge,192,2048,H100,8.0,,us-west-2,us-west-2c,,
+g9.huge,192,2048,H100,many,,us-west-2,us-west-2a,3.0,
+g9.three,192,2048,H100,3.0,,us-west-2,us-west-2a,3.0,
+p5.48xlarge,192,2048,H100,8.0
+"""
+)
+
+
+def test_rows_that_give_no_offer_are_counted_with_the_first_of_each_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = sky_home(tmp_path)
+    (home / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv").write_text(BAD, encoding="utf-8")
+    offers, (said,) = sky_offers(home)
+    assert "us-west-2" not in {offer.region for offer in offers}
+    assert [o.usd_per_hour for o in offers if o.region == "us-east-2"] == [47.0]  # not its spot
+    rows = BAD.count("H100") + BAD.count("TPU") + GCP.count("H100")
+    used = 4  # three of aws, and the accelerator whose host is sold
+    assert f"{rows - used} offers of GPUs are left out" in said
+    for reason in (
+        "1 where the accelerator is not known here (first: odd.type, aws/vms.csv line 5)",
+        "2 where Price is no amount of USD (first: p5.48xlarge, aws/vms.csv line 8)",
+        "1 where SpotPrice is no amount of USD (first: p5.48xlarge, aws/vms.csv line 7)",
+        "1 where there is no price (first: p5.48xlarge, aws/vms.csv line 10)",
+        "1 where AcceleratorCount is no number (first: g9.huge, aws/vms.csv line 11)",
+        "1 where the number of GPUs is none of 1, 2, 4, 8, 16 (first: g9.three, aws/vms.csv line",
+        "1 where the row ends early (first: p5.48xlarge, aws/vms.csv line 13)",
+        "1 where the host of the accelerator is not sold in its zone (first: H100, gcp/vms.csv",
+    ):
+        assert reason in said
+    monkeypatch.setenv("SKY_RUNTIME_DIR", str(home))
+    assert run(["prices", "h100", "--prices", "sky", "--json"]) == 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_catalogue_without_any_known_gpu_is_an_error_that_says_why(tmp_path: Path) -> None:
+    path = tmp_path / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv"
+    path.parent.mkdir(parents=True)
+    lines = VMS.splitlines(keepends=True)
+    path.write_text(lines[0] + lines[4] + lines[5], encoding="utf-8")
+    with pytest.raises(InputError, match=r"no offer of a known GPU.*1 offer of GPUs is left out"):
+        sky_offers(tmp_path)
 
 
 def test_skypilots_names_are_names_of_gpus() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astra.cli.options import word
+from astra.cli.printing import note
 
 if TYPE_CHECKING:
     from astra.money.catalogue import Offer
@@ -101,4 +102,7 @@ def catalogue_of(which: str) -> "tuple[Offer, ...]":
         return shipped_offers()
     from astra.money.sky import sky_offers
 
-    return sky_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))
+    offers, notes = sky_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))
+    for text in notes:
+        note(text)
+    return offers

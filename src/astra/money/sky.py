@@ -15,17 +15,51 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from astra.errors import InputError
+from astra.errors import InputError, shorten
 from astra.files import read_text
 from astra.hardware.catalogue import find_gpu
-from astra.money.catalogue import FOLDER, GIB, Instance, Offer, instances, plain_network
+from astra.money.catalogue import (
+    FOLDER,
+    GIB,
+    MOST_USD,
+    Instance,
+    Offer,
+    instances,
+    plain_network,
+)
 
 SIZES = (1, 2, 4, 8, 16)  # GPUs of a node that plans can fill
 Row = dict[str, str]
+_Sold = tuple[Instance, float, bool]  # the machine, USD an hour, whether it is spot
 
 
-def sky_offers(home: Path) -> tuple[Offer, ...]:
-    """All offers of GPUs that are known here, the cheapest zone of each region."""
+class LeftOut:
+    """Rows of a catalogue that give no offer: how many for each reason, and the first of them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.first: dict[str, str] = {}
+
+    def add(self, why: str, where: str) -> None:
+        self.counts[why] = self.counts.get(why, 0) + 1
+        self.first.setdefault(why, where)
+
+    def told(self) -> tuple[str, ...]:
+        """A sentence, or nothing."""
+        if not self.counts:
+            return ()
+        each = [
+            f"{count:,} where {why} (first: {self.first[why]})"
+            for why, count in sorted(self.counts.items(), key=lambda item: -item[1])
+        ]
+        total = sum(self.counts.values())
+        offers = "1 offer of GPUs is" if total == 1 else f"{total:,} offers of GPUs are"
+        return (f"{offers} left out: {'; '.join(each)}.",)
+
+
+def sky_offers(home: Path) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+    """All offers of GPUs that are known here, the cheapest zone of each region, and a note on
+    the rows of GPUs that were left out."""
     root = home / ".sky" / "catalogs"
     versions = sorted(
         (path for path in root.glob("v*") if re.fullmatch(r"v[0-9]{1,4}", path.name)),
@@ -41,57 +75,97 @@ def sky_offers(home: Path) -> tuple[Offer, ...]:
             "(`sky gpus list`); without them the shipped catalogue is used: leave --prices out."
         )
     best: dict[tuple[str, str, str, bool], Offer] = {}
+    left_out = LeftOut()
     for cloud, path in files.items():
-        for offer in _offers(cloud, path):
+        for offer in _offers(cloud, path, left_out):
             key = (cloud, offer.machine.instance, offer.region, offer.spot)
             if key not in best or offer.usd_per_hour < best[key].usd_per_hour:
                 best[key] = offer
-    return tuple(best.values())
+    if not best:
+        raise InputError(
+            f"--prices sky: no offer of a known GPU in {root}. {' '.join(left_out.told())}".strip()
+        )
+    return tuple(best.values()), tuple(f"--prices sky: {said}" for said in left_out.told())
 
 
-def _offers(cloud: str, path: Path) -> Iterator[Offer]:
-    rows = list(csv.DictReader(io.StringIO(read_text(path))))
+def _offers(cloud: str, path: Path, left_out: LeftOut) -> Iterator[Offer]:
+    reader = csv.DictReader(io.StringIO(read_text(path)))
+    rows = [(row, reader.line_num) for row in reader]
     missing = {"AcceleratorName", "AcceleratorCount", "Region", "Price"} - set(
-        rows[0] if rows else ()
+        reader.fieldnames or ()
     )
     if rows and missing:
         raise InputError(f"{path}: the column {', '.join(sorted(missing))} is missing.")
     changed = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
     hosts = {
-        (row.get("InstanceType", ""), _zone(row)): row for row in rows if row.get("InstanceType")
+        (row.get("InstanceType", ""), _zone(row)): row for row, _ in rows if row.get("InstanceType")
     }
-    for row in rows:
+    for row, line in rows:
+        if not row.get("AcceleratorName"):
+            continue  # a machine without GPUs
+        found, reasons = _sold(cloud, row, hosts)
+        shown = shorten(row.get("InstanceType") or row["AcceleratorName"])[1:-1]
+        for why in reasons:
+            left_out.add(why, f"{shown}, {cloud}/{path.name} line {line}")
+        for machine, price, spot in found:
+            yield Offer(
+                machine=machine,
+                region=row["Region"] or "any",
+                usd_per_hour=price,
+                spot=spot,
+                date=changed,
+                source=str(path),
+            )
+
+
+class _UnusableError(Exception):
+    """Why a row gives no offer."""
+
+
+def _sold(cloud: str, row: Row, hosts: dict[tuple[str, str], Row]) -> tuple[list[_Sold], list[str]]:
+    """What a row with a GPU sells, on demand and spot, and why it does not sell more."""
+    if row.get("Region") is None or row.get("Price") is None:
+        return [], ["the row ends early"]
+    try:
         machine = _machine(cloud, row)
-        if machine is None:
+    except _UnusableError as error:
+        return [], [str(error)]
+    host = None if row.get("InstanceType") else hosts.get((machine.instance, _zone(row)))
+    if not row.get("InstanceType") and host is None:
+        return [], ["the host of the accelerator is not sold in its zone"]
+    found: list[_Sold] = []
+    reasons = []
+    for column, spot in (("Price", False), ("SpotPrice", True)):
+        try:
+            price = _price(row, host, column)
+        except _UnusableError as error:
+            reasons.append(str(error))
             continue
-        host = None if row.get("InstanceType") else hosts.get((machine.instance, _zone(row)))
-        if not row.get("InstanceType") and host is None:
-            continue  # an accelerator whose host is not sold there
-        for column, spot in (("Price", False), ("SpotPrice", True)):
-            price = _number(row.get(column))
-            if host is not None and price is not None:
-                extra = _number(host.get(column))
-                price = None if extra is None else price + extra
-            if price is not None and price > 0:
-                yield Offer(
-                    machine=machine,
-                    region=row["Region"] or "any",
-                    usd_per_hour=price,
-                    spot=spot,
-                    date=changed,
-                    source=str(path),
-                )
+        found += [(machine, price, spot)] if price else []
+    return found, reasons if found or reasons else ["there is no price"]
+
+
+def _price(row: Row, host: Row | None, column: str) -> float | None:
+    """Of the instance, with its host where that is sold apart; None or 0: it is not offered."""
+    parts = [each.get(column) for each in (row, host) if each is not None]
+    if not all(part and part.strip() for part in parts):
+        return None
+    numbers = [_number(part) for part in parts]
+    price = sum(number for number in numbers if number is not None)
+    if None in numbers or not 0 <= price <= MOST_USD:
+        raise _UnusableError(f"{column} is no amount of USD")
+    return price
 
 
 def _zone(row: Row) -> str:
     return row.get("AvailabilityZone") or row.get("Region") or ""
 
 
-def _machine(cloud: str, row: Row) -> Instance | None:
-    """The instance of a row; None where its GPU is not known or its node is of an odd size."""
+def _machine(cloud: str, row: Row) -> Instance:
+    """The instance of a row, where its GPU is known and plans can fill its node."""
     count = _number(row.get("AcceleratorCount"))
-    if not row.get("AcceleratorName") or count is None or count not in SIZES:
-        return None
+    if count is None:
+        raise _UnusableError("AcceleratorCount is no number")
     known = instances()
     name = row.get("InstanceType") or ""
     if (cloud, name) in known:
@@ -100,7 +174,9 @@ def _machine(cloud: str, row: Row) -> Instance | None:
         ("*", row["AcceleratorName"])
     )
     if gpu_id is None:
-        return None
+        raise _UnusableError("the accelerator is not known here")
+    if count not in SIZES:
+        raise _UnusableError(f"the number of GPUs is none of {', '.join(map(str, SIZES))}")
     if not name:  # an accelerator for a host: the instance of that cloud with these GPUs
         hosts = tuple(_hosts().get((cloud, row["AcceleratorName"]), "").split())
         alike = [
@@ -109,7 +185,9 @@ def _machine(cloud: str, row: Row) -> Instance | None:
             if (where, machine.gpu, machine.gpus) == (cloud, gpu_id, int(count))
             and instance.startswith(hosts)
         ]
-        return alike[0] if alike else None
+        if not alike:
+            raise _UnusableError("that cloud has no instance known here with so many of it")
+        return alike[0]
     gpu, _ = find_gpu(gpu_id)
     ram = _number(row.get("MemoryGiB"))
     return Instance(

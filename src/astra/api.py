@@ -317,9 +317,9 @@ def _paid(plans: "Sequence[Priced]", wish: "Wish_ | None", cluster: "Cluster") -
 
 
 def _warned(plan: "Priced", text: str) -> "Priced":
-    from astra.search.priced import NO_MONEY
+    from astra.search.priced import NO_MONEY, UNFIT_MONEY
 
-    kept = tuple(said for said in plan.warnings if said != NO_MONEY)
+    kept = tuple(said for said in plan.warnings if said not in (NO_MONEY, UNFIT_MONEY))
     return msgspec.structs.replace(plan, warnings=(*kept, text))
 
 

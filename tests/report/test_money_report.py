@@ -361,3 +361,32 @@ def test_a_priced_plan_says_where_when_and_what_a_million_tokens_cost(
     assert each == pytest.approx(plan["usd"] / 1e6)
     assert f"{rent['cloud']} {rent['region']} {rent['instance']}" in shown
     assert f"a GPU-hour on {rent['price_date']}" in shown
+
+
+def test_dollars_of_a_plan_that_does_not_fit_say_so_beside_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "predict",
+        "llama-3-70b",
+        "--gpus",
+        "h100:8",
+        "--tp",
+        "2",
+        "--global-batch",
+        "64",
+        "--price",
+        "h100=2",
+    ]
+    run([*words, "--tokens", "1B"])
+    shown = " ".join(capsys.readouterr().out.split())
+    title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"
+    assert f"{title} llama-3-70b on 1B tokens: $" in shown and "What a run takes" not in shown
+    assert "with tp 2 pp 1 dp 4 mb 1, which DOES NOT FIT." in shown
+    run([*words, "--tokens", "1B", "--json"])
+    plan = msgspec.json.decode(capsys.readouterr().out)
+    assert plan["usd"] > 0 and not plan["memory"]["fits"]
+    assert any("dollars are of a plan that does not fit" in said for said in plan["warnings"])
+    run([*words, "--json"])  # no tokens, no dollars: nothing to say of them
+    plan = msgspec.json.decode(capsys.readouterr().out)
+    assert plan["usd"] is None and not any("dollars are of" in said for said in plan["warnings"])

@@ -83,7 +83,10 @@ def page(priced: Priced) -> list["RenderableType"]:
     if priced.money is not None:
         from astra.report.money import money_sentence, terms
 
-        parts += ["What a run takes and costs", money_sentence(priced), *terms(priced), ""]
+        title = "What a run takes and costs"
+        if not priced.memory.fits:
+            title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"
+        parts += [title, money_sentence(priced), *terms(priced), ""]
     elif priced.usd_per_hour is not None:
         parts.append(titled("price", f"${priced.usd_per_hour:,.2f} an hour"))
     parts.append(titled("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))

@@ -10,7 +10,7 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import Rent, bill, losses
 from astra.money.goodput import HOUR_S
 from astra.search.host import KEPT, room_bytes
-from astra.search.priced import NO_MONEY, Money, Priced, Rented
+from astra.search.priced import NO_MONEY, UNFIT_MONEY, Money, Priced, Rented
 
 MILLION = 1e6
 
@@ -85,6 +85,7 @@ def with_money(
         usd=float(found.usd[0]),
         warnings=(
             *(text for text in priced.warnings if text != NO_MONEY),
+            *(() if priced.memory.fits else (UNFIT_MONEY,)),
             *(_too_small(priced.host_memory_bytes, offers[gpu].machine) for gpu in small),
         ),
     )

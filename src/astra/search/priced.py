@@ -5,6 +5,7 @@ import msgspec
 from astra.strategy.plan import Plan
 
 NO_MONEY = "hours and dollars need tokens and a price"
+UNFIT_MONEY = "hours and dollars are of a plan that does not fit: no run will take or cost that"
 NOT_LAUNCHED = (
     "no public runtime launches it: its replicas differ in make or take different numbers of "
     "micro-batches"

@@ -160,7 +160,7 @@ def plan(
     if wish is not None and paid:
         return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
-    found = msgspec.structs.replace(found, plans=tuple(_paid(found.plans, wish, machines)))
+    found = _with_ram_notes(found, tuple(_paid(found.plans, wish, machines)))
     return found if pipeline_model == "simulated" else _with_paper(found)
 
 
@@ -213,6 +213,15 @@ def _answered(
     if objective == "gpus":
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)
     return answer(wanted, request, progress)
+
+
+def _with_ram_notes(found: "Answer", plans: "tuple[Priced, ...]") -> "Answer":
+    """The answer with these plans, and a word where the RAM for their offload is not known."""
+    from astra.search.host import ram_notes
+
+    said = found.request.get("notes")
+    notes = [*(said if isinstance(said, list) else []), *ram_notes(plans)]
+    return msgspec.structs.replace(found, plans=plans, request=found.request | {"notes": notes})
 
 
 def _with_paper(found: "Answer") -> "Answer":

@@ -27,6 +27,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     nic_bytes_per_s: Positive  # per GPU, one direction
     nics: Count | None = None  # that the GPUs share; None: each has its own
     pcie_bytes_per_s: Positive  # per GPU to its host, one direction
+    ram_bytes: Positive | None = None  # of the whole node, for what is offloaded; None: not known
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,6 +37,7 @@ class PoolTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     link_bytes_per_s: Positive | None = None  # one direction, all links of a GPU
     nic_bytes_per_s: Positive | None = None  # per GPU, one direction
     pcie_bytes_per_s: Positive | None = None
+    ram_bytes: Positive | None = None  # of a whole node
     usd_per_hour: Annotated[float, Meta(ge=0, le=1e6)] | None = None  # of one GPU
 
 
@@ -121,6 +122,7 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
         nic_bytes_per_s=entry.nic_bytes_per_s or gpu.node.nic_bytes_per_s,
         nics=None if entry.nic_bytes_per_s else gpu.node.nics,  # a speed is each GPU's own
         pcie_bytes_per_s=entry.pcie_bytes_per_s or gpu.node.pcie_bytes_per_s,
+        ram_bytes=entry.ram_bytes or gpu.node.ram_bytes,
     )
     domain = entry.link_domain_gpus or gpu.link.domain_gpus
     joined = domain == gpu.node.gpus > 1

@@ -1,6 +1,7 @@
 """Pools side by side: every type once, twins under two names merged, sorted by name."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -52,14 +53,20 @@ def check_cluster(cluster: Cluster, where: str) -> None:
     names: set[str] = set()
     for number, pool in enumerate(cluster.pools):
         place = f"{where}: pools[{number}].gpu"
-        figures = {
-            name: value for name, value in to_builtins(pool.gpu).items() if value is not None
-        }
-        quantities(figures, f"{place}.")
+        quantities(_known(to_builtins(pool.gpu)), f"{place}.")
         check_gpu(pool.gpu, place)
         if pool.gpu.name in names:
             raise InputError(f"{place}.name = {pool.gpu.name!r} is there twice. Rename one.")
         names.add(pool.gpu.name)
+
+
+def _known(table: dict[str, Any]) -> dict[str, Any]:
+    """Without the figures that nobody knows."""
+    return {
+        name: _known(value) if isinstance(value, dict) else value
+        for name, value in table.items()
+        if value is not None
+    }
 
 
 def facts(gpu: Gpu) -> Gpu:

@@ -75,6 +75,7 @@ def given_offer(
         rdma=True,
         certainty="high",
         network_source="the catalogue's typical node, or the cluster file",
+        ram_bytes=gpu.node.ram_bytes,
     )
     return Offer(
         machine=machine,

@@ -61,7 +61,7 @@ def money_sentence(plan: Priced) -> str:
     assert plan.hours is not None and plan.usd_per_hour is not None
     gpus = " + ".join(f"{count} {name}" for name, count in plan.gpus.items())
     places = "; ".join(dict.fromkeys(_place(rent) for rent in plan.money.rents))
-    unfit = "" if plan.memory.fits else ", which DOES NOT FIT"
+    unfit = "" if plan.runs else ", which DOES NOT FIT"
     return (
         f"{plan.plan.model.name} on {tokens(plan.money.tokens)} tokens: {usd(plan.usd)} in "
         f"{hours(plan.hours)} at {usd(plan.usd_per_hour)}/h, "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.search.priced import NO_MONEY, PlanMemory, Priced, StageMemory
+from astra.search.priced import NO_MONEY, RAM_UNKNOWN, PlanMemory, Priced, StageMemory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,11 +50,12 @@ def sentence(priced: Priced) -> str:
     plan = priced.plan
     gpus = " + ".join(f"{count} {name}" for name, count in priced.gpus.items())
     fits = "fits" if priced.memory.fits else "DOES NOT FIT"
+    host = "" if priced.fits_host else ", but its offload DOES NOT FIT the RAM of its nodes"
     return (
         f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step of "
         f"{plan.global_batch:,} x {plan.seq_len:,} tokens ({priced.tokens_per_s:,.0f} tokens/s, "
         f"MFU {priced.mfu_fraction:.1%} of the {plan.precision} peak) with {priced.summary}; "
-        f"it {fits} (probability {priced.memory.fit_probability:.0%})."
+        f"it {fits} (probability {priced.memory.fit_probability:.0%}){host}."
     )
 
 
@@ -84,7 +85,7 @@ def page(priced: Priced) -> list["RenderableType"]:
         from astra.report.money import money_sentence, terms
 
         title = "What a run takes and costs"
-        if not priced.memory.fits:
+        if not priced.runs:
             title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"
         parts += [title, money_sentence(priced), *terms(priced), ""]
     elif priced.usd_per_hour is not None:
@@ -101,7 +102,8 @@ def page(priced: Priced) -> list["RenderableType"]:
     )
     parts.append(titled("sources", share))
     parts += [titled("note", note) for note in known.notes if " was read as " in note]
-    parts += [titled("warning", warning) for warning in priced.warnings if warning != NO_MONEY]
+    said = [text for text in priced.warnings if text != NO_MONEY]
+    parts += [titled("warning", text) for text in said if not text.endswith(RAM_UNKNOWN)]
     return parts
 
 
@@ -110,14 +112,18 @@ def host_lines(priced: Priced) -> list["RenderableType"]:
     if not priced.host_memory_bytes:
         return []
     found = f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"
-    rents = priced.money.rents if priced.money else ()
+    if priced.money:
+        nodes = {rent.instance: rent.node_ram_bytes for rent in priced.money.rents}
+    else:
+        own = [pool.gpu for pool in priced.plan.cluster.pools if pool.gpu.name in priced.gpus]
+        nodes = {f"a node of {gpu.node.gpus} {gpu.name}": gpu.node.ram_bytes for gpu in own}
     known = [
-        f"{rent.instance} has {rent.node_ram_bytes / GIB:.0f} GiB of RAM"
-        if rent.node_ram_bytes
-        else f"how much RAM {rent.instance} has is not known: see that it is enough"
-        for rent in rents
+        f"{name} has {ram / GIB:.0f} GiB of RAM"
+        if ram
+        else f"how much RAM {name} has is not known: see that it is enough"
+        for name, ram in nodes.items()
     ]
-    return [titled("host memory", "; ".join([found, *dict.fromkeys(known)]))]
+    return [titled("host memory", "; ".join([found, *known]))]
 
 
 def titled(title: str, text: str) -> "RenderableType":

@@ -6,6 +6,7 @@ from astra.errors import InputError
 from astra.hardware.stack import find_stack
 from astra.search.explained import Subject
 from astra.search.find import Finder
+from astra.search.host import pool_room_bytes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
 from astra.strategy.rules.book import rules_for
@@ -19,6 +20,7 @@ class Again:
     plan: Plan | None
     closest: Plan | None
     removed_by_rule: dict[str, int]
+    host: tuple[float, float] | None = None  # needed and usable RAM, where that alone binds [bytes]
 
 
 def search_again(subject: Subject, space: Space) -> Again:
@@ -31,10 +33,13 @@ def _alone(subject: Subject, space: Space) -> Again:
     plan, asked, task = subject.plan, subject.asked, space.question.task
     rules = (*rules_for(plan.runtime), *asked.own_rules)
     best = Finder(space, rules, find_stack(plan.stack), 1, asked.margin).run()
+    need, hosted = best.least_host
+    closest = best.closest if hosted is None else hosted
     return Again(
         plan=None if best.plans is None else plan_at(best.plans, 0, task),
-        closest=None if best.closest is None else plan_at(best.closest, 0, task),
+        closest=None if closest is None else plan_at(closest, 0, task),
         removed_by_rule=best.funnel.removed_by_rule,
+        host=None if hosted is None else (need, pool_room_bytes(task.cluster.pools)),
     )
 
 

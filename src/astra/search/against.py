@@ -9,6 +9,7 @@ import msgspec
 from astra.errors import InputError
 from astra.search.again import Again, check_narrowing, search_again
 from astra.search.explained import Against, Loss, Subject, loss_of
+from astra.search.host import too_small_ram
 from astra.search.price import price
 from astra.strategy.advice import explain as rule_in_words
 from astra.strategy.plan import Plan
@@ -111,6 +112,8 @@ def _slower(loss: Loss, subject: Subject) -> str:
 
 
 def _too_large(subject: Subject, settings: tuple[str, ...], closest: Plan, best: Again) -> Against:
+    if best.host is not None:
+        return _ram_too_small(subject, settings, closest, best)
     memory = price(closest, margin=subject.asked.margin).memory
     usable = memory.usable_bytes * (1 - subject.asked.margin)
     needed = memory.reserved_bytes
@@ -127,6 +130,26 @@ def _too_large(subject: Subject, settings: tuple[str, ...], closest: Plan, best:
         needed_bytes=needed,
         usable_bytes=usable,
         stage=memory.worst_stage,
+    )
+
+
+def _ram_too_small(
+    subject: Subject, settings: tuple[str, ...], closest: Plan, best: Again
+) -> Against:
+    """The GPUs hold such a plan; what it offloads is too much for the RAM of a node."""
+    assert best.host is not None
+    needed, usable = best.host
+    return Against(
+        settings=settings,
+        outcome="memory",
+        sentence=(
+            f"No plan with {' '.join(settings)} fits: of the closest ({closest.summary()}), "
+            f"{too_small_ram(needed, usable)}."
+        ),
+        plan=loss_of(closest, subject),
+        rules=best.removed_by_rule,
+        needed_bytes=needed,
+        usable_bytes=usable,
     )
 
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from astra.errors import either
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.search.find import Best, Finder, Funnel, Progress
+from astra.search.host import pool_room_bytes, too_small_ram
 from astra.search.price import MARGIN, price_many
 from astra.search.priced import Compared, Priced
 from astra.strategy.enumerate import enumerate_layouts
@@ -272,9 +274,14 @@ def _plans(best: Best, task: Task) -> list[Plan]:
 
 def nothing_fits(wanted: Wanted, best: Best) -> NothingFits:
     """The binding constraint: the space is empty, rules empty it, or memory does."""
+    task = wanted.space.question.task
+    need, hosted = best.least_host
+    if hosted is not None:
+        (closest,) = price_many([plan_at(hosted, 0, task)], wanted.margin)
+        binding = too_small_ram(need, pool_room_bytes(task.cluster.pools))
+        return NothingFits(closest=closest, binding=binding, tries=_more(wanted))
     if best.closest is None:
         return _emptied(wanted, best.funnel)
-    task = wanted.space.question.task
     (closest,) = price_many([plan_at(best.closest, 0, task)], wanted.margin)
     memory = closest.memory
     usable = memory.usable_bytes * (1 - wanted.margin) / 2**30
@@ -375,9 +382,12 @@ def _more_gpus(wanted: Wanted) -> list[str]:
 
 def _fits(wanted: Wanted, space: Space) -> bool:
     """Whether a plan fits, with all that saves memory turned on unless asked otherwise."""
+    frugal_ways = FRUGAL
+    if np.isfinite(pool_room_bytes(space.question.task.cluster.pools)):
+        frugal_ways = FRUGAL | {"offload_optimizer_fraction": (0.0, 1.0)}  # RAM may be too small
     saving = {
         name: value
-        for name, value in FRUGAL.items()
+        for name, value in frugal_ways.items()
         if name not in space.chosen and set(value) <= set(space.values(name) or value)
     }
     frugal = Space(space.question, {**space.chosen, **saving})

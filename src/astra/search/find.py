@@ -15,7 +15,7 @@ from astra.search.bulk import (
     tight_bound_s,
     work_bound_s,
 )
-from astra.search.host import node_bytes, offloads
+from astra.search.host import node_bytes, offloads, pool_room_bytes
 from astra.search.squeeze import filled_bound_s
 from astra.search.step import step_s
 from astra.search.variants import least_added_s
@@ -72,6 +72,7 @@ class Best:
     funnel: Funnel
     closest: Plans | None  # the plan that overflows its GPUs least, where none fits
     closest_filled: float
+    least_host: tuple[float, Plans | None] = (np.inf, None)  # that fits but for a node's RAM
 
 
 def families_of(plans: Plans) -> list[Key]:
@@ -120,7 +121,8 @@ class Finder:
         self.found: list[Found] = []
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
-        self.room_bytes = np.inf  # of a node's RAM, for what plans offload
+        # Of a node's RAM, for what plans offload; infinite where nobody knows it.
+        self.room_bytes = pool_room_bytes(self.task.cluster.pools)
         self.least_host: tuple[float, Plans | None] = (np.inf, None)  # that is too much for it
 
     @property
@@ -213,7 +215,7 @@ class Finder:
             plans = plans.take(self._judge(plans, np.ones(len(plans), np.int64)))
             view = view_of(plans, self.task)
             filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
-            if (filled <= 1 - self.margin).any():
+            if len(self._hosted(plans, np.flatnonzero(filled <= 1 - self.margin))):
                 return True
         return False
 
@@ -339,7 +341,7 @@ class Finder:
 
     def _hosted(self, plans: Plans, rows: Ints) -> Ints:
         """Of these rows those whose offload the RAM of a node holds."""
-        if np.isinf(self.room_bytes) or not offloads(plans)[rows].any():
+        if not np.isfinite(self.room_bytes) or not offloads(plans)[rows].any():
             return rows
         need = node_bytes(plans.take(rows), self.task, self.stack)
         over = np.where(need > self.room_bytes, need, np.inf)
@@ -453,4 +455,5 @@ class Finder:
     def _best(self) -> Best:
         plans = concatenate([plan for *_, plan in self.found]) if self.found else None
         steps = np.array([step for step, *_ in self.found])
-        return Best(plans, steps, self.funnel, self.closest[1], self.closest[0])
+        host = (np.inf, None) if self.found else self.least_host
+        return Best(plans, steps, self.funnel, self.closest[1], self.closest[0], host)

@@ -1,10 +1,14 @@
 """What a node's RAM must hold: states of the optimizer and activations that plans offload."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.money.catalogue import Instance
+from astra.money.catalogue import GIB, Instance
+from astra.search.priced import RAM_UNKNOWN, Priced
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
 from astra.strategy.view import view_of
@@ -41,7 +45,43 @@ def node_bytes(plans: Plans, task: Task, stack: Stack) -> Floats:
 
 def room_bytes(machine: Instance) -> float:
     """What plans may keep in the RAM of such a node; infinite where its RAM is not known."""
-    return np.inf if machine.ram_bytes is None else machine.ram_bytes * (1 - KEPT)
+    return _room(machine.ram_bytes)
+
+
+def pool_room_bytes(pools: Sequence[Pool]) -> float:
+    """The same of nodes that were described; of several kinds the smallest that is known."""
+    return min(_room(pool.gpu.node.ram_bytes) for pool in pools)
+
+
+def _room(ram_bytes: float | None) -> float:
+    return np.inf if ram_bytes is None else ram_bytes * (1 - KEPT)
+
+
+def host_rules(cluster: Cluster, stack: Stack) -> tuple[Rule, ...]:
+    """That of the RAM, where it is known of any of the nodes."""
+    room = pool_room_bytes(cluster.pools)
+    return () if np.isinf(room) else (host_rule(room, stack),)
+
+
+def too_small_ram(need: float, room: float) -> str:
+    return (
+        f"host memory: {need / GIB:.0f} GiB a node needed for offload, {room / GIB:.0f} GiB usable "
+        f"({1 - KEPT:.0%} of its RAM)"
+    )
+
+
+def ram_notes(plans: Sequence[Priced]) -> tuple[str, ...]:
+    """Once for all plans of an answer: some offload, and nobody knows into how much RAM."""
+    some = [plan for plan in plans if any(text.endswith(RAM_UNKNOWN) for text in plan.warnings)]
+    if not some:
+        return ()
+    most = max(plan.host_memory_bytes for plan in some) / GIB
+    ranks = ", ".join(str(plan.rank) for plan in some)
+    which = f"plan {ranks} offloads" if len(some) == 1 else f"plans {ranks} offload up to"
+    return (
+        f"{which} {most:.0f} GiB a node, and {RAM_UNKNOWN}: see that it is enough, or give "
+        "ram_bytes in a cluster file",
+    )
 
 
 def host_rule(room: float, stack: Stack) -> Rule:

@@ -280,7 +280,9 @@ def _rented(plan: Plan, offer: Offer) -> Plan:
     (pool,) = plan.cluster.pools
     used, node = sum(plan.gpus.values()), pool.gpu.node.gpus
     count = used if used < node else -(-used // node) * node
-    pool = msgspec.structs.replace(pool, count=count, usd_per_hour=offer.usd_per_gpu_hour)
+    node_facts = msgspec.structs.replace(pool.gpu.node, ram_bytes=offer.machine.ram_bytes)
+    gpu = msgspec.structs.replace(pool.gpu, node=node_facts)
+    pool = msgspec.structs.replace(pool, gpu=gpu, count=count, usd_per_hour=offer.usd_per_gpu_hour)
     name = " ".join(dict.fromkeys((*offer.place, offer.machine.instance)))
     cluster = Cluster(name=name, pools=(pool,))
     return msgspec.structs.replace(plan, cluster=cluster)

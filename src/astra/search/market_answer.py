@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from astra.errors import InputError
-from astra.money.catalogue import GIB, Offer
+from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
 from astra.money.given import LISTED, YEAR_H
@@ -33,7 +33,7 @@ from astra.search.answer import (
     nothing_fits,
 )
 from astra.search.find import Progress
-from astra.search.host import KEPT, room_bytes
+from astra.search.host import room_bytes, too_small_ram
 from astra.search.market import (
     Found,
     Machine,
@@ -256,9 +256,7 @@ def _host_too_small(wanted: Wanted, need: float, machine: Machine, plan: Plan) -
     return NothingFits(
         closest=closest,
         binding=(
-            f"closest is {own.cloud} {own.instance}: host memory: {need / GIB:.0f} GiB a node "
-            f"needed for offload, {machine.room_bytes / GIB:.0f} GiB usable ({1 - KEPT:.0%} of "
-            "its RAM)"
+            f"closest is {own.cloud} {own.instance}: {too_small_ram(need, machine.room_bytes)}"
         ),
         tries=(
             "more GPUs: --gpus with a larger count",

@@ -10,7 +10,7 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import Rent, bill, losses
 from astra.money.goodput import HOUR_S
 from astra.search.host import KEPT, room_bytes
-from astra.search.priced import NO_MONEY, UNFIT_MONEY, Money, Priced, Rented
+from astra.search.priced import NO_MONEY, RAM_UNKNOWN, UNFIT_MONEY, Money, Priced, Rented
 
 MILLION = 1e6
 
@@ -58,6 +58,7 @@ def with_money(
     share = lost.goodput
     need = priced.host_memory_bytes
     small = [gpu for gpu in priced.gpus if need > room_bytes(offers[gpu].machine)]
+    small = small if priced.fits_host else []  # said already
     interval = float(share.interval_s[0])
     money = Money(
         tokens=tokens,
@@ -84,11 +85,17 @@ def with_money(
         hours=float(found.wall_h[0]),
         usd=float(found.usd[0]),
         warnings=(
-            *(text for text in priced.warnings if text != NO_MONEY),
-            *(() if priced.memory.fits else (UNFIT_MONEY,)),
+            *(text for text in priced.warnings if text != NO_MONEY and not _answered(text, offers)),
+            *(() if priced.runs else (UNFIT_MONEY,)),
             *(_too_small(priced.host_memory_bytes, offers[gpu].machine) for gpu in small),
         ),
     )
+
+
+def _answered(warning: str, offers: Mapping[str, Offer]) -> bool:
+    """Whether the machines that are rented tell what the plan's own nodes do not."""
+    known = all(offer.machine.ram_bytes is not None for offer in offers.values())
+    return known and warning.endswith(RAM_UNKNOWN)
 
 
 def _too_small(need: float, machine: Instance) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from astra.errors import InputError, NoPriceError
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.pools import facts, is_own
@@ -60,8 +62,13 @@ def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
     Where just these are for rent, they are; else nodes of as many GPUs lend their price, rather
     those with a network that is as fast. On demand and spot apart.
     """
-    own, name = facts(pool.gpu), pool.gpu.name
-    same = [offer for offer in sold if facts(machine_gpu(offer.machine)) == own]
+    name, ram = pool.gpu.name, pool.gpu.node.ram_bytes
+    own = facts(replace(pool.gpu, node=replace(pool.gpu.node, ram_bytes=None)))
+    same = [
+        offer
+        for offer in sold
+        if facts(machine_gpu(offer.machine)) == own and ram in (None, offer.machine.ram_bytes)
+    ]
     if same:
         return same
     alike = [offer for offer in sold if offer.machine.gpus == pool.gpu.node.gpus]

@@ -11,8 +11,17 @@ from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
-from astra.search.host import on_a_node
-from astra.search.priced import NO_MONEY, NOT_LAUNCHED, PlanMemory, Priced, Provenance, StageMemory
+from astra.search.host import on_a_node, pool_room_bytes, too_small_ram
+from astra.search.priced import (
+    HOST_UNFIT,
+    NO_MONEY,
+    NOT_LAUNCHED,
+    RAM_UNKNOWN,
+    PlanMemory,
+    Priced,
+    Provenance,
+    StageMemory,
+)
 from astra.search.step import Step, simulated_step
 from astra.search.step import step_s as simulated_s
 from astra.strategy.plan import Plan
@@ -99,6 +108,7 @@ def _priced(
     spread = typical if seen else typical * (1 + origin.guessed_fraction)  # wider for a stranger
     step_s = float(step.step_s[row])
     tokens_per_s = plan.global_batch * plan.seq_len / step_s
+    host = _host_bytes(plan, held, row)
     return Priced(
         rank=1,
         summary=plan.summary(),
@@ -114,10 +124,10 @@ def _priced(
         tokens_per_s_per_gpu=tokens_per_s / sum(plan.gpus.values()),
         mfu_fraction=_mfu(plan, step_s),
         memory=memory,
-        host_memory_bytes=_host_bytes(plan, held, row),
+        host_memory_bytes=host,
         checkpoint_bytes=checkpoint_bytes(plan),
         provenance=origin,
-        warnings=_warnings(plan, memory, margin),
+        warnings=_warnings(plan, memory, margin, host),
     )
 
 
@@ -254,7 +264,18 @@ def _source_kind(source: str) -> str:
     return "fitted" if "fitted" in source else head
 
 
-def _warnings(plan: Plan, memory: PlanMemory, margin: float) -> tuple[str, ...]:
+def _host_warnings(plan: Plan, host_bytes: float) -> list[str]:
+    """Where the RAM of a node does not hold what is offloaded, or nobody knows whether it does."""
+    pools = [pool for pool in plan.cluster.pools if pool.gpu.name in plan.gpus]
+    room = pool_room_bytes(pools)
+    if host_bytes > room:
+        return [f"{HOST_UNFIT}: {too_small_ram(host_bytes, room)}"]
+    if host_bytes and any(pool.gpu.node.ram_bytes is None for pool in pools):
+        return [f"{host_bytes / 2**30:.0f} GiB a node are offloaded, and {RAM_UNKNOWN}"]
+    return []
+
+
+def _warnings(plan: Plan, memory: PlanMemory, margin: float, host_bytes: float) -> tuple[str, ...]:
     found = []
     if not memory.fits:
         found.append(
@@ -262,6 +283,7 @@ def _warnings(plan: Plan, memory: PlanMemory, margin: float) -> tuple[str, ...]:
             f"{memory.reserved_bytes / 2**30:.1f} GiB, "
             f"{memory.usable_bytes * (1 - margin) / 2**30:.1f} GiB are usable beside the margin"
         )
+    found += _host_warnings(plan, host_bytes)
     if len(plan.pipelines) > 1:
         found.append(NOT_LAUNCHED)
     limit = plan.model.max_positions

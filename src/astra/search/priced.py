@@ -6,6 +6,8 @@ from astra.strategy.plan import Plan
 
 NO_MONEY = "hours and dollars need tokens and a price"
 UNFIT_MONEY = "hours and dollars are of a plan that does not fit: no run will take or cost that"
+HOST_UNFIT = "does not fit the RAM of its nodes"  # how a warning begins
+RAM_UNKNOWN = "how much RAM a node has is not known"  # how a warning ends
 NOT_LAUNCHED = (
     "no public runtime launches it: its replicas differ in make or take different numbers of "
     "micro-batches"
@@ -135,6 +137,16 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     money: Money | None = None
     provenance: Provenance
     warnings: tuple[str, ...] = ()
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether the RAM of its nodes holds what it offloads, as far as it is known."""
+        return not any(said.startswith(HOST_UNFIT) for said in self.warnings)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it fits its GPUs and, as far as it is known, its hosts."""
+        return self.memory.fits and self.fits_host
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

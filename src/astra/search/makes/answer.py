@@ -11,6 +11,7 @@ import numpy as np
 from astra.search.answer import Answer, Mixed, Search, Wanted, rules_of
 from astra.search.by_stage import stages_of
 from astra.search.find import Progress
+from astra.search.host import host_rules
 from astra.search.makes.find import Found, MakesFinder
 from astra.search.mixed.answer import answer_mixed, mixed_space
 from astra.search.price import price_many
@@ -32,7 +33,7 @@ def answer_any(
     launched = answer_mixed(_as(wanted, "flagscale"), request, progress)
     limit = launched.best.step_s if launched.best else np.inf
     space = mixed_space(wanted.space)
-    rules = rules_of(wanted)
+    rules = (*rules_of(wanted), *host_rules(space.question.task.cluster, wanted.stack))
     finder = MakesFinder(space, rules, wanted.stack, wanted.margin, limit, progress)
     found = finder.run()
     chosen = _folded(found) if wanted.fold else found

@@ -23,6 +23,7 @@ from astra.search.answer import (
 )
 from astra.search.by_stage import stages_of
 from astra.search.find import Best, Progress
+from astra.search.host import host_rules
 from astra.search.mixed.naive import even_split_s
 from astra.search.mixed.solve import MixedFinder
 from astra.search.price import price_many
@@ -166,7 +167,8 @@ def _holding(wanted: Wanted) -> tuple[MixedFinder, tuple[str, ...]]:
 
 def _finder(wanted: Wanted, space: Space) -> tuple[MixedFinder, set[int]]:
     """A search that knows its cells, and the types that the rules allow."""
-    rules = rules_of(wanted)
+    cluster = space.question.task.cluster
+    rules = (*rules_of(wanted), *host_rules(cluster, wanted.stack))
     finder = MixedFinder(space, rules, wanted.stack, wanted.margin, np.inf, wanted.exact)
     return finder, finder.allow(rules_for(space.question.task.runtime))
 

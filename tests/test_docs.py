@@ -52,3 +52,18 @@ def test_the_table_of_pipeline_models_is_the_one_the_script_prints() -> None:
 
     page = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     assert "\n".join(table()) in page
+
+
+def test_the_page_on_money_names_every_guessed_network_that_clusters_are_made_of() -> None:
+    from astra.money.catalogue import GUESSED, shipped_offers
+    from astra.search.market import joins
+
+    page = (ROOT / "docs" / "money.md").read_text(encoding="utf-8")
+    machines = {offer.machine for offer in shipped_offers()}
+    guessed = {
+        f"| {m.cloud} | {m.gpu} | {m.nic_bytes_per_s * 8 / 1e9:g} Gbps |"
+        for m in machines
+        if m.certainty == GUESSED and joins(m)
+    }
+    table = page.split("guessed for one GPU |")[1].split("\n\n")[0]
+    assert set(table.splitlines()[2:]) == guessed

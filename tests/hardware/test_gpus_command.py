@@ -75,3 +75,24 @@ def test_the_help_shows_a_gpu_description_that_loads(capsys: pytest.CaptureFixtu
 def test_a_name_and_a_filter_exclude_each_other() -> None:
     with pytest.raises(InputError, match="exclude each other"):
         run(["gpus", "h100", "--filter", "x"])
+
+
+def test_what_nobody_timed_is_marked_and_its_lender_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run(["gpus"])
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert rows["H100-80GB-SXM"][6:9] == ["450", "8", "400"]  # timed in nodes and between them
+    assert rows["B300"][6:9] == ["900", "8", "800?"]  # in nodes alone
+    assert rows["H20"][6:9] == ["450?", "8", "400"]  # its generation between nodes
+    assert rows["Gaudi3"][6:9] == ["525?", "8", "600?"]
+    run(["gpus", "b300"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "between nodes borrowed from compute capability 10.0 (fitted: B200" in page
+    assert "in a node fitted: collectives timed on NVIDIA B300" in page
+    assert "high certainty at aws; GUESSED for nodes of nebius (" in page
+    run(["gpus", "h20", "--json"])
+    links = json.loads(capsys.readouterr().out)["collectives"]
+    assert links["borrowed"] and "borrowed from H100-80GB-SXM" in links["inside"]
+    assert not links["across_borrowed"]

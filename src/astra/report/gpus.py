@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.hardware.cluster import Gpu
+from astra.timing.links import link_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,15 +21,21 @@ COLUMNS = (
     ("band", "TB/s", lambda gpu: f"{gpu.memory_bytes_per_s / 1e12:.2f}"),
     ("bf16", "TF/s", lambda gpu: _figure(gpu.bf16_flops_per_s, 1e12)),
     ("fp8", "TF/s", lambda gpu: _figure(gpu.fp8_flops_per_s, 1e12)),
-    ("link", "GB/s", lambda gpu: _figure(gpu.link.bytes_per_s, 1e9)),
+    ("link", "GB/s", lambda gpu: _figure(gpu.link.bytes_per_s, 1e9) + _doubt(gpu, "borrowed")),
     ("dom", "", lambda gpu: str(gpu.link.domain_gpus)),
-    ("NIC", "Gbps", lambda gpu: _figure(gpu.node.nic_bytes_per_s, 1e9 / 8)),
+    (
+        "NIC",
+        "Gbps",
+        lambda gpu: _figure(gpu.node.nic_bytes_per_s, 1e9 / 8) + _doubt(gpu, "across_borrowed"),
+    ),
     ("pow", "W", lambda gpu: _figure(gpu.power_w, 1)),
     ("sure", "", lambda gpu: _SHORT.get(gpu.source.certainty or "", "-")),
 )
 LEGEND = (
     "mem: as sold; usable: what torch sees; bf16, fp8: dense; link: one direction, all links; "
-    "dom: GPUs a link domain joins; NIC: per GPU in a typical node; sure: how certain."
+    "dom: GPUs a link domain joins; NIC: per GPU in a typical node; ?: nobody timed collectives "
+    "over it, how much of it they reach is borrowed from another GPU (`astra gpus NAME` says from "
+    "which); sure: how certain the figures are."
 )
 
 
@@ -40,7 +47,8 @@ def gpus_json(gpus: Sequence[Gpu]) -> dict[str, Any]:
 def gpu_json(gpu: Gpu, note: str | None = None) -> dict[str, Any]:
     """One GPU, all fields, SI units; with how its name was read."""
     facts: dict[str, Any] = msgspec.to_builtins(gpu)
-    return facts | {"notes": [note] if note else []}
+    links = {"collectives": msgspec.to_builtins(link_source(gpu))}
+    return facts | links | {"notes": [note] if note else []}
 
 
 def matching(gpus: Sequence[Gpu], text: str) -> list[Gpu]:
@@ -101,7 +109,37 @@ def gpu_lines(gpu: Gpu) -> list[tuple[str, str]]:
         ("to the host", f"{node.pcie_bytes_per_s / 1e9:g} GB/s one direction"),
         ("also called", ", ".join(gpu.aliases)),
     ]
-    return [line for line in lines + _provenance(gpu) if line[1]]
+    return [line for line in lines + _networks(gpu) + _provenance(gpu) if line[1]]
+
+
+def _doubt(gpu: Gpu, which: str) -> str:
+    """A mark where collectives over a link were timed on other GPUs alone."""
+    return "?" if getattr(link_source(gpu), which) else ""
+
+
+def _networks(gpu: Gpu) -> list[tuple[str, str]]:
+    """What collectives reach of the links, and who tells the networks of nodes for rent."""
+    from astra.money.catalogue import GUESSED, shipped_offers
+
+    said = link_source(gpu)
+    sold = {offer.machine for offer in shipped_offers() if offer.machine.gpu == gpu.name}
+    typical = {machine for machine in sold if machine.gpus == gpu.node.gpus}
+    clouds: dict[str, set[str]] = {}
+    for machine in typical or sold:
+        clouds.setdefault(machine.certainty, set()).add(machine.cloud)
+    sure = [
+        f"{grade} certainty at {', '.join(sorted(clouds[grade]))}"
+        for grade in ("high", "medium", "low")
+        if grade in clouds
+    ]
+    if GUESSED in clouds:
+        guesses = ", ".join(sorted(clouds[GUESSED]))
+        sure.append(f"GUESSED for nodes of {guesses} (`astra prices {gpu.name}` marks them ?)")
+    return [
+        ("in a node", said.inside),
+        ("between nodes", said.across),
+        ("rented networks", "; ".join(sure)),
+    ]
 
 
 def _provenance(gpu: Gpu) -> list[tuple[str, str]]:

@@ -94,6 +94,7 @@ class LinkSource(msgspec.Struct, frozen=True, kw_only=True):
     across: str
     overlap: str
     borrowed: bool  # whether the figures inside are another GPU's
+    across_borrowed: bool  # whether those between nodes are another generation's
 
 
 def link_class(gpu: Gpu) -> str:
@@ -209,10 +210,24 @@ def link_source(gpu: Gpu) -> LinkSource:
     return LinkSource(
         inside=_told(inside, borrowed),
         host=_told(host, host.gpu != gpu.name),
-        across=f"{across_table().source.where}; {generation_of(gpu, across_table()).source.where}",
+        across=_told_across(gpu),
         overlap=_slowdown(gpu).source.where,
         borrowed=borrowed,
+        across_borrowed=not _timed_across(gpu),
     )
+
+
+def _timed_across(gpu: Gpu) -> bool:
+    """Whether collectives between nodes were timed on GPUs of its generation."""
+    return gpu.compute_capability == f"{generation_of(gpu, across_table()).capability}"
+
+
+def _told_across(gpu: Gpu) -> str:
+    table = across_table()
+    own = generation_of(gpu, table)
+    where = f"{own.source.kind}: {own.source.where}; {table.source.where}"
+    lender = f"compute capability {own.capability}"
+    return where if _timed_across(gpu) else f"borrowed from {lender} ({where})"
 
 
 def _told(table: Inside, borrowed: bool) -> str:

@@ -156,7 +156,7 @@ def plan(
         exact=exact,
     )
     request = _request(wanted) | _said(settings, rules, objective)
-    request["notes"] = [*notes, *_too_long(shape, seq_len)]
+    request["notes"] = list(notes)
     if wish is not None and paid:
         return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
@@ -353,14 +353,6 @@ def _check_goal(
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
     if min_tokens_per_s and objective != "gpus":
         raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")
-
-
-def _too_long(model: "Model", seq_len: int) -> tuple[str, ...]:
-    """Says so where a sequence is longer than the model was made for."""
-    if model.max_positions is None or seq_len <= model.max_positions:
-        return ()
-    limit = f"the {model.max_positions:,} positions {model.name} was made for"
-    return (f"{seq_len:,} tokens are beyond {limit}",)
 
 
 def _request(wanted: "Wanted") -> dict[str, object]:

@@ -3,6 +3,7 @@
 import re
 import struct
 import zlib
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.search.test_market import asked
 
 from astra.cli.main import run
@@ -390,3 +392,46 @@ def test_dollars_of_a_plan_that_does_not_fit_say_so_beside_them(
     run([*words, "--json"])  # no tokens, no dollars: nothing to say of them
     plan = msgspec.json.decode(capsys.readouterr().out)
     assert plan["usd"] is None and not any("dollars are of" in said for said in plan["warnings"])
+
+
+def test_warnings_are_on_the_page_and_in_the_html_with_the_plans_they_hold_for(
+    answer: Answer,
+) -> None:
+    points = list(answer.frontier)
+    assert len(points) > 2
+    points[0] = replace(points[0], warnings=("all of it <is> odd", "the fastest is odd"))
+    points[1:] = [replace(point, warnings=("all of it <is> odd",)) for point in points[1:]]
+    warned = replace(answer, frontier=tuple(points))
+    page = " ".join(str(part) for part in money_page(warned, None))
+    html = plot(warned, "html")
+    assert isinstance(html, str)
+    one = f"plan {points[0].rank}: the fastest is odd"
+    assert "warning: all of it <is> odd" in page and f"warning: {one}" in page
+    assert "warning: all of it &lt;is&gt; odd" in html and f"warning: {one}" in html
+    assert page.count("warning: all of it") == 1 and "warning:" not in str(plot(answer, "html"))
+    notes = answer.request["notes"]
+    assert isinstance(notes, list) and notes
+    assert all(f"note: {escape(str(note))}" in html for note in notes)
+
+
+def test_a_search_for_time_says_why_it_has_no_dollars(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan llama-3.2-1b --gpus h800:8 --global-batch 64 --seq-len 2048 --tokens 1T"
+    run([*words.split(), "--set", "tp=1"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("warning: no price of H800 is known.") == 1
+
+
+def test_money_says_once_that_ram_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan llama-30b --gpus h100:4 --price h100=2 --global-batch 64 --seq-len 2048"
+    run([*words.split(), "--objective", "money", "--tokens", "1B", "--set", "tp=4"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("how much RAM a node has is not known") == 1
+
+
+def test_a_sequence_beyond_the_models_positions_is_warned_of_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "plan llama-7b --gpus h100:8 --global-batch 64 --seq-len 4096 --set tp=2"
+    run(words.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("beyond the 2,048 positions llama-7b was made for") == 1

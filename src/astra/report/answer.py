@@ -7,6 +7,7 @@ import msgspec
 
 from astra.report.mixed import pipeline
 from astra.report.priced import memory_bars, seconds, sentence, sizes, time_bars
+from astra.report.warned import warnings_of
 from astra.search.answer import Answer, NothingFits
 from astra.search.priced import Compared, Priced
 from astra.search.ranking import as_fast, ranking
@@ -75,6 +76,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"Memory of one GPU by stage, GiB of {sizes(best)}",
         memory_bars(best),
         "",
+        *(f"warning: {text}" for text in warnings_of(answer.plans)),
         *(f"note: {note}" for note in _notes(answer)),
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None

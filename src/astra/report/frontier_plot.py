@@ -10,6 +10,7 @@ from pathlib import Path
 from astra.errors import InputError, shorten
 from astra.report.money import money_sentence, tokens, usd
 from astra.report.raster import png
+from astra.report.warned import warnings_of
 from astra.search.answer import Answer
 
 WIDTH, HEIGHT = 860, 520
@@ -315,6 +316,14 @@ def html(answer: Answer, shapes: Sequence[Shape]) -> str:
         "td,th{padding:2px 10px 2px 0;text-align:left;vertical-align:top}"
         ".answer{font-weight:bold}</style></head><body>"
         f"<p>{escape(money_sentence(best))}</p>{svg(shapes)}<table><tr>"
-        f"{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(rows)}</table></body>"
-        "</html>\n"
+        f"{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(rows)}</table>"
+        f"{_remarks(answer)}</body></html>\n"
     )
+
+
+def _remarks(answer: Answer) -> str:
+    """Warnings and notes, as the page in a terminal has them."""
+    notes = answer.request.get("notes")
+    said = [f"warning: {text}" for text in warnings_of(answer.frontier)]
+    said += [f"note: {text}" for text in (notes if isinstance(notes, list) else [])]
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in said)}</ul>" if said else ""

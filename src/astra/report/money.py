@@ -8,6 +8,7 @@ from astra.money.dollars import GB, MONTH_H
 from astra.money.given import LISTED
 from astra.report.frontier_text import Drawing
 from astra.report.priced import LEGEND, host_lines, memory_bars, seconds, sizes, time_bars, titled
+from astra.report.warned import warnings_of
 from astra.search.answer import Answer, Elsewhere, Market, Wished
 from astra.search.priced import Money, Priced, Rented
 
@@ -217,6 +218,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         *host_lines(best),
         "",
         _searched(answer, market),
+        *(f"warning: {text}" for text in warnings_of(points)),
         *(f"note: {note}" for note in (notes if isinstance(notes, list) else [])),
         *(
             [f"note: plans that take longer than {hours(market.longest_hours)} are left out"]

@@ -33,7 +33,7 @@ from astra.search.answer import (
     nothing_fits,
 )
 from astra.search.find import Progress
-from astra.search.host import room_bytes, too_small_ram
+from astra.search.host import ram_notes, room_bytes, too_small_ram
 from astra.search.market import (
     Found,
     Machine,
@@ -173,7 +173,7 @@ def answer_money(
         market = msgspec.structs.replace(market, what_if=compared)
     points = ranked(points, market) if market else []
     return Answer(
-        request=_with_prices(request, asked, scene.offers, found.notes),
+        request=_with_prices(request, asked, scene.offers, [*found.notes, *ram_notes(points)]),
         search=_funnel(found, time.perf_counter() - start),
         plans=tuple(sorted(points, key=lambda point: point.rank)[: asked.wanted.top]),
         nothing_fits=None if points else _nothing(asked.wanted, found),

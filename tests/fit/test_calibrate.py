@@ -1,5 +1,6 @@
 """A stack of one's own: runs made by a stack that is known find that stack again."""
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import replace as changed
@@ -20,6 +21,7 @@ from astra.hardware.stack import Stack, find_stack, own_folder, shipped_stacks
 from astra.search.price import steps_s
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
+EXAMPLE = RUNS.parents[2] / "examples" / "own-runs.csv"
 BASE = find_stack("megatron")
 HEADER = (
     "row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,tp,pp,micro_batch,"
@@ -140,3 +142,85 @@ def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:
     assert usual_base(made_by(BASE, published)) == "megatron"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def written(path: Path, rows: list[dict[str, str]]) -> str:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+def test_steps_in_another_unit_are_refused_and_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "config"))
+    rows = rows_of(EXAMPLE)
+    for row in rows:
+        row["measured_step_time_s"] = str(1e3 * float(row["measured_step_time_s"]))
+    path = written(tmp_path / "ms.csv", rows)
+    said = r"0 runs with a step time.*the first: korthikanti22-02802: a step of 1,420 s is .* times"
+    with pytest.raises(InputError, match=said):
+        run(["calibrate", path, "--name", "slip"])
+    assert not list((tmp_path / "config").rglob("*.toml"))
+
+
+def test_one_slip_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "config"))
+    rows = rows_of(EXAMPLE)
+    clean = rows_of(EXAMPLE)[1:]
+    rows[0]["measured_step_time_s"] = str(float(rows[0]["measured_step_time_s"]) / 60)
+    run(["calibrate", written(tmp_path / "slip.csv", rows), "--name", "one", "--json"])
+    one = json.loads(capsys.readouterr().out)
+    run(["calibrate", written(tmp_path / "clean.csv", clean), "--name", "five", "--json"])
+    five = json.loads(capsys.readouterr().out)
+    (lost,) = one["skipped"]
+    assert lost["row_id"] == rows[0]["row_id"] and "Is measured_step_time_s in seconds?" in str(
+        lost
+    )
+    assert one["factors"] == five["factors"] and one["runs"] == five["runs"]
+
+
+def test_a_run_that_is_there_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a run left out is seen all the same."""
+    monkeypatch.setenv("HOME", str(tmp_path / "config"))
+    run(["calibrate", str(EXAMPLE), str(EXAMPLE), "--name", "twice", "--json"])
+    twice = json.loads(capsys.readouterr().out)
+    assert len(twice["runs"]) == 6
+    assert {row["reason"] for row in twice["skipped"]} == {"the same run is there already"}
+
+
+@pytest.mark.parametrize("command", ["calibrate", "validate"])
+def test_columns_that_nobody_reads_are_named(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "config"))
+    rows = [row | {"colour": "blue", "who": "me"} for row in rows_of(EXAMPLE)]
+    path = written(tmp_path / "more.csv", rows)
+    run([command, path, "--json", *(["--name", "more"] if command == "calibrate" else [])])
+    assert f"{path}: the columns 'colour', 'who' are not read." in capsys.readouterr().err
+    run([command, str(EXAMPLE), "--json", *(["--name", "b"] if command == "calibrate" else [])])
+    assert capsys.readouterr().err == ""
+
+
+def test_too_few_runs_say_what_is_wrong_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "config"))
+    rows = [row | {"measured_step_time_s": "-3"} for row in rows_of(EXAMPLE)]
+    said = "6 rows are left out, the first: korthikanti22-02802: measured_step_time_s = '-3': must"
+    with pytest.raises(InputError, match=said):
+        run(["calibrate", written(tmp_path / "less.csv", rows), "--name", "less"])

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import note, print_parts, write_json
 
 if TYPE_CHECKING:
     from astra.fit.calibrate import Calibration
@@ -37,23 +37,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.fit.calibrate import calibrate, usual_base
-    from astra.fit.runs import read_files
+    from astra.fit.runs import Skipped, read_files
     from astra.hardware.stack import find_stack
     from astra.report.calibration import calibration_json, calibration_page
     from astra.search.price import steps_s
 
     path = _file_of(options.name, options.force)
     found = read_files([Path(name) for name in options.files])
+    for text in found.notes:
+        note(text)
     where = ", ".join(Path(name).name for name in options.files)
     if sys.stderr.isatty():
         sys.stderr.write(f"astra: pricing {len(found.runs):,} runs ...\n")
     base = find_stack(options.base or (usual_base(found.runs) if found.runs else "megatron"))
-    fitted = calibrate(found.runs, base, options.name, where, steps_s)
+    fitted = calibrate(found.runs, base, options.name, where, steps_s, found.skipped)
+    skipped = [*found.skipped, *(Skipped(*row) for row in fitted.left_out)]
     _write(path, fitted)
     if options.json:
-        write_json(calibration_json(fitted, found.skipped, path))
+        write_json(calibration_json(fitted, skipped, path))
     else:
-        print_parts(*calibration_page(fitted, found.skipped, path))
+        print_parts(*calibration_page(fitted, skipped, path))
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra.cli.options import whole
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import note, print_parts, write_json
 
 if TYPE_CHECKING:
     from astra.fit.runs import Runs
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
 
     worst = whole(options.worst, "--worst", least=0, most=100_000)
     found = read_files([Path(name) for name in options.files])
+    for text in found.notes:
+        note(text)
     if options.family is not None:
         found = _only(found, options.family)
     if sys.stderr.isatty():

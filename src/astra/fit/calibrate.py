@@ -18,11 +18,12 @@ from astra.errors import InputError
 from astra.files import Source
 from astra.fit.hierarchy import NAMES, Floats
 from astra.fit.observe import MOVED, Steps
-from astra.fit.runs import Run
+from astra.fit.runs import Run, Skipped
 from astra.hardware.stack import Stack
 from astra.strategy.plan import Plan
 
 LEAST = 3  # runs
+FAR = 30.0  # times as long as predicted, or as short: a slip, no cluster (a minute is 60 seconds)
 ROUNDS = 2  # steps are not quite linear in the factors
 WEIGHING = 6  # rounds that weigh far runs down
 NOISE = 0.03  # of a measured step that no factor explains
@@ -65,6 +66,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     factors: dict[str, float]  # new over old
     cases: tuple[Case, ...]
+    left_out: tuple[tuple[str, str], ...] = ()  # row ids of runs too far off, and why
 
     def mean_abs_error(self, which: str) -> float:
         return float(np.mean([abs(case.error(which)) for case in self.cases]))
@@ -93,13 +95,25 @@ def usual_base(runs: Sequence[Run]) -> str:
     return Counter(run.plan.stack for run in runs).most_common(1)[0][0]
 
 
-def calibrate(runs: Sequence[Run], base: Stack, name: str, where: str, steps: Steps) -> Calibration:
-    """Fit a stack of this name on runs, starting from a known one."""
-    timed = [run for run in runs if run.measured_step_s]
+def calibrate(
+    runs: Sequence[Run],
+    base: Stack,
+    name: str,
+    where: str,
+    steps: Steps,
+    skipped: Sequence[Skipped] = (),
+) -> Calibration:
+    """Fit a stack of this name on runs, starting from a known one.
+
+    `skipped`: rows that could not be read, for the words on too few runs.
+    """
+    timed, left_out = _believable([run for run in runs if run.measured_step_s], base, steps)
     if len(timed) < LEAST:
+        lost = [*((row.row_id, row.reason) for row in skipped), *left_out]
+        why = f" {len(lost)} rows are left out, the first: {': '.join(lost[0])}." if lost else ""
         raise InputError(
             f"{where}: {len(timed)} runs with a step time. {LEAST} or more are needed, best of "
-            "several models and layouts."
+            f"several models and layouts.{why}"
         )
     plans = [replace(run.plan, stack=base.full_name) for run in timed]
     measured = np.array([run.measured_step_s or 1.0 for run in timed])
@@ -127,7 +141,31 @@ def calibrate(runs: Sequence[Run], base: Stack, name: str, where: str, steps: St
         base=base.full_name,
         factors=factors,
         cases=cases,
+        left_out=tuple(left_out),
     )
+
+
+def _believable(
+    runs: Sequence[Run], base: Stack, steps: Steps
+) -> tuple[list[Run], list[tuple[str, str]]]:
+    """Runs whose steps may be seconds, and what is wrong with the others."""
+    if not runs:
+        return [], []
+    plans = [replace(run.plan, stack=base.full_name) for run in runs]
+    kept: list[Run] = []
+    far: list[tuple[str, str]] = []
+    for run, predicted in zip(runs, steps(plans, {base.full_name: base}), strict=True):
+        ratio = (run.measured_step_s or 1.0) / float(predicted)
+        if 1 / FAR <= ratio <= FAR:
+            kept.append(run)
+            continue
+        times = f"{ratio:,.0f} times as long" if ratio > 1 else f"{1 / ratio:,.0f} times as short"
+        reason = (
+            f"a step of {run.measured_step_s:,.4g} s is {times} as {base.full_name} predicts "
+            f"({float(predicted):,.3g} s). Is measured_step_time_s in seconds?"
+        )
+        far.append((run.row_id, reason))
+    return kept, far
 
 
 def _look(

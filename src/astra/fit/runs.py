@@ -76,13 +76,24 @@ class Runs:
 
     runs: tuple[Run, ...]
     skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...] = ()  # on what of the file is not read
 
 
 def read_files(paths: Iterable[Path]) -> Runs:
-    """All rows of several files, in order."""
+    """All rows of several files, in order; one that is there twice, word for word, once."""
     tables = [read_runs(path) for path in paths]
-    runs = tuple(run for table in tables for run in table.runs)
-    return Runs(runs, tuple(row for table in tables for row in table.skipped))
+    skipped = [row for table in tables for row in table.skipped]
+    runs: list[Run] = []
+    known: dict[str, list[Run]] = {}  # by row id
+    for run in (run for table in tables for run in table.runs):
+        alike = known.setdefault(run.row_id, [])
+        if run in alike:
+            skipped.append(Skipped(run.row_id, "the same run is there already"))
+        else:
+            alike.append(run)
+            runs.append(run)
+    notes = tuple(note for table in tables for note in table.notes)
+    return Runs(tuple(runs), tuple(skipped), notes)
 
 
 def read_runs(path: Path) -> Runs:
@@ -93,17 +104,27 @@ def read_runs(path: Path) -> Runs:
 def parse_runs(text: str, where: str) -> Runs:
     runs: list[Run] = []
     skipped: list[Skipped] = []
-    for number, row in enumerate(_rows(text, where), start=1):
+    rows, unread = _rows(text, where)
+    for number, row in enumerate(rows, start=1):
         row_id = (row.get("row_id") or "").strip()[:100] or f"row {number}"
         try:
             runs.append(_run(row, row_id))
         except InputError as error:
             skipped.append(Skipped(row_id, str(error).rstrip(".")))
-    return Runs(tuple(runs), tuple(skipped))
+    return Runs(tuple(runs), tuple(skipped), _unread(unread, where))
 
 
-def _rows(text: str, where: str) -> list[dict[str, str]]:
-    """The rows by column name; an InputError where this is no table of runs."""
+def _unread(names: list[str], where: str) -> tuple[str, ...]:
+    if not names:
+        return ()
+    several = len(names) > 1
+    said = f"{', '.join(shorten(name) for name in names[:8])}{' ...' if len(names) > 8 else ''}"
+    return (f"{where}: the column{'s' * several} {said} {'are' if several else 'is'} not read.",)
+
+
+def _rows(text: str, where: str) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows by column name, and the columns that nobody reads; an InputError where this is no
+    table of runs."""
     if "\0" in text:
         raise InputError(f"{where}: holds zero bytes; a CSV file is text.")
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
@@ -118,7 +139,7 @@ def _rows(text: str, where: str) -> list[dict[str, str]]:
                 rows.append(dict(zip(header, cells, strict=False)))
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: not CSV: {error}.") from None
-    return rows
+    return rows, [name for name in header if name and name not in COLUMNS]
 
 
 def _check_header(header: list[str], where: str) -> None:

@@ -183,7 +183,7 @@ def test_one_slip_is_left_out_and_said(
     run(["calibrate", written(tmp_path / "clean.csv", clean), "--name", "five", "--json"])
     five = json.loads(capsys.readouterr().out)
     (lost,) = one["skipped"]
-    assert lost["row_id"] == rows[0]["row_id"] and "Is measured_step_time_s in seconds?" in str(
+    assert lost["row_id"] == rows[0]["row_id"] and "measured_step_time_s counts seconds" in str(
         lost
     )
     assert one["factors"] == five["factors"] and one["runs"] == five["runs"]
@@ -224,3 +224,20 @@ def test_too_few_runs_say_what_is_wrong_with_the_others(
     said = "6 rows are left out, the first: korthikanti22-02802: measured_step_time_s = '-3': must"
     with pytest.raises(InputError, match=said):
         run(["calibrate", written(tmp_path / "less.csv", rows), "--name", "less"])
+
+
+def test_the_page_names_rows_that_were_skipped_and_steps_that_are_no_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    rows = rows_of(EXAMPLE)
+    rows[0]["measured_step_time_s"] = "fast"
+    rows[1]["measured_step_time_s"] = "1100"
+    run(["validate", written(tmp_path / "slips.csv", rows)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 70
+    page = " ".join(" ".join(lines).split())
+    assert "5 runs compared, 5 of them in step time; 1 row skipped." in page
+    assert f"{rows[0]['row_id']}: measured_step_time_s = 'fast': not a number" in page
+    assert f"{rows[1]['row_id']} is off more than 30 times" in page and "1,100 s" in page
+    assert all(line.startswith("       ") for line in lines if "assumed:" in line)

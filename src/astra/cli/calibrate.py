@@ -36,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.errors import shorten
     from astra.fit.calibrate import calibrate, usual_base
     from astra.fit.runs import Skipped, read_files
     from astra.hardware.stack import find_stack
@@ -43,12 +44,12 @@ def run(options: argparse.Namespace) -> int:
     from astra.search.price import steps_s
 
     path = _file_of(options.name, options.force)
+    if sys.stderr.isatty():  # two thousand runs take ten seconds
+        note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
     found = read_files([Path(name) for name in options.files])
     for text in found.notes:
         note(text)
     where = ", ".join(Path(name).name for name in options.files)
-    if sys.stderr.isatty():
-        sys.stderr.write(f"astra: pricing {len(found.runs):,} runs ...\n")
     base = find_stack(options.base or (usual_base(found.runs) if found.runs else "megatron"))
     fitted = calibrate(found.runs, base, options.name, where, steps_s, found.skipped)
     skipped = [*found.skipped, *(Skipped(*row) for row in fitted.left_out)]

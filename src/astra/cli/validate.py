@@ -34,19 +34,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.errors import shorten
     from astra.fit.runs import read_files
     from astra.fit.validate import validate
     from astra.report.validation import validation_json, validation_page
     from astra.search.price import price_many
 
     worst = whole(options.worst, "--worst", least=0, most=100_000)
+    if sys.stderr.isatty():  # two thousand runs take ten seconds
+        note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
     found = read_files([Path(name) for name in options.files])
     for text in found.notes:
         note(text)
     if options.family is not None:
         found = _only(found, options.family)
-    if sys.stderr.isatty():
-        sys.stderr.write(f"astra: pricing {len(found.runs):,} runs ...\n")
     plans = [run.plan for run in found.runs]
     priced = dict(zip(map(id, plans), price_many(plans), strict=True))
     answer = validate(

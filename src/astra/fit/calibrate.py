@@ -162,7 +162,7 @@ def _believable(
         times = f"{ratio:,.0f} times as long" if ratio > 1 else f"{1 / ratio:,.0f} times as short"
         reason = (
             f"a step of {run.measured_step_s:,.4g} s is {times} as {base.full_name} predicts "
-            f"({float(predicted):,.3g} s). Is measured_step_time_s in seconds?"
+            f"({float(predicted):,.3g} s), while measured_step_time_s counts seconds"
         )
         far.append((run.row_id, reason))
     return kept, far

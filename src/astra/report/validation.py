@@ -1,12 +1,15 @@
 """Predictions against measured runs, for people and for programs."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.fit.calibrate import FAR
 from astra.fit.factors import cross_validated
 from astra.fit.validate import Row, Sweep, Validation
+from astra.report.priced import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,8 +35,8 @@ def validation_page(found: Validation) -> list["RenderableType"]:
         parts += ["", f"Ranking: {len(found.sweeps)} sweeps of five layouts or more"]
         parts += [_sweeps(found.sweeps)]
     if found.worst:
-        parts += ["", f"The {len(found.worst)} runs farthest off"]
-        parts += [_worst(row) for row in found.worst]
+        parts += ["", f"The {_count(found.worst, 'run')} farthest off", _worst(found.worst)]
+        parts += _other_units(found)
     if found.skipped:
         parts += ["", *_skipped(found)]
     return parts
@@ -42,8 +45,8 @@ def validation_page(found: Validation) -> list["RenderableType"]:
 def _sentence(found: Validation) -> str:
     timed = sum(family.runs for family in found.families.values())
     return (
-        f"{len(found.runs):,} runs compared, {timed:,} of them in step time; "
-        f"{len(found.skipped):,} rows skipped."
+        f"{_count(found.runs, 'run')} compared, {timed:,} of them in step time; "
+        f"{_count(found.skipped, 'row')} skipped."
     )
 
 
@@ -119,18 +122,50 @@ def _sweeps(sweeps: tuple[Sweep, ...]) -> "RenderableType":
     return table
 
 
-def _worst(row: Row) -> str:
-    assumed = f"\n    assumed: {'; '.join(row.assumed)}" if row.assumed else ""
-    return (
-        f"  {row.error_fraction or 0:+.0%}  {row.row_id}: {row.model}, {row.summary}: "
-        f"{row.predicted_step_s or 0:.3g} s for {row.measured_step_s or 0:.3g} s{assumed}"
-    )
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things):,} {name}{'s' * (len(things) != 1)}"
+
+
+def _worst(rows: Sequence[Row]) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True, min_width=6)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(
+            f"{row.error_fraction or 0:+.0%}",
+            f"{row.row_id}: {row.model}, {row.summary}: {seconds(row.predicted_step_s or 0)} for "
+            f"{seconds(row.measured_step_s or 0)}",
+        )
+        if row.assumed:
+            table.add_row("", f"assumed: {'; '.join(row.assumed)}")
+    return table
+
+
+def _other_units(found: Validation) -> list[str]:
+    """Steps so far off that they may not be seconds."""
+    far = [
+        row
+        for row in found.runs
+        if row.measured_step_s
+        and row.predicted_step_s
+        and not 1 / FAR <= row.predicted_step_s / row.measured_step_s <= FAR
+    ]
+    if not far:
+        return []
+    which = f"{_count(far, 'run')}, {far[0].row_id} among them," if len(far) > 1 else far[0].row_id
+    verb = "are" if len(far) > 1 else "is"
+    return [f"{which} {verb} off more than {FAR:g} times: measured_step_time_s counts seconds."]
 
 
 def _skipped(found: Validation) -> list[str]:
     reasons = Counter(row.reason for row in found.skipped)
-    lines = [f"Skipped {len(found.skipped):,} rows"]
-    lines += [f"  {count:,}  {reason}" for reason, count in reasons.most_common(MOST_REASONS)]
+    first = {row.reason: row.row_id for row in reversed(found.skipped)}
+    lines = [f"Skipped {_count(found.skipped, 'row')}"]
+    for reason, count in reasons.most_common(MOST_REASONS):
+        which = first[reason] if count == 1 else f"{count:,} rows, first {first[reason]}"
+        lines.append(f"  {which}: {reason}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  ... and {len(reasons) - MOST_REASONS} other reasons (--json lists all)")
     return lines

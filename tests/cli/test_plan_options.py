@@ -1,5 +1,6 @@
 """What `astra plan` makes of its goals and batches: nothing is dropped without a word."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,27 @@ def test_the_published_tables_have_no_misspelt_column() -> None:
     for name in ("one-type.csv", "mixed.csv"):
         header = (folder / name).read_text(encoding="utf-8").splitlines()[0]
         assert parse_runs(header + "\n", name).runs == ()
+
+
+def test_a_release_that_nobody_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "predict",
+        "llama-3-8b",
+        "--gpus",
+        "h100:8",
+        "--tp",
+        "2",
+        "--global-batch",
+        "64",
+        "--json",
+        "--stack",
+    ]
+    run([*words, "nemo@24.7"])
+    wrong = json.loads(capsys.readouterr().out)
+    said = "stack nemo@24.7: that release was not measured, so it counts as nemo on the whole. "
+    assert f"{said}Did you mean 24.07 or 25.07?" in str(wrong["warnings"])
+    for known in ("nemo@24.07", "nemo"):
+        run([*words, known])
+        assert "release" not in str(json.loads(capsys.readouterr().out)["warnings"])
+    run(["stacks", "nemo@24.7"])
+    assert said in capsys.readouterr().err

@@ -4,7 +4,7 @@ A stack is a framework as it runs on real GPUs: what it adds to kernels measured
 
 import argparse
 
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import note, print_parts, write_json
 
 EXAMPLES = """\
 examples:
@@ -18,11 +18,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.hardware.stack import find_stack, stack_names
+    from astra.hardware.stack import find_stack, release_note, stack_names
     from astra.report.stacks import stack_json, stack_page, stacks_table
 
     if options.name is not None:
         stack = find_stack(options.name)
+        said = release_note(stack)
+        if said:
+            note(said)
         if options.json:
             write_json(stack_json(stack))
         else:

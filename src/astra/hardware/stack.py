@@ -160,6 +160,18 @@ def _resolved(stack: Stack, gpu: Gpu, form: str | None) -> Stack:
     return msgspec.structs.replace(stack, settings=(), **fields)
 
 
+def release_note(stack: Stack) -> str | None:
+    """Says so where nobody measured the release that was asked for."""
+    if stack.release is None or stack.release in stack.releases:
+        return None
+    known = sorted(stack.releases)
+    listing = f"Releases that were: {', '.join(known)}." if known else "None of its releases was."
+    return (
+        f"stack {stack.full_name}: that release was not measured, so it counts as {stack.name} on "
+        f"the whole. {did_you_mean(stack.release, known, listing)}"
+    )
+
+
 def own_folder() -> Path:
     """Where the stacks are kept that a user has calibrated."""
     return Path.home() / ".config" / "astra" / "stacks"

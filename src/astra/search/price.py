@@ -6,7 +6,7 @@ from math import erf, sqrt
 import msgspec
 import numpy as np
 
-from astra.hardware.stack import Stack, find_stack
+from astra.hardware.stack import Stack, find_stack, release_note
 from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
@@ -127,7 +127,7 @@ def _priced(
         host_memory_bytes=host,
         checkpoint_bytes=checkpoint_bytes(plan),
         provenance=origin,
-        warnings=_warnings(plan, memory, margin, host),
+        warnings=_warnings(plan, memory, margin, host, stack),
     )
 
 
@@ -275,8 +275,11 @@ def _host_warnings(plan: Plan, host_bytes: float) -> list[str]:
     return []
 
 
-def _warnings(plan: Plan, memory: PlanMemory, margin: float, host_bytes: float) -> tuple[str, ...]:
-    found = []
+def _warnings(
+    plan: Plan, memory: PlanMemory, margin: float, host_bytes: float, stack: Stack
+) -> tuple[str, ...]:
+    said = release_note(stack)
+    found = [said] if said else []
     if not memory.fits:
         found.append(
             f"does not fit: stage {memory.worst_stage} needs "

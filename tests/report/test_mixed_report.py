@@ -62,6 +62,12 @@ def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
             {"max_gpus": 13, "settings": ["tp=4"]},
             "the cap of 13 GPUs allows 1 more; no plan that uses them was faster.",
         ),
+        ({"gpus": "h100:12,a100-80g:9"}, "GPUs are used 1, 2, 4 or whole nodes at a time."),
+        (
+            {"gpus": "h100:12,a100-80g:1", "settings": ["tp=4"]},
+            "4 H100-80GB-SXM because GPUs are used 1, 2, 4 or whole nodes at a time; no plan that "
+            "uses the others was faster.",
+        ),
         ({"objective": "gpus"}, "the fewest GPUs were asked for."),
         ({"gpus": "h100:8,a100-80g:1", "settings": ["tp=4"]}, "no plan that uses them was faster."),
     ],

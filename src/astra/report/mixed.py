@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from astra.hardware.topology import allowed_counts
 from astra.report.priced import seconds
 from astra.search.answer import Mixed, MixedStage
 from astra.search.priced import Priced
@@ -133,7 +134,22 @@ def _why_idle(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> str:
         return f"the cap of {cap} GPUs allows no more"
     if isinstance(cap, int) and cap - used < sum(mixed.idle.values()):
         return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them was faster"
+    whole = "GPUs are used 1, 2, 4 or whole nodes at a time"
+    odd = _odd(best, mixed)
+    if odd == mixed.idle:
+        return whole
+    if odd:
+        rest = ", ".join(f"{count} {name}" for name, count in odd.items())
+        return f"{rest} because {whole}; no plan that uses the others was faster"
     return "no plan that uses them was faster"
+
+
+def _odd(best: Priced, mixed: Mixed) -> dict[str, int]:
+    """Idle GPUs that no plan could use, since they are left over from whole nodes."""
+    left = {
+        pool.gpu.name: pool.count - allowed_counts(pool)[-1] for pool in best.plan.cluster.pools
+    }
+    return {name: left[name] for name in mixed.idle if left.get(name)}
 
 
 def _of_makes(best: Priced, mixed: Mixed) -> list[str]:

@@ -10,6 +10,7 @@ profile again, so run this after it for another GPU. `--rows` also writes the ke
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -227,7 +228,17 @@ def _in_place(rows: tuple[T, ...], new: T) -> tuple[T, ...]:
     return tuple(kept)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
+    """Bad input is told in a line, with code 2."""
+    try:
+        run(words)
+    except InputError as error:
+        print(f"tables_from_profile: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(words: Sequence[str] | None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -238,7 +249,7 @@ def main() -> None:
         "--attention", action="store_true", help="with --write: only attention's part of them"
     )
     parser.add_argument("--rows", type=Path, metavar="OUT.csv.gz", help="the kernels as CSV")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     profile = read_profile(options.file)
     if profile.machine.get("device") == "cpu":
         raise InputError(f"{options.file}: was measured on a CPU; no GPU's table comes out of it.")
@@ -259,4 +270,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.make_efficiency_tables import Report, read_kernels
-from benchmarks.tables_from_profile import plain_products, rebuilt
+from benchmarks.tables_from_profile import main, plain_products, rebuilt
 
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
@@ -88,3 +88,12 @@ def test_too_few_products_make_no_table() -> None:
     profile.entries = dict(list(profile.entries.items())[:20])
     with pytest.raises(InputError, match="too few for a table"):
         rebuilt(Report(), GPU, profile, read_kernels())
+
+
+@pytest.mark.parametrize(("name", "said"), [("nothere.json", "no such file"), (__file__, "not a")])
+def test_what_is_no_profile_is_told_in_a_line(
+    name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("tables_from_profile: ") and said in told and told.count("\n") == 1

@@ -156,12 +156,18 @@ def plan(
         exact=exact,
     )
     request = _request(wanted) | _said(settings, rules, objective)
-    request["notes"] = list(notes)
+    request["notes"] = [*notes, *_exact_anyway(exact, len(machines.pools))]
     if wish is not None and paid:
         return _bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     found = _with_ram_notes(found, tuple(_paid(found.plans, wish, machines)))
     return found if pipeline_model == "simulated" else _with_paper(found)
+
+
+def _exact_anyway(exact: bool, types: int) -> list[str]:
+    return (
+        ["exact: on one GPU type every search is proven without it"] if exact and types == 1 else []
+    )
 
 
 def _said(settings: Sequence[str], rules: "str | Path | None", objective: str) -> dict[str, object]:

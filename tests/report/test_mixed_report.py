@@ -64,12 +64,12 @@ def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
         ),
         ({"gpus": "h100:12,a100-80g:9"}, "GPUs are used 1, 2, 4 or whole nodes at a time."),
         (
-            {"gpus": "h100:12,a100-80g:1", "settings": ["tp=4"]},
+            {"gpus": "h100:12,a100-80g:1"},
             "4 H100-80GB-SXM because GPUs are used 1, 2, 4 or whole nodes at a time; no plan that "
             "uses the others was faster.",
         ),
         ({"objective": "gpus"}, "the fewest GPUs were asked for."),
-        ({"gpus": "h100:8,a100-80g:1", "settings": ["tp=4"]}, "no plan that uses them was faster."),
+        ({"gpus": "h100:8,a100-80g:1"}, "no plan that uses them was faster."),
     ],
 )
 def test_idle_gpus_say_what_holds_them_back(more: dict[str, Any], said: str) -> None:
@@ -77,3 +77,17 @@ def test_idle_gpus_say_what_holds_them_back(more: dict[str, Any], said: str) -> 
     page = " ".join(shown(astra.plan("llama-3-8b", **{**question, **more})).split())
     idle = page[page.index("Idle: ") :]
     assert idle.split("; ", 1)[1].startswith(said)
+
+
+def test_types_that_no_plan_can_use_are_not_called_slow() -> None:
+    question: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "top": 1}
+    page = shown(astra.plan("llama-3-8b", gpus="h100:8,t4:16", **question))
+    assert "T4 is left out: it has no bf16 units" in page and "Idle:" not in page
+    page = shown(astra.plan("llama-3-8b", gpus="h100:12,t4:16", **question))
+    assert "Idle: 4 H100-80GB-SXM; GPUs are used" in page
+
+
+def test_what_changes_nothing_is_said() -> None:
+    question: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "top": 1}
+    page = shown(astra.plan("llama-3-8b", gpus="h100:8", exact=True, **question))
+    assert "note: exact: on one GPU type every search is proven without it" in page

@@ -111,9 +111,10 @@ def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["R
             f"All GPUs, one tp, equal layers: {seconds(mixed.even_split_step_s)}; "
             f"this is {ratio:.2f} x as fast."
         )
-    idle = ", ".join(f"{count} {name}" for name, count in mixed.idle.items())
+    idle = _idle(mixed)
     if idle:
-        lines.append(f"Idle: {idle}; {_why_idle(best, mixed, request)}.")
+        said = ", ".join(f"{count} {name}" for name, count in idle.items())
+        lines.append(f"Idle: {said}; {_why_idle(best, idle, request)}.")
     lines += [f"{text}." for text in mixed.left_out]
     if best.plan.runtime == "any" or mixed.launched_step_s is not None:
         return [*lines, *_of_makes(best, mixed)]
@@ -125,18 +126,28 @@ def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["R
     return lines
 
 
-def _why_idle(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> str:
+def _idle(mixed: Mixed) -> dict[str, int]:
+    """GPUs that the best plan leaves alone, but for types that no plan can use, of which is said
+    why."""
+    return {
+        name: count
+        for name, count in mixed.idle.items()
+        if not any(text.startswith(f"{name} is left out") for text in mixed.left_out)
+    }
+
+
+def _why_idle(best: Priced, idle: Mapping[str, int], request: Mapping[str, object]) -> str:
     """What was asked for may forbid GPUs that would be of use."""
     cap, used = request.get("max_gpus"), sum(best.gpus.values())
     if request.get("objective") == "gpus":
         return "the fewest GPUs were asked for"
     if isinstance(cap, int) and used >= cap:
         return f"the cap of {cap} GPUs allows no more"
-    if isinstance(cap, int) and cap - used < sum(mixed.idle.values()):
+    if isinstance(cap, int) and cap - used < sum(idle.values()):
         return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them was faster"
     whole = "GPUs are used 1, 2, 4 or whole nodes at a time"
-    odd = _odd(best, mixed)
-    if odd == mixed.idle:
+    odd = _odd(best, idle)
+    if odd == idle:
         return whole
     if odd:
         rest = ", ".join(f"{count} {name}" for name, count in odd.items())
@@ -144,12 +155,12 @@ def _why_idle(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> str:
     return "no plan that uses them was faster"
 
 
-def _odd(best: Priced, mixed: Mixed) -> dict[str, int]:
+def _odd(best: Priced, idle: Mapping[str, int]) -> dict[str, int]:
     """Idle GPUs that no plan could use, since they are left over from whole nodes."""
     left = {
         pool.gpu.name: pool.count - allowed_counts(pool)[-1] for pool in best.plan.cluster.pools
     }
-    return {name: left[name] for name in mixed.idle if left.get(name)}
+    return {name: left[name] for name in idle if left.get(name)}
 
 
 def _of_makes(best: Priced, mixed: Mixed) -> list[str]:

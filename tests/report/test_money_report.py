@@ -347,6 +347,9 @@ def test_elsewhere_names_a_cloud_once_with_its_cheapest_machines(
     table = shown.split(title)[1].split("\n\n")[0]
     for place in places:
         assert f"{place['cloud']} {place['region']} {place['instance']}" in table
+    guessed = any(place["network_certainty"] == "guessed" for place in places)
+    alone = "on 1 H100-80GB-SXM" in shown or "on 8 H100-80GB-SXM" in shown
+    assert guessed and alone and "?" not in table  # one node asks for no network
 
 
 def test_a_priced_plan_says_where_when_and_what_a_million_tokens_cost(

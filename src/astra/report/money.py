@@ -406,7 +406,8 @@ def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableT
         return []
     from astra.report.rows import Column, Rows
 
-    assert best.usd is not None
+    assert best.usd is not None and best.money is not None
+    joined = any(rent.nodes > 1 for rent in best.money.rents)  # one node asks for no network
     columns = (
         *(Column(name) for name in ("USD", "more", "$/h", "hours")),
         Column("date", right=False),
@@ -420,7 +421,7 @@ def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableT
             f"{place.hours:,.1f}",
             place.price_date,
             f"{place.cloud} {place.region} {place.instance}{' spot' if place.spot else ''}"
-            f"{' ?' if place.network_certainty == 'guessed' else ''}",
+            f"{' ?' if place.network_certainty == 'guessed' and joined else ''}",
         )
         for place in places
     )

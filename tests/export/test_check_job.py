@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from astra.export import check_job
 from astra.export.job_folder import expected
 from astra.export.targets import export_files
 from astra.fit.runs import parse_runs
 from astra.hardware.gpus_option import parse_gpus
+from astra.model.shape import Model, Moe
 from astra.model.zoo import find_model
 from astra.search.price import price
 from astra.strategy.plan import Plan, Runtime
@@ -144,10 +146,23 @@ def test_the_script_in_the_folder_runs_by_itself(tmp_path: Path) -> None:
     assert missing.returncode == 2 and "cannot be read" in missing.stderr
 
 
+# Models that no zoo knows: their rows have to say it all.
+OWN = Model(
+    name="mine", layers=12, hidden=3072, heads=24, kv_heads=8, head_dim=128, ffn=8192, vocab=64000
+)
+OWN_MOE = replace(OWN, tied_embeddings=True, ffn=0, moe=Moe(experts=16, top_k=4, moe_ffn=2048))
+
+
 @pytest.mark.parametrize(
     ("runtime", "said"),
     [
         ("megatron", {"tp": 2, "pp": 2, "vpp": 2, "recompute": "full:uniform:1"}),
+        ("megatron", {"tp": 2, "pp": 2, "recompute": "full:block:4", "overlap_tp": False}),
+        ("megatron", {"tp": 2, "recompute": "selective:layernorm+mlp", "shard_group": 4}),
+        ("megatron", {"model": OWN, "tp": 2, "micro_batch": 2}),
+        ("megatron", {"model": OWN_MOE, "ep": 8, "overlap_grad_reduce": False}),
+        ("megatron", {"model": "deepseek-v2-lite", "ep": 8, "tp": 2, "recompute": "full"}),
+        ("megatron", {"model": "qwen2.5-7b", "precision": "fp8", "fp8_recipe": "tensorwise"}),
         ("megatron", {"model": "mixtral-8x7b", "ep": 8, "precision": "bf16"}),
         ("fsdp", {"micro_batch": 2}),
         ("deepspeed", {"sharding": "gradients"}),
@@ -157,7 +172,8 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
     runtime: Runtime, said: dict[str, Any]
 ) -> None:
     cluster, _ = parse_gpus("h100:16")
-    model = find_model(said.pop("model", "llama-3-8b"))
+    model = said.pop("model", "llama-3-8b")
+    model = find_model(model) if isinstance(model, str) else model
     plan = settle(Wish(global_batch=64, seq_len=2048, **said), model, cluster, runtime).plan
     numbers = expected(price(plan))
     row = {**numbers["row"], "measured_step_time_s": "2.5"}
@@ -170,6 +186,8 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
         assert getattr(run.plan, name) == getattr(plan, name), name
     own, read = plan.pipelines[0].segments[0], run.plan.pipelines[0].segments[0]
     assert (read.tp, read.gpu, read.recompute) == (own.tp, own.gpu, own.recompute)
+    wanted = price(replace(plan, stack=run.plan.stack))
+    assert price(run.plan).step_s == pytest.approx(wanted.step_s, rel=0.01)
 
 
 def test_a_mixed_job_gets_other_advice() -> None:

@@ -241,3 +241,15 @@ def test_the_page_names_rows_that_were_skipped_and_steps_that_are_no_seconds(
     assert f"{rows[0]['row_id']}: measured_step_time_s = 'fast': not a number" in page
     assert f"{rows[1]['row_id']} is off more than 30 times" in page and "1,100 s" in page
     assert all(line.startswith("       ") for line in lines if "assumed:" in line)
+
+
+def test_what_was_assumed_of_runs_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "config"))
+    rows = rows_of(EXAMPLE)
+    rows[0]["num_heads"] = ""
+    run(["calibrate", written(tmp_path / "runs.csv", rows), "--name", "some"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Assumed of what the rows do not say: ffn_hidden_size not stated: 4 x hidden;" in page
+    assert "num_heads not stated: 48 (1 of 6)" in page

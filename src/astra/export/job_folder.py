@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from importlib.resources import files as package_files
 from typing import Any
 
+from astra.export.run_row import row_of
 from astra.export.torchrun import one_line
 from astra.search.priced import Priced
-from astra.strategy.plan import Plan
 
 README = """\
 # {title}
@@ -77,7 +77,7 @@ def expected(priced: Priced) -> dict[str, Any]:
         "allocated_bytes": memory.allocated_bytes,
         "usable_bytes": memory.usable_bytes,
         "usd_per_hour": usd_per_hour(priced),
-        "row": _row(plan, world),
+        "row": row_of(plan, world),
     }
 
 
@@ -93,35 +93,6 @@ def usd_per_hour(priced: Priced) -> float | None:
             return None
         total += price * count
     return total
-
-
-def _row(plan: Plan, world: int) -> dict[str, Any] | None:
-    """This run as a row for `astra calibrate`; of several GPU types none can be written."""
-    if len(plan.gpus) > 1:
-        return None
-    model, segment = plan.model, plan.pipelines[0].segments[0]
-    return {
-        "row_id": "mine-1",
-        "model": one_line(model.name).replace(",", " "),
-        "num_layers": model.layers,
-        "hidden_size": model.hidden,
-        "seq_len": plan.seq_len,
-        "global_batch": plan.global_batch,
-        "micro_batch": plan.micro_batch,
-        "gpu_id": segment.gpu,
-        "num_gpus": world,
-        "tp": segment.tp,
-        "pp": plan.pp,
-        "vpp": plan.vpp,
-        "cp": plan.cp,
-        "ep": plan.ep,
-        "dp": plan.dp,
-        "zero_stage": ("none", "optimizer", "gradients", "parameters").index(plan.sharding),
-        "sequence_parallel": str(plan.sequence_parallel).lower(),
-        "recompute": segment.recompute,
-        "precision": plan.precision,
-        "framework": "pytorch-fsdp" if plan.runtime == "fsdp" else plan.runtime,
-    }
 
 
 def expected_lines(priced: Priced) -> list[str]:

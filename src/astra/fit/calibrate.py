@@ -67,6 +67,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     factors: dict[str, float]  # new over old
     cases: tuple[Case, ...]
     left_out: tuple[tuple[str, str], ...] = ()  # row ids of runs too far off, and why
+    assumed: dict[str, int] = {}  # what rows do not say, and of how many runs
 
     def mean_abs_error(self, which: str) -> float:
         return float(np.mean([abs(case.error(which)) for case in self.cases]))
@@ -142,6 +143,7 @@ def calibrate(
         factors=factors,
         cases=cases,
         left_out=tuple(left_out),
+        assumed=dict(Counter(text for run in timed for text in run.assumed).most_common()),
     )
 
 

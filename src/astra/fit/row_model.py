@@ -168,8 +168,8 @@ def _gpt_block(cells: Cells) -> dict[str, Any]:
 def _options(table: dict[str, Any], cells: Cells) -> None:
     """What options in the notes change."""
     flags = cells.flags
-    if is_on(flags, "untie-embeddings-and-output-weights"):
-        table["tied_embeddings"] = False
+    if "untie-embeddings-and-output-weights" in flags:
+        table["tied_embeddings"] = not is_on(flags, "untie-embeddings-and-output-weights")
     if is_on(flags, "disable-bias-linear"):
         table |= dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), False)
     if "qk_layernorm" in cells.low("model"):

@@ -18,8 +18,12 @@ def recompute_of(text: str, usual: str = "none") -> tuple[str, str | None]:
     ('full:uniform:1', None)
     >>> recompute_of("selective: mlp, core_attn")
     ('selective:core_attn+mlp', None)
+    >>> recompute_of("full:block:4")
+    ('full:block:4', None)
     """
     low = text.lower()
+    if re.fullmatch(r"full:(uniform|block)(:[0-9]{1,4})?", low):  # in our own words
+        return str(Recompute.parse(low)), None
     if not low:
         return usual, f"recompute not stated: {usual}"
     if low.startswith("none"):

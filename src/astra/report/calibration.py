@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SHOWN = 0.005  # a factor that moved by less is not worth a line
 ERRORS = ("before", "after", "left_out")
 MOST_ROWS = 30
+MOST_ASSUMED = 8
 
 
 def calibration_json(fitted: Calibration, skipped: Sequence[Skipped], path: Path) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def calibration_json(fitted: Calibration, skipped: Sequence[Skipped], path: Path
         "stack": msgspec.to_builtins(fitted.stack),
         "runs": cases,
         "mean_abs_error_fraction": {which: fitted.mean_abs_error(which) for which in ERRORS},
+        "assumed": fitted.assumed,
         "skipped": [{"row_id": row.row_id, "reason": row.reason} for row in skipped],
     }
 
@@ -56,6 +58,8 @@ def calibration_page(
             f"Runs left out are predicted no better than by {fitted.base}: more runs, of other "
             "models and layouts, would tell more."
         )
+    if fitted.assumed:
+        parts.append(f"Assumed of what the rows do not say: {_assumed(fitted)}.")
     parts += [f"Left out: {row.row_id}: {row.reason}." for row in skipped[:10]]
     if len(skipped) > 10:
         parts.append(f"and {len(skipped) - 10} more rows that could not be read.")
@@ -66,6 +70,14 @@ def calibration_page(
         f"Kept in {path}. Next: astra plan ... --stack {name}, or astra stacks {name}.",
     ]
     return parts
+
+
+def _assumed(fitted: Calibration) -> str:
+    """Each once, with the number of runs where it is not all of them."""
+    runs = len(fitted.cases)
+    said = [text if n == runs else f"{text} ({n} of {runs})" for text, n in fitted.assumed.items()]
+    more = [f"{len(said) - MOST_ASSUMED} more, which `astra validate` tells run by run"]
+    return "; ".join(said[:MOST_ASSUMED] + (more if len(said) > MOST_ASSUMED else []))
 
 
 def _cases(fitted: Calibration) -> "RenderableType":

@@ -1,0 +1,100 @@
+"""A plan as a row of measured runs, to be filled with what its run takes: for `astra calibrate`."""
+
+from typing import Any
+
+from astra.export.torchrun import one_line
+from astra.model.shape import Model
+from astra.strategy.plan import Plan
+
+SHARDING = ("none", "optimizer", "gradients", "parameters")  # ZeRO stages 0 to 3
+OVERLAPS = {  # as rows name them
+    "overlap_grad_reduce": "overlap-grad-reduce",
+    "overlap_param_gather": "overlap-param-gather",
+    "overlap_tp": "tp_comm_overlap",
+    "overlap_ep": "overlap-moe-expert-parallel-comm",
+}
+
+
+def row_of(plan: Plan, world: int) -> dict[str, Any] | None:
+    """The row, without a comma in any cell; of several GPU types none can be written."""
+    if len(plan.gpus) > 1:
+        return None
+    segment = plan.pipelines[0].segments[0]
+    gpu = next(pool.gpu for pool in plan.cluster.pools if pool.gpu.name == segment.gpu)
+    stage = SHARDING.index(plan.sharding)
+    return {
+        "row_id": _plain(f"{plan.model.name} {plan.summary()}"),
+        **_shape(plan.model),
+        "seq_len": plan.seq_len,
+        "global_batch": plan.global_batch,
+        "micro_batch": plan.micro_batch,
+        "gpu_id": segment.gpu,
+        "num_gpus": world,
+        "gpus_per_node": gpu.node.gpus,
+        "interconnect": f"{gpu.node.nic_bytes_per_s * 8e-9:g} Gb/s per GPU",
+        "tp": segment.tp,
+        "pp": plan.pp,
+        "vpp": plan.vpp,
+        "cp": plan.cp,
+        "ep": plan.ep,
+        "etp": plan.etp,
+        "dp": plan.dp,
+        "zero_stage": f"zero-{stage} shard={plan.shard_group}" if stage else "none",
+        "sequence_parallel": _flag(plan.sequence_parallel),
+        "flash_attention": _flag(plan.attention == "flash"),
+        "recompute": segment.recompute,
+        "overlap": "; ".join(_overlaps(plan)) or "none",
+        "precision": f"{plan.precision} {plan.fp8_recipe or ''}".strip(),
+        "framework": "pytorch-fsdp" if plan.runtime == "fsdp" else plan.runtime,
+        "notes": "; ".join(_notes(plan)),
+    }
+
+
+def _shape(model: Model) -> dict[str, Any]:
+    """What a table of runs has columns for; a model of the zoo is looked up for the rest."""
+    moe = model.moe
+    shape: dict[str, Any] = {
+        "model": _plain(model.name),
+        "num_layers": model.layers,
+        "hidden_size": model.hidden,
+        "num_heads": model.heads,
+        "num_kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ffn_hidden_size": model.ffn or "",
+        "vocab_size": model.vocab,
+        "gated_mlp": _flag(model.gated_mlp),
+    }
+    if moe is not None:
+        shape |= {
+            "num_experts": moe.experts,
+            "top_k": moe.top_k,
+            "moe_ffn_hidden": moe.moe_ffn,
+            "shared_experts": f"ffn {moe.shared_ffn}" if moe.shared_ffn else 0,
+            "dense_layers": moe.first_dense_layers,
+        }
+    return shape | ({"mla": "true"} if model.mla is not None else {})
+
+
+def _overlaps(plan: Plan) -> list[str]:
+    found = [words for field, words in OVERLAPS.items() if getattr(plan, field)]
+    return [*found, *([] if plan.overlap_p2p else ["pp_comm_async=false"])]
+
+
+def _notes(plan: Plan) -> list[str]:
+    """Options that no column has."""
+    dispatcher = [f"moe-token-dispatcher-type={plan.dispatcher}"] if plan.dispatcher else []
+    biased = plan.model.qkv_bias or plan.model.mlp_bias
+    return [
+        f"untie-embeddings-and-output-weights={not plan.model.tied_embeddings}",
+        f"disable-bias-linear={not biased}",
+        *dispatcher,
+        *([f"cuda-graph-impl={plan.cuda_graph}"] if plan.cuda_graph != "none" else []),
+    ]
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
+
+
+def _plain(text: str) -> str:
+    return one_line(text).replace(",", " ")

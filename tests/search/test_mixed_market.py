@@ -17,7 +17,7 @@ from astra.money.given import given_offer
 from astra.report.answer import answer_json
 from astra.search.answer import Answer, Wanted
 from astra.search.explain import explain_source
-from astra.search.mixed_market import ONE_MAKE, MixedSearch
+from astra.search.mixed_market import APART, ONE_MAKE, MixedSearch
 from astra.search.places import mixtures_of, places_of
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
@@ -229,3 +229,29 @@ def test_a_cluster_lies_in_one_cloud_and_region_unless_told_otherwise() -> None:
     assert {each.place for each in place} == {("aws", "us-east-1")}
     unknown = [*apart[:1], offer("a100-80g", "aws", "us-east-1", 1.0, "guessed")]
     assert places_of(pools, unknown, anywhere=False) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "said"),
+    [
+        ("h100:8,a100-80g:8", {"price": "h100=2"}, f"{APART}; --any-region looks at them"),
+        ("h100:8,rtx-4090:8", {}, APART),
+        ("h100:8,a100-80g:8", {"price": "h100=2,a100-80g=1"}, None),
+    ],
+)
+def test_types_that_are_not_sold_in_one_place_are_said_to_stay_apart(
+    gpus: str, more: dict[str, Any], said: str | None
+) -> None:
+    found = astra.plan(
+        "llama-3.2-1b",
+        gpus=gpus,
+        global_batch=64,
+        seq_len=2048,
+        objective="money",
+        tokens="1B",
+        settings=["tp=1", "micro_batch=1"],
+        **more,
+    )
+    notes = found.request["notes"]
+    assert isinstance(notes, list)
+    assert [note for note in notes if note.startswith(APART)] == ([said] if said else [])

@@ -41,6 +41,10 @@ LEFT_OUT = (
     "clusters of several GPU types are searched with all GPUs of each type, and with a half, a "
     "quarter and an eighth of one of them; other mixtures are left out"
 )
+APART = (
+    "clusters of several GPU types are not looked at: no two of these are to be had in one cloud "
+    "and region, or both at prices that were given, in nodes that a network is known to join"
+)
 ONE_MAKE = (
     "for money, mixtures are searched as FlagScale runs them; plans of several pipelines of "
     "different make are not searched"
@@ -233,7 +237,8 @@ def mixed_trades(
         return list(known), set(), [words]
     places = places_of(pools, offers, anywhere)
     if not places:
-        return list(known), set(), []
+        elsewhere = "; --any-region looks at them" if places_of(pools, offers, True) else ""
+        return list(known), set(), [f"{APART}{elsewhere}"]
     try:
         check_space(wanted.space)
         search = MixedSearch(wanted, known, tokens, kept, latest_h, progress)

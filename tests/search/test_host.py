@@ -15,9 +15,10 @@ from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.cluster_file import read_cluster
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
+from astra.money.catalogue import instances
 from astra.search.answer import Answer
 from astra.search.find import Finder
-from astra.search.host import host_rule
+from astra.search.host import host_rule, is_room_open
 from astra.strategy.plans import Task, plan_at
 from astra.strategy.rules.book import rules_for
 from astra.strategy.space import Question, Space, parse_set
@@ -159,3 +160,18 @@ def test_a_file_names_the_ram_of_a_node_with_a_unit(tmp_path: Path) -> None:
     path.write_text(f"{pool}ram_bytes = 2048\n", encoding="utf-8")
     with pytest.raises(InputError, match="not believable as an amount of memory"):
         read_cluster(path)
+
+
+def test_what_the_smallest_node_for_rent_holds_is_not_warned_of() -> None:
+    """Nodes that a file describes may be smaller still."""
+    small = min(
+        machine.ram_bytes
+        for machine in instances().values()
+        if (machine.gpu, machine.gpus) == ("H100-80GB-SXM", 8) and machine.ram_bytes
+    )
+    for need, wanted in ((0.89 * small, False), (0.91 * small, True)):
+        assert is_room_open(pool_of("h100", 8, None), need) is wanted
+        assert is_room_open(replace(pool_of("h100", 8, None), described=True), need)
+        assert not is_room_open(pool_of("h100", 8, 1), need)
+    assert is_room_open(pool_of("h800", 8, None), 1.0)  # nobody rents it out
+    assert not is_room_open(pool_of("h800", 8, None), 0.0)

@@ -1,13 +1,15 @@
 """What a node's RAM must hold: states of the optimizer and activations that plans offload."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
 from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.pools import is_own
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.money.catalogue import GIB, Instance
+from astra.money.catalogue import GIB, Instance, instances
 from astra.search.priced import RAM_UNKNOWN, Priced
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
@@ -55,6 +57,24 @@ def pool_room_bytes(pools: Sequence[Pool]) -> float:
 
 def _room(ram_bytes: float | None) -> float:
     return np.inf if ram_bytes is None else ram_bytes * (1 - KEPT)
+
+
+@cache
+def least_room_bytes(gpu: str, node_gpus: int) -> float:
+    """Of the smallest node for rent with so many of these GPUs; 0 where none is known."""
+    alike = (m for m in instances().values() if (m.gpu, m.gpus) == (gpu, node_gpus))
+    return min((_room(machine.ram_bytes) for machine in alike if machine.ram_bytes), default=0.0)
+
+
+def is_room_open(pool: Pool, need: float) -> bool:
+    """Whether nobody knows that the RAM of such nodes holds so much.
+
+    Nodes as the catalogue has them hold what the smallest one for rent does.
+    """
+    gpu = pool.gpu
+    if gpu.node.ram_bytes is not None or not need:
+        return False
+    return is_own(pool) or need > least_room_bytes(gpu.name, gpu.node.gpus)
 
 
 def host_rules(cluster: Cluster, stack: Stack) -> tuple[Rule, ...]:

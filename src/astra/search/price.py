@@ -11,7 +11,7 @@ from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
-from astra.search.host import on_a_node, pool_room_bytes, too_small_ram
+from astra.search.host import is_room_open, on_a_node, pool_room_bytes, too_small_ram
 from astra.search.priced import (
     HOST_UNFIT,
     NO_MONEY,
@@ -270,7 +270,7 @@ def _host_warnings(plan: Plan, host_bytes: float) -> list[str]:
     room = pool_room_bytes(pools)
     if host_bytes > room:
         return [f"{HOST_UNFIT}: {too_small_ram(host_bytes, room)}"]
-    if host_bytes and any(pool.gpu.node.ram_bytes is None for pool in pools):
+    if any(is_room_open(pool, host_bytes) for pool in pools):
         return [f"{host_bytes / 2**30:.0f} GiB a node are offloaded, and {RAM_UNKNOWN}"]
     return []
 

@@ -190,6 +190,7 @@ def test_the_html_is_one_file_with_the_picture_and_a_table(answer: Answer) -> No
     )
     assert "http://www.w3.org/2000/svg" in page and "<script" not in page
     HTMLParser().feed(page)
+    assert "a GPU-hour as given</td>" in page and "given given" not in page
 
 
 def test_the_png_is_one_and_not_empty(answer: Answer) -> None:

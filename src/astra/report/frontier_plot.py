@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from astra.errors import InputError, shorten
-from astra.report.money import money_sentence, tokens, usd
+from astra.report.money import money_sentence, place_of, tokens, usd
 from astra.report.raster import png
 from astra.report.warned import warnings_of
 from astra.search.answer import Answer
@@ -293,10 +293,7 @@ def html(answer: Answer, shapes: Sequence[Shape]) -> str:
         money = point.money
         assert money is not None and point.hours is not None
         assert point.usd is not None and point.usd_per_hour is not None
-        places = "; ".join(
-            f"{rent.cloud} {rent.region} {rent.instance} ({rent.price_date})"
-            for rent in money.rents
-        )
+        places = "; ".join(dict.fromkeys(place_of(rent) for rent in money.rents))
         cells = (
             str(point.rank),
             f"{point.hours:,.1f}",

@@ -61,7 +61,7 @@ def money_sentence(plan: Priced) -> str:
     assert plan.money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
     gpus = " + ".join(f"{count} {name}" for name, count in plan.gpus.items())
-    places = "; ".join(dict.fromkeys(_place(rent) for rent in plan.money.rents))
+    places = "; ".join(dict.fromkeys(place_of(rent) for rent in plan.money.rents))
     unfit = "" if plan.runs else ", which DOES NOT FIT"
     return (
         f"{plan.plan.model.name} on {tokens(plan.money.tokens)} tokens: {usd(plan.usd)} in "
@@ -71,7 +71,8 @@ def money_sentence(plan: Priced) -> str:
     )
 
 
-def _place(rent: Rented) -> str:
+def place_of(rent: Rented) -> str:
+    """Where nodes are rented, at which price of which day; or whose price it is."""
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
         how = rent.price_source if rent.price_source.startswith("owned") else "as given"

@@ -315,8 +315,6 @@ def _paid(plans: "Sequence[Priced]", wish: "Wish_ | None", cluster: "Cluster") -
     from astra.search.offers import offers_for
 
     goals = goals_of(wish)
-    if goals.tokens is None and wish.price is None and wish.owned is None:
-        return list(plans)
     try:
         offers = offers_for(wish, cluster)
     except NoPriceError as error:
@@ -355,6 +353,14 @@ def _check_goal(
         if getattr(wish, name, None) is not None and objective not in MONEY:
             option = name.replace("_", "-")
             raise InputError(f"--{option} is a goal of --objective money; add that.")
+    if wish is not None and objective not in MONEY:
+        rented = {
+            "--join-guessed": wish.join_guessed,
+            "--any-region": wish.any_region,
+            "--no-mixed": not wish.mixed,
+        }
+        for option in (option for option, said in rented.items() if said):
+            raise InputError(f"{option} is about what --objective money rents; add that.")
     if objective == "gpus" and use_all:
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
     if min_tokens_per_s and objective != "gpus":

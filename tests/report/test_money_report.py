@@ -439,3 +439,17 @@ def test_a_sequence_beyond_the_models_positions_is_warned_of_once(
     run(words.split())
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("beyond the 2,048 positions llama-7b was made for") == 1
+
+
+@pytest.mark.parametrize("words", [["--spot"], ["--cloud", "aws"], ["--mtbf", "1000"]])
+def test_words_about_money_without_tokens_are_not_passed_over(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ["llama-3.2-1b", "--gpus", "h100:8", "--global-batch", "64", "--seq-len", "2048"]
+    run(["plan", *job, "--set", "tp=1", *words])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("warning: hours and dollars need --tokens") == 1
+    run(["predict", *job, *words, "--json"])
+    plan = msgspec.json.decode(capsys.readouterr().out)
+    assert plan["usd_per_hour"] > 0 and plan["usd"] is None
+    assert "hours and dollars need --tokens" in plan["warnings"]

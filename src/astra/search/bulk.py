@@ -166,11 +166,12 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None
         rows = np.flatnonzero((plans.vpp > 1) & (listed == every_stage))
         if len(rows):
             view = view_of(plans.take(rows), task, every_stage)
-            found[rows] = _tight_s(view, stage_times(view, stack, stage_base(view, stack, book)))
+            found[rows] = tight_step_s(view, stage_times(view, stack, stage_base(view, stack, book)))
     return found
 
 
-def _tight_s(view: View, times: StageTime) -> Floats:
+def tight_step_s(view: View, times: StageTime) -> Floats:
+    """The same of interleaved plans whose stages are known. (plan,) [s]"""
     plans, count = view.plans, view.stages.count[0]
     chunks = chunks_of(plans, view.stages, times, 0)
     link = np.broadcast_to(times.part("link_s")[0], count.shape)

@@ -41,6 +41,8 @@ class Cell:
     offload: float
     recompute: Recompute  # one for all stages, or PER_STAGE
     alike: Alike = Alike()
+    vpp: int = 1
+    overlap_ep: bool = False  # with vpp alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Tables of plans out of cells and kinds: what the product's own functions take."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -41,6 +42,26 @@ class Whole(Protocol):
     def overlap_tp(self) -> bool: ...
     @property
     def offload(self) -> float: ...
+    @property
+    def vpp(self) -> int: ...
+    @property
+    def overlap_ep(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How stages are cut into chunks that take turns."""
+
+    group: Ints  # (plan,) micro-batches in turn
+    listed: Ints  # (plan,) of the lists; -1: all chunks of a stage are alike
+    lists: tuple[tuple[int, ...], ...]  # layers of every chunk, virtual stage major
+
+    @property
+    def columns(self) -> Columns:
+        turns = np.ones(len(self.group), np.bool_)
+        schedule = np.full(len(self.group), code("schedule", "interleaved"))
+        own = {"microbatch_group": self.group, "chunking": self.listed}
+        return own | {"overlap_p2p": turns, "schedule": schedule}
 
 
 def kind_columns(kinds: Sequence["Kind"]) -> Columns:
@@ -57,10 +78,11 @@ def plans_table(
     which: Ints,
     slots: Columns,
     sequence_parallel: NDArray[np.bool_],
+    chunks: Chunks | None = None,
 ) -> Plans:
     """Plans with these slots, (slot, plan) columns, in these cells. (plan,)
 
-    What a plan has once is its first segment's.
+    What a plan has once is its first segment's. `chunks`: those of interleaved plans.
     """
 
     def of(name: str) -> NDArray[Any]:
@@ -85,8 +107,11 @@ def plans_table(
         "ep": first["segment_ep"],
         "etp": first["segment_etp"],
         "microbatch_group": slots["stages"].sum(axis=0),
+        "vpp": of("vpp"),
+        "overlap_ep": of("overlap_ep"),
         "shard_group": np.where(sharded, copies, 1),
         "chunking": np.array(-1),
+        **({} if chunks is None else chunks.columns),
         "cp_comm_type": word("cp_comm_type"),
         "sharding": word("sharding"),
         "fp8_recipe": np.array(code("fp8_recipe", recipe)),
@@ -101,16 +126,15 @@ def plans_table(
         "micro_batches": of("micro_batches")[np.newaxis],
         **{name: column[np.newaxis] for name, column in slots.items()},
     }
-    plain = {"vpp": 1}
     shapes = {1: which.shape, 2: (1, *which.shape), 3: (1, *slots["stages"].shape)}
     full: dict[str, Any] = {
         name: np.broadcast_to(
-            np.asarray(columns.get(name, plain.get(name, 0))).astype(column_dtype(name)),
+            np.asarray(columns.get(name, 0)).astype(column_dtype(name)),
             shapes[PLAN_AXES.get(name, 1)],
         )
         for name in COLUMNS
     }
-    return Plans(**full)
+    return Plans(**full, chunk_layers=() if chunks is None else chunks.lists)
 
 
 def one_stage(

@@ -13,11 +13,12 @@ from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
 from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
+from astra.search.mixed.interleave import Interleaver
 from astra.search.mixed.labels import Round
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
 from astra.search.mixed.small import Pricer
-from astra.search.mixed.speed import layer_seconds, speed_bounds_s
+from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
 from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
 from astra.search.step import step_s
@@ -96,6 +97,7 @@ class MixedFinder:
         self.question, self.task = space.question, space.question.task
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
+        self.exact = exact
         self.most_bounded = MOST_BOUNDED * (EXACT if exact else 1)
         self.most_work = MOST_WORK * (EXACT if exact else 1)
         self.most_total = MOST_TOTAL * (EXACT if exact else 1)
@@ -103,6 +105,7 @@ class MixedFinder:
         self.legal: list[Legal] | None = None  # not known yet
         self.found: dict[Cell, Found] = {}
         self.layer_s: dict[Cell, Floats] = {}  # by cut, least of any layer of each kind
+        self.seconds: dict[Cell, LayerSeconds] = {}  # by cut
         model = self.task.model
         self.loads = loads_of(model)
         self.weights = self.loads.weights(None)
@@ -128,8 +131,11 @@ class MixedFinder:
             order = np.argsort(bounds, kind="stable")
             order = order[np.isfinite(bounds[order])]
             self.bounds = {cells[row][0]: float(bounds[row]) for row in order}
-            self._first()
-            self._all()
+            if self.space.allows("vpp", 1):
+                self._first()
+                self._all()
+            if self.task.runtime == "megatron":
+                Interleaver(self).run()
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
     def allow(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> set[int]:
@@ -164,6 +170,7 @@ class MixedFinder:
         cuts = {cut_of(cell): kinds for cell, kinds in cells}
         legal = list(cuts.items())
         seconds = layer_seconds(self.space, legal, self.stack, self.book)
+        self.seconds = dict(zip(cuts, seconds, strict=True))
         self.layer_s = {
             cut: own.whole_s.min(axis=0) for cut, own in zip(cuts, seconds, strict=True)
         }
@@ -398,10 +405,14 @@ class MixedFinder:
         self.tally.out_of_memory += int((filled > 1 - self.margin).sum())
         steps = np.where(filled <= 1 - self.margin, steps, np.inf)
         best = int(steps.argmin())
+        self.keep(cell, float(steps[best]), plans, best)
+
+    def keep(self, cell: Cell, seconds: float, plans: Plans, row: int) -> None:
+        """A plan of a cell and its step, where it is the best of the cell."""
         known_s = self.found[cell].step_s if cell in self.found else np.inf
-        if steps[best] < known_s:
-            self.found[cell] = Found(float(steps[best]), cell, plans.take([best]))
-            self.limit_s = min(self.limit_s, float(steps[best]))
+        if seconds < known_s:
+            self.found[cell] = Found(seconds, cell, plans.take([row]))
+            self.limit_s = min(self.limit_s, seconds)
 
 
 def _name(cell: Cell) -> tuple[object, ...]:

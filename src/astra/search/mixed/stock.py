@@ -126,7 +126,7 @@ class Stocks:
         key, first = [], []
         for row, (kind, cut) in enumerate(zip(self.kinds, self.cut.tolist(), strict=True)):
             cell = self.cuts[cut]
-            whole = cell.cp, cell.cp_comm_type, cell.overlap_tp
+            whole = cell.cp, cell.cp_comm_type, cell.overlap_tp, cell.overlap_ep
             own = kind.pool, kind.tp, kind.micro_batch, kind.ep, kind.etp
             name = (*whole, *own, shares[kind.pool][used[row]])
             if name not in known:

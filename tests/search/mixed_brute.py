@@ -41,15 +41,19 @@ def random_space(
     use_all: bool = False,
     megatron: bool = False,
     sharded: bool = False,
+    turns: bool = False,
 ) -> Space:
     """A small question: two or three types, a few layers, memory that binds or does not.
 
     `meshes`: several dp and micro-batches to choose from, for each type its own. `megatron`: one
-    cut for all stages, nothing recomputed. `sharded`: with plans whose parameters are.
+    cut for all stages, nothing recomputed. `sharded`: with plans whose parameters are. `turns`:
+    the same with interleaved plans, and some ways to recompute.
     """
     dice = random.Random(seed)
     types = dice.choice((2, 2, 3))
     layers = dice.choice((4, 5, 6) if types == 2 else (4, 5))
+    if turns:
+        layers = dice.choice((6, 7, 8, 9, 10) if types == 2 else (6, 7, 8))
     layers -= meshes + experts  # fewer, where each type can be cut in more ways
     model = msgspec.structs.replace(
         find_model(dice.choice(SEVERAL if experts else MODELS)),
@@ -67,7 +71,7 @@ def random_space(
         pools.append(Pool(gpu=gpu, count=dice.choice((1, 2, 2, 4))))
     pools.sort(key=lambda pool: pool.gpu.name)
     cluster = Cluster(name="some", pools=tuple(pools))
-    runtime: Runtime = "megatron" if megatron else "flagscale"
+    runtime: Runtime = "megatron" if megatron or turns else "flagscale"
     task = Task(model=model, cluster=cluster, runtime=runtime)
     dp, size = dice.choice((1, 1, 2)), dice.choice((1, 2, 4))
     batch = dp * size * dice.choice((1, 3, 8, 24, 24))
@@ -79,7 +83,11 @@ def random_space(
     if experts:
         texts += [f"ep={dice.choice(('1,2', '1', '2'))}", "etp=1"]
     if megatron:
-        texts += ["recompute=none"]
+        texts += ["recompute=none", "vpp=1"]
+    if turns:
+        batch = dp * size * dice.choice((2, 3, 4, 5, 6, 8, 12))
+        some = dice.choice(("none", "none,full:block:1,full:uniform:1", "none,selective:mlp"))
+        texts += [f"recompute={some}", "overlap_ep=false"]
     if sharded:
         texts[texts.index("sharding=optimizer")] = "sharding=optimizer,parameters"
     question = Question(task, batch, dice.choice((2048, 8192)), use_all=use_all)
@@ -146,7 +154,64 @@ def _of_cuts(
         everything = whole and len(order) == len(space.question.task.cluster.pools)
         if 2 <= total <= model.layers and (everything or not space.question.use_all):
             for layers in _splits(model.layers, total):
-                yield _plan(space, order, cuts, stages, layers, samples)
+                plan = _plan(space, order, cuts, stages, layers, samples)
+                if not space.allows("vpp", 2):
+                    yield plan
+                    continue
+                for text in space.chosen["recompute"]:
+                    yield _all_recompute(plan, text)
+            if space.allows("vpp", 2):
+                layers = (model.layers, *[0] * (total - 1))
+                plan = _plan(space, order, cuts, stages, layers, samples)
+                for text in space.chosen["recompute"]:
+                    yield from _interleaved(_all_recompute(plan, text), total)
+
+
+def _all_recompute(plan: Plan, text: str) -> Plan:
+    (pipeline,) = plan.pipelines
+    segments = [msgspec.structs.replace(each, recompute=text) for each in pipeline.segments]
+    changed = msgspec.structs.replace(pipeline, segments=tuple(segments))
+    return msgspec.structs.replace(plan, pipelines=(changed,))
+
+
+def _interleaved(plan: Plan, stages: int) -> Iterator[Plan]:
+    """Every number of chunks, sizes of the chunks of every stage, and lighter ends."""
+    layers, (pipeline,) = plan.model.layers, plan.pipelines
+    groups = [g for g in range(stages, pipeline.micro_batches + 1) if _accepted(g, stages, plan)]
+    for vpp in range(2, layers // stages + 1) if groups else ():
+        for sizes in product(range(1, layers // vpp + 1), repeat=stages):
+            for first in (0, 1):
+                last = vpp * sum(sizes) - first - layers
+                if not 0 <= last < sizes[-1] or first == sizes[0]:
+                    continue
+                chunks = list(sizes) * vpp
+                chunks[0], chunks[-1] = chunks[0] - first, chunks[-1] - last
+                yield _chunked(plan, tuple(chunks), vpp, groups[0])
+
+
+def _accepted(group: int, stages: int, plan: Plan) -> bool:
+    rest = plan.pipelines[0].micro_batches % group
+    return rest == 0 or rest >= stages
+
+
+def _chunked(plan: Plan, chunks: tuple[int, ...], vpp: int, group: int) -> Plan:
+    (pipeline,) = plan.pipelines
+    held = [sum(chunks[stage :: pipeline.stages]) for stage in range(pipeline.stages)]
+    segments, at = [], 0
+    for segment in pipeline.segments:
+        own = tuple(held[at : at + segment.stages])
+        segments.append(msgspec.structs.replace(segment, layers=own))
+        at += segment.stages
+    changed = msgspec.structs.replace(pipeline, segments=tuple(segments))
+    return msgspec.structs.replace(
+        plan,
+        pipelines=(changed,),
+        chunk_layers=chunks,
+        vpp=vpp,
+        schedule="interleaved",
+        microbatch_group=group,
+        overlap_p2p=True,
+    )
 
 
 def _cuts(pool: Pool, space: Space, samples: int) -> list[Cut]:

@@ -43,7 +43,8 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
     stack, mixed = find_stack("megatron"), 0
     for seed in seeds:
         space = random_space(seed, **options)
-        only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
+        plain = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
+        only = None if options.get("turns") else plain
         rules = rules_for(space.question.task.runtime)
         finder = MixedFinder(space, rules, stack, MARGIN, np.inf)
         best = finder.run(rules, only)

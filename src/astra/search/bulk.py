@@ -166,7 +166,9 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None
         rows = np.flatnonzero((plans.vpp > 1) & (listed == every_stage))
         if len(rows):
             view = view_of(plans.take(rows), task, every_stage)
-            found[rows] = tight_step_s(view, stage_times(view, stack, stage_base(view, stack, book)))
+            found[rows] = tight_step_s(
+                view, stage_times(view, stack, stage_base(view, stack, book))
+            )
     return found
 
 

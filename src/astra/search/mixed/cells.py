@@ -14,6 +14,7 @@ from astra.strategy.recompute import Recompute
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, divisors
 
+OF_CUT = ("samples", "cp", "cp_comm_type", "sharding", "overlap_tp", "alike", "vpp", "overlap_ep")
 PER_STAGE = Recompute()  # each stage recomputes whole layers, as many as it must
 Counts = tuple[int, ...]
 
@@ -202,13 +203,26 @@ def cut_of(cell: Cell) -> Cell:
     return replace(cell, recompute=PER_STAGE, offload=0.0)
 
 
+def cuts_in(cells: Sequence[Cell]) -> list[Cell]:
+    """The cut of every cell; those of one cut mostly stand together."""
+    found: list[Cell] = []
+    before: Cell | None = None
+    for cell in cells:
+        if before is None or any(getattr(cell, name) != getattr(before, name) for name in OF_CUT):
+            cut = cut_of(cell)
+        before = cell
+        found.append(cut)
+    return found
+
+
 def legal_kinds(
     space: Space, cells: Sequence[Cell], rules: Sequence[Rule]
 ) -> list[tuple[Cell, list[Kind]]]:
     """Cells with the kinds that the rules accept by themselves."""
     question = space.question
     known: dict[tuple[int, int], list[Counts]] = {}
-    cuts = list(dict.fromkeys(cut_of(cell) for cell in cells))
+    each = cuts_in(cells)
+    cuts = list(dict.fromkeys(each))
     pairs = [(row, kind) for row, cell in enumerate(cuts) for kind in kinds_of(cell, space, known)]
     if not pairs:
         return []
@@ -220,4 +234,4 @@ def legal_kinds(
     for (row, kind), legal in zip(pairs, good.tolist(), strict=True):
         if legal:
             found.setdefault(cuts[row], []).append(kind)
-    return [(cell, found[cut_of(cell)]) for cell in cells if cut_of(cell) in found]
+    return [(cell, found[cut]) for cell, cut in zip(cells, each, strict=True) if cut in found]

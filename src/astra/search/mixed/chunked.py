@@ -17,6 +17,7 @@ import numpy as np
 
 from astra.search.mixed.chunks import Cuts
 from astra.search.mixed.shapes import Orders, Shapes
+from astra.search.mixed.turning import ends_hold
 from astra.strategy.plans import Flags, Floats, Ints
 
 MANY = 1 << 18  # numbers of one table that is worked on at once
@@ -78,6 +79,8 @@ class Lister:
         longest = int(stages.max(initial=0))
         vpp, hold = self.cuts.vpp[row], np.zeros((len(row), longest + 1), np.int64)
         room = np.zeros_like(hold)
+        every = np.arange(len(self.cuts.vpp))
+        most = self.cuts.most_layers(every, limit_s - self.step_s).astype(np.int64)
         limit = limit_s - self.step_s
         for place in range(longest):
             kind = self.orders.kinds[order, place]
@@ -88,29 +91,56 @@ class Lister:
             wait = self.cuts.wait_s[row[here], kind[here]] * self.cuts.vpp[row[here], np.newaxis]
             own = time + doublings[here, np.newaxis] * wait
             last = stages[here] == place + 1  # its last chunk may be as small as fits
+            own += last[:, np.newaxis] * self._head_s(row[here], kind[here], doublings[here])
             fits |= last[:, np.newaxis] & fits[:, 1:2]
             fits &= own <= free[:, np.newaxis]
-            hold[here, place] = _upto(fits)
-            more = (vpp[here] - 1) * (last | (place == 0)) * (hold[here, place] > 0)
-            room[here, place] = vpp[here] * hold[here, place] + more
+            size = hold[here, place] = _upto(fits)
+            first_more, last_more = ends_hold(size, most[row[here], kind[here]], vpp[here])
+            more = np.where(last, last_more, first_more if place == 0 else 0)
+            room[here, place] = np.where(size > 0, vpp[here] * size + more, 0)
         room = np.cumsum(room[:, ::-1], axis=1)[:, ::-1]
         bare = (hold[:, :-1] == 0) & (np.arange(longest) < stages[:, np.newaxis])
         good = (room[:, 0] >= self.layers) & ~bare.any(axis=1)
         parts = (row, order, stages, group, doublings, room)
         return Pairs(*(part[good] for part in parts))
 
+    def _head_s(self, row: Ints, kind: Ints, doublings: Floats) -> Floats:
+        """Of all micro-batches, with what it makes to wait. (pair, 1)"""
+        cuts = self.cuts
+        head = cuts.micro_batches * cuts.head_s[row, kind]
+        return (head + doublings * cuts.head_wait_s[row, kind])[:, np.newaxis]
+
     def _fits(self, row: Ints, kind: Ints, below: Ints, group: Ints) -> Flags:
         """Chunk sizes whose activations fit with so many stages below. (pair, size)"""
         cuts = self.cuts
-        table = np.where(
-            (below == 0)[:, np.newaxis], cuts.last_flying[row, kind], cuts.flying[row, kind]
-        )
+        last = (below == 0)[:, np.newaxis]
+        table = np.where(last, cuts.last.flying[row, kind], cuts.inside.flying[row, kind])
         return table >= self._flying(row, below, group)[:, np.newaxis]
+
+    def _opens(self, row: Ints, kind: Ints, below: Ints, group: Ints, size: Ints) -> Flags:
+        """Whether a first stage fits whose first chunk lacks a layer.
+
+        When the turns begin it holds c chunks, of them g first ones, and those of the next group
+        beyond g v.
+        """
+        vpp, ahead = self.cuts.vpp[row], self._flying(row, below, group)
+        light = np.minimum(group + np.maximum(ahead - vpp * group, 0), ahead)
+        held, layers = ahead * size - light, vpp * size - 1
+        return self.cuts.inside.holds(row, kind, layers, vpp, held, ahead)
+
+    def _closes(self, row: Ints, kind: Ints, group: Ints, size: Ints, spare: Ints) -> Flags:
+        """Whether a last stage fits whose last chunk lacks so many layers.
+
+        At the first loss it holds c chunks, of them one last one; two with EP overlap.
+        """
+        vpp, ahead = self.cuts.vpp[row], self._flying(row, np.zeros_like(row), group)
+        held, layers = ahead * size - (1 + self.cuts.hides) * spare, vpp * size - spare
+        return self.cuts.last.holds(row, kind, layers, vpp, held, ahead)
 
     def _flying(self, row: Ints, below: Ints, group: Ints) -> Ints:
         """Chunks in flight: min(m v, 2 (p - i - 1) + (v - 1) g + 1), one more with EP overlap."""
         vpp = self.cuts.vpp[row]
-        ahead = 2 * below + (vpp - 1) * group + 1 + self.cuts.cells[0].overlap_ep
+        ahead = 2 * below + (vpp - 1) * group + 1 + self.cuts.hides
         found: Ints = np.minimum(self.cuts.micro_batches * vpp, ahead)
         return found
 
@@ -180,9 +210,12 @@ class Lister:
         view = np.maximum(
             lines.up_s[:, np.newaxis] + work + ends, lines.down_s[:, np.newaxis] + work + waits
         )
-        smaller = np.maximum(size - (lacks > 0)[:, np.newaxis], 0)
-        fits = self._fits(row, kind, below, pairs.group[pair])
-        good = (view < limit) & np.take_along_axis(fits, smaller, axis=1) & (light > 0)
+        good = (view < limit) & (light > 0)
+        if place or not lacks.any():
+            good &= self._fits(row, kind, below, pairs.group[pair])
+        else:
+            at, n = np.nonzero(good)
+            good[at, n] = self._opens(row[at], kind[at], below[at], pairs.group[pair[at]], n)
         left = lines.left[:, np.newaxis] - vpp[:, np.newaxis] * size + lacks[:, np.newaxis]
         good &= left <= pairs.room[pair, place + 1][:, np.newaxis]
         good &= left >= (vpp * below)[:, np.newaxis]  # every chunk has a layer
@@ -212,9 +245,7 @@ class Lister:
             parts.append(self._ended(pairs, lines.take(some), least[some] + more, place, limit))
         return joined(parts or [_wide(lines, place + 1)])
 
-    def _ended(
-        self, pairs: Pairs, lines: Lines, size: Ints, place: int, limit: float
-    ) -> Lines:
+    def _ended(self, pairs: Pairs, lines: Lines, size: Ints, place: int, limit: float) -> Lines:
         cuts, pair = self.cuts, lines.pair
         row, kind = pairs.row[pair], self.orders.kinds[pairs.order[pair], place]
         vpp, count = cuts.vpp[row], cuts.micro_batches
@@ -230,8 +261,10 @@ class Lister:
         view = np.maximum(
             lines.up_s + work + lines.wait_s, lines.down_s + work + pairs.doublings[pair] * waits
         )
-        fits = self._fits(row, kind, np.zeros_like(size), pairs.group[pair])
-        good = (view < limit) & fits[at, light] & np.isfinite(whole)
+        good = (view < limit) & np.isfinite(whole)
+        some = np.flatnonzero(good)
+        parts = (column[some] for column in (row, kind, pairs.group[pair], size, spare))
+        good[some] = self._closes(*parts)
         return Lines(
             pair=pair,
             sizes=np.concatenate([lines.sizes, size[:, np.newaxis]], axis=1),

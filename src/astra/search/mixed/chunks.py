@@ -13,22 +13,50 @@ from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cells import Cell, Kind
 from astra.search.mixed.loads import INSIDE, LAST, Loads
 from astra.search.mixed.speed import LayerSeconds
-from astra.search.mixed.stock import OWN, Stock, Stocks, straight
-from astra.strategy.plans import Floats, Ints
+from astra.search.mixed.stock import Stock, Stocks, straight
+from astra.strategy.plans import Flags, Floats, Ints
 
 SLIP = 1e-9  # relative, against rounding
 EVERY = 1 << 40  # more chunks in flight than there are
+EACH, GROUP = 1, 2  # settings of recompute: layer by layer, all layers as one group
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of stages at one place of the pipeline. (row, kind) and further axes"""
+
+    flying: Ints  # (row, kind, size) most chunks in flight that fit
+    free_bytes: Floats  # (kind, layers of a stage) beside its states
+    peak_bytes: Floats  # of the layer or the loss at work
+    kept_bytes: Floats  # (row, kind, size) of one chunk in flight
+    ends_bytes: Floats  # of the ends, for one micro-batch of a stage in flight
+
+    def holds(
+        self, row: Ints, kind: Ints, layers: Ints, vpp: Ints, held: Ints, ahead: Ints
+    ) -> Flags:
+        """Whether stages with chunks of unlike size fit: so many layers of single micro-batches
+        held at once, in so many chunks.
+        """
+        if not len(row):
+            return np.zeros(0, np.bool_)
+        size = np.maximum(layers // vpp, 1)
+        each = self.kept_bytes[row, kind, size] / size
+        needed = each * held + self.ends_bytes[row, kind] * ahead / vpp
+        free = self.free_bytes[kind, layers] - self.peak_bytes[row, kind]
+        found: Flags = needed * (1 - SLIP) <= free
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Cells that differ in recompute alone, each with every number of chunks. (row,)
+    """Cells that differ in recompute alone, each with several numbers of chunks. (row,)
 
     Tables are (row, kind, layers of a chunk), inf where a stage cannot hold so many.
     """
 
     cells: list[Cell]
     kinds: list[Kind]
+    hides: bool  # the experts' traffic
     vpp: Ints
     micro_batches: int
     chunk_s: Floats  # both ways, with what is done again
@@ -38,183 +66,250 @@ class Cuts:
     head_s: Floats  # (row, kind) of the last chunk more
     head_wait_s: Floats  # (row, kind) likewise
     link_s: Floats  # (kind, kind of the next stage)
-    flying: Ints  # most chunks in flight that fit, inside the pipeline
-    last_flying: Ints  # and on its last stage
+    inside: "Room"
+    last: "Room"
+
+    def most_layers(self, rows: Ints, limit_s: float) -> Floats:
+        """That a stage has time for, whatever its chunks. (row, kind)"""
+        size = np.arange(1, self.chunk_s.shape[2])
+        pace = (self.chunk_s[rows, :, 1:] / size).min(axis=2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            most = np.floor(limit_s / (self.micro_batches * pace) * (1 + SLIP))
+        return np.minimum(np.nan_to_num(most, nan=0.0), 1e6)
 
     def row_cell(self, row: int) -> Cell:
         """The cell of a row, with its number of chunks."""
         each = len(self.vpp) // len(self.cells)
-        return replace(self.cells[row // each], vpp=int(self.vpp[row]))
+        cell = self.cells[row // each]
+        return replace(cell, vpp=int(self.vpp[row]), overlap_ep=self.hides)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Of a layer of every kind, (cell, kind, layer kind), and of none, (cell, kind)."""
+    """Seconds of a layer more of every kind, (kind, layer kind), and of the head, (kind,)."""
 
     whole_s: Floats
-    again_s: Floats  # whole layers: where some of a chunk's are
     down_s: Floats
     wait_s: Floats
     head_s: Floats
     head_wait_s: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What the cells recompute. (cell,)"""
+
+    setting: Ints  # as known of all layers; none where some of a chunk's are done again
+    part: Floats  # (cell, 1, size) share of a chunk's layers that are done again beyond that
+    groups: Ints  # whether so that a group of layers keeps one input
+
+
 class Chunker:
-    """Makes such tables of the cells of one stock."""
+    """Makes such tables for the cuts of one search."""
 
     def __init__(
-        self, stocks: Stocks, capacity: Capacity, seconds: dict[Cell, LayerSeconds]
+        self, stocks: Stocks, capacity: Capacity, seconds: dict[Cell, LayerSeconds], jitter: float
     ) -> None:
         self.stocks, self.capacity, self.seconds = stocks, capacity, seconds
-        self.loads = stocks.loads
+        self.jitter = jitter  # seconds waited for the slowest GPU, as a share of the work
+        self.loads: Loads = stocks.loads
         self.layers = self.loads.layers
+        self.size = np.arange(self.layers // 2 + 1)
+        self.counts = self.loads.counts[self.loads.at[self.layers, self.layers]]
 
-    def cuts(self, cells: list[Cell], vpps: Ints) -> Cuts:
-        """Rows of every cell with every number of chunks."""
+    def cuts(self, cells: list[Cell], cut: Cell, vpps: Ints) -> Cuts:
+        """Rows of every cell with every number of chunks. `cut`: the one whose seconds count."""
         stock = self.stocks.stock(cells[0])
-        widest = self.layers // 2
-        size = np.arange(widest + 1)
-        count, kinds = len(cells), len(stock.kinds)
-        shape = (count, len(vpps), kinds, widest + 1)
-        lines = self._lines(stock, cells)
-        part = self._part(cells, size)  # of a chunk's layers that are done again
-        plain, again = (self._least(each) for each in (lines.whole_s, lines.again_s))
-        chunk = (plain + part * again)[:, np.newaxis]
-        v = vpps[:, np.newaxis, np.newaxis]
-        stage = np.broadcast_to(v * chunk, shape).copy()
-        most = np.minimum(v * size, self.layers)
-        if not self.loads.alike:
-            whole = self._lightest(lines.whole_s)[:, np.newaxis]
-            whole = np.broadcast_to(whole, (count, len(vpps), kinds, self.layers + 1))
-            index = np.broadcast_to(most, shape)
-            np.maximum(stage, np.take_along_axis(whole, index, axis=3), out=stage)
-        stage[np.broadcast_to(v * size > self.layers, shape)] = np.inf
-        flying = [self._flying(stock, cells, vpps, part, place) for place in (INSIDE, LAST)]
-        rows = count * len(vpps)
+        shape = (len(cells), len(vpps), len(stock.kinds), len(self.size))
+        lines, again = self._lines(stock, cut), self._again(cells)
+        more = self._again_s(stock, again)
+        chunk = self._least(lines.whole_s + more[0]) + again.part * self._least(more[1])
+        stage = self._stages(lines.whole_s + more[0], chunk, vpps, shape)
+        rows = len(cells) * len(vpps)
 
-        def flat(column: Floats) -> Floats:
-            wide = np.broadcast_to(column, shape[: column.ndim])
+        def flat(column: Floats, axes: int) -> Floats:
+            wide = np.broadcast_to(column, shape[:axes])
             return wide.reshape(rows, *wide.shape[2:])
 
-        heads = (lines.head_s[:, np.newaxis], lines.head_wait_s[:, np.newaxis])
         return Cuts(
             cells=cells,
             kinds=stock.kinds,
-            vpp=np.tile(vpps, count),
-            micro_batches=stock.cell.micro_batches,
-            chunk_s=flat(chunk),
-            down_s=flat(self._least(lines.down_s)[:, np.newaxis]),
-            stage_s=flat(stage * (1 - SLIP)),
-            wait_s=flat(self._least(lines.wait_s)[:, np.newaxis]),
-            head_s=flat(heads[0]),
-            head_wait_s=flat(heads[1]),
-            link_s=self.stocks.links.table(stock.place + np.arange(kinds)),
-            flying=flat(flying[0]),
-            last_flying=flat(flying[1]),
+            hides=cut.overlap_ep,
+            vpp=np.tile(vpps, len(cells)),
+            micro_batches=cut.micro_batches,
+            chunk_s=flat(chunk[:, np.newaxis], 4),
+            down_s=flat(self._least(lines.down_s), 4),
+            stage_s=flat(stage, 4),
+            wait_s=flat(self._least(lines.wait_s), 4),
+            head_s=flat(lines.head_s, 3),
+            head_wait_s=flat(lines.head_wait_s, 3),
+            link_s=self.stocks.links.table(stock.place + np.arange(len(stock.kinds))),
+            inside=self._room(stock, again, vpps, INSIDE),
+            last=self._room(stock, again, vpps, LAST),
         )
 
-    def _lines(self, stock: Stock, cells: list[Cell]) -> _Lines:
-        """Seconds of a layer more."""
-        rows = stock.place + np.arange(len(stock.kinds))
-        shape = (len(cells), len(rows), self.loads.counts.shape[1])
-        if not self.capacity.known:
-            own = self.seconds[_bare(stock.cell)]
-            none = np.zeros(shape[:2])
-            whole, down = (np.broadcast_to(c.T, shape) for c in (own.whole_s, own.forward_s))
-            return _Lines(whole, np.zeros(shape), down, np.zeros(shape), none + own.head_s, none)
-        inside, last = (self.capacity.still[place] for place in (INSIDE, LAST))
-        plain = (inside["forward_s"] + inside["backward_s"])[rows]
-        ends = (last["forward_s"] + last["backward_s"])[rows, 0] - plain[:, 0]
-        keys, again = stock.key, self.capacity.again[INSIDE]["again_s"]
-        known = [self._setting(cell) for cell in cells]
-        whole = np.stack([plain[:, 1:] + again[each, keys, 1:] for each in known])
-        blocks = [again[1, keys, 1:] * (not straight(cell.recompute)) for cell in cells]
-        waits = inside["wait_s"][rows]
-        return _Lines(
-            whole_s=whole,
-            again_s=np.stack(blocks),
-            down_s=np.broadcast_to(inside["forward_s"][rows, 1:], shape),
-            wait_s=np.broadcast_to(waits[:, 1:], shape),
-            head_s=np.broadcast_to(ends, shape[:2]),
-            head_wait_s=np.broadcast_to(last["wait_s"][rows, 0] - waits[:, 0], shape[:2]),
-        )
-
-    def _setting(self, cell: Cell) -> int:
-        """What is known of a setting; of one that does some layers again, as if it did none."""
-        return self.stocks.settings.index(cell.recompute) if straight(cell.recompute) else 0
-
-    def _part(self, cells: list[Cell], size: Ints) -> Floats:
-        """Of the layers of a chunk, the share that `again_s` counts. (cell, 1, size)"""
-        found = np.zeros((len(cells), 1, len(size)))
-        for row, cell in enumerate(cells):
-            setting = cell.recompute
-            if setting.mode == "full:uniform" and not straight(setting):
-                found[row] = 1.0
-            elif setting.mode == "full:block":
-                found[row] = np.minimum(setting.layers / np.maximum(size, 1), 1.0)
+    def layers_s(self, cut: Cell) -> Floats:
+        """Of every kind the lightest layer, all micro-batches of a step, with what a plan of two
+        stages makes it wait for the slowest GPU. (kind,)
+        """
+        stock = self.stocks.stock(replace(cut, overlap_ep=False))
+        lines, kind = self._lines(stock, cut), stock.kinds[0]
+        doublings = np.log2(2 * kind.tp * kind.dp * cut.cp)
+        found: Floats = (cut.micro_batches * lines.whole_s + doublings * lines.wait_s).min(axis=1)
         return found
+
+    def _lines(self, stock: Stock, cut: Cell) -> _Lines:
+        """Seconds of a layer more, nothing recomputed."""
+        own, known = self.seconds[cut], self.capacity.known
+        rows = stock.place + np.arange(len(stock.kinds))
+        if cut.overlap_ep or not known:
+            whole = own.whole_s.T
+            waits = self.jitter * cut.micro_batches * whole
+            if cut.overlap_ep and known and cut.sharding == "parameters":
+                whole = whole + self._gathered_s(cut, rows)
+            return _Lines(whole, own.forward_s.T, waits, own.head_s, np.zeros(len(rows)))
+        inside, last = (
+            {name: self.capacity.still[place][name][rows] for name in ("wait_s", *WAYS)}
+            for place in (INSIDE, LAST)
+        )
+        both = inside["forward_s"] + inside["backward_s"]
+        ends = (last["forward_s"] + last["backward_s"] - both)[:, 0]
+        return _Lines(
+            whole_s=both[:, 1:],
+            down_s=inside["forward_s"][:, 1:],
+            wait_s=inside["wait_s"][:, 1:],
+            head_s=ends,
+            head_wait_s=last["wait_s"][:, 0] - inside["wait_s"][:, 0],
+        )
+
+    def _gathered_s(self, cut: Cell, rows: Ints) -> Floats:
+        """Parameters gathered for a layer, as far as they show at least. (kind, layer kind)
+
+        Known of the same cut that does not hide its experts' traffic; one that does may wait for
+        the CPU instead, which counts as compute and hides more.
+        """
+        plain, own = self.seconds[replace(cut, overlap_ep=False)], self.seconds[cut]
+        still = self.capacity.still[INSIDE]
+        shown = (still["forward_s"] + still["backward_s"])[rows, 1:] - plain.whole_s.T
+        longer = np.maximum(own.compute_s - plain.compute_s, 0.0).T
+        found: Floats = np.maximum(shown - longer, 0.0)
+        return found
+
+    def _again(self, cells: list[Cell]) -> _Again:
+        """Where not every layer is recomputed alike, as if none were, and the part that is."""
+        known = [straight(cell.recompute) for cell in cells]
+        pairs = list(zip(cells, known, strict=True))
+        settings = self.stocks.settings
+        setting = [settings.index(cell.recompute) if own else 0 for cell, own in pairs]
+        uniform = [cell.recompute.mode == "full:uniform" and not own for cell, own in pairs]
+        number = [0 if own else cell.recompute.layers for cell, own in pairs]
+        each = np.minimum(np.array(number)[:, np.newaxis] / np.maximum(self.size, 1), 1.0)
+        part = np.where(np.array(uniform)[:, np.newaxis], 1.0, each)
+        return _Again(np.array(setting), part[:, np.newaxis], np.array(uniform, np.int64))
+
+    def _again_s(self, stock: Stock, again: _Again) -> tuple[Floats, Floats]:
+        """Seconds that a layer takes more, and those of a layer done again beyond that.
+
+        (cell, kind, layer kind)
+        """
+        if not self.capacity.known:
+            return np.zeros((len(again.setting), 1, 1)), np.zeros((1, 1, self.counts.size))
+        seconds = self.capacity.again[INSIDE]["again_s"][:, stock.key, 1:]
+        return seconds[again.setting], seconds[EACH]
+
+    def _stages(self, whole_s: Floats, chunk: Floats, vpps: Ints, shape: tuple[int, ...]) -> Floats:
+        """All chunks of a stage. (cell, vpp, kind, size)"""
+        v = vpps[:, np.newaxis, np.newaxis]
+        stage = np.broadcast_to(v * chunk[:, np.newaxis], shape).copy()
+        if not self.loads.alike:
+            whole = np.broadcast_to(
+                self._lightest(whole_s)[:, np.newaxis], (*shape[:3], self.layers + 1)
+            )
+            np.maximum(stage, np.take_along_axis(whole, self._held(vpps, shape), axis=3), out=stage)
+        stage[np.broadcast_to(v * self.size > self.layers, shape)] = np.inf
+        return stage * (1 - SLIP)
+
+    def _held(self, vpps: Ints, shape: tuple[int, ...]) -> Ints:
+        """Layers of a stage."""
+        held = np.minimum(vpps[:, np.newaxis, np.newaxis] * self.size, self.layers)
+        return np.broadcast_to(held, shape)
 
     def _least(self, lines: Floats) -> Floats:
         """Of layers in a row, the lightest. (..., size)"""
-        size = np.arange(self.layers // 2 + 1)
         if self.loads.alike:
-            return lines * size
-        loads = self.loads.upto(int(size[-1]))
+            return lines * self.size
+        loads = self.loads.upto(int(self.size[-1]))
         each = lines @ self.loads.counts[:loads].T
-        starts = np.searchsorted(self.loads.sizes[:loads], size)
+        starts = np.searchsorted(self.loads.sizes[:loads], self.size)
         return np.minimum.reduceat(each, starts, axis=-1)
 
     def _lightest(self, lines: Floats) -> Floats:
         """Of any layers of the model, so many of them. (..., layers)"""
-        counts = self.loads.counts[self.loads.at[self.layers, self.layers]]
-        order = np.argsort(lines, axis=-1, kind="stable")
-        sorted_ = np.take_along_axis(lines, order, axis=-1)
-        ends = np.cumsum(counts[order], axis=-1)
         number = np.arange(self.layers + 1)
-        before = np.concatenate([np.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
-        taken = np.clip(number - before[..., np.newaxis], 0, counts[order][..., np.newaxis])
-        found: Floats = (taken * sorted_[..., np.newaxis]).sum(axis=-2)
+        if self.loads.alike:
+            return lines * number
+        order = np.argsort(lines, axis=-1, kind="stable")
+        counts = self.counts[order]
+        before = np.cumsum(counts, axis=-1) - counts
+        taken = np.clip(number - before[..., np.newaxis], 0, counts[..., np.newaxis])
+        each = np.take_along_axis(lines, order, axis=-1)
+        found: Floats = (taken * each[..., np.newaxis]).sum(axis=-2)
         return found
 
-    def _flying(
-        self, stock: Stock, cells: list[Cell], vpps: Ints, part: Floats, place: int
-    ) -> Ints:
-        """Most chunks in flight that a stage has room for. (cell, vpp, kind, size)"""
-        size = np.arange(self.layers // 2 + 1)
-        shape = (len(cells), len(vpps), len(stock.kinds), len(size))
-        if not self.capacity.known:
-            return np.full(shape, EVERY)
+    def _room(self, stock: Stock, again: _Again, vpps: Ints, place: int) -> Room:
+        shape = (len(again.setting), len(vpps), len(stock.kinds), len(self.size))
         rows, keys = stock.place + np.arange(len(stock.kinds)), stock.key
-        still, again = self.capacity.still[place], self.capacity.again[place]
-        v = vpps[:, np.newaxis, np.newaxis]
-        held = np.minimum(v * size, self.layers)
-        states = self._lightest(-still["room_bytes"][rows, 1:])[np.newaxis, np.newaxis]
-        states = np.broadcast_to(states, (*shape[:3], self.layers + 1))
-        room = still["room_bytes"][rows, 0][:, np.newaxis]
-        room = room - np.take_along_axis(states, np.broadcast_to(held, shape), axis=3)
-        kept, work = [], []
-        for row, cell in enumerate(cells):
-            setting, whole = self._setting(cell), again["kept_bytes"]
-            more, none = self._least(whole[setting, keys, 1:]), whole[setting, keys, :1]
-            if not straight(cell.recompute):
-                full = 2 if cell.recompute.mode == "full:uniform" else 1
-                less = self._least(whole[full, keys, 1:])
-                more = more + part[row] * np.minimum(less - more, 0.0)
-                if full == 2:  # a group of layers keeps one input, whichever they are
-                    more = np.zeros_like(more)
-            kept.append(more[np.newaxis] + np.maximum(none, 0.0) / v)
-            work.append(np.broadcast_to(again["working_bytes"][setting, keys], (len(rows), 1)))
-        peak = np.maximum(np.stack(work)[:, np.newaxis], still["logits_bytes"][rows, :1])
+        if not self.capacity.known:
+            return _endless(shape, self.layers)
+        still, bytes_ = self.capacity.still[place], self.capacity.again[place]
+        states = self._lightest(-still["room_bytes"][rows, 1:])
+        free = still["room_bytes"][rows, :1] - states
+        kept = bytes_["kept_bytes"][:, keys]
+        whole = self._least(kept[again.setting][..., 1:])
+        fewer = self._least(kept[EACH, :, 1:])
+        whole = whole + again.part * np.minimum(fewer - whole, 0.0)
+        whole = np.where(again.groups[:, np.newaxis, np.newaxis] > 0, 0.0, whole)
+        ends = np.maximum(kept[again.setting][..., 0], 0.0)
+        work = bytes_["working_bytes"][:, keys][again.setting][..., 0]
+        peak = np.maximum(work, still["logits_bytes"][rows, 0])
+        each = whole[:, np.newaxis] + (
+            ends[..., np.newaxis] / vpps[:, np.newaxis, np.newaxis, np.newaxis]
+        ).swapaxes(0, 1)
+        index = self._held(vpps, shape[1:])
+        room = np.take_along_axis(
+            np.broadcast_to(free, (*shape[1:3], free.shape[-1])), index, axis=2
+        )
+        room = room - peak[:, np.newaxis, :, np.newaxis]
         with np.errstate(divide="ignore", invalid="ignore"):
-            most = np.floor((room - peak) / np.stack(kept) * (1 + SLIP) + SLIP)
-        most = np.where(room < peak * (1 - SLIP), -1, np.where(np.isfinite(most), most, EVERY))
-        return np.clip(most, -1, EVERY).astype(np.int64)
+            most = np.floor(room / each * (1 + SLIP) + SLIP)
+        most = np.where(np.isfinite(most), np.clip(most, -1, EVERY), EVERY)
+        most = np.where(room < -SLIP * np.abs(peak[:, np.newaxis, :, np.newaxis]), -1, most)
+        if not self.loads.alike:  # any row of layers, in chunks of any size
+            whole = np.broadcast_to(
+                (whole[..., 1:] / self.size[1:]).min(axis=-1, keepdims=True) * self.size,
+                whole.shape,
+            )
+        flat = (len(again.setting) * len(vpps), len(stock.kinds))
+
+        def wide(column: Floats) -> Floats:
+            full = np.broadcast_to(column[:, np.newaxis], (*shape[:3], *column.shape[2:]))
+            return full.reshape(*flat, *column.shape[2:])
+
+        return Room(
+            flying=most.reshape(*flat, -1).astype(np.int64),
+            free_bytes=free,
+            peak_bytes=wide(peak),
+            kept_bytes=wide(whole),
+            ends_bytes=wide(ends),
+        )
 
 
-def _bare(cell: Cell) -> Cell:
-    from astra.search.mixed.cells import cut_of
+def _endless(shape: tuple[int, ...], layers: int) -> Room:
+    """Where nothing is known of memory."""
+    rows, kinds = shape[0] * shape[1], shape[2]
+    none = np.zeros((rows, kinds))
+    every = np.full((rows, *shape[2:]), EVERY)
+    return Room(every, np.zeros((kinds, layers + 1)), none, np.zeros(every.shape), none)
 
-    return cut_of(cell)
 
-
-__all__ = ["EVERY", "OWN", "Chunker", "Cuts", "Loads"]
+WAYS = ("forward_s", "backward_s")

@@ -89,3 +89,13 @@ def orders_of(shapes: Shapes, some: Ints) -> Orders:
             found.append(line)
     kinds = np.array(found, np.int64).reshape(-1, longest)
     return Orders(np.array(rows, np.int64), kinds)
+
+
+def ordered(shapes: Shapes, row: Ints, shape: Ints) -> tuple[Orders, Ints, Ints]:
+    """Rows and shapes with every order of their types: the orders, and rows and orders."""
+    some, at = np.unique(shape, return_inverse=True)
+    orders = orders_of(shapes, some)
+    starts = np.searchsorted(orders.shape, some)
+    number = np.diff(np.append(starts, len(orders.shape)))[at]
+    first = np.repeat(starts[at] - np.cumsum(number) + number, number)
+    return orders, np.repeat(row, number), first + np.arange(len(first))

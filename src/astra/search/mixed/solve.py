@@ -12,8 +12,8 @@ from astra.search.bulk import filled_fraction
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
-from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, legal_kinds
-from astra.search.mixed.interleave import Interleaver
+from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, cuts_in, legal_kinds
+from astra.search.mixed.interleave import interleave
 from astra.search.mixed.labels import Round
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
@@ -65,6 +65,9 @@ class Tally:
     out_of_memory: int = 0
     removed_by_rule: dict[str, int] = field(default_factory=dict)
     open_s: float = np.inf  # least bound of what was left open
+
+    def remove(self, rule: str, count: int) -> None:
+        self.removed_by_rule[rule] = self.removed_by_rule.get(rule, 0) + count
 
     @property
     def bounded(self) -> int:
@@ -131,11 +134,13 @@ class MixedFinder:
             order = np.argsort(bounds, kind="stable")
             order = order[np.isfinite(bounds[order])]
             self.bounds = {cells[row][0]: float(bounds[row]) for row in order}
-            if self.space.allows("vpp", 1):
+            plain = self.space.allows("vpp", 1)
+            if plain:
                 self._first()
-                self._all()
             if self.task.runtime == "megatron":
-                Interleaver(self).run()
+                interleave(self)
+            if plain:
+                self._all()
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
     def allow(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> set[int]:
@@ -167,7 +172,8 @@ class MixedFinder:
 
     def _speeds_s(self, cells: list[Legal]) -> Floats:
         """No plan of a cell is faster, whatever it recomputes. (cell,)"""
-        cuts = {cut_of(cell): kinds for cell, kinds in cells}
+        each = cuts_in([cell for cell, _ in cells])
+        cuts = {cut: kinds for cut, (_, kinds) in zip(each, cells, strict=True)}
         legal = list(cuts.items())
         seconds = layer_seconds(self.space, legal, self.stack, self.book)
         self.seconds = dict(zip(cuts, seconds, strict=True))
@@ -175,11 +181,11 @@ class MixedFinder:
             cut: own.whole_s.min(axis=0) for cut, own in zip(cuts, seconds, strict=True)
         }
         if not self.loads.alike:
-            each = [own.whole_s.mean(axis=1) for own in seconds]
-            self.weights = self.loads.weights(np.mean(each, axis=0))
+            means = [own.whole_s.mean(axis=1) for own in seconds]
+            self.weights = self.loads.weights(np.mean(means, axis=0))
         bounds = speed_bounds_s(legal, seconds, layer_kinds(self.task.model).counts)
         known = dict(zip(cuts, bounds.tolist(), strict=True))
-        return np.array([known[cut_of(cell)] for cell, _ in cells])
+        return np.array([known[cut] for cut in each])
 
     @property
     def pricer(self) -> Pricer:
@@ -391,9 +397,7 @@ class MixedFinder:
         for rule in self.rules:
             held = rule.holds(plans, self.task)
             if not held.all():
-                lost = int((~held).sum())
-                known = self.tally.removed_by_rule
-                known[rule.name] = known.get(rule.name, 0) + lost
+                self.tally.remove(rule.name, int((~held).sum()))
                 plans = plans.take(np.flatnonzero(held))
         if not len(plans):
             return

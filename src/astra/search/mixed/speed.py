@@ -23,6 +23,7 @@ class LayerSeconds:
     whole_s: Floats  # (layer kind, kind) both ways
     forward_s: Floats
     head_s: Floats  # (kind,) of the last stage, both ways
+    compute_s: Floats  # (layer kind, kind) part of `whole_s`, but for recompute
 
 
 def layer_seconds(
@@ -40,15 +41,16 @@ def layer_seconds(
     places = {cut: slice(end - size, end) for cut, size, end in zip(cuts, sizes, ends, strict=True)}
     found = []
     for cell, _ in cells:
-        here, whole, forward = places[cut_of(cell)], [], []
+        here, whole, forward, compute = places[cut_of(cell)], [], [], []
         for time in layers.kinds:
             down = time.whole_forward_s[0, 0, here]
             parts = [time.backward_s, time.tensor_backward_s, time.context_backward_s]
             parts += [time.expert_backward_s, *(time.module_s[m] for m in cell.recompute.modules)]
             whole.append(down + sum(part[0, 0, here] for part in parts))
             forward.append(down)
+            compute.append((time.forward_s + time.backward_s)[0, 0, here])
         head = (layers.head.forward_s + layers.head.backward_s)[0, 0, here]
-        found.append(LayerSeconds(np.array(whole), np.array(forward), head))
+        found.append(LayerSeconds(np.array(whole), np.array(forward), head, np.array(compute)))
     return found
 
 

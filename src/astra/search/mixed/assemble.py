@@ -82,53 +82,71 @@ class Listed:
     lines: Lines
 
 
-def chunked_plans(space: Space, some: list[tuple[Listed, Ints]]) -> tuple[list["Cell"], Plans]:
-    """Listed pipelines as a table of plans, and the cell of each."""
+def chunked_plans(space: Space, some: list[tuple[Listed, Ints]]) -> tuple[list[Cell], Plans]:
+    """Listed pipelines as a table of plans, a slot per stage, and the cell of each."""
     widest = max(int(each.pairs.stages[each.lines.pair[rows]].max()) for each, rows in some)
-    count = sum(len(rows) for _, rows in some)
-    names = ("gpu", "stages", "layers", "recompute", "recompute_layers", "recompute_modules")
-    slots = {name: np.zeros((widest, count), np.int64) for name in names}
-    slots |= {name: np.ones((widest, count), np.int64) for name in DEGREES}
-    group, listed = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     lists: dict[tuple[int, ...], int] = {}
     cells: list[Cell] = []
-    start = 0
+    slots: list[dict[str, Ints]] = []
+    groups, listed = [], []
     for each, rows in some:
-        at = slice(start, start + len(rows))
-        lines = each.lines.take(rows)
-        pair, start = lines.pair, start + len(rows)
-        row, stages = each.pairs.row[pair], each.pairs.stages[pair]
-        kinds = each.orders.kinds[each.pairs.order[pair]][:, :widest].T
-        own = [each.cuts.row_cell(int(r)) for r in row]
-        cells += own
-        group[at] = each.pairs.group[pair]
-        sizes = lines.sizes[:, :widest].T
-        used = np.arange(len(kinds))[:, np.newaxis] < stages
-        vpp = each.cuts.vpp[row]
-        layers = np.where(used, sizes * vpp, 0)
-        layers[0] -= lines.lighter
-        layers[stages - 1, np.arange(len(rows))] -= lines.spare
-        depth = len(kinds)
-        for name, column in kind_columns(each.cuts.kinds).items():
-            base = 0 if name == "gpu" else 1
-            slots[name][:depth, at] = np.where(used, column[np.maximum(kinds, 0)], base)
-        slots["stages"][:depth, at], slots["layers"][:depth, at] = used, layers
-        for name, value in (
-            ("recompute", [code("recompute", c.recompute.mode) for c in own]),
-            ("recompute_layers", [c.recompute.layers for c in own]),
-            ("recompute_modules", [c.recompute.module_bits for c in own]),
-        ):
-            slots[name][:depth, at] = np.where(used, np.array(value), 0)
-        for place in np.flatnonzero(lines.lighter + lines.spare).tolist():
-            p, v = int(stages[place]), int(vpp[place])
-            chunks = np.tile(lines.sizes[place, :p], v)
-            chunks[0] -= lines.lighter[place]
-            chunks[-1] -= lines.spare[place]
-            key = tuple(chunks.tolist())
-            listed[at.start + place] = lists.setdefault(key, len(lists))
-    distinct = list(dict.fromkeys(cells))
-    where = {cell: row for row, cell in enumerate(distinct)}
-    which = np.array([where[cell] for cell in cells])
-    tensor = slots["tp"].max(axis=0) > 1
-    chunked = Chunks(group, listed, tuple(lists))
-    return cells, plans_table(space.question, distinct, which, slots, tensor, chunked)
+        own = _Stages(each, rows, widest)
+        cells += own.cells
+        slots.append(own.slots())
+        groups.append(each.pairs.group[each.lines.pair[rows]])
+        listed.append(own.listed(lists))
+    distinct = {cell: row for row, cell in enumerate(dict.fromkeys(cells))}
+    which = np.array([distinct[cell] for cell in cells])
+    table = {name: np.concatenate([each[name] for each in slots], axis=1) for name in slots[0]}
+    tensor = table["tp"].max(axis=0) > 1
+    chunks = Chunks(np.concatenate(groups), np.concatenate(listed), tuple(lists))
+    return cells, plans_table(space.question, list(distinct), which, table, tensor, chunks)
+
+
+class _Stages:
+    """The stages of some of the listed pipelines. (stage, plan)"""
+
+    def __init__(self, found: Listed, rows: Ints, widest: int) -> None:
+        self.lines, self.kind_of = found.lines.take(rows), kind_columns(found.cuts.kinds)
+        pair = self.lines.pair
+        row = found.pairs.row[pair]
+        known = {each: found.cuts.row_cell(each) for each in set(row.tolist())}
+        self.cells = [known[each] for each in row.tolist()]
+        self.stages, self.vpp = found.pairs.stages[pair], found.cuts.vpp[row]
+        self.kinds = _deep(found.orders.kinds[found.pairs.order[pair]], widest)
+        self.sizes = _deep(self.lines.sizes, widest)
+        self.used = np.arange(widest)[:, np.newaxis] < self.stages
+
+    def slots(self) -> dict[str, Ints]:
+        used, last = self.used, (self.stages - 1, np.arange(len(self.stages)))
+        found = {}
+        for name, column in self.kind_of.items():
+            unused = 0 if name == "gpu" else 1
+            found[name] = np.where(used, column[np.where(used, self.kinds, 0)], unused)
+        layers = np.where(used, self.sizes * self.vpp, 0)
+        layers[0] -= self.lines.lighter
+        layers[last] -= self.lines.spare
+        again = [cell.recompute for cell in self.cells]
+        columns = {
+            "recompute": [code("recompute", each.mode) for each in again],
+            "recompute_layers": [each.layers for each in again],
+            "recompute_modules": [each.module_bits for each in again],
+        }
+        found |= {name: np.where(used, np.array(each), 0) for name, each in columns.items()}
+        return found | {"stages": used.astype(np.int64), "layers": layers}
+
+    def listed(self, lists: dict[tuple[int, ...], int]) -> Ints:
+        """Which list of chunks is each plan's; -1: all chunks of a stage are alike."""
+        found = np.full(len(self.stages), -1, np.int64)
+        for row in np.flatnonzero(self.lines.lighter + self.lines.spare).tolist():
+            chunks = np.tile(self.sizes[: self.stages[row], row], self.vpp[row])
+            chunks[0] -= self.lines.lighter[row]
+            chunks[-1] -= self.lines.spare[row]
+            found[row] = lists.setdefault(tuple(chunks.tolist()), len(lists))
+        return found
+
+
+def _deep(column: Ints, stages: int) -> Ints:
+    """(plan, stage) to (stage, plan), of so many stages."""
+    wide = column[:, :stages]
+    return np.pad(wide, ((0, 0), (0, stages - wide.shape[1]))).T

@@ -47,6 +47,7 @@ class Lines:
     sizes: Ints  # (line, stage) layers of a chunk
     lighter: Ints  # layers that the first chunk of all lacks
     spare: Ints  # and the last one
+    begin: Ints  # layers of the first chunks so far
     left: Ints  # layers of the stages behind
     up_s: Floats
     down_s: Floats
@@ -68,8 +69,24 @@ class Lister:
     ) -> None:
         self.cuts, self.shapes, self.orders = cuts, shapes, orders
         self.layers, self.step_s = layers, step_s
-        self.work_s = cuts.micro_batches * cuts.stage_s
-        self.pace_s = cuts.down_s[:, :, 1].min(axis=1)  # (row,) of any first chunk, one way
+        self.pace_s = cuts.down_s[cuts.any, :, :, 1].min(axis=1)  # (row,) of any chunk, one way
+
+    def _rest(self, stages: Ints) -> Ints:
+        """Where chunks but the first of a stage begin: behind one layer of every stage."""
+        return np.where(stages >= self.cuts.lead, self.cuts.lead, self.cuts.any)
+
+    def _where(self, stages: Ints, place: int) -> Ints:
+        """Where any chunk of a stage begins: behind one layer of every stage before it."""
+        behind = place >= self.cuts.lead
+        return self._rest(stages) if behind else np.full_like(stages, self.cuts.any)
+
+    def _stage(self, table: Floats, at: tuple[Ints, Ints], rest: Ints, first: Ints) -> Floats:
+        """All chunks of a stage of whole ones. (pair, size)"""
+        row, kind = at
+        vpp = self.cuts.vpp[row, np.newaxis]
+        found = (vpp - 1) * table[rest, row, kind] + table[first, row, kind]
+        found[vpp * np.arange(table.shape[-1]) > self.layers] = np.inf
+        return found
 
     def pairs(self, row: Ints, order: Ints, stage_gpus: int, limit_s: float) -> Pairs:
         """Those that can hold the model."""
@@ -85,17 +102,19 @@ class Lister:
         for place in range(longest):
             kind = self.orders.kinds[order, place]
             here = np.flatnonzero(kind >= 0)
-            free = limit - place * self.pace_s[row[here]]
-            fits = self._fits(row[here], kind[here], stages[here] - 1 - place, group[here])
-            time = self.work_s[row[here], kind[here]]
-            wait = self.cuts.wait_s[row[here], kind[here]] * self.cuts.vpp[row[here], np.newaxis]
-            own = time + doublings[here, np.newaxis] * wait
-            last = stages[here] == place + 1  # its last chunk may be as small as fits
-            own += last[:, np.newaxis] * self._head_s(row[here], kind[here], doublings[here])
+            at, p = (row[here], kind[here]), stages[here]
+            first = self._where(p, place) if place else np.zeros_like(p)
+            free = limit - place * self.pace_s[at[0]]
+            own = self.cuts.micro_batches * self._stage(self.cuts.chunk_s, at, self._rest(p), first)
+            wait = self._stage(self.cuts.wait_s, at, self._rest(p), first)
+            own += doublings[here, np.newaxis] * wait
+            last = p == place + 1  # its last chunk may be as small as fits
+            own += last[:, np.newaxis] * self._head_s(*at, doublings[here])
+            fits = self._fits(*at, p - 1 - place, group[here], self._where(p, place))
             fits |= last[:, np.newaxis] & fits[:, 1:2]
             fits &= own <= free[:, np.newaxis]
             size = hold[here, place] = _upto(fits)
-            first_more, last_more = ends_hold(size, most[row[here], kind[here]], vpp[here])
+            first_more, last_more = ends_hold(size, most[at], vpp[here])
             more = np.where(last, last_more, first_more if place == 0 else 0)
             room[here, place] = np.where(size > 0, vpp[here] * size + more, 0)
         room = np.cumsum(room[:, ::-1], axis=1)[:, ::-1]
@@ -110,11 +129,13 @@ class Lister:
         head = cuts.micro_batches * cuts.head_s[row, kind]
         return (head + doublings * cuts.head_wait_s[row, kind])[:, np.newaxis]
 
-    def _fits(self, row: Ints, kind: Ints, below: Ints, group: Ints) -> Flags:
+    def _fits(self, row: Ints, kind: Ints, below: Ints, group: Ints, start: Ints) -> Flags:
         """Chunk sizes whose activations fit with so many stages below. (pair, size)"""
         cuts = self.cuts
         last = (below == 0)[:, np.newaxis]
-        table = np.where(last, cuts.last.flying[row, kind], cuts.inside.flying[row, kind])
+        table = np.where(
+            last, cuts.last.flying[start, row, kind], cuts.inside.flying[start, row, kind]
+        )
         return table >= self._flying(row, below, group)[:, np.newaxis]
 
     def _opens(self, row: Ints, kind: Ints, below: Ints, group: Ints, size: Ints) -> Flags:
@@ -171,6 +192,7 @@ class Lister:
             sizes=np.zeros((count, 0), np.int64),
             lighter=zeros,
             spare=zeros,
+            begin=zeros,
             left=zeros + self.layers,
             up_s=none,
             down_s=none,
@@ -183,7 +205,7 @@ class Lister:
     def _next(self, pairs: Pairs, lines: Lines, place: int, limit: float) -> Lines:
         """One stage more, neither the last, of every size that may be."""
         parts = []
-        width = max(1, MANY // self.cuts.chunk_s.shape[2])
+        width = max(1, MANY // self.cuts.chunk_s.shape[-1])
         for start in range(0, len(lines), width):
             some = lines.take(np.arange(start, min(start + width, len(lines))))
             parts.append(self._grown(pairs, some, place, limit))
@@ -191,47 +213,54 @@ class Lister:
 
     def _grown(self, pairs: Pairs, lines: Lines, place: int, limit: float) -> Lines:
         cuts, pair = self.cuts, lines.pair
-        row, kind = pairs.row[pair], self.orders.kinds[pairs.order[pair], place]
+        row, kind = at = pairs.row[pair], self.orders.kinds[pairs.order[pair], place]
         vpp, below = cuts.vpp[row], pairs.stages[pair] - 1 - place
         lacks = lines.lighter if place == 0 else np.zeros_like(lines.lighter)
-        size = np.arange(cuts.chunk_s.shape[2])
-        count = cuts.micro_batches
+        size = np.arange(cuts.chunk_s.shape[-1])
         light = np.maximum(size - lacks[:, np.newaxis], 0)  # of the first chunk
-        work, wait = self.work_s[row, kind], cuts.wait_s[row, kind]
-        chunk = np.take_along_axis(cuts.chunk_s[row, kind], light, axis=1)
-        down = np.take_along_axis(cuts.down_s[row, kind], light, axis=1)
-        waits = (vpp - 1)[:, np.newaxis] * wait + np.take_along_axis(wait, light, axis=1)
-        if place == 0:  # without the layer that the first chunk lacks
-            less = (vpp - 1)[:, np.newaxis] * cuts.chunk_s[row, kind] + chunk
-            less = count * np.maximum(less, np.take_along_axis(cuts.stage_s[row, kind], light, 1))
-            work = np.where(lacks[:, np.newaxis] > 0, less, work)
-        waits = waits * pairs.doublings[pair, np.newaxis]
+        rest = self._rest(pairs.stages[pair])
+        begin = np.minimum(lines.begin, cuts.lead)
+
+        def first(table: Floats) -> Floats:
+            return np.take_along_axis(table[begin, row, kind], light, axis=1)
+
+        def stage(table: Floats) -> Floats:
+            whole = self._stage(table, at, rest, begin)
+            return whole - np.where(
+                lacks[:, np.newaxis] > 0, table[begin, row, kind] - first(table), 0.0
+            )
+
+        chunk, down = first(cuts.chunk_s), first(cuts.down_s)
+        work = cuts.micro_batches * stage(cuts.chunk_s)
+        waits = stage(cuts.wait_s) * pairs.doublings[pair, np.newaxis]
         ends = waits if place == 0 else lines.wait_s[:, np.newaxis]
         view = np.maximum(
             lines.up_s[:, np.newaxis] + work + ends, lines.down_s[:, np.newaxis] + work + waits
         )
-        good = (view < limit) & (light > 0)
-        if place or not lacks.any():
-            good &= self._fits(row, kind, below, pairs.group[pair])
-        else:
-            at, n = np.nonzero(good)
-            good[at, n] = self._opens(row[at], kind[at], below[at], pairs.group[pair[at]], n)
         left = lines.left[:, np.newaxis] - vpp[:, np.newaxis] * size + lacks[:, np.newaxis]
+        good = (view < limit) & (light > 0)
         good &= left <= pairs.room[pair, place + 1][:, np.newaxis]
         good &= left >= (vpp * below)[:, np.newaxis]  # every chunk has a layer
-        at, n = np.nonzero(good)
-        following = np.maximum(self.orders.kinds[pairs.order[pair[at]], place + 1], 0)
-        link = cuts.link_s[kind[at], following]
+        if place or not lacks.any():
+            start = self._where(pairs.stages[pair], place)
+            good &= self._fits(row, kind, below, pairs.group[pair], start)
+        else:
+            to, n = np.nonzero(good)
+            good[to, n] = self._opens(row[to], kind[to], below[to], pairs.group[pair[to]], n)
+        to, n = np.nonzero(good)
+        following = np.maximum(self.orders.kinds[pairs.order[pair[to]], place + 1], 0)
+        link = cuts.link_s[kind[to], following]
         return Lines(
-            pair=pair[at],
-            sizes=np.concatenate([lines.sizes[at], n[:, np.newaxis]], axis=1),
-            lighter=lines.lighter[at],
-            spare=lines.spare[at],
-            left=left[at, n],
-            up_s=lines.up_s[at] + chunk[at, n] + 2 * link,
-            down_s=lines.down_s[at] + down[at, n] + link,
-            wait_s=waits[at, n] if place == 0 else lines.wait_s[at],
-            bound_s=np.maximum(lines.bound_s[at], view[at, n] + self.step_s),
+            pair=pair[to],
+            sizes=np.concatenate([lines.sizes[to], n[:, np.newaxis]], axis=1),
+            lighter=lines.lighter[to],
+            spare=lines.spare[to],
+            begin=lines.begin[to] + light[to, n],
+            left=left[to, n],
+            up_s=lines.up_s[to] + chunk[to, n] + 2 * link,
+            down_s=lines.down_s[to] + down[to, n] + link,
+            wait_s=waits[to, n] if place == 0 else lines.wait_s[to],
+            bound_s=np.maximum(lines.bound_s[to], view[to, n] + self.step_s),
         )
 
     def _last(self, pairs: Pairs, lines: Lines, place: int, limit: float) -> Lines:
@@ -241,27 +270,28 @@ class Lister:
         vpp = cuts.vpp[row]
         least, most = -(-lines.left // vpp), (lines.left - 1) // np.maximum(vpp - 1, 1)
         for more in range(int((most - least).max(initial=-1)) + 1):
-            some = np.flatnonzero(least + more <= np.minimum(most, cuts.chunk_s.shape[2] - 1))
+            some = np.flatnonzero(least + more <= np.minimum(most, cuts.chunk_s.shape[-1] - 1))
             parts.append(self._ended(pairs, lines.take(some), least[some] + more, place, limit))
         return joined(parts or [_wide(lines, place + 1)])
 
     def _ended(self, pairs: Pairs, lines: Lines, size: Ints, place: int, limit: float) -> Lines:
         cuts, pair = self.cuts, lines.pair
         row, kind = pairs.row[pair], self.orders.kinds[pairs.order[pair], place]
-        vpp, count = cuts.vpp[row], cuts.micro_batches
+        vpp = cuts.vpp[row]
         spare = vpp * size - lines.left
-        chunk, wait = cuts.chunk_s[row, kind], cuts.wait_s[row, kind]
-        at = np.arange(len(pair))
-        light = size - spare
-        stage = (vpp - 1) * chunk[at, size] + chunk[at, light]
-        whole = cuts.stage_s[row, kind, size]
-        stage = np.maximum(stage, cuts.stage_s[row, kind, light])
-        work = count * (stage + cuts.head_s[row, kind])
-        waits = (vpp - 1) * wait[at, size] + wait[at, light] + cuts.head_wait_s[row, kind]
+        rest, begin = self._rest(pairs.stages[pair]), np.minimum(lines.begin, cuts.lead)
+
+        def stage(table: Floats) -> Floats:
+            ends = table[begin, row, kind, size] + table[rest, row, kind, size - spare]
+            found: Floats = ends + (vpp - 2) * table[rest, row, kind, size]
+            return found
+
+        work = cuts.micro_batches * (stage(cuts.chunk_s) + cuts.head_s[row, kind])
+        waits = stage(cuts.wait_s) + cuts.head_wait_s[row, kind]
         view = np.maximum(
             lines.up_s + work + lines.wait_s, lines.down_s + work + pairs.doublings[pair] * waits
         )
-        good = (view < limit) & np.isfinite(whole)
+        good = (view < limit) & (vpp * size <= self.layers)
         some = np.flatnonzero(good)
         parts = (column[some] for column in (row, kind, pairs.group[pair], size, spare))
         good[some] = self._closes(*parts)
@@ -270,6 +300,7 @@ class Lister:
             sizes=np.concatenate([lines.sizes, size[:, np.newaxis]], axis=1),
             lighter=lines.lighter,
             spare=spare,
+            begin=lines.begin,
             left=np.zeros_like(size),
             up_s=lines.up_s,
             down_s=lines.down_s,

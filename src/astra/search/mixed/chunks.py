@@ -25,10 +25,10 @@ EACH, GROUP = 1, 2  # settings of recompute: layer by layer, all layers as one g
 class Room:
     """Memory of stages at one place of the pipeline. (row, kind) and further axes"""
 
-    flying: Ints  # (row, kind, size) most chunks in flight that fit
+    flying: Ints  # (start, row, kind, size) most chunks in flight that fit
     free_bytes: Floats  # (kind, layers of a stage) beside its states
     peak_bytes: Floats  # of the layer or the loss at work
-    kept_bytes: Floats  # (row, kind, size) of one chunk in flight
+    kept_bytes: Floats  # (row, kind, size) of one chunk in flight, wherever it begins
     ends_bytes: Floats  # of the ends, for one micro-batch of a stage in flight
 
     def holds(
@@ -51,7 +51,9 @@ class Room:
 class Cuts:
     """Cells that differ in recompute alone, each with several numbers of chunks. (row,)
 
-    Tables are (row, kind, layers of a chunk), inf where a stage cannot hold so many.
+    Tables are (start, row, kind, layers of a chunk). Starts are the first layers of the model
+    that are of another kind than most, each for the chunk that begins there, then any behind
+    them, then any at all; where there are no such layers, any.
     """
 
     cells: list[Cell]
@@ -61,7 +63,6 @@ class Cuts:
     micro_batches: int
     chunk_s: Floats  # both ways, with what is done again
     down_s: Floats  # one way
-    stage_s: Floats  # all chunks of a stage
     wait_s: Floats  # of a chunk in a step, for the slowest GPU: for every doubling of the GPUs
     head_s: Floats  # (row, kind) of the last chunk more
     head_wait_s: Floats  # (row, kind) likewise
@@ -69,10 +70,20 @@ class Cuts:
     inside: "Room"
     last: "Room"
 
+    @property
+    def lead(self) -> int:
+        """First layers of the model that are of another kind than most."""
+        return max(len(self.chunk_s) - 2, 0)
+
+    @property
+    def any(self) -> int:
+        """The start that stands for any."""
+        return len(self.chunk_s) - 1
+
     def most_layers(self, rows: Ints, limit_s: float) -> Floats:
         """That a stage has time for, whatever its chunks. (row, kind)"""
-        size = np.arange(1, self.chunk_s.shape[2])
-        pace = (self.chunk_s[rows, :, 1:] / size).min(axis=2)
+        size = np.arange(1, self.chunk_s.shape[-1])
+        pace = (self.chunk_s[self.any, rows, :, 1:] / size).min(axis=2)
         with np.errstate(over="ignore", invalid="ignore"):
             most = np.floor(limit_s / (self.micro_batches * pace) * (1 + SLIP))
         return np.minimum(np.nan_to_num(most, nan=0.0), 1e6)
@@ -116,6 +127,26 @@ class Chunker:
         self.layers = self.loads.layers
         self.size = np.arange(self.layers // 2 + 1)
         self.counts = self.loads.counts[self.loads.at[self.layers, self.layers]]
+        main = int(self.counts.argmax())
+        of_layer = [
+            self.loads.counts[self.loads.at[end, 1]].argmax() for end in range(1, self.layers + 1)
+        ]
+        self.lead = of_layer.index(main)
+        self.windows = self._windows()
+
+    def _windows(self) -> list[list[Ints]]:
+        """Loads of a chunk by where it begins and how many layers it has. (start, size)"""
+        found = []
+        starts = [range(start, start + 1) for start in range(self.lead)]
+        starts += [range(self.lead, self.layers)] + ([range(self.layers)] if self.lead else [])
+        for some in starts:
+            each = []
+            for size in self.size.tolist():
+                fit = [start for start in some if start + size <= self.layers] or [some[0]]
+                ends = np.minimum(np.array(fit) + size, self.layers)
+                each.append(np.unique(self.loads.at[ends, np.minimum(size, ends)]))
+            found.append(each)
+        return found
 
     def cuts(self, cells: list[Cell], cut: Cell, vpps: Ints) -> Cuts:
         """Rows of every cell with every number of chunks. `cut`: the one whose seconds count."""
@@ -123,13 +154,17 @@ class Chunker:
         shape = (len(cells), len(vpps), len(stock.kinds), len(self.size))
         lines, again = self._lines(stock, cut), self._again(cells)
         more = self._again_s(stock, again)
-        chunk = self._least(lines.whole_s + more[0]) + again.part * self._least(more[1])
-        stage = self._stages(lines.whole_s + more[0], chunk, vpps, shape)
+        chunk = self._least(lines.whole_s + more[0])
+        chunk = chunk + again.part * self._least(more[1])[:, np.newaxis]
         rows = len(cells) * len(vpps)
 
-        def flat(column: Floats, axes: int) -> Floats:
-            wide = np.broadcast_to(column, shape[:axes])
-            return wide.reshape(rows, *wide.shape[2:])
+        def table(column: Floats) -> Floats:  # (start, cell or none, kind, size)
+            full = (len(column), *shape)
+            wide = np.broadcast_to(column[:, :, np.newaxis], full)
+            return wide.reshape(len(column), rows, *shape[2:])
+
+        def flat(column: Floats) -> Floats:
+            return np.broadcast_to(column, (rows, len(stock.kinds)))
 
         return Cuts(
             cells=cells,
@@ -137,26 +172,24 @@ class Chunker:
             hides=cut.overlap_ep,
             vpp=np.tile(vpps, len(cells)),
             micro_batches=cut.micro_batches,
-            chunk_s=flat(chunk[:, np.newaxis], 4),
-            down_s=flat(self._least(lines.down_s), 4),
-            stage_s=flat(stage, 4),
-            wait_s=flat(self._least(lines.wait_s), 4),
-            head_s=flat(lines.head_s, 3),
-            head_wait_s=flat(lines.head_wait_s, 3),
+            chunk_s=table(chunk * (1 - SLIP)),
+            down_s=table(self._least(lines.down_s)[:, np.newaxis]),
+            wait_s=table(self._least(lines.wait_s)[:, np.newaxis]),
+            head_s=flat(lines.head_s),
+            head_wait_s=flat(lines.head_wait_s),
             link_s=self.stocks.links.table(stock.place + np.arange(len(stock.kinds))),
             inside=self._room(stock, again, vpps, INSIDE),
             last=self._room(stock, again, vpps, LAST),
         )
 
     def layers_s(self, cut: Cell) -> Floats:
-        """Of every kind the lightest layer, all micro-batches of a step, with what a plan of two
-        stages makes it wait for the slowest GPU. (kind,)
+        """A layer of every kind, all micro-batches of a step, with what a plan of two stages makes
+        it wait for the slowest GPU. (kind, layer kind)
         """
         stock = self.stocks.stock(replace(cut, overlap_ep=False))
         lines, kind = self._lines(stock, cut), stock.kinds[0]
         doublings = np.log2(2 * kind.tp * kind.dp * cut.cp)
-        found: Floats = (cut.micro_batches * lines.whole_s + doublings * lines.wait_s).min(axis=1)
-        return found
+        return cut.micro_batches * lines.whole_s + doublings * lines.wait_s
 
     def _lines(self, stock: Stock, cut: Cell) -> _Lines:
         """Seconds of a layer more, nothing recomputed."""
@@ -213,21 +246,9 @@ class Chunker:
         (cell, kind, layer kind)
         """
         if not self.capacity.known:
-            return np.zeros((len(again.setting), 1, 1)), np.zeros((1, 1, self.counts.size))
+            return np.zeros((len(again.setting), 1, 1)), np.zeros((1, self.counts.size))
         seconds = self.capacity.again[INSIDE]["again_s"][:, stock.key, 1:]
         return seconds[again.setting], seconds[EACH]
-
-    def _stages(self, whole_s: Floats, chunk: Floats, vpps: Ints, shape: tuple[int, ...]) -> Floats:
-        """All chunks of a stage. (cell, vpp, kind, size)"""
-        v = vpps[:, np.newaxis, np.newaxis]
-        stage = np.broadcast_to(v * chunk[:, np.newaxis], shape).copy()
-        if not self.loads.alike:
-            whole = np.broadcast_to(
-                self._lightest(whole_s)[:, np.newaxis], (*shape[:3], self.layers + 1)
-            )
-            np.maximum(stage, np.take_along_axis(whole, self._held(vpps, shape), axis=3), out=stage)
-        stage[np.broadcast_to(v * self.size > self.layers, shape)] = np.inf
-        return stage * (1 - SLIP)
 
     def _held(self, vpps: Ints, shape: tuple[int, ...]) -> Ints:
         """Layers of a stage."""
@@ -235,13 +256,16 @@ class Chunker:
         return np.broadcast_to(held, shape)
 
     def _least(self, lines: Floats) -> Floats:
-        """Of layers in a row, the lightest. (..., size)"""
+        """Of layers in a row, the lightest. (start, ..., size)"""
         if self.loads.alike:
-            return lines * self.size
-        loads = self.loads.upto(int(self.size[-1]))
-        each = lines @ self.loads.counts[:loads].T
-        starts = np.searchsorted(self.loads.sizes[:loads], self.size)
-        return np.minimum.reduceat(each, starts, axis=-1)
+            found: Floats = (lines * self.size)[np.newaxis]
+            return found
+        each = lines @ self.loads.counts.T
+        starts = [
+            np.stack([each[..., loads].min(axis=-1) for loads in sizes], axis=-1)
+            for sizes in self.windows
+        ]
+        return np.stack(starts)
 
     def _lightest(self, lines: Floats) -> Floats:
         """Of any layers of the model, so many of them. (..., layers)"""
@@ -260,35 +284,30 @@ class Chunker:
         shape = (len(again.setting), len(vpps), len(stock.kinds), len(self.size))
         rows, keys = stock.place + np.arange(len(stock.kinds)), stock.key
         if not self.capacity.known:
-            return _endless(shape, self.layers)
+            return _endless(shape, self.layers, len(self.windows))
         still, bytes_ = self.capacity.still[place], self.capacity.again[place]
         states = self._lightest(-still["room_bytes"][rows, 1:])
         free = still["room_bytes"][rows, :1] - states
         kept = bytes_["kept_bytes"][:, keys]
-        whole = self._least(kept[again.setting][..., 1:])
-        fewer = self._least(kept[EACH, :, 1:])
+        whole = self._least(kept[again.setting][..., 1:])  # (start, cell, kind, size)
+        fewer = self._least(kept[EACH, :, 1:])[:, np.newaxis]
         whole = whole + again.part * np.minimum(fewer - whole, 0.0)
         whole = np.where(again.groups[:, np.newaxis, np.newaxis] > 0, 0.0, whole)
         ends = np.maximum(kept[again.setting][..., 0], 0.0)
         work = bytes_["working_bytes"][:, keys][again.setting][..., 0]
         peak = np.maximum(work, still["logits_bytes"][rows, 0])
-        each = whole[:, np.newaxis] + (
-            ends[..., np.newaxis] / vpps[:, np.newaxis, np.newaxis, np.newaxis]
-        ).swapaxes(0, 1)
+        v = vpps[:, np.newaxis, np.newaxis]
+        each = whole[:, :, np.newaxis] + ends[:, np.newaxis, :, np.newaxis] / v
         index = self._held(vpps, shape[1:])
-        room = np.take_along_axis(
-            np.broadcast_to(free, (*shape[1:3], free.shape[-1])), index, axis=2
-        )
-        room = room - peak[:, np.newaxis, :, np.newaxis]
+        room = np.broadcast_to(free, (*shape[1:3], free.shape[-1]))
+        room = np.take_along_axis(room, index, axis=2) - peak[:, np.newaxis, :, np.newaxis]
         with np.errstate(divide="ignore", invalid="ignore"):
             most = np.floor(room / each * (1 + SLIP) + SLIP)
         most = np.where(np.isfinite(most), np.clip(most, -1, EVERY), EVERY)
         most = np.where(room < -SLIP * np.abs(peak[:, np.newaxis, :, np.newaxis]), -1, most)
+        one = whole[-1]
         if not self.loads.alike:  # any row of layers, in chunks of any size
-            whole = np.broadcast_to(
-                (whole[..., 1:] / self.size[1:]).min(axis=-1, keepdims=True) * self.size,
-                whole.shape,
-            )
+            one = (one[..., 1:] / self.size[1:]).min(axis=-1, keepdims=True) * self.size
         flat = (len(again.setting) * len(vpps), len(stock.kinds))
 
         def wide(column: Floats) -> Floats:
@@ -296,20 +315,20 @@ class Chunker:
             return full.reshape(*flat, *column.shape[2:])
 
         return Room(
-            flying=most.reshape(*flat, -1).astype(np.int64),
+            flying=most.reshape(len(most), *flat, -1).astype(np.int64),
             free_bytes=free,
             peak_bytes=wide(peak),
-            kept_bytes=wide(whole),
+            kept_bytes=wide(one),
             ends_bytes=wide(ends),
         )
 
 
-def _endless(shape: tuple[int, ...], layers: int) -> Room:
+def _endless(shape: tuple[int, ...], layers: int, starts: int) -> Room:
     """Where nothing is known of memory."""
     rows, kinds = shape[0] * shape[1], shape[2]
     none = np.zeros((rows, kinds))
-    every = np.full((rows, *shape[2:]), EVERY)
-    return Room(every, np.zeros((kinds, layers + 1)), none, np.zeros(every.shape), none)
+    every = np.full((starts, rows, *shape[2:]), EVERY)
+    return Room(every, np.zeros((kinds, layers + 1)), none, np.zeros(every.shape[1:]), none)
 
 
 WAYS = ("forward_s", "backward_s")

@@ -59,6 +59,7 @@ class _Table:
     cuts: Cuts
     shapes: Shapes
     gpus: int  # of a stage
+    rest: int  # where chunks but the first of a stage begin
 
 
 def interleave(finder: "MixedFinder") -> None:
@@ -116,7 +117,7 @@ class _Search:
         jitter = finder.stack.jitter_fraction
         self.chunker = Chunker(finder.stocks, finder.capacity, seconds, jitter)
         cuts = [(each.cut, each.kinds, self.chunker.layers_s(each.cut)) for each in groups]
-        self.turning = Turning(cuts, self.layers, vpps)
+        self.turning = Turning(cuts, self.chunker.counts, vpps)
         self.tables: dict[int, list[_Table]] = {}  # by row of the groups
         self.most = MOST * (EXACT if finder.exact else 1)
 
@@ -162,7 +163,10 @@ class _Search:
             shapes = shapes_of(kinds, cut.micro_batches, longest, gpus, whole)
             for offload in dict.fromkeys(cell.offload for cell in group.cells):
                 some = [cell for cell in group.cells if cell.offload == offload]
-                found.append(_Table(self.chunker.cuts(some, cut, vpps), shapes, gpus[0]))
+                cuts = self.chunker.cuts(some, cut, vpps)
+                for early in (False, True) if cuts.lead > 2 else (False,):
+                    own = shapes.take((shapes.stages < cuts.lead) == early)
+                    found.append(_Table(cuts, own, gpus[0], cuts.any if early else cuts.lead))
         self.tables[row] = found
         return found
 
@@ -223,12 +227,14 @@ class _Search:
         cuts, shapes = table.cuts, table.shapes
         rows = np.flatnonzero(np.isin(cuts.vpp, vpps))
         vpp = cuts.vpp[rows]
-        waits = np.log2(2 * table.gpus) * vpp[:, np.newaxis, np.newaxis] * cuts.wait_s[rows]
-        fits = cuts.micro_batches * cuts.stage_s[rows] + waits <= limit_s - self.step_s
-        holds = np.where(fits, np.arange(fits.shape[2]), 0).max(axis=2).astype(np.float64)
-        longest = cuts.most_layers(rows, limit_s - self.step_s)
-        more = [each.max(axis=1) for each in ends_hold(holds, longest, vpp[:, np.newaxis])]
-        row, shape = holding(shapes, holds, (self.layers - more[0] - more[1]) / vpp)
+        limit = limit_s - self.step_s
+        holds = self._holds(table, rows, table.rest, limit)
+        longest = cuts.most_layers(rows, limit)
+        more = sum(each.max(axis=1) for each in ends_hold(holds, longest, vpp[:, np.newaxis]))
+        if cuts.lead:  # the first stages begin with layers of other kinds
+            early = self._holds(table, rows, cuts.any, limit) - holds
+            more = more + cuts.lead * vpp * early.max(axis=1)
+        row, shape = holding(shapes, holds, (self.layers - more) / vpp, cuts.lead)
         good = shapes.stages[shape] * vpp[row] <= self.layers
         row, shape = rows[row[good]], shape[good]
         if not len(row):
@@ -243,6 +249,17 @@ class _Search:
         tally.labels += len(pairs.row)
         tally.listed += len(lines)
         return [Listed(cuts, orders, pairs, lines)] if len(lines) else []
+
+    def _holds(self, table: _Table, rows: Ints, first: int, limit: float) -> Floats:
+        """Layers of a chunk that a stage has time for. (row, kind)"""
+        cuts = table.cuts
+        vpp = cuts.vpp[rows][:, np.newaxis, np.newaxis]
+        size = np.arange(cuts.chunk_s.shape[-1])
+        work = (vpp - 1) * cuts.chunk_s[table.rest, rows] + cuts.chunk_s[first, rows]
+        wait = (vpp - 1) * cuts.wait_s[table.rest, rows] + cuts.wait_s[first, rows]
+        own = cuts.micro_batches * work + np.log2(2 * table.gpus) * wait
+        fits = (own <= limit) & (vpp * size <= self.layers)
+        return np.where(fits, size, 0).max(axis=2).astype(np.float64)
 
     def _try(self, found: Iterable[Listed], low_s: float = 0.0) -> None:
         """By bound, until none beats the best."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from astra.search.mixed.cells import Kind
 from astra.strategy.groups import least_group
-from astra.strategy.plans import Floats, Ints
+from astra.strategy.plans import Flags, Floats, Ints
 
 MANY = 1 << 20  # numbers of stages of all types that are looked at together
 
@@ -23,6 +23,9 @@ class Shapes:
     counts: Ints  # (shape, kind)
     stages: Ints  # of all kinds
     group: Ints  # micro-batches in turn
+
+    def take(self, rows: Flags) -> "Shapes":
+        return Shapes(self.counts[rows], self.stages[rows], self.group[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,14 @@ def shapes_of(
     return Shapes(found[good], stages[good], group[good])
 
 
-def holding(shapes: Shapes, holds: Floats, least: Floats) -> tuple[Ints, Ints]:
+def holding(shapes: Shapes, holds: Floats, least: Floats, early: int) -> tuple[Ints, Ints]:
     """Rows and shapes that can hold the model.
 
     `holds`: layers of a chunk of each kind, (row, kind); `least`: those of all stages, (row,).
+    `early`: the first stages, which may hold more.
     """
     total = holds @ shapes.counts.T
-    bare = (holds < 1).astype(np.float64) @ shapes.counts.T > 0  # a stage has a layer
+    bare = (holds < 1).astype(np.float64) @ shapes.counts.T > early  # a stage has a layer
     row, shape = np.nonzero((total >= least[:, np.newaxis]) & ~bare)
     return row, shape
 

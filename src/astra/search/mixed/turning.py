@@ -1,6 +1,6 @@
 """Which cuts can be interleaved below a limit, by the seconds of their layers alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,47 +16,69 @@ class Turning:
 
     A stage of v chunks of n layers works K v n t, so under a limit its chunks hold so many whole
     layers; the fastest types first, and no more stages than there are micro-batches or chunks of
-    one layer. The first and the last stage may hold a few more: a chunk there may be lighter.
+    one layer. The first and the last stage may hold a few more: a chunk there may be lighter; and
+    so may as many stages as there are layers of other kinds. Also, all layers weighed by what
+    they take on average, stages have time for so many.
     """
 
     def __init__(
         self,
         cuts: Sequence[tuple[Cell, list[Kind], Floats]],
-        layers: int,
+        counts: Ints,
         vpps: Ints,
     ) -> None:
-        """`cuts`: each with its kinds, and what a layer takes in a step on each, at least."""
-        self.layers, self.vpps = layers, vpps
+        """`cuts`: each with its kinds, and what a layer takes in a step on each, at least, (kind,
+        layer kind). `counts`: layers of each kind.
+        """
+        self.layers, self.vpps = int(counts.sum()), vpps
+        main = int(counts.argmax())
+        self.main, self.others = int(counts[main]), int(counts.sum() - counts[main])
         pools = 1 + max(kind.pool for _, kinds, _ in cuts for kind in kinds)
-        self.pace_s = np.full((pools, len(cuts)), np.inf)  # of all micro-batches of a layer
-        self.stages = np.zeros((pools, len(cuts)), np.int64)
+        main_s, mean_s = (np.full((pools, len(cuts)), np.inf) for _ in range(2))
+        stages = np.zeros((pools, len(cuts)), np.int64)
         self.count = np.array([cell.micro_batches for cell, _, _ in cuts])
         for row, (_, kinds, layer_s) in enumerate(cuts):
-            for kind, own in zip(kinds, layer_s.tolist(), strict=True):
-                self.pace_s[kind.pool, row] = min(self.pace_s[kind.pool, row], own)
-                self.stages[kind.pool, row] = max(self.stages[kind.pool, row], kind.most)
-        order = np.argsort(self.pace_s, axis=0, kind="stable")
-        self.pace_s = np.take_along_axis(self.pace_s, order, axis=0)
-        self.stages = np.take_along_axis(self.stages, order, axis=0)
+            means = layer_s.mean(axis=0)
+            weight = means * self.layers / float((means * counts).sum())
+            each = layer_s[:, main].tolist(), (layer_s / weight).min(axis=1).tolist()
+            for kind, own, mean in zip(kinds, *each, strict=True):
+                pool = kind.pool
+                main_s[pool, row] = min(main_s[pool, row], own)
+                mean_s[pool, row] = min(mean_s[pool, row], mean)
+                stages[pool, row] = max(stages[pool, row], kind.most)
+        self.paces = [_sorted(main_s, stages), _sorted(mean_s, stages)]  # the fastest type first
 
     def open(self, limit_s: float | Floats, cuts: Ints | slice = slice(None)) -> Flags:
         """Which numbers of chunks may make a plan below the limit. (cut, vpp)"""
         vpps = self.vpps
         limit = np.broadcast_to(limit_s, self.count.shape)[cuts][:, np.newaxis]
-        left = np.minimum(self.layers // vpps, self.count[cuts][:, np.newaxis])
-        found, held = left >= 2, np.zeros(left.shape)
-        first, last = np.zeros(left.shape), np.zeros(left.shape)
-        for pace, stages in zip(self.pace_s[:, cuts], self.stages[:, cuts], strict=True):
-            with np.errstate(over="ignore", invalid="ignore"):
-                most = np.floor(limit * (1 + SLIP) / pace[:, np.newaxis])
-            most = np.minimum(np.nan_to_num(most, nan=0.0), self.layers)
-            size = most // vpps
-            taken = np.minimum(left, stages[:, np.newaxis])
-            held, left = held + taken * size, left - taken
-            more = ends_hold(size, most, vpps)
+        stages = np.minimum(self.layers // vpps, self.count[cuts][:, np.newaxis])
+        found = stages >= 2
+        left, held = stages, np.zeros(stages.shape)
+        first, last, most_more = (np.zeros(stages.shape) for _ in range(3))
+        for most, taken in self._held(self.paces[0], limit, cuts, left):
+            size = np.floor(most + SLIP) // vpps
+            held = held + taken * size * vpps
+            more = ends_hold(size, np.floor(most + SLIP), vpps)
             first, last = np.maximum(first, more[0]), np.maximum(last, more[1])
-        found &= held * vpps + first + last >= self.layers
+            most_more = np.maximum(most_more, np.floor(most + SLIP) - size * vpps)
+        more = first + last + min(self.others, 1 << 20) * most_more
+        found &= held + more >= self.main
+        if self.others:
+            held = sum(most * taken for most, taken in self._held(self.paces[1], limit, cuts, left))
+            found &= held * (1 + SLIP) >= self.layers
         return found
+
+    def _held(
+        self, paces: tuple[Floats, Ints], limit: Floats, cuts: Ints | slice, left: Ints
+    ) -> Iterator[tuple[Floats, Ints]]:
+        """Layers that a stage of each type has time for, and how many stages there are."""
+        for pace, stages in zip(paces[0][:, cuts], paces[1][:, cuts], strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):
+                most = np.nan_to_num(limit / pace[:, np.newaxis], nan=0.0)
+            taken = np.minimum(left, stages[:, np.newaxis])
+            left = left - taken
+            yield np.minimum(most, self.layers), taken
 
     def least_s(self, low_s: float, high_s: float) -> Floats:
         """No plan of a cut is shorter; inf: none is below the high limit. (cut,)"""
@@ -71,9 +93,16 @@ class Turning:
 
     def work_s(self) -> float:
         """No plan is shorter than all stages of a cut at their best."""
+        pace, stages = self.paces[1]
         with np.errstate(divide="ignore"):
-            speed = (self.stages / self.pace_s).sum(axis=0)
+            speed = (stages / pace).sum(axis=0)
         return float((self.layers / np.maximum(speed, 1e-300)).min(initial=np.inf))
+
+
+def _sorted(pace_s: Floats, stages: Ints) -> tuple[Floats, Ints]:
+    order = np.argsort(pace_s, axis=0, kind="stable")
+    both = (np.take_along_axis(column, order, axis=0) for column in (pace_s, stages))
+    return next(both), next(both)
 
 
 def ends_hold(

@@ -108,10 +108,11 @@ class Lister:
             own = self.cuts.micro_batches * self._stage(self.cuts.chunk_s, at, self._rest(p), first)
             wait = self._stage(self.cuts.wait_s, at, self._rest(p), first)
             own += doublings[here, np.newaxis] * wait
-            last = p == place + 1  # its last chunk may be as small as fits
+            last = p == place + 1
             own += last[:, np.newaxis] * self._head_s(*at, doublings[here])
             fits = self._fits(*at, p - 1 - place, group[here], self._where(p, place))
-            fits |= last[:, np.newaxis] & fits[:, 1:2]
+            if not self.cuts.alike:  # its lighter chunk may have the layers that keep least
+                fits |= last[:, np.newaxis] & fits[:, 1:2]
             fits &= own <= free[:, np.newaxis]
             size = hold[here, place] = _upto(fits)
             first_more, last_more = ends_hold(size, most[at], vpp[here])

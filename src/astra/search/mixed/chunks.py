@@ -59,6 +59,7 @@ class Cuts:
     cells: list[Cell]
     kinds: list[Kind]
     hides: bool  # the experts' traffic
+    alike: bool  # all layers are
     vpp: Ints
     micro_batches: int
     chunk_s: Floats  # both ways, with what is done again
@@ -134,19 +135,21 @@ class Chunker:
         self.lead = of_layer.index(main)
         self.windows = self._windows()
 
-    def _windows(self) -> list[list[Ints]]:
-        """Loads of a chunk by where it begins and how many layers it has. (start, size)"""
-        found = []
+    def _windows(self) -> tuple[Ints, Ints]:
+        """Loads of a chunk by where it begins, then by how many layers it has, all in a row; and
+        where those of each start and size begin.
+        """
         starts = [range(start, start + 1) for start in range(self.lead)]
         starts += [range(self.lead, self.layers)] + ([range(self.layers)] if self.lead else [])
+        loads: list[int] = []
+        edges = []
         for some in starts:
-            each = []
             for size in self.size.tolist():
                 fit = [start for start in some if start + size <= self.layers] or [some[0]]
                 ends = np.minimum(np.array(fit) + size, self.layers)
-                each.append(np.unique(self.loads.at[ends, np.minimum(size, ends)]))
-            found.append(each)
-        return found
+                edges.append(len(loads))
+                loads += np.unique(self.loads.at[ends, np.minimum(size, ends)]).tolist()
+        return np.array(loads), np.array(edges)
 
     def cuts(self, cells: list[Cell], cut: Cell, vpps: Ints) -> Cuts:
         """Rows of every cell with every number of chunks. `cut`: the one whose seconds count."""
@@ -170,6 +173,7 @@ class Chunker:
             cells=cells,
             kinds=stock.kinds,
             hides=cut.overlap_ep,
+            alike=self.loads.alike,
             vpp=np.tile(vpps, len(cells)),
             micro_batches=cut.micro_batches,
             chunk_s=table(chunk * (1 - SLIP)),
@@ -260,12 +264,11 @@ class Chunker:
         if self.loads.alike:
             found: Floats = (lines * self.size)[np.newaxis]
             return found
-        each = lines @ self.loads.counts.T
-        starts = [
-            np.stack([each[..., loads].min(axis=-1) for loads in sizes], axis=-1)
-            for sizes in self.windows
-        ]
-        return np.stack(starts)
+        loads, edges = self.windows
+        each = lines @ self.loads.counts[loads].T
+        least = np.minimum.reduceat(each, edges, axis=-1)
+        least = least.reshape(*lines.shape[:-1], -1, len(self.size))
+        return np.ascontiguousarray(np.moveaxis(least, -2, 0))
 
     def _lightest(self, lines: Floats) -> Floats:
         """Of any layers of the model, so many of them. (..., layers)"""
@@ -284,7 +287,7 @@ class Chunker:
         shape = (len(again.setting), len(vpps), len(stock.kinds), len(self.size))
         rows, keys = stock.place + np.arange(len(stock.kinds)), stock.key
         if not self.capacity.known:
-            return _endless(shape, self.layers, len(self.windows))
+            return _endless(shape, self.layers, len(self.windows[1]) // len(self.size))
         still, bytes_ = self.capacity.still[place], self.capacity.again[place]
         states = self._lightest(-still["room_bytes"][rows, 1:])
         free = still["room_bytes"][rows, :1] - states

@@ -228,15 +228,13 @@ class _Search:
         rows = np.flatnonzero(np.isin(cuts.vpp, vpps))
         vpp = cuts.vpp[rows]
         limit = limit_s - self.step_s
-        holds = self._holds(table, rows, table.rest, limit)
-        longest = cuts.most_layers(rows, limit)
-        more = sum(each.max(axis=1) for each in ends_hold(holds, longest, vpp[:, np.newaxis]))
-        if cuts.lead:  # the first stages begin with layers of other kinds
-            early = self._holds(table, rows, cuts.any, limit) - holds
-            more = more + cuts.lead * vpp * early.max(axis=1)
-        row, shape = holding(shapes, holds, (self.layers - more) / vpp, cuts.lead)
-        good = shapes.stages[shape] * vpp[row] <= self.layers
-        row, shape = rows[row[good]], shape[good]
+        found = [(rows[:0], rows[:0])]
+        for stages in sorted(set(shapes.stages.tolist())):
+            some = np.flatnonzero(shapes.stages == stages)
+            short = np.flatnonzero(stages * vpp <= self.layers)
+            own = self._holding(table, rows[short], some, limit)
+            found.append((rows[short][own[0]], some[own[1]]))
+        row, shape = (np.concatenate(each) for each in zip(*found, strict=True))
         if not len(row):
             return []
         orders, row, order = ordered(shapes, row, shape)
@@ -250,15 +248,37 @@ class _Search:
         tally.listed += len(lines)
         return [Listed(cuts, orders, pairs, lines)] if len(lines) else []
 
-    def _holds(self, table: _Table, rows: Ints, first: int, limit: float) -> Floats:
-        """Layers of a chunk that a stage has time for. (row, kind)"""
+    def _holding(self, table: _Table, rows: Ints, shapes: Ints, limit: float) -> tuple[Ints, Ints]:
+        """Which of these rows and shapes, all of as many stages, can hold the model."""
+        cuts, some = table.cuts, table.shapes.take(shapes)
+        if not len(rows):
+            return rows, rows
+        vpp = cuts.vpp[rows]
+        holds = self._holds(table, rows, some, table.rest, limit, room=True)
+        longest = cuts.most_layers(rows, limit)
+        more = sum(each.max(axis=1) for each in ends_hold(holds, longest, vpp[:, np.newaxis]))
+        if not cuts.alike:  # the first stages, and the lighter chunk of the last, may hold more
+            longer = self._holds(table, rows, some, cuts.any, limit, room=False) - holds
+            more = more + (cuts.lead + 1) * vpp * longer.max(axis=1)
+        return holding(some, holds, (self.layers - more) / vpp, cuts.lead)
+
+    def _holds(
+        self, table: _Table, rows: Ints, shapes: Shapes, first: int, limit: float, *, room: bool
+    ) -> Floats:
+        """Layers of a chunk that a stage has time for. (row, kind)
+
+        `room`: and room, with as many chunks in flight as on the last stage.
+        """
         cuts = table.cuts
         vpp = cuts.vpp[rows][:, np.newaxis, np.newaxis]
         size = np.arange(cuts.chunk_s.shape[-1])
         work = (vpp - 1) * cuts.chunk_s[table.rest, rows] + cuts.chunk_s[first, rows]
         wait = (vpp - 1) * cuts.wait_s[table.rest, rows] + cuts.wait_s[first, rows]
-        own = cuts.micro_batches * work + np.log2(2 * table.gpus) * wait
+        own = cuts.micro_batches * work + np.log2(shapes.stages[0] * table.gpus) * wait
         fits = (own <= limit) & (vpp * size <= self.layers)
+        ahead = (vpp - 1) * int(shapes.group[0]) + 1 + cuts.hides
+        if room:
+            fits &= cuts.inside.flying[first, rows] >= np.minimum(cuts.micro_batches * vpp, ahead)
         return np.where(fits, size, 0).max(axis=2).astype(np.float64)
 
     def _try(self, found: Iterable[Listed], low_s: float = 0.0) -> None:

@@ -135,7 +135,7 @@ class Lister:
         cuts = self.cuts
         last = (below == 0)[:, np.newaxis]
         table = np.where(
-            last, cuts.last.flying[start, row, kind], cuts.inside.flying[start, row, kind]
+            last, cuts.flying(True, start, (row, kind)), cuts.flying(False, start, (row, kind))
         )
         return table >= self._flying(row, below, group)[:, np.newaxis]
 

@@ -25,7 +25,7 @@ EACH, GROUP = 1, 2  # settings of recompute: layer by layer, all layers as one g
 class Room:
     """Memory of stages at one place of the pipeline. (row, kind) and further axes"""
 
-    flying: Ints  # (start, row, kind, size) most chunks in flight that fit
+    flying: Ints  # (behind the first layers or any, row, kind, size) most chunks that fit
     free_bytes: Floats  # (kind, layers of a stage) beside its states
     peak_bytes: Floats  # of the layer or the loss at work
     kept_bytes: Floats  # (row, kind, size) of one chunk in flight, wherever it begins
@@ -75,6 +75,12 @@ class Cuts:
     def lead(self) -> int:
         """First layers of the model that are of another kind than most."""
         return max(len(self.chunk_s) - 2, 0)
+
+    def flying(self, last: bool, start: Ints | int, at: tuple[Ints, Ints]) -> Ints:
+        """Most chunks in flight that fit, of rows and kinds. (pair, size)"""
+        table = (self.last if last else self.inside).flying
+        found: Ints = table[(start == self.any) * (len(table) - 1), *at]
+        return found
 
     @property
     def any(self) -> int:
@@ -186,6 +192,22 @@ class Chunker:
             last=self._room(stock, again, vpps, LAST),
         )
 
+    def most_layers(self, cells: list[Cell]) -> Ints:
+        """That fit beside their states alone, with any share of the optimizer offloaded; all but
+        those of the commonest kind left out. (kind,)
+        """
+        main, found = int(self.counts.argmax()), np.zeros(1, np.int64)
+        for offload in {cell.offload for cell in cells}:
+            stock = self.stocks.stock(replace(cells[0], offload=offload))
+            rows = stock.place + np.arange(len(stock.kinds))
+            if not self.capacity.known:
+                return np.full(len(rows), self.layers)
+            room = self.capacity.still[INSIDE]["room_bytes"][rows]
+            with np.errstate(divide="ignore"):
+                most = np.floor(np.maximum(room[:, 0], 0.0) / -room[:, 1 + main] * (1 + SLIP))
+            found = np.maximum(found, np.where(room[:, 1 + main] < 0, most, self.layers))
+        return np.minimum(found, self.layers).astype(np.int64)
+
     def layers_s(self, cut: Cell) -> Floats:
         """A layer of every kind, all micro-batches of a step, with what a plan of two stages makes
         it wait for the slowest GPU. (kind, layer kind)
@@ -287,13 +309,13 @@ class Chunker:
         shape = (len(again.setting), len(vpps), len(stock.kinds), len(self.size))
         rows, keys = stock.place + np.arange(len(stock.kinds)), stock.key
         if not self.capacity.known:
-            return _endless(shape, self.layers, len(self.windows[1]) // len(self.size))
+            return _endless(shape, self.layers, 2 if self.lead else 1)
         still, bytes_ = self.capacity.still[place], self.capacity.again[place]
         states = self._lightest(-still["room_bytes"][rows, 1:])
         free = still["room_bytes"][rows, :1] - states
         kept = bytes_["kept_bytes"][:, keys]
-        whole = self._least(kept[again.setting][..., 1:])  # (start, cell, kind, size)
-        fewer = self._least(kept[EACH, :, 1:])[:, np.newaxis]
+        whole = self._least(kept[again.setting][..., 1:])[-2:]  # (start, cell, kind, size)
+        fewer = self._least(kept[EACH, :, 1:])[-2:, np.newaxis]
         whole = whole + again.part * np.minimum(fewer - whole, 0.0)
         whole = np.where(again.groups[:, np.newaxis, np.newaxis] > 0, 0.0, whole)
         ends = np.maximum(kept[again.setting][..., 0], 0.0)

@@ -19,7 +19,7 @@ from astra.search.mixed.chunked import Lister, Pairs, TooManyPipelinesError
 from astra.search.mixed.chunks import Chunker, Cuts
 from astra.search.mixed.shapes import Shapes, holding, ordered, shapes_of
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
-from astra.search.mixed.turning import Turning, ends_hold
+from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.view import View, view_of
@@ -116,7 +116,15 @@ class _Search:
         self.layers, self.step_s = finder.task.model.layers, finder.stack.step_s
         jitter = finder.stack.jitter_fraction
         self.chunker = Chunker(finder.stocks, finder.capacity, seconds, jitter)
-        cuts = [(each.cut, each.kinds, self.chunker.layers_s(each.cut)) for each in groups]
+        cuts = [
+            Cut(
+                each.cut.micro_batches,
+                each.kinds,
+                self.chunker.layers_s(each.cut),
+                self.chunker.most_layers(each.cells),
+            )
+            for each in groups
+        ]
         self.turning = Turning(cuts, self.chunker.counts, vpps)
         self.tables: dict[int, list[_Table]] = {}  # by row of the groups
         self.most = MOST * (EXACT if finder.exact else 1)
@@ -278,7 +286,8 @@ class _Search:
         fits = (own <= limit) & (vpp * size <= self.layers)
         ahead = (vpp - 1) * int(shapes.group[0]) + 1 + cuts.hides
         if room:
-            fits &= cuts.inside.flying[first, rows] >= np.minimum(cuts.micro_batches * vpp, ahead)
+            flying = cuts.inside.flying[-1 if first == cuts.any else 0, rows]
+            fits &= flying >= np.minimum(cuts.micro_batches * vpp, ahead)
         return np.where(fits, size, 0).max(axis=2).astype(np.float64)
 
     def _try(self, found: Iterable[Listed], low_s: float = 0.0) -> None:

@@ -1,14 +1,25 @@
 """Which cuts can be interleaved below a limit, by the seconds of their layers alone."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.mixed.cells import Cell, Kind
+from astra.search.mixed.cells import Kind
 from astra.strategy.plans import Flags, Floats, Ints
 
 STEPS = 24  # limits that the least step of a cut is looked for between
 SLIP = 1e-9  # relative, against rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is known of a cut before its stages are priced. (kind,)"""
+
+    micro_batches: int
+    kinds: list[Kind]
+    layer_s: Floats  # (kind, layer kind) what a layer takes in a step, at least
+    most: Ints  # layers of the commonest kind that a stage has room for
 
 
 class Turning:
@@ -23,30 +34,32 @@ class Turning:
 
     def __init__(
         self,
-        cuts: Sequence[tuple[Cell, list[Kind], Floats]],
+        cuts: Sequence[Cut],
         counts: Ints,
         vpps: Ints,
     ) -> None:
-        """`cuts`: each with its kinds, and what a layer takes in a step on each, at least, (kind,
-        layer kind). `counts`: layers of each kind.
-        """
+        """`counts`: layers of each kind."""
         self.layers, self.vpps = int(counts.sum()), vpps
         main = int(counts.argmax())
         self.main, self.others = int(counts[main]), int(counts.sum() - counts[main])
-        pools = 1 + max(kind.pool for _, kinds, _ in cuts for kind in kinds)
+        pools = 1 + max(kind.pool for cut in cuts for kind in cut.kinds)
         main_s, mean_s = (np.full((pools, len(cuts)), np.inf) for _ in range(2))
         stages = np.zeros((pools, len(cuts)), np.int64)
-        self.count = np.array([cell.micro_batches for cell, _, _ in cuts])
-        for row, (_, kinds, layer_s) in enumerate(cuts):
-            means = layer_s.mean(axis=0)
+        room = np.zeros((pools, len(cuts)), np.int64)
+        self.count = np.array([cut.micro_batches for cut in cuts])
+        for row, cut in enumerate(cuts):
+            means = cut.layer_s.mean(axis=0)
             weight = means * self.layers / float((means * counts).sum())
-            each = layer_s[:, main].tolist(), (layer_s / weight).min(axis=1).tolist()
-            for kind, own, mean in zip(kinds, *each, strict=True):
+            each = cut.layer_s[:, main].tolist(), (cut.layer_s / weight).min(axis=1).tolist()
+            for kind, own, mean, most in zip(cut.kinds, *each, cut.most.tolist(), strict=True):
                 pool = kind.pool
                 main_s[pool, row] = min(main_s[pool, row], own)
                 mean_s[pool, row] = min(mean_s[pool, row], mean)
                 stages[pool, row] = max(stages[pool, row], kind.most)
-        self.paces = [_sorted(main_s, stages), _sorted(mean_s, stages)]  # the fastest type first
+                room[pool, row] = max(room[pool, row], most)
+        every = np.full_like(room, self.layers)
+        # The fastest type first.
+        self.paces = [_sorted(main_s, stages, room), _sorted(mean_s, stages, every)]
 
     def open(self, limit_s: float | Floats, cuts: Ints | slice = slice(None)) -> Flags:
         """Which numbers of chunks may make a plan below the limit. (cut, vpp)"""
@@ -70,15 +83,15 @@ class Turning:
         return found
 
     def _held(
-        self, paces: tuple[Floats, Ints], limit: Floats, cuts: Ints | slice, left: Ints
+        self, paces: tuple[Floats, Ints, Ints], limit: Floats, cuts: Ints | slice, left: Ints
     ) -> Iterator[tuple[Floats, Ints]]:
         """Layers that a stage of each type has time for, and how many stages there are."""
-        for pace, stages in zip(paces[0][:, cuts], paces[1][:, cuts], strict=True):
+        for pace, stages, room in zip(*(column[:, cuts] for column in paces), strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
                 most = np.nan_to_num(limit / pace[:, np.newaxis], nan=0.0)
             taken = np.minimum(left, stages[:, np.newaxis])
             left = left - taken
-            yield np.minimum(most, self.layers), taken
+            yield np.minimum(most, room[:, np.newaxis]), taken
 
     def least_s(self, low_s: float, high_s: float) -> Floats:
         """No plan of a cut is shorter; inf: none is below the high limit. (cut,)"""
@@ -93,16 +106,16 @@ class Turning:
 
     def work_s(self) -> float:
         """No plan is shorter than all stages of a cut at their best."""
-        pace, stages = self.paces[1]
+        pace, stages, _ = self.paces[1]
         with np.errstate(divide="ignore"):
             speed = (stages / pace).sum(axis=0)
         return float((self.layers / np.maximum(speed, 1e-300)).min(initial=np.inf))
 
 
-def _sorted(pace_s: Floats, stages: Ints) -> tuple[Floats, Ints]:
+def _sorted(pace_s: Floats, stages: Ints, room: Ints) -> tuple[Floats, Ints, Ints]:
     order = np.argsort(pace_s, axis=0, kind="stable")
-    both = (np.take_along_axis(column, order, axis=0) for column in (pace_s, stages))
-    return next(both), next(both)
+    pace, count, most = (np.take_along_axis(c, order, axis=0) for c in (pace_s, stages, room))
+    return pace, count, most
 
 
 def ends_hold(

@@ -15,12 +15,14 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from astra.search.mixed.chunks import Cuts
+from astra.search.mixed.chunks import Cuts, Held
 from astra.search.mixed.shapes import Orders, Shapes
 from astra.search.mixed.turning import ends_hold
 from astra.strategy.plans import Flags, Floats, Ints
 
 MANY = 1 << 18  # numbers of one table that is worked on at once
+
+Cut = tuple[Ints, Ints]  # layers of a chunk, and those that the last one lacks
 
 
 class TooManyPipelinesError(Exception):
@@ -147,17 +149,22 @@ class Lister:
         """
         vpp, ahead = self.cuts.vpp[row], self._flying(row, below, group)
         light = np.minimum(group + np.maximum(ahead - vpp * group, 0), ahead)
-        held, layers = ahead * size - light, vpp * size - 1
-        return self.cuts.inside.holds(row, kind, layers, vpp, held, ahead)
+        held = ahead * size - light
+        some = below + 1 >= self.cuts.lead  # others lie in first chunks alone
+        other = np.where(some, np.minimum(light * self.cuts.lead, held), held)
+        layers = vpp * size - 1
+        return self.cuts.inside.holds((row, kind), (layers, vpp), Held(held, other, ahead))
 
-    def _closes(self, row: Ints, kind: Ints, group: Ints, size: Ints, spare: Ints) -> Flags:
+    def _closes(self, at: tuple[Ints, Ints], stages: Ints, group: Ints, cut: Cut) -> Flags:
         """Whether a last stage fits whose last chunk lacks so many layers.
 
         At the first loss it holds c chunks, of them one last one; two with EP overlap.
         """
+        row, (size, spare) = at[0], cut
         vpp, ahead = self.cuts.vpp[row], self._flying(row, np.zeros_like(row), group)
-        held, layers = ahead * size - (1 + self.cuts.hides) * spare, vpp * size - spare
-        return self.cuts.last.holds(row, kind, layers, vpp, held, ahead)
+        held = ahead * size - (1 + self.cuts.hides) * spare
+        other = np.where(stages > self.cuts.lead, 0, held)
+        return self.cuts.last.holds(at, (vpp * size - spare, vpp), Held(held, other, ahead))
 
     def _flying(self, row: Ints, below: Ints, group: Ints) -> Ints:
         """Chunks in flight: min(m v, 2 (p - i - 1) + (v - 1) g + 1), one more with EP overlap."""
@@ -294,8 +301,9 @@ class Lister:
         )
         good = (view < limit) & (vpp * size <= self.layers)
         some = np.flatnonzero(good)
-        parts = (column[some] for column in (row, kind, pairs.group[pair], size, spare))
-        good[some] = self._closes(*parts)
+        ends, cut = (row[some], kind[some]), (size[some], spare[some])
+        where = pair[some]
+        good[some] = self._closes(ends, pairs.stages[where], pairs.group[where], cut)
         return Lines(
             pair=pair,
             sizes=np.concatenate([lines.sizes, size[:, np.newaxis]], axis=1),

@@ -22,27 +22,32 @@ EACH, GROUP = 1, 2  # settings of recompute: layer by layer, all layers as one g
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What stages hold for the backward pass, at least."""
+
+    layers: Ints  # of single micro-batches
+    other: Ints  # of them, that may be of another kind than most
+    chunks: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """Memory of stages at one place of the pipeline. (row, kind) and further axes"""
 
     flying: Ints  # (behind the first layers or any, row, kind, size) most chunks that fit
     free_bytes: Floats  # (kind, layers of a stage) beside its states
     peak_bytes: Floats  # of the layer or the loss at work
-    kept_bytes: Floats  # (row, kind, size) of one chunk in flight, wherever it begins
+    kept_bytes: Floats  # (likewise, row, kind, size) of one chunk in flight
     ends_bytes: Floats  # of the ends, for one micro-batch of a stage in flight
 
-    def holds(
-        self, row: Ints, kind: Ints, layers: Ints, vpp: Ints, held: Ints, ahead: Ints
-    ) -> Flags:
-        """Whether stages with chunks of unlike size fit: so many layers of single micro-batches
-        held at once, in so many chunks.
-        """
-        if not len(row):
-            return np.zeros(0, np.bool_)
+    def holds(self, at: tuple[Ints, Ints], cut: tuple[Ints, Ints], held: Held) -> Flags:
+        """Whether stages with chunks of unlike size fit. `cut`: layers and chunks of each."""
+        layers, vpp = cut
         size = np.maximum(layers // vpp, 1)
-        each = self.kept_bytes[row, kind, size] / size
-        needed = each * held + self.ends_bytes[row, kind] * ahead / vpp
-        free = self.free_bytes[kind, layers] - self.peak_bytes[row, kind]
+        each, least = (self.kept_bytes[start, *at, size] / size for start in (0, -1))
+        kept = each * (held.layers - held.other) + least * held.other
+        needed = kept + self.ends_bytes[at] * held.chunks / vpp
+        free = self.free_bytes[at[1], layers] - self.peak_bytes[at]
         found: Flags = needed * (1 - SLIP) <= free
         return found
 
@@ -330,7 +335,7 @@ class Chunker:
             most = np.floor(room / each * (1 + SLIP) + SLIP)
         most = np.where(np.isfinite(most), np.clip(most, -1, EVERY), EVERY)
         most = np.where(room < -SLIP * np.abs(peak[:, np.newaxis, :, np.newaxis]), -1, most)
-        one = whole[-1]
+        one = whole
         if not self.loads.alike:  # any row of layers, in chunks of any size
             one = (one[..., 1:] / self.size[1:]).min(axis=-1, keepdims=True) * self.size
         flat = (len(again.setting) * len(vpps), len(stock.kinds))
@@ -343,7 +348,7 @@ class Chunker:
             flying=most.reshape(len(most), *flat, -1).astype(np.int64),
             free_bytes=free,
             peak_bytes=wide(peak),
-            kept_bytes=wide(one),
+            kept_bytes=np.stack([wide(each) for each in one]),
             ends_bytes=wide(ends),
         )
 
@@ -353,7 +358,7 @@ def _endless(shape: tuple[int, ...], layers: int, starts: int) -> Room:
     rows, kinds = shape[0] * shape[1], shape[2]
     none = np.zeros((rows, kinds))
     every = np.full((starts, rows, *shape[2:]), EVERY)
-    return Room(every, np.zeros((kinds, layers + 1)), none, np.zeros(every.shape[1:]), none)
+    return Room(every, np.zeros((kinds, layers + 1)), none, np.zeros(every.shape), none)
 
 
 WAYS = ("forward_s", "backward_s")

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 LOWER = (0.0, 0.01, 0.03, 0.09, 0.27, 0.54)  # shares below the best step, where that is too much
 RISE = 1.25  # of a limit under which a first plan is looked for
 TURNS = 24  # such limits; then there is none
-FIRST = 1.04  # of the least step of a cut: what is looked at before all else
-SCOUTED = 8  # cuts that are
+SCOUTS = (0.75, 0.85, 0.95)  # of the best step known: limits that are looked under first
+SCOUTED = 16  # cuts that are looked at there
+FEW_LISTED = 2_000  # pipelines of each
 FEW = 64  # pipelines that are priced together at first
 BATCH = 1024  # and in the end
 WAITING = 256  # pipelines that are not left waiting any longer
@@ -142,10 +143,20 @@ class _Search:
         if np.isinf(limit):
             least = np.where(np.isinf(least), high, least)
         order = [int(row) for row in np.argsort(least, kind="stable") if np.isfinite(least[row])]
-        for row in order[:SCOUTED]:
-            goal = min(least[row] * FIRST, self.finder.limit_s)
-            self._try(self._listed(row, goal, self.most) or [])
+        self._scout(order)
         self._all(order, least)
+
+    def _scout(self, order: list[int]) -> None:
+        """A shorter time to beat, from cuts of various degrees under lower limits."""
+        various: dict[object, int] = {}
+        for row in order:
+            cut = self.groups[row].cut
+            various.setdefault((cut.samples, cut.alike.dp, cut.alike.tp, cut.overlap_ep), row)
+        for share in SCOUTS:
+            goal = self.finder.limit_s * share
+            for row in list(various.values())[:SCOUTED]:
+                some = self._listed(row, min(goal, self.finder.limit_s), FEW_LISTED)
+                self._try(some or [])
 
     def _first(self, low: float) -> None:
         """A time to beat, under a limit that rises until a plan appears."""

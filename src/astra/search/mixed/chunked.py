@@ -106,16 +106,17 @@ class Lister:
             here = np.flatnonzero(kind >= 0)
             at, p = (row[here], kind[here]), stages[here]
             first = self._where(p, place) if place else np.zeros_like(p)
-            free = limit - place * self.pace_s[at[0]]
+            time = limit - place * self.pace_s[at[0]]
             own = self.cuts.micro_batches * self._stage(self.cuts.chunk_s, at, self._rest(p), first)
             wait = self._stage(self.cuts.wait_s, at, self._rest(p), first)
             own += doublings[here, np.newaxis] * wait
             last = p == place + 1
             own += last[:, np.newaxis] * self._head_s(*at, doublings[here])
             fits = self._fits(*at, p - 1 - place, group[here], self._where(p, place))
-            if not self.cuts.alike:  # its lighter chunk may have the layers that keep least
-                fits |= last[:, np.newaxis] & fits[:, 1:2]
-            fits &= own <= free[:, np.newaxis]
+            # Its lighter chunk may have the layers that keep least.
+            free = last & ((p <= self.cuts.lead) if self.cuts.alike else True)
+            fits |= free[:, np.newaxis] & fits[:, 1:2]
+            fits &= own <= time[:, np.newaxis]
             size = hold[here, place] = _upto(fits)
             first_more, last_more = ends_hold(size, most[at], vpp[here])
             more = np.where(last, last_more, first_more if place == 0 else 0)

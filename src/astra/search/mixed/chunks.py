@@ -64,7 +64,7 @@ class Cuts:
     cells: list[Cell]
     kinds: list[Kind]
     hides: bool  # the experts' traffic
-    alike: bool  # all layers are
+    alike: bool  # all layers behind those of another kind at the start are
     vpp: Ints
     micro_batches: int
     chunk_s: Floats  # both ways, with what is done again
@@ -144,6 +144,7 @@ class Chunker:
             self.loads.counts[self.loads.at[end, 1]].argmax() for end in range(1, self.layers + 1)
         ]
         self.lead = of_layer.index(main)
+        self.alike = all(kind == main for kind in of_layer[self.lead :])
         self.windows = self._windows()
 
     def _windows(self) -> tuple[Ints, Ints]:
@@ -184,7 +185,7 @@ class Chunker:
             cells=cells,
             kinds=stock.kinds,
             hides=cut.overlap_ep,
-            alike=self.loads.alike,
+            alike=self.alike,
             vpp=np.tile(vpps, len(cells)),
             micro_batches=cut.micro_batches,
             chunk_s=table(chunk * (1 - SLIP)),

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 LOWER = (0.0, 0.01, 0.03, 0.09, 0.27, 0.54)  # shares below the best step, where that is too much
 RISE = 1.25  # of a limit under which a first plan is looked for
 TURNS = 24  # such limits; then there is none
-SCOUTS = (0.75, 0.85, 0.95)  # of the best step known: limits that are looked under first
-SCOUTED = 16  # cuts that are looked at there
+SCOUTS = (0.8, 0.9)  # of the best step known: limits that are looked under first
+SCOUTED = 64  # cuts that are looked at there
 FEW_LISTED = 2_000  # pipelines of each
 FEW = 64  # pipelines that are priced together at first
 BATCH = 1024  # and in the end
@@ -151,7 +151,7 @@ class _Search:
         various: dict[object, int] = {}
         for row in order:
             cut = self.groups[row].cut
-            various.setdefault((cut.samples, cut.alike.dp, cut.alike.tp, cut.overlap_ep), row)
+            various.setdefault((cut.samples, cut.alike, cut.overlap_ep), row)
         for share in SCOUTS:
             goal = self.finder.limit_s * share
             for row in list(various.values())[:SCOUTED]:
@@ -276,9 +276,12 @@ class _Search:
         holds = self._holds(table, rows, some, table.rest, limit, room=True)
         longest = cuts.most_layers(rows, limit)
         more = sum(each.max(axis=1) for each in ends_hold(holds, longest, vpp[:, np.newaxis]))
-        if not cuts.alike:  # the first stages, and the lighter chunk of the last, may hold more
+        if cuts.lead:  # the first stages begin with layers of other kinds
+            early = self._holds(table, rows, some, cuts.any, limit, room=True) - holds
+            more = more + cuts.lead * vpp * early.max(axis=1)
+        if not cuts.alike or some.stages[0] <= cuts.lead:  # the last chunk may keep less
             longer = self._holds(table, rows, some, cuts.any, limit, room=False) - holds
-            more = more + (cuts.lead + 1) * vpp * longer.max(axis=1)
+            more = more + vpp * longer.max(axis=1)
         return holding(some, holds, (self.layers - more) / vpp, cuts.lead)
 
     def _holds(

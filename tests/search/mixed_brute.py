@@ -42,12 +42,14 @@ def random_space(
     megatron: bool = False,
     sharded: bool = False,
     turns: bool = False,
+    hides: bool = False,
 ) -> Space:
     """A small question: two or three types, a few layers, memory that binds or does not.
 
     `meshes`: several dp and micro-batches to choose from, for each type its own. `megatron`: one
     cut for all stages, nothing recomputed. `sharded`: with plans whose parameters are. `turns`:
-    the same with interleaved plans, and some ways to recompute.
+    the same with interleaved plans, and some ways to recompute. `hides`: some of them hide the
+    traffic of their experts.
     """
     dice = random.Random(seed)
     types = dice.choice((2, 2, 3))
@@ -87,7 +89,7 @@ def random_space(
     if turns:
         batch = dp * size * dice.choice((2, 3, 4, 5, 6, 8, 12))
         some = dice.choice(("none", "none,full:block:1,full:uniform:1", "none,selective:mlp"))
-        texts += [f"recompute={some}", "overlap_ep=false"]
+        texts += [f"recompute={some}", f"overlap_ep={'false,true' if hides else 'false'}"]
     if sharded:
         texts[texts.index("sharding=optimizer")] = "sharding=optimizer,parameters"
     question = Question(task, batch, dice.choice((2048, 8192)), use_all=use_all)
@@ -164,7 +166,8 @@ def _of_cuts(
                 layers = (model.layers, *[0] * (total - 1))
                 plan = _plan(space, order, cuts, stages, layers, samples)
                 for text in space.chosen["recompute"]:
-                    yield from _interleaved(_all_recompute(plan, text), total)
+                    hides = True in space.chosen["overlap_ep"]
+                    yield from _interleaved(_all_recompute(plan, text), total, hides)
 
 
 def _all_recompute(plan: Plan, text: str) -> Plan:
@@ -174,7 +177,7 @@ def _all_recompute(plan: Plan, text: str) -> Plan:
     return msgspec.structs.replace(plan, pipelines=(changed,))
 
 
-def _interleaved(plan: Plan, stages: int) -> Iterator[Plan]:
+def _interleaved(plan: Plan, stages: int, hides: bool) -> Iterator[Plan]:
     """Every number of chunks, sizes of the chunks of every stage, and lighter ends."""
     layers, (pipeline,) = plan.model.layers, plan.pipelines
     groups = [g for g in range(stages, pipeline.micro_batches + 1) if _accepted(g, stages, plan)]
@@ -187,6 +190,9 @@ def _interleaved(plan: Plan, stages: int) -> Iterator[Plan]:
                 chunks = list(sizes) * vpp
                 chunks[0], chunks[-1] = chunks[0] - first, chunks[-1] - last
                 yield _chunked(plan, tuple(chunks), vpp, groups[0])
+                if hides:
+                    other = msgspec.structs.replace(plan, overlap_ep=True)
+                    yield _chunked(other, tuple(chunks), vpp, groups[0])
 
 
 def _accepted(group: int, stages: int, plan: Plan) -> bool:
@@ -349,3 +355,15 @@ def _least(plans: list[Plan], stack: Stack) -> float:
         steps = step_s(table, view.stages, stage_times(view, stack))
         best = min(best, float(np.where(fits, steps, np.inf).min()))
     return best
+
+
+def fitting(plans: list[Plan], stack: Stack) -> list[Plan]:
+    """Those that the rules accept and that fit."""
+    found = []
+    for start in range(0, len(plans), MANY):
+        some = plans[start : start + MANY]
+        table, task = plans_of(some), _task(plans[0])
+        good = judge(table, task, rules_for(task.runtime)).allowed
+        rows = np.flatnonzero(good & ~np.asarray(_overfull(some, stack).any(axis=1)))
+        found += [some[row] for row in rows.tolist()]
+    return found

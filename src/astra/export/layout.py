@@ -6,19 +6,11 @@ from astra.strategy.plan import Plan
 
 
 def chunks_of(plan: Plan) -> tuple[int, ...]:
-    """Layers of every chunk in the order of execution, virtual stage major. (vpp x pp entries)
-
-    A stage cuts its layers evenly over its chunks; what does not divide goes to the first ones,
-    so that no layer is lost where a rule will refuse the plan anyway.
-    """
+    """Layers of every chunk in the order of execution, virtual stage major. (vpp x pp entries)"""
     if plan.chunk_layers is not None:
         return plan.chunk_layers
-    stages = plan.pipelines[0].layers
-    return tuple(
-        layers // plan.vpp + (chunk < layers % plan.vpp)
-        for chunk in range(plan.vpp)
-        for layers in stages
-    )
+    stages = [plan.chunks(stage) for stage in range(plan.pp)]
+    return tuple(stage[chunk] for chunk in range(plan.vpp) for stage in stages)
 
 
 def is_even(plan: Plan) -> bool:

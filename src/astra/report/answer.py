@@ -92,7 +92,8 @@ def _export(plans: Sequence[Priced], file: str) -> list[str]:
     if not launched:
         return []
     plan = launched[0]
-    target = "megatron" if len(plan.gpus) == 1 else "flagscale"
+    whole = len(plan.gpus) == 1 or plan.plan.runtime == "megatron"
+    target = "megatron" if whole else "flagscale"
     which = f" --rank {plan.rank}" if plan.rank > 1 else ""
     return [f"  astra export {file}{which} --to {target} --out job"]
 

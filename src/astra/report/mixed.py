@@ -1,6 +1,7 @@
 """A pipeline over several GPU types, drawn: who does what, and what it is worth."""
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from astra.hardware.topology import allowed_counts
@@ -52,7 +53,11 @@ def drawn(stages: tuple[MixedStage, ...], step_s: float) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("stage", "GPU", "tp", "lay", "work", "of step", "mem", "", "recompute"):
+    turns = any(stage.chunks for stage in stages)
+    names = ["stage", "GPU", "tp", "lay", "work", "of step", "mem", "", "recompute"]
+    if turns:  # in place of the bars: lines stay short
+        names[7:8], names[4:4] = [], ["chunks"]
+    for name in names:
         right = name in ("tp", "lay", "work", "of step", "mem")
         bar, words = name == "", name == "recompute"
         table.add_column(
@@ -68,13 +73,24 @@ def drawn(stages: tuple[MixedStage, ...], step_s: float) -> "RenderableType":
             stage.gpu,
             str(stage.tp),
             str(stage.layers),
+            *((_chunks(stage.chunks),) if turns else ()),
             seconds(stage.busy_s),
             f"{stage.busy_s / step_s:.0%}",
             f"{stage.filled_fraction:.0%}",
-            "#" * round(BAR * stage.busy_s / busiest),
+            *(() if turns else ("#" * round(BAR * stage.busy_s / busiest),)),
             stage.recompute,
         )
     return table
+
+
+def _chunks(layers: tuple[int, ...]) -> str:
+    """Layers of every chunk, those in a row that are alike as one.
+
+    >>> _chunks((2, 3, 3, 3)), _chunks((4, 4))
+    ('2 3x3', '2x4')
+    """
+    runs = [(held, len(list(run))) for held, run in groupby(layers)]
+    return " ".join(f"{count}x{held}" if count > 1 else str(held) for held, count in runs)
 
 
 def _runs(stages: tuple[MixedStage, ...]) -> list[tuple[int, int, MixedStage]]:
@@ -91,7 +107,8 @@ def _runs(stages: tuple[MixedStage, ...]) -> list[tuple[int, int, MixedStage]]:
 
 
 def _look(stage: MixedStage) -> tuple[object, ...]:
-    return (stage.gpu, stage.tp, stage.layers, stage.recompute, round(stage.busy_s, 6))
+    own = (stage.gpu, stage.tp, stage.layers, stage.chunks, stage.recompute)
+    return (*own, round(stage.busy_s, 6))
 
 
 def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:

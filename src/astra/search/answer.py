@@ -65,6 +65,7 @@ class MixedStage(msgspec.Struct, frozen=True, kw_only=True):
     recompute: str
     busy_s: float  # of a step, its micro-batches alone
     filled_fraction: float  # of its GPUs' memory
+    chunks: tuple[int, ...] = ()  # layers of each, where stages take turns on several
 
 
 class Mixed(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ def stages_of(best: Priced, stack: Stack) -> tuple[MixedStage, ...]:
         for pipeline in plan.pipelines
     ]
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
+    alone = len(plan.pipelines) == 1
     slack = 1 + stack.slack_fraction
     found = []
     for held in best.memory.stages:
@@ -34,6 +35,7 @@ def stages_of(best: Priced, stack: Stack) -> tuple[MixedStage, ...]:
                 recompute=segment.recompute,
                 busy_s=busy * plan.pipelines[held.pipeline].micro_batches,
                 filled_fraction=needed / usable[segment.gpu],
+                chunks=plan.chunks(held.stage) if plan.vpp > 1 and alone else (),
             )
         )
     return tuple(found)

@@ -123,6 +123,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def pp(self) -> int:
         return self.pipelines[0].stages
 
+    def chunks(self, stage: int) -> tuple[int, ...]:
+        """Layers of every chunk of a stage of its first pipeline.
+
+        Without a list a stage cuts its layers evenly; what does not divide goes to the first
+        ones, so that no layer is lost where a rule will refuse the plan anyway.
+        """
+        if self.chunk_layers is not None:
+            return self.chunk_layers[stage :: self.pp]
+        each, more = divmod(self.pipelines[0].layers[stage], self.vpp)
+        return tuple(each + (chunk < more) for chunk in range(self.vpp))
+
     @property
     def dp(self) -> int:
         return sum(pipeline.replicas for pipeline in self.pipelines)

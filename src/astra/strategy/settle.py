@@ -152,7 +152,10 @@ def _layers(
     """Layers of every stage: even, with lighter ends where chunks need it, or by GPU speed."""
     pp, vpp = settings["pp"], settings["vpp"]
     if len(cluster.pools) > 1 and pp > 1:
-        split = split_by_speed(model.layers, _speeds(cluster, pp, stage_gpus))
+        speeds = _speeds(cluster, pp, stage_gpus)
+        split = split_by_speed(model.layers, speeds)
+        if vpp > 1 and "chunk_layers" not in settings.values:
+            split = _chunks_by_speed(settings, model.layers, speeds) or split
         settings.assumed.append(f"layers by GPU speed: {'+'.join(map(str, split))}")
         return split
     chunks = lighter_ends(model.layers, pp * vpp) if vpp > 1 else None
@@ -165,6 +168,25 @@ def _layers(
         settings.assumed.append(f"layers {'+'.join(map(str, split))}")
         return split
     return split_layers(model.layers, pp)
+
+
+def _chunks_by_speed(
+    settings: _Settings, layers: int, speeds: Sequence[float]
+) -> tuple[int, ...] | None:
+    """Layers of every stage whose chunks are alike, the last of all perhaps lighter; None where
+    there are too few layers for that.
+    """
+    vpp, stages = settings["vpp"], len(speeds)
+    if layers < vpp * stages:
+        return None
+    sizes = split_by_speed(-(-layers // vpp), speeds)
+    chunks = list(sizes) * vpp
+    chunks[-1] -= vpp * sum(sizes) - layers
+    if chunks[-1] < 1:
+        return None
+    if chunks[-1] < sizes[-1]:
+        settings.values["chunk_layers"] = tuple(chunks)
+    return tuple(sum(chunks[stage::stages]) for stage in range(stages))
 
 
 def lighter_ends(layers: int, chunks: int) -> tuple[int, ...] | None:

@@ -30,6 +30,7 @@ class Common:
     offload: float = 0.0
     modules: int = 0  # bits of those that every stage of every make recomputes
     micro_batches: int = 1  # of a make by itself: any number of them
+    overlap_ep: bool = False  # not in the space of makes
 
     @property
     def cut(self) -> "Common":

@@ -47,6 +47,7 @@ SEARCHED = (
     "recompute",
     "offload_optimizer_fraction",
 )
+TURNS = ("vpp", "overlap_ep")  # and of one for Megatron-LM
 LONG = 4096  # tokens of a GPU, below which context parallelism is not tried unless asked for
 
 
@@ -136,10 +137,16 @@ def check_space(space: Space) -> None:
             "and megatron, and with any for replicas of different make. Leave --runtime out, or "
             "give one type."
         )
+    searched = SEARCHED + (TURNS if task.runtime == "megatron" else ())
     for name in space.chosen:
-        if name not in SEARCHED:
+        if name in TURNS and name not in searched:
             raise InputError(
-                f"--set {name}: over several GPU types {', '.join(SEARCHED)} can be narrowed."
+                f"--set {name}: over several GPU types pipelines are interleaved for --runtime "
+                "megatron alone; FlagScale excludes it where meshes differ."
+            )
+        if name not in searched:
+            raise InputError(
+                f"--set {name}: over several GPU types {', '.join(searched)} can be narrowed."
             )
 
 

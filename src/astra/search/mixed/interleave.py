@@ -65,6 +65,13 @@ class _Table:
 
 def interleave(finder: "MixedFinder") -> None:
     """All interleaved pipelines below the best step known, or what was left open is told."""
+    search = interleaving(finder)
+    if search is not None:
+        search.run()
+
+
+def interleaving(finder: "MixedFinder") -> "Interleaving | None":
+    """A search over the cuts of another one; None where nothing can be interleaved."""
     space, layers = finder.space, finder.task.model.layers
     asked = space.chosen.get("vpp", range(2, layers // 2 + 1))
     vpps = np.array([vpp for vpp in asked if 2 <= vpp <= layers // 2], np.int64)
@@ -76,8 +83,9 @@ def interleave(finder: "MixedFinder") -> None:
     if hidden:
         found = layer_seconds(space, hidden, finder.stack, finder.book)
         seconds |= {cut: own for (cut, _), own in zip(hidden, found, strict=True)}
-    if groups and len(vpps):
-        _Search(finder, groups, seconds, vpps).run()
+    if not groups or not len(vpps):
+        return None
+    return Interleaving(finder, groups, seconds, vpps)
 
 
 def _by_cut(cells: Sequence[Legal]) -> list[_Group]:
@@ -103,7 +111,7 @@ def _can_hide(cell: Cell) -> bool:
     return not cell.recompute.mode.startswith("full") and "moe" not in cell.recompute.modules
 
 
-class _Search:
+class Interleaving:
     """Over cuts that can all be interleaved."""
 
     def __init__(
@@ -155,7 +163,7 @@ class _Search:
         for share in SCOUTS:
             goal = self.finder.limit_s * share
             for row in list(various.values())[:SCOUTED]:
-                some = self._listed(row, min(goal, self.finder.limit_s), FEW_LISTED)
+                some = self.listed(row, min(goal, self.finder.limit_s), FEW_LISTED)
                 self._try(some or [])
 
     def _first(self, low: float) -> None:
@@ -164,7 +172,7 @@ class _Search:
         for _ in range(TURNS):
             before, goal = goal, goal * RISE
             for row in np.flatnonzero(self.turning.open(goal).any(axis=1)).tolist():
-                some = self._listed(row, min(goal, self.finder.limit_s), self.most)
+                some = self.listed(row, min(goal, self.finder.limit_s), self.most)
                 self._try(some or [], before)
             if np.isfinite(self.finder.limit_s):
                 return
@@ -196,7 +204,7 @@ class _Search:
         for row in order:
             if least[row] >= self.finder.limit_s:
                 break
-            found = self._listed(row, self.finder.limit_s, self.most)
+            found = self.listed(row, self.finder.limit_s, self.most)
             if found is None:
                 again.append(row)
                 found = self._fewer(row)
@@ -211,7 +219,7 @@ class _Search:
     def _fewer(self, row: int) -> list[Listed]:
         """What can be listed below a lower limit."""
         for share in LOWER[1:]:
-            some = self._listed(row, self.finder.limit_s * (1 - share), self.most)
+            some = self.listed(row, self.finder.limit_s * (1 - share), self.most)
             if some is not None:
                 return some
         return []
@@ -223,7 +231,7 @@ class _Search:
             goal = self.finder.limit_s * (1 - share)
             if goal <= proven:
                 continue
-            some = self._listed(row, goal, self.most * LAST)
+            some = self.listed(row, goal, self.most * LAST)
             if some is None:
                 break
             self._try(some)
@@ -231,7 +239,7 @@ class _Search:
         if proven < self.finder.limit_s:
             tally.open_s = min(tally.open_s, proven)
 
-    def _listed(self, row: int, limit_s: float, most: int) -> list[Listed] | None:
+    def listed(self, row: int, limit_s: float, most: int) -> list[Listed] | None:
         """All pipelines of a cut with a bound below the limit; None: they are too many."""
         found = []
         vpps = self.vpps[self.turning.open(limit_s, np.array([row]))[0]]

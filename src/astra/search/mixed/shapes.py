@@ -24,7 +24,7 @@ class Shapes:
     stages: Ints  # of all kinds
     group: Ints  # micro-batches in turn
 
-    def take(self, rows: Flags) -> "Shapes":
+    def take(self, rows: Flags | Ints) -> "Shapes":
         return Shapes(self.counts[rows], self.stages[rows], self.group[rows])
 
 

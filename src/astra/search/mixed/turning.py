@@ -78,7 +78,9 @@ class Turning:
         more = first + last + min(self.others, 1 << 20) * most_more
         found &= held + more >= self.main
         if self.others:
-            held = sum(most * taken for most, taken in self._held(self.paces[1], limit, cuts, left))
+            held = np.zeros(stages.shape)
+            for most, taken in self._held(self.paces[1], limit, cuts, left):
+                held += most * taken
             found &= held * (1 + SLIP) >= self.layers
         return found
 
@@ -114,7 +116,8 @@ class Turning:
 
 def _sorted(pace_s: Floats, stages: Ints, room: Ints) -> tuple[Floats, Ints, Ints]:
     order = np.argsort(pace_s, axis=0, kind="stable")
-    pace, count, most = (np.take_along_axis(c, order, axis=0) for c in (pace_s, stages, room))
+    pace = np.take_along_axis(pace_s, order, axis=0)
+    count, most = (np.take_along_axis(column, order, axis=0) for column in (stages, room))
     return pace, count, most
 
 

@@ -155,19 +155,20 @@ def _of_cuts(
         )
         everything = whole and len(order) == len(space.question.task.cluster.pools)
         if 2 <= total <= model.layers and (everything or not space.question.use_all):
-            for layers in _splits(model.layers, total):
-                plan = _plan(space, order, cuts, stages, layers, samples)
-                if not space.allows("vpp", 2):
-                    yield plan
-                    continue
-                for text in space.chosen["recompute"]:
+            if not _turns(space):
+                for layers in _splits(model.layers, total):
+                    yield _plan(space, order, cuts, stages, layers, samples)
+                continue
+            for text in space.chosen["recompute"]:
+                for layers in _splits(model.layers, total):
+                    plan = _plan(space, order, cuts, stages, layers, samples)
                     yield _all_recompute(plan, text)
-            if space.allows("vpp", 2):
-                layers = (model.layers, *[0] * (total - 1))
-                plan = _plan(space, order, cuts, stages, layers, samples)
-                for text in space.chosen["recompute"]:
-                    hides = True in space.chosen["overlap_ep"]
-                    yield from _interleaved(_all_recompute(plan, text), total, hides)
+                hides = True in space.chosen["overlap_ep"]
+                yield from _interleaved(_all_recompute(plan, text), total, hides)
+
+
+def _turns(space: Space) -> bool:
+    return space.question.task.runtime == "megatron" and space.allows("vpp", 2)
 
 
 def _all_recompute(plan: Plan, text: str) -> Plan:

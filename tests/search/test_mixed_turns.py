@@ -8,7 +8,10 @@ import pytest
 from tests.search.mixed_brute import MARGIN, best_step_s, every_plan, fitting, random_space
 
 import astra
+from astra.api import import_job
 from astra.errors import InputError
+from astra.export.folder import write_folder
+from astra.export.targets import export_files
 from astra.hardware.stack import find_stack
 from astra.search.mixed.assemble import chunked_plans
 from astra.search.mixed.capacity import Capacity
@@ -178,13 +181,3 @@ def test_a_mixed_interleaved_plan_goes_to_megatron_and_comes_back(tmp_path: Path
         )
         stages = range(plan.pp)
         assert [back.chunks(stage) for stage in stages] == [plan.chunks(stage) for stage in stages]
-
-
-def test_stages_of_unlike_types_settle_with_chunks_by_speed() -> None:
-    """A fast type has larger chunks, and the last one may be lighter."""
-    plan = astra.settle(
-        astra.Wish(global_batch=32, tp=4, pp=4, vpp=3),
-        astra.find_model("llama-3-8b"),
-        astra.cluster_of("h100:8,a100-80g:8"),
-    ).plan
-    assert plan.pipelines[0].layers == (6, 6, 12, 8)

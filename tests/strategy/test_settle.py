@@ -271,3 +271,20 @@ def test_every_rule_can_be_explained_for_a_plan() -> None:
 def test_only_settings_of_a_wish_are_advised() -> None:
     assert set(TRIES) <= {field.name for field in fields(Wish)}
     assert list(DEGREES) == sorted(DEGREES)
+
+
+def test_chunks_of_stages_on_several_types_go_by_speed() -> None:
+    """A stage of a faster type has larger chunks; the last chunk of all may be lighter."""
+    even = settled("h100:8,a100-80g:8", tp=4, pp=4, vpp=2, dp=1).plan
+    assert even.chunk_layers is None
+    assert even.pipelines[0].layers == (4, 4, 12, 12)
+    assert broken_rules(even) == []
+    uneven = settled("h100:8,a100-80g:8", tp=4, pp=4, vpp=3, dp=1).plan
+    assert uneven.chunk_layers == (1, 1, 5, 4, 1, 1, 5, 4, 1, 1, 5, 3)
+    assert sum(uneven.pipelines[0].layers) == 32
+    assert broken_rules(uneven) == []
+
+
+def test_too_few_layers_for_chunks_on_every_stage_are_refused_by_a_rule() -> None:
+    plan = settled("h100:8,a100-80g:8", tp=4, pp=4, vpp=9, dp=1).plan
+    assert [rule.name for rule in broken_rules(plan)] == ["whole-chunks"]

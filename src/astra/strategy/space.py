@@ -103,7 +103,8 @@ DIMENSIONS = (
     Dimension(
         "vpp",
         "searched",
-        "every number that cuts all stages into whole chunks, the first and last perhaps lighter",
+        "every number that cuts all stages into whole chunks, the first and last perhaps lighter; "
+        "over several GPU types every number, for Megatron-LM",
     ),
     Dimension(
         "recompute",
@@ -136,7 +137,12 @@ DIMENSIONS = (
     Dimension("overlap_param_gather", "follows", "on where states are sharded: it can only help"),
     Dimension("overlap_p2p", "follows", "on with vpp > 1, where the runtime has it: only hides"),
     Dimension("overlap_tp", "follows", "on with tp > 1 inside a link domain: only hides time"),
-    Dimension("microbatch_group", "follows", "pp: a larger group only adds activations in flight"),
+    Dimension(
+        "microbatch_group",
+        "follows",
+        "pp, over several GPU types the least that the runtime accepts: a larger group only adds "
+        "activations in flight",
+    ),
     Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
     Dimension(
         "mesh_dp",

@@ -74,7 +74,7 @@ def test_layers_of_several_kinds_on_many_pools() -> None:
 @pytest.mark.slow
 def test_experts_whose_traffic_is_hidden_are_as_good_as_by_brute_force() -> None:
     _, turned = check(range(1200, 1230), experts=True, hides=True)
-    assert turned >= 5
+    assert turned >= 3
 
 
 def listed(space: Space) -> Plans:

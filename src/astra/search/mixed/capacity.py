@@ -241,9 +241,9 @@ class Capacity:
         loads, cuts = self.stocks.loads, self.stocks.cuts
         sharded = np.array([cut.sharding == "parameters" for cut in cuts])[self.stocks.cut]
         here = np.flatnonzero(sharded)
-        if (self.one is None and not loads.alike) or not len(here) or not self.known:
+        if not len(here) or not self.known or not (self.one is not None or self._weigh_alike()):
             return {}, here
-        counts = loads.counts[:, self.one or 0]
+        counts = loads.sizes if self.one is None else loads.counts[:, self.one]
         pure = np.flatnonzero((counts == loads.sizes) & (loads.starts[INSIDE] >= 0))
         size = loads.sizes[pure]
         places = np.searchsorted(size, size[-1] / np.array([8, 4, 2, 1]))
@@ -253,6 +253,11 @@ class Capacity:
             found[name] = found[name] / loads.sizes[some]
         return found, here
 
+    def _weigh_alike(self) -> bool:
+        """Whether layers of all kinds have the same states: what is sent of them is the same."""
+        room = self.still[INSIDE]["room_bytes"][:, 1:]
+        return bool(np.allclose(room, room[:, :1], rtol=1e-9, atol=0.0))
+
     def _gathers(self) -> None:
         """Sharded parameters: adds what shows at least of a layer's gather and reduction.
 
@@ -261,17 +266,21 @@ class Capacity:
         sent, here = self._sent()
         if not sent:
             return
-        row, cuts = self.one or 0, self.stocks.cuts
+        cuts = self.stocks.cuts
+        rows = slice(1, None) if self.one is None else slice(1 + self.one, 2 + self.one)
         gather, reduce = sent["gather_s"].min(axis=1), sent["reduce_s"].min(axis=1)
         slow = sent["slowdown"].max(axis=1)
         dp = np.array([kind.dp for kind in self.stocks.kinds])[here]
         copies = dp * np.array([cut.cp for cut in cuts])[self.stocks.cut[here]] > 1
-        full = self.again[INSIDE]["again_s"][EACH, self.stocks.key[here], 1 + row]
-        ahead = self.still[INSIDE]["ahead_s"][here, 1 + row]
-        back = self.still[INSIDE]["back_s"][here, 1 + row] + full
+        # Behind the longest layer most is hidden; more than behind each of its own kind.
+        full = self.again[INSIDE]["again_s"][EACH, self.stocks.key[here], rows]
+        ahead = self.still[INSIDE]["ahead_s"][here, rows].max(axis=1)
+        back = (self.still[INSIDE]["back_s"][here, rows] + full).max(axis=1)
+        down = shown_s(gather, ahead, copies, slow)[:, np.newaxis]
+        up = shown_s(gather + reduce, back, copies, slow)[:, np.newaxis]
         for lines in self.still.values():
-            lines["forward_s"][here, 1 + row] += shown_s(gather, ahead, copies, slow)
-            lines["backward_s"][here, 1 + row] += shown_s(gather + reduce, back, copies, slow)
+            lines["forward_s"][here, rows] += down
+            lines["backward_s"][here, rows] += up
 
     def _together(self, place: int) -> tuple[Floats, Floats]:
         """(kind of any cut, column, nothing and layers), and (setting, key, column, ...)"""

@@ -218,7 +218,7 @@ class Lister:
         for start in range(0, len(lines), width):
             some = lines.take(np.arange(start, min(start + width, len(lines))))
             parts.append(self._grown(pairs, some, place, limit))
-        return joined(parts or [_wide(lines, place + 1)])
+        return joined([_wide(lines.take(np.zeros(0, np.int64)), place + 1), *parts])
 
     def _grown(self, pairs: Pairs, lines: Lines, place: int, limit: float) -> Lines:
         cuts, pair = self.cuts, lines.pair
@@ -281,7 +281,7 @@ class Lister:
         for more in range(int((most - least).max(initial=-1)) + 1):
             some = np.flatnonzero(least + more <= np.minimum(most, cuts.chunk_s.shape[-1] - 1))
             parts.append(self._ended(pairs, lines.take(some), least[some] + more, place, limit))
-        return joined(parts or [_wide(lines, place + 1)])
+        return joined([_wide(lines.take(np.zeros(0, np.int64)), place + 1), *parts])
 
     def _ended(self, pairs: Pairs, lines: Lines, size: Ints, place: int, limit: float) -> Lines:
         cuts, pair = self.cuts, lines.pair

@@ -346,7 +346,8 @@ def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
 
 
 def test_the_answer_for_megatron_has_one_cut_and_is_faster_by_interleaving_alone() -> None:
-    pools, plain = "h100:8,a100-80g:16", {"settings": ["vpp=1"]}
+    pools = "h100:8,a100-80g:16"
+    plain: dict[str, Any] = {"settings": ["vpp=1"]}
     one = astra.plan("llama-3-8b", gpus=pools, runtime="megatron", **SMALL, **plain)
     turns = astra.plan("llama-3-8b", gpus=pools, runtime="megatron", **SMALL)
     free = astra.plan("llama-3-8b", gpus=pools, **SMALL)

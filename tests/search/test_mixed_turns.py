@@ -13,8 +13,8 @@ from astra.errors import InputError
 from astra.export.folder import write_folder
 from astra.export.targets import export_files
 from astra.hardware.stack import find_stack
-from astra.search.mixed.assemble import chunked_plans
 from astra.search.mixed.capacity import Capacity
+from astra.search.mixed.chunked_plans import chunked_plans
 from astra.search.mixed.interleave import interleaving
 from astra.search.mixed.solve import MixedFinder
 from astra.search.step import step_s

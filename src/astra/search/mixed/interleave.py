@@ -13,9 +13,9 @@ import numpy as np
 
 from astra.memory.stage import memory_of
 from astra.search.bulk import filled_fraction, tight_step_s
-from astra.search.mixed.assemble import Listed, chunked_plans
 from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.chunked import Lister, Pairs, TooManyPipelinesError
+from astra.search.mixed.chunked_plans import Listed, chunked_plans
 from astra.search.mixed.chunks import Chunker, Cuts
 from astra.search.mixed.shapes import Shapes, holding, ordered, shapes_of
 from astra.search.mixed.speed import LayerSeconds, layer_seconds

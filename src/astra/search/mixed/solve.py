@@ -13,7 +13,6 @@ from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
 from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, cuts_in, legal_kinds
-from astra.search.mixed.interleave import interleave
 from astra.search.mixed.labels import Round
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
@@ -138,6 +137,8 @@ class MixedFinder:
             if plain:
                 self._first()
             if self.task.runtime == "megatron":
+                from astra.search.mixed.interleave import interleave
+
                 interleave(self)
             if plain:
                 self._all()

@@ -37,6 +37,7 @@ FEW_LISTED = 2_000  # pipelines of each
 FEW = 64  # pipelines that are priced together at first
 BATCH = 1024  # and in the end
 WAITING = 256  # pipelines that are not left waiting any longer
+TABLES = 8  # nor these many cuts
 MOST = 30_000  # pipelines of a cut that are listed at once
 LAST = 8  # times as many, the last time
 EXACT = 100  # times as many where the proof is asked for
@@ -135,7 +136,7 @@ class Interleaving:
             for each in groups
         ]
         self.turning = Turning(cuts, self.chunker.counts, vpps)
-        self.tables: dict[int, list[_Table]] = {}  # by row of the groups
+        self.last: tuple[int, list[_Table]] = (-1, [])  # tables of one cut: they are large
         self.most = MOST * (EXACT if finder.exact else 1)
 
     def run(self) -> None:
@@ -160,9 +161,9 @@ class Interleaving:
         for row in order:
             cut = self.groups[row].cut
             various.setdefault((cut.samples, cut.alike, cut.overlap_ep), row)
-        for share in SCOUTS:
-            goal = self.finder.limit_s * share
-            for row in list(various.values())[:SCOUTED]:
+        goals = [self.finder.limit_s * share for share in SCOUTS]
+        for row in list(various.values())[:SCOUTED]:
+            for goal in goals:
                 some = self.listed(row, min(goal, self.finder.limit_s), FEW_LISTED)
                 self._try(some or [])
 
@@ -179,8 +180,8 @@ class Interleaving:
 
     def _tables(self, row: int) -> list[_Table]:
         """One for every share of the optimizer that is offloaded."""
-        if row in self.tables:
-            return self.tables[row]
+        if row == self.last[0]:
+            return self.last[1]
         group, found = self.groups[row], list[_Table]()
         cut, kinds = group.cut, group.kinds
         vpps = self.vpps[self.turning.open(self.finder.limit_s, np.array([row]))[0]]
@@ -194,7 +195,7 @@ class Interleaving:
                 for early in (False, True) if cuts.lead > 2 else (False,):
                     own = shapes.take((shapes.stages < cuts.lead) == early)
                     found.append(_Table(cuts, own, gpus[0], cuts.any if early else cuts.lead))
-        self.tables[row] = found
+        self.last = row, found
         return found
 
     def _all(self, order: list[int], least: Floats) -> None:
@@ -209,7 +210,7 @@ class Interleaving:
                 again.append(row)
                 found = self._fewer(row)
             waiting += found
-            if sum(len(each.lines) for each in waiting) >= WAITING:
+            if len(waiting) >= TABLES or sum(len(each.lines) for each in waiting) >= WAITING:
                 self._try(waiting)
                 waiting = []
         self._try(waiting)

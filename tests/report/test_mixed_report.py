@@ -54,6 +54,23 @@ def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
         assert all(word in words for word in plan.summary.split())
 
 
+@pytest.mark.parametrize("width", [100, 70])
+def test_a_mixed_interleaved_pipeline_shows_the_chunks_of_every_stage(width: int) -> None:
+    question: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "settings": ["vpp=3"]}
+    answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", runtime="megatron", **question)
+    assert answer.best is not None and answer.mixed is not None
+    assert len(answer.best.gpus) == 2
+    page = shown(answer, width)
+    lines = page.splitlines()
+    start = next(row for row, line in enumerate(lines) if line.startswith("stage GPU"))
+    assert "chunks" in lines[start]
+    for stage, line in zip(answer.mixed.stages, lines[start + 1 :], strict=False):
+        assert len(stage.chunks) == 3 and sum(stage.chunks) == stage.layers
+        alike = len(set(stage.chunks)) == 1
+        assert (f" 3x{stage.chunks[0]} " if alike else f"2x{max(stage.chunks)}") in line
+    assert "--to megatron" in page
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -149,7 +149,7 @@ def test_interleaving_can_be_narrowed() -> None:
 
 
 def test_flagscale_says_that_it_excludes_interleaving() -> None:
-    with pytest.raises(InputError, match="interleaved for --runtime megatron alone"):
+    with pytest.raises(InputError, match="Interleaving is for --runtime megatron"):
         astra.plan(
             "llama-3-8b", gpus="h100:8,l40s:8", global_batch=32, seq_len=4096, settings=["vpp=2"]
         )

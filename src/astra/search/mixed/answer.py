@@ -139,14 +139,11 @@ def check_space(space: Space) -> None:
         )
     searched = SEARCHED + (TURNS if task.runtime == "megatron" else ())
     for name in space.chosen:
-        if name in TURNS and name not in searched:
-            raise InputError(
-                f"--set {name}: over several GPU types pipelines are interleaved for --runtime "
-                "megatron alone; FlagScale excludes it where meshes differ."
-            )
         if name not in searched:
+            why = " Interleaving is for --runtime megatron; FlagScale excludes it here."
             raise InputError(
                 f"--set {name}: over several GPU types {', '.join(searched)} can be narrowed."
+                f"{why if name in TURNS else ''}"
             )
 
 

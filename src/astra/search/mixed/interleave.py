@@ -17,7 +17,7 @@ from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.chunked import Lister, Pairs, TooManyPipelinesError
 from astra.search.mixed.chunked_plans import Listed, chunked_plans
 from astra.search.mixed.chunks import Chunker, Cuts
-from astra.search.mixed.shapes import Shapes, holding, ordered, shapes_of
+from astra.search.mixed.shapes import Shapes, TooManyShapesError, holding, ordered, shapes_of
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.search.step import step_s
@@ -242,14 +242,14 @@ class Interleaving:
 
     def listed(self, row: int, limit_s: float, most: int) -> list[Listed] | None:
         """All pipelines of a cut with a bound below the limit; None: they are too many."""
-        found = []
         vpps = self.vpps[self.turning.open(limit_s, np.array([row]))[0]]
-        for table in self._tables(row) if len(vpps) else ():
-            try:
-                found += self._of(table, vpps, limit_s, most)
-            except TooManyPipelinesError:
-                return None
-        return found
+        if not len(vpps):
+            return []
+        try:
+            tables = self._tables(row)
+            return [each for table in tables for each in self._of(table, vpps, limit_s, most)]
+        except (TooManyPipelinesError, TooManyShapesError):
+            return None
 
     def _of(self, table: _Table, vpps: Ints, limit_s: float, most: int) -> list[Listed]:
         cuts, shapes = table.cuts, table.shapes

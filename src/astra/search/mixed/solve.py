@@ -303,7 +303,7 @@ class MixedFinder:
             if self.limit_s <= min(goals):  # what was proven is enough for the step found since
                 low = 0
         if min(goals) < self.limit_s:
-            self.tally.open_s = min(goals)
+            self.tally.open_s = min(self.tally.open_s, *goals)
 
     def _spent(self) -> bool:
         """Whether all that a search may do is done."""

@@ -239,13 +239,18 @@ class Lister:
                 lacks[:, np.newaxis] > 0, table[begin, row, kind] - first(table), 0.0
             )
 
-        chunk, down = first(cuts.chunk_s), first(cuts.down_s)
-        work = cuts.micro_batches * stage(cuts.chunk_s)
+        # Plans share out the seconds of a stage among its chunks by their layers.
+        held = vpp[:, np.newaxis] * size - lacks[:, np.newaxis]
+        share = light / np.maximum(held, 1)
+        whole = stage(cuts.chunk_s)
+        work, chunk, down = cuts.micro_batches * whole, share * whole, share * stage(cuts.down_s)
         waits = stage(cuts.wait_s) * pairs.doublings[pair, np.newaxis]
-        ends = waits if place == 0 else lines.wait_s[:, np.newaxis]
-        view = np.maximum(
-            lines.up_s[:, np.newaxis] + work + ends, lines.down_s[:, np.newaxis] + work + waits
-        )
+        up, down_to = lines.up_s[:, np.newaxis], lines.down_s[:, np.newaxis]
+        ends = lines.wait_s[:, np.newaxis]
+        if place == 0:
+            opening, after = self._once(kind, held, share)
+            up, down_to, ends = up + opening, down_to + opening, waits + after
+        view = np.maximum(up + work + ends, down_to + work + waits)
         left = lines.left[:, np.newaxis] - vpp[:, np.newaxis] * size + lacks[:, np.newaxis]
         good = (view < limit) & (light > 0)
         good &= left <= pairs.room[pair, place + 1][:, np.newaxis]
@@ -266,11 +271,20 @@ class Lister:
             spare=lines.spare[to],
             begin=lines.begin[to] + light[to, n],
             left=left[to, n],
-            up_s=lines.up_s[to] + chunk[to, n] + 2 * link,
-            down_s=lines.down_s[to] + down[to, n] + link,
-            wait_s=waits[to, n] if place == 0 else lines.wait_s[to],
+            up_s=np.broadcast_to(up, view.shape)[to, n] + chunk[to, n] + 2 * link,
+            down_s=np.broadcast_to(down_to, view.shape)[to, n] + down[to, n] + link,
+            wait_s=np.broadcast_to(ends, view.shape)[to, n],
             bound_s=np.maximum(lines.bound_s[to], view[to, n] + self.step_s),
         )
+
+    def _once(self, kind: Ints, layers: Ints, share: Floats) -> tuple[Floats, Floats]:
+        """Of a first stage, once a step: what its first forward waits for, as far as its first
+        chunk does, and what comes behind its last backward, beyond what every stage has.
+        """
+        held = np.clip(layers, 0, self.layers)
+        opening: Floats = self.cuts.opening_s[kind[:, np.newaxis], held] * share
+        after: Floats = self.cuts.after_s[kind[:, np.newaxis], held] - self.step_s
+        return opening, after
 
     def _last(self, pairs: Pairs, lines: Lines, place: int, limit: float) -> Lines:
         """The last stage holds what is left, its last chunk perhaps less than the others."""

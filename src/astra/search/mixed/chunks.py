@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astra.hardware.stack import Stack
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cells import Cell, Kind
-from astra.search.mixed.loads import INSIDE, LAST, Loads
+from astra.search.mixed.loads import FIRST, INSIDE, LAST, Loads
 from astra.search.mixed.speed import LayerSeconds
 from astra.search.mixed.stock import Stock, Stocks, straight
 from astra.strategy.plans import Flags, Floats, Ints
@@ -75,6 +76,10 @@ class Cuts:
     link_s: Floats  # (kind, kind of the next stage)
     inside: "Room"
     last: "Room"
+    opening_s: (
+        Floats  # (kind, layers) of a first stage: the gather that its first forwards wait for
+    )
+    after_s: Floats  # (kind, layers) of a first stage: behind its last backward, without waiting
 
     @property
     def lead(self) -> int:
@@ -131,10 +136,10 @@ class Chunker:
     """Makes such tables for the cuts of one search."""
 
     def __init__(
-        self, stocks: Stocks, capacity: Capacity, seconds: dict[Cell, LayerSeconds], jitter: float
+        self, stocks: Stocks, capacity: Capacity, seconds: dict[Cell, LayerSeconds], stack: Stack
     ) -> None:
         self.stocks, self.capacity, self.seconds = stocks, capacity, seconds
-        self.jitter = jitter  # seconds waited for the slowest GPU, as a share of the work
+        self.jitter, self.step_s = stack.jitter_fraction, stack.step_s
         self.loads: Loads = stocks.loads
         self.layers = self.loads.layers
         self.size = np.arange(self.layers // 2 + 1)
@@ -196,7 +201,24 @@ class Chunker:
             link_s=self.stocks.links.table(stock.place + np.arange(len(stock.kinds))),
             inside=self._room(stock, again, vpps, INSIDE),
             last=self._room(stock, again, vpps, LAST),
+            opening_s=np.zeros((len(stock.kinds), self.layers + 1)),
+            after_s=np.full((len(stock.kinds), self.layers + 1), self.step_s),
         )
+
+    def with_traffic(self, cuts: Cuts) -> Cuts:
+        """The same with what the copies of a first stage send once a step, where that is known:
+        whatever is recomputed, as if all layers were.
+        """
+        if not self.loads.alike or cuts.hides:
+            return cuts
+        cell, kinds = cuts.cells[0], np.arange(len(cuts.kinds))
+        self.stocks.prepare([(cell, kinds, np.full(len(kinds), self.layers - 1))])
+        traffic = self.stocks.stock(cell).traffic
+        opening, after = (
+            np.pad(traffic[name][FIRST][:, : self.layers], ((0, 0), (0, 1)), mode="edge")
+            for name in ("opening_s", "after_s")
+        )
+        return replace(cuts, opening_s=opening, after_s=np.maximum(after, self.step_s))
 
     def most_layers(self, cells: list[Cell]) -> Ints:
         """That fit beside their states alone, with any share of the optimizer offloaded; all but

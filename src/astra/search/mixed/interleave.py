@@ -28,7 +28,7 @@ from astra.timing.stage import stage_base, stage_times
 if TYPE_CHECKING:
     from astra.search.mixed.solve import MixedFinder
 
-LOWER = (0.0, 0.01, 0.03, 0.09, 0.27, 0.54)  # shares below the best step, where that is too much
+LOWER = (0.0, 0.005, 0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35, 0.6)  # shares below the best step
 RISE = 1.25  # of a limit under which a first plan is looked for
 TURNS = 24  # such limits; then there is none
 SCOUTS = (0.8, 0.9)  # of the best step known: limits that are looked under first
@@ -124,8 +124,7 @@ class Interleaving:
     ) -> None:
         self.finder, self.groups, self.vpps = finder, groups, vpps
         self.layers, self.step_s = finder.task.model.layers, finder.stack.step_s
-        jitter = finder.stack.jitter_fraction
-        self.chunker = Chunker(finder.stocks, finder.capacity, seconds, jitter)
+        self.chunker = Chunker(finder.stocks, finder.capacity, seconds, finder.stack)
         cuts = [
             Cut(
                 each.cut.micro_batches,
@@ -270,6 +269,7 @@ class Interleaving:
         pairs: Pairs = lister.pairs(row, order, table.gpus, limit_s)
         if not len(pairs.row):
             return []
+        lister.cuts = cuts = self.chunker.with_traffic(cuts)
         lines = lister.every(pairs, limit_s, most)
         tally = self.finder.tally
         tally.labels += len(pairs.row)

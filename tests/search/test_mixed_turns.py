@@ -98,7 +98,7 @@ def listed(space: Space) -> Plans | None:
     view = view_of(plans, space.question.task, every_stage=True)
     steps = step_s(plans, view.stages, stage_times(view, STACK))
     assert (bounds <= steps * (1 + 1e-9)).all()
-    assert (bounds >= steps * 0.3).all()  # and are of use
+    assert np.median(bounds / steps) > 0.4  # and are of use
     return plans
 
 

@@ -19,7 +19,7 @@ from astra.search.mixed.interleave import interleaving
 from astra.search.mixed.solve import MixedFinder
 from astra.search.step import step_s
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Plans, plan_at
+from astra.strategy.plans import Floats, Plans, plan_at
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
@@ -77,8 +77,10 @@ def test_experts_whose_traffic_is_hidden_are_as_good_as_by_brute_force() -> None
     assert turned >= 3
 
 
-def listed(space: Space) -> Plans | None:
-    """Every interleaved pipeline that the search looks at where no step is known; None: none."""
+def listed(space: Space) -> tuple[Plans, Floats] | None:
+    """Every interleaved pipeline that the search looks at where no step is known, and how much of
+    its step the bound is; None: there are none.
+    """
     finder = MixedFinder(space, RULES, STACK, MARGIN, np.inf)
     finder.allow(RULES)
     finder.price()
@@ -98,8 +100,7 @@ def listed(space: Space) -> Plans | None:
     view = view_of(plans, space.question.task, every_stage=True)
     steps = step_s(plans, view.stages, stage_times(view, STACK))
     assert (bounds <= steps * (1 + 1e-9)).all()
-    assert np.median(bounds / steps) > 0.4  # and are of use
-    return plans
+    return plans, bounds / steps
 
 
 def name(plan: Plan) -> tuple[object, ...]:
@@ -119,8 +120,9 @@ def test_no_bound_is_above_the_simulated_step_and_no_plan_that_fits_is_left_out(
     """All that brute force lays out and that fits is listed where there is no limit."""
     space = random_space(seed, turns=True, **options)
     task = space.question.task
-    plans = listed(space)
-    assert plans is not None
+    found = listed(space)
+    assert found is not None
+    plans, _ = found
     known = {name(plan_at(plans, row, task)) for row in range(len(plans))}
     wanted = [plan for plan in every_plan(space) if plan.vpp > 1]
     some = {name(plan) for plan in fitting(wanted, STACK)}
@@ -131,7 +133,9 @@ def test_no_bound_is_above_the_simulated_step_and_no_plan_that_fits_is_left_out(
 def test_no_bound_is_above_the_simulated_step_on_many_pools() -> None:
     """Lighter ends, recompute, copies that send, slow links."""
     found = [listed(random_space(seed, turns=True)) for seed in range(1020, 1050)]
-    assert sum(len(plans) for plans in found if plans is not None) > 1000
+    shares = np.concatenate([each[1] for each in found if each is not None])
+    assert len(shares) > 1000
+    assert np.median(shares) > 0.7  # and they are of use
 
 
 def best(gpus: str, **options: Any) -> float:

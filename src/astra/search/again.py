@@ -79,13 +79,14 @@ def why_not_searched(space: Space) -> str | None:
 
 def check_narrowing(space: Space, settings: tuple[str, ...]) -> None:
     """What cannot be narrowed over several GPU types, in the words of --against."""
-    from astra.search.mixed.answer import SEARCHED
+    from astra.search.mixed.answer import narrowed_by
 
     if len(space.question.task.cluster.pools) == 1:
         return
+    known = narrowed_by(space.question.task.runtime)
     for name in space.chosen:
-        if name not in SEARCHED:
+        if name not in known:
             raise InputError(
                 f"--against {' '.join(settings)}: over several GPU types {name} cannot be told "
-                f"apart; {', '.join(SEARCHED)} can, or a plan of the file as its table names it."
+                f"apart; {', '.join(known)} can, or a plan of the file as its table names it."
             )

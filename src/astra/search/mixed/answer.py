@@ -128,6 +128,11 @@ def _capped(wanted: Wanted, gpus: int) -> Wanted:
     return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, max_gpus=gpus)))
 
 
+def narrowed_by(runtime: str) -> tuple[str, ...]:
+    """The dimensions of a mixed plan that can be narrowed."""
+    return SEARCHED + (TURNS if runtime == "megatron" else ())
+
+
 def check_space(space: Space) -> None:
     """What the search over several types does not take, in words."""
     task = space.question.task
@@ -137,7 +142,7 @@ def check_space(space: Space) -> None:
             "and megatron, and with any for replicas of different make. Leave --runtime out, or "
             "give one type."
         )
-    searched = SEARCHED + (TURNS if task.runtime == "megatron" else ())
+    searched = narrowed_by(task.runtime)
     for name in space.chosen:
         if name not in searched:
             why = " Interleaving is for --runtime megatron; FlagScale excludes it here."

@@ -287,6 +287,17 @@ def test_the_least_even_split_is_that_of_all_of_them(monkeypatch: pytest.MonkeyP
     assert checked
 
 
+@pytest.mark.parametrize("runtime", ["flagscale", "megatron"])
+def test_candidates_are_counted_on_while_types_are_searched_alone_and_together(
+    runtime: Any,
+) -> None:
+    told: list[int] = []
+    pools: dict[str, Any] = {"gpus": "h100:16,a100-80g:16", "runtime": runtime}
+    answer = astra.plan("llama-3-8b", **pools, **SMALL, progress=told.append)
+    assert told == sorted(told) and told[-1] <= answer.search.candidates
+    assert len(set(told)) > 2, "not only when a type is done"
+
+
 def test_the_order_of_types_on_the_command_line_changes_nothing() -> None:
     one = astra.plan("llama-3-8b", gpus="h100:16,a100-80g:16", **SMALL)
     other = astra.plan("llama-3-8b", gpus="a100-80g:16,h100:16", **SMALL)

@@ -140,6 +140,11 @@ def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["R
         if mixed.gap_fraction <= 0
         else f"Within {mixed.gap_fraction:.2%} of the optimum. --exact goes on until it is proven."
     )
+    if best.plan.runtime == "flagscale" and best.plan.pp > 1:
+        lines.append(
+            "FlagScale does not interleave stages of several types; Megatron-LM does, with one cut "
+            "for all: --runtime megatron says whether that is faster."
+        )
     return lines
 
 

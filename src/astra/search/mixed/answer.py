@@ -67,6 +67,7 @@ def answer_mixed(
     singles = _singles(wanted, pools, progress)
     own = [] if space.question.use_all else _plans(singles, wanted)
     finder.limit_s = min((plan.step_s for plan in own), default=np.inf)
+    finder.progress = _after(progress, singles)
     found = finder.run(rules_for(space.question.task.runtime)) if len(pools) > 1 else []
     task = wanted.space.question.task
     plans = [_whole(plan_at(each.plans, 0, space.question.task), task.cluster) for each in found]
@@ -227,8 +228,14 @@ def _singles(wanted: Wanted, names: list[str], progress: Progress | None) -> dic
         one = _single(wanted, name)
         finder = AloneFinder(one.space, rules_of(one), one.stack, 1, one.margin, one.fold)
         known = [best.plans for best in found.values() if best.plans is not None]
-        found[name] = finder.seeded(known, progress)
+        found[name] = finder.seeded(known, _after(progress, found))
     return found
+
+
+def _after(progress: Progress | None, done: dict[str, Best]) -> Progress | None:
+    """The same, counting on from the searches that are done."""
+    before = sum(best.funnel.candidates for best in done.values())
+    return (lambda count: progress(before + count)) if progress else None
 
 
 def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:

@@ -274,6 +274,7 @@ class Interleaving:
         tally = self.finder.tally
         tally.labels += len(pairs.row)
         tally.listed += len(lines)
+        self.finder.tell()
         return [Listed(cuts, orders, pairs, lines)] if len(lines) else []
 
     def _holding(self, table: _Table, rows: Ints, shapes: Ints, limit: float) -> tuple[Ints, Ints]:

@@ -9,6 +9,7 @@ from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.model.kinds import layer_kinds
 from astra.search.bulk import filled_fraction
+from astra.search.find import Progress
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
@@ -100,6 +101,7 @@ class MixedFinder:
         self.book, self.tally = LayerBook(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.exact = exact
+        self.progress: Progress | None = None
         self.most_bounded = MOST_BOUNDED * (EXACT if exact else 1)
         self.most_work = MOST_WORK * (EXACT if exact else 1)
         self.most_total = MOST_TOTAL * (EXACT if exact else 1)
@@ -314,7 +316,13 @@ class MixedFinder:
         for each in some:
             self.tally.labels += len(each.labels)
             self.tally.work += len(each.labels) * ways
+            self.tell()
             yield each
+
+    def tell(self) -> None:
+        """How many candidates have been looked at, to whoever watches."""
+        if self.progress:
+            self.progress(self.tally.labels + self.tally.listed)
 
     def _solve(self, tables: Tables, goal: float, last: bool) -> bool:
         """One cell: bounds with dominance, then all that is below the goal, simulated.

@@ -10,7 +10,7 @@ from typing import Any
 
 from astra.errors import InputError, either
 from astra.export.rents import Rents, price_note, resources
-from astra.export.torchrun import SAFE, Group, one_line
+from astra.export.torchrun import SAFE, Group, one_line, rank_lines
 from astra.export.yaml_text import yaml_text
 from astra.strategy.plan import Plan
 
@@ -275,4 +275,6 @@ def start_lines(job: Job, launcher: str) -> list[str]:
     nodes = sum(count for _, count, _ in job.groups)
     first = "localhost" if nodes == 1 else "ADDRESS_OF_NODE_0"
     where = "On the node:" if nodes == 1 else f"On each of the {nodes} nodes, its own NODE_RANK:"
-    return [where, "", *exports, f"    NODE_RANK=0 MASTER_ADDR={first} ./launch.sh{trial}"]
+    each = ["", *(f"- {line.strip()}" for line in rank_lines(job.groups))]
+    start = f"    NODE_RANK=0 MASTER_ADDR={first} ./launch.sh{trial}"
+    return [where, *(each if len(job.groups) > 1 else ()), "", *exports, start]

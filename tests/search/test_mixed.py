@@ -354,6 +354,10 @@ def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
     answer = astra.plan("llama-3.1-405b", gpus="h100:8,a100-80g:8", **SMALL)
     assert answer.best is None and answer.nothing_fits is not None
     assert "no mixed plan fits" in answer.nothing_fits.binding
+    (change,) = answer.nothing_fits.tries
+    count, name = change.split()
+    assert f"closest is {name}:" in answer.nothing_fits.binding, "GPUs of which type"
+    assert astra.plan("llama-3.1-405b", gpus=f"{name}:{count}", **SMALL).best is not None
 
 
 def test_the_answer_for_megatron_has_one_cut_and_is_faster_by_interleaving_alone() -> None:

@@ -262,7 +262,9 @@ def _nothing(wanted: Wanted, singles: dict[str, Best]) -> NothingFits:
     name = min(singles, key=lambda each: singles[each].closest_filled)
     why = nothing_fits(_single(wanted, name), singles[name])
     return msgspec.structs.replace(
-        why, binding=f"no mixed plan fits, nor any on one type; closest is {name}: {why.binding}"
+        why,
+        binding=f"no mixed plan fits, nor any on one type; closest is {name}: {why.binding}",
+        tries=tuple(text.replace(" GPUs", f" {name}") for text in why.tries),
     )
 
 

@@ -116,7 +116,9 @@ are drawn to 1 and to each other (some twenty numbers in `fit/hierarchy.py`) was
 very lines; the time lost per doubling of the GPUs, how much longer products of odd widths take,
 how each framework's rows are read, and the host's seconds (by vTrain's small models; of an expert's
 kernels by two runs of Qwen3-30B; the fixed part of Sailor's steps) were chosen while looking at all
-runs. Far runs are weighed as in the fit of all. Compute factors of
+runs; so was what to look for in InternEvo's optimizer (owners that take turns), under FSDP (layers
+as PyTorch runs them) and in Sailor's layer profiles (the CPU's seconds), though no number there was
+fitted to steps. Far runs are weighed as in the fit of all. Compute factors of
 `torch-compile` and `torch-eager` are set by the steps below. Intervals are as wide as 80 % of a
 stack's runs need with their model or their number of GPUs held back, so that they are right there
 by construction, but for stacks of few runs; a run like those already seen mostly lies inside.

@@ -52,6 +52,7 @@ from astra.timing.efficiency import (
     Measured,
     Memory,
     Scaled,
+    Transposed,
     gemm_efficiency,
     grouped_gemm_efficiency,
     memory_efficiency,
@@ -103,6 +104,9 @@ OWN = (
     "our own timings on one H200 (700 W; torch 2.11.0+cu130, cuDNN 9.19, driver 580.159.04), "
     "random data, steady load, CUDA events, medians"
 )
+LAYOUTS = "torch layouts"  # products timed in their three layouts, one after the other
+GH200_SPEED = 0.87  # of Hopper at its own peak and bandwidth: benchmarks/fit_layers.py
+GH200 = "eth-easl/sailor @cf2c8e3 (MIT), layers of OPT-350M and OPT-30B timed alone on Alps"
 SIMUMAX = "MooreThreads/SimuMax @4dcaae5 (Apache-2.0), Transformer Engine kernels"
 AICONF = "ai-dynamo/aiconfigurator @095f58a (Apache-2.0)"
 SAILOR = "eth-easl/sailor @cf2c8e3 (MIT), operator profiles"
@@ -831,9 +835,15 @@ def memory_shares(folder: Path) -> list[Memory]:
     return found
 
 
-def _memory(gpu: str, share: float, kind: str, where: str) -> Memory:
-    source = Source(kind=kind, where=where, read_on=READ_ON)
-    return Memory(gpu=gpu, share=round(min(share, 0.92), 3), source=source)
+def _memory(name: str, share: float, kind: str, where: str) -> Memory:
+    gpu = find_gpu(name)[0]
+    return Memory(
+        gpu=name,
+        compute_capability=gpu.compute_capability or "",
+        bytes_per_s=gpu.memory_bytes_per_s,
+        share=round(min(share, 0.92), 3),
+        source=_source(kind, where),
+    )
 
 
 def azure_stream(folder: Path) -> dict[str, float]:
@@ -891,6 +901,8 @@ def scaled_gpus(
     speed = half["RTX-3090"]
     found.append(_scaled("RTX-3090", speed, speed, "fitted", SAILOR, full["RTX-3090"]))
     found.append(_scaled("T4", 0.5, 0.5, "measured", CAPPED))
+    alps = _scaled("GH200-96GB", GH200_SPEED, GH200_SPEED, "fitted", GH200)
+    found.append(replace_struct(alps, memory=GH200_SPEED))
     return found + guessed_gpus(half["RTX-3090"])
 
 
@@ -944,11 +956,11 @@ def bare_kernels() -> Kernels:
         grouped_share=0.72,
         expert_s=1e-6,
         memory_ramp_s=2e-6,
-        memory_share=0.8,
         launch_s=round(launch, 9),
         launch_source=Source(kind="measured", where=f"kernels of a CUDA graph, {OWN}"),
         masked=masked_attention(),
         formats={},
+        transposed=(),
         measured=(),
         scaled=(),
         memory=(),
@@ -1080,6 +1092,32 @@ def own_formats(row: Measured, table: GemmTable) -> dict[str, float]:
     return found
 
 
+def transposed(row: Measured, table: GemmTable) -> tuple[Transposed, ...]:
+    """Gradients in tf32 over the forward product of the same layer, beyond what their shapes say.
+
+    Timed on the H200. On Ampere nobody did, but passes of whole layers are told by the same.
+    """
+    gpu, found = find_gpu("H200-SXM")[0], {}
+    ready = steady_table(gpu, "tf32", row, table, bare_kernels(), 1.0)
+    ahead = own_products("tf32", "forward", LAYOUTS)
+    base = ahead.seconds / ready.seconds(ahead.m, ahead.n, ahead.k)
+    for direction in ("dgrad", "wgrad"):
+        seen = as_products(own_products("tf32", direction, LAYOUTS), direction)
+        ratio = seen.seconds / ready.seconds(seen.m, seen.n, seen.k) / base
+        found[direction] = round(float(np.median(ratio)), 3)
+    print("transposed, tf32", found)
+    timed = f"medians of {len(base)} shapes over their forward products, {OWN}"
+    like = "as on Hopper; with it the backward passes of Sailor's layer profiles come out on A100"
+    return tuple(
+        Transposed(architecture=chip, format="tf32", **found, source=_source(kind, where))
+        for chip, kind, where in (("Hopper", "measured", timed), ("Ampere", "guessed", like))
+    )
+
+
+def _source(kind: str, where: str) -> Source:
+    return Source(kind=kind, where=where, read_on=READ_ON)
+
+
 def make_kernels(
     report: Report, folder: Path, tables: dict[str, GemmTable], lent: dict[str, GemmTable]
 ) -> Kernels:
@@ -1100,6 +1138,7 @@ def make_kernels(
         bare_kernels(),
         accumulate_bytes=accumulate_bytes(folder, lent),
         formats=formats,
+        transposed=transposed(h200, tables["H200-SXM"]),
         measured=tuple(measured),
         memory=tuple(memory_shares(folder)),
     )
@@ -1408,7 +1447,8 @@ NOTES = """
   of 4.3, 3.5 and 4.9 %. Elsewhere the gain is one of inference kernels: trees for the H200 left our
   own timings where they were (5.7, 3.9 and 6.2 % instead of 5.8, 3.7 and 5.8 %), and lent to
   other chips (V100, RTX 3090) the A100's trees are worse than its smooth table by 2 to 4 points.
-- The other directions run like the forward product; a weight gradient summed in fp32 adds traffic.
+- The other directions run like the forward product, but for tf32, whose operands Hopper's tensor
+  cores read along the depth only; a weight gradient summed in fp32 adds traffic.
 - fp8, fp4, tf32 and fp32 take the bf16 response at their own peak. Casts are not in it.
 - Attention follows a formula of four numbers per pass, fitted on training kernels where there are
   any (H200: our own; A100 and B200: SimuMax; H100: charts), else on an inference engine. Without

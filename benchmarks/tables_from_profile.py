@@ -172,7 +172,13 @@ def memory_share(report: Report, gpu: Gpu, rows: Rows, source: Source) -> Memory
     report.add(gpu.name, "bf16", "elementwise, installed", "64 MB and more", before)
     now = size / (share * gpu.memory_bytes_per_s) / seconds
     report.add(gpu.name, "bf16", "elementwise, new", "64 MB and more, one factor", now)
-    return Memory(gpu=gpu.name, share=round(min(share, 0.95), 3), source=source)
+    return Memory(
+        gpu=gpu.name,
+        compute_capability=gpu.compute_capability or "",
+        bytes_per_s=gpu.memory_bytes_per_s,
+        share=round(min(share, 0.95), 3),
+        source=source,
+    )
 
 
 def rebuilt(

@@ -96,6 +96,19 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gemm: float
     attention: float
     gemm_fp32: float | None = None  # on vector units; None: as in other formats
+    memory: float = 1.0  # elementwise kernels
+    source: Source
+
+
+class Transposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much longer gradients take than the forward product, where tensor cores of a chip read
+    the operands of a format along the depth of the product only.
+    """
+
+    architecture: str
+    format: str
+    dgrad: float
+    wgrad: float
     source: Source
 
 
@@ -103,6 +116,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Share of the nominal bandwidth that large elementwise kernels reach."""
 
     gpu: str
+    compute_capability: str
+    bytes_per_s: float
     share: float
     source: Source
 
@@ -118,10 +133,10 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     grouped_share: float  # of the bandwidth, where a grouped product is bound by its weights
     expert_s: float  # per expert of a grouped product
     memory_ramp_s: float
-    memory_share: float  # where nobody measured
     launch_s: float
     launch_source: Source
     formats: dict[str, float]  # where the GPU has none of its own
+    transposed: tuple[Transposed, ...]
     masked: Masked
     measured: tuple[Measured, ...]
     scaled: tuple[Scaled, ...]
@@ -174,7 +189,7 @@ def gemm_efficiency(
     tokens, outputs, inputs = _floats(m, n, k)
     table = _gemm_table(gpu, dtype)
     product = _product(direction, tokens, outputs, inputs)
-    seconds = table.seconds(*product)
+    seconds = table.seconds(*product) * _turned(gpu, dtype, direction)
     if direction == "wgrad":
         summed_bytes = _kernels().accumulate_bytes * outputs * inputs
         seconds = seconds + summed_bytes / gpu.memory_bytes_per_s
@@ -284,16 +299,13 @@ def memory_efficiency(gpu: Gpu, moved: ArrayLike) -> Efficiency:
 
     V / (V / e + B r): a kernel of r seconds of start and end, and then a steady share e.
     """
-    known, loan = _kernels(), _loan(gpu)
+    row, scaled = _memory_row(gpu), _loan(gpu).scaled
     (size,) = _floats(moved)
-    rows = {row.gpu: row for row in known.memory}
-    row = rows.get(gpu.name) or rows.get(loan.measured.gpu)
-    if row is None:
-        share, source = known.memory_share, f"guessed: the usual share, not that of {gpu.name}"
-    else:
-        kind = row.source.kind if row.gpu == gpu.name else loan.kind
-        share, source = row.share, f"{kind}, elementwise kernels on {row.gpu}: {row.source.where}"
-    values = size / (size / share + gpu.memory_bytes_per_s * known.memory_ramp_s)
+    share = row.share * (scaled.memory if scaled else 1.0)
+    kind = row.source.kind if row.gpu == gpu.name else "borrowed"
+    source = f"{kind}, elementwise kernels on {row.gpu}: {row.source.where}"
+    ramp_bytes = gpu.memory_bytes_per_s * _kernels().memory_ramp_s
+    values = size / (size / share + ramp_bytes)
     return Efficiency(values=np.asarray(values), outside=np.asarray(size > 2**33), source=source)
 
 
@@ -398,6 +410,14 @@ def steady_table(
     return GemmTable(short=lent.short, long=lent.long, depth=lent.depth, log_s=log_s)
 
 
+def _turned(gpu: Gpu, dtype: str, direction: Direction) -> float:
+    """How much longer this direction takes than the forward product, by its operands' layouts."""
+    for row in _kernels().transposed:
+        if (row.architecture, row.format) == (gpu.architecture, dtype) and direction != "forward":
+            return row.dgrad if direction == "dgrad" else row.wgrad
+    return 1.0
+
+
 def _gemm_source(gpu: Gpu, dtype: str) -> str:
     loan = _loan(gpu)
     what = f"products, {loan.measured.source.where}"
@@ -424,6 +444,19 @@ def _loan(gpu: Gpu) -> _Loan:
     )
     sure = related and not (scaled and scaled.source.kind == "guessed")
     return _Loan(measured=lender, scaled=scaled, kind="borrowed" if sure else "guessed")
+
+
+@lru_cache(maxsize=64)
+def _memory_row(gpu: Gpu) -> Memory:
+    """The GPU whose memory was timed: itself, else the nearest chip, then the nearest bandwidth."""
+
+    def strangeness(row: Memory) -> tuple[float, ...]:
+        own, theirs = _capability(gpu.compute_capability), _capability(row.compute_capability)
+        generations = 0 if own is None or theirs is None else abs(int(own) - int(theirs))
+        apart = abs(np.log(gpu.memory_bytes_per_s / row.bytes_per_s))
+        return float(gpu.name != row.gpu), float(generations), float(apart)
+
+    return min(_kernels().memory, key=strangeness)
 
 
 def _strangeness(gpu: Gpu, row: Measured) -> tuple[float, ...]:

@@ -34,6 +34,7 @@ class Counter:
     precision: str = "bf16"
     half: str = "bf16"
     cast_bytes: float = 0.0
+    casts_shards: bool = False
     stack: Stack = field(default_factory=lambda: find_stack("megatron"))
 
     def gemm_s(self, m: Floats, n: Floats, k: Floats, *_: Any) -> Floats:

@@ -84,15 +84,17 @@ RECIPES = (
 )
 
 
+# Stacks whose fp8 is torchao's, scaled by each tensor's largest value from the start.
+TORCHAO = ("torch-eager", "torch-compile", "torch-fsdp", "torchtitan")
+
+
 def fp8_recipe_of(low: str, habits: Habits, year: int | None) -> tuple[str, list[str]]:
     """The scaling recipe that a text names, or the usual one of framework and time."""
     for word, recipe in RECIPES:
         if word in low:
             said = [f"fp8 {word} read as {recipe}"] if word == "rowwise" else []
             return recipe, said
-    early = (
-        year is not None and year < 2025 and habits.stack not in ("torch-eager", "torch-compile")
-    )
+    early = year is not None and year < 2025 and habits.stack not in TORCHAO
     recipe = "delayed" if early else "tensorwise"
     return recipe, [f"fp8 recipe not stated: {recipe}"]
 

@@ -33,9 +33,15 @@ def dense_peak(gpu: Gpu, precision: str) -> float:
         "fp16": gpu.fp16_flops_per_s or half,
         "fp8": gpu.fp8_flops_per_s or half,
         "fp4": gpu.fp4_flops_per_s or gpu.fp8_flops_per_s or half,
+        "tf32": gpu.tf32_flops_per_s or vector,
         "fp32": gpu.tf32_flops_per_s or vector,
     }
     return rates[precision]
+
+
+def _units(gpu: Gpu, precision: str) -> str:
+    """The format that products of a precision run in: fp32 on tensor cores is tf32."""
+    return "tf32" if precision == "fp32" and gpu.tf32_flops_per_s else precision
 
 
 @dataclass(slots=True)
@@ -76,9 +82,20 @@ class Device:
     def cast_bytes(self) -> float:
         """Moved to make one element of an input ready for fp8 or fp4; 0 where none is made."""
         casts = facts().casts
+        if self.precision == "fp8" and self.stack.layers != "fused":
+            torchao = casts.compiled_tensorwise_bytes, casts.compiled_bytes
+            return torchao[self.recipe != "tensorwise"]
         if self.precision == "fp8":
             return casts.fp8_tensorwise_bytes if self.recipe == "tensorwise" else casts.fp8_bytes
         return casts.fp4_bytes if self.precision == "fp4" else 0.0
+
+    @property
+    def casts_shards(self) -> bool:
+        """Whether ranks that share a sequence cast their share of it, and gather it in fp8.
+
+        torchao does with one scale a tensor (float8/float8_tensor_parallel.py).
+        """
+        return (self.stack.layers, self.recipe) == ("compiled", "tensorwise")
 
     def gemm_s(
         self, m: Floats, n: Floats, k: Floats, direction: Direction, precision: str | None = None
@@ -89,7 +106,7 @@ class Device:
 
         longer for widths n and k that tensor cores are not made for.
         """
-        dtype = precision or self.precision
+        dtype = _units(self.gpu, precision or self.precision)
         efficiency = gemm_efficiency(self.gpu, dtype, m, n, k, direction)
         seconds = 2.0 * m * n * k / (dense_peak(self.gpu, dtype) * efficiency.values)
         self.used.add(efficiency, seconds)
@@ -105,7 +122,7 @@ class Device:
         """Products of all local experts, each with its share of the tokens. [s]"""
         share = np.maximum(tokens / experts, 1e-9)
         efficiency = grouped_gemm_efficiency(
-            self.gpu, self.precision, experts, share, n, k, direction
+            self.gpu, _units(self.gpu, self.precision), experts, share, n, k, direction
         )
         peak = dense_peak(self.gpu, self.precision)
         seconds = 2.0 * tokens * n * k / (peak * efficiency.values)

@@ -34,7 +34,7 @@ class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How stages pass activations on."""
 
     shared: tuple[str, ...]  # stacks whose tensor-parallel ranks each send a share, then gather
-    buffer_bytes: float  # that a message may have left when its sender goes on
+    buffer_bytes: float  # up to which a message is on its way when its sender goes on
     source: Source
 
 
@@ -44,6 +44,8 @@ class Casts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fp8_bytes: float
     fp8_tensorwise_bytes: float
     fp4_bytes: float
+    compiled_bytes: float
+    compiled_tensorwise_bytes: float
     padded_bytes: float
     source: Source
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from astra.columns import factorized
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.shape import Model
 from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.view import View
@@ -291,7 +292,10 @@ def _layer(
     hides, own = bool(words["overlap_tp"]), device.stack
     longer = own.communication_factor * _tensor_factor(own, keys)
     waits = own.tensor_waits
-    tensor = tensor_traffic(model, kind, keys, gpu, operators, hides, element, waits, longer)
+    share = 0.5 if device.casts_shards else 1.0
+    tensor = tensor_traffic(model, kind, keys, gpu, operators, hides, element, waits, longer, share)
+    if own.layers != "fused":
+        tensor = _with_copies(tensor, model, keys, device)
     ringed = own.communication_factor * own.context_factor
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element, ringed)
     expert = nothing
@@ -315,6 +319,19 @@ def _layer(
         expert_forward_s=expert.forward_s,
         expert_backward_s=expert.backward_s,
         module_s=_modules_s(operators, keys, by_operator=task.runtime == "fsdp"),
+    )
+
+
+def _with_copies(tensor: Traffic, model: Model, keys: Keys, device: Device) -> Traffic:
+    """PyTorch's collectives work along the first axis, and sequences lie along the second: what is
+    gathered is put in order by a copy, what is to be scattered too (torch/distributed/
+    _functional_collectives.py). Two of each forward, and backward two more that are gathered again.
+    """
+    copy_s = np.where(keys.sp > 1, device.memory_s(4.0 * keys.tokens * model.hidden), 0.0)
+    gathered_s = copy_s * (0.5 if device.casts_shards else 1.0)
+    return Traffic(
+        forward_s=tensor.forward_s + 2 * (copy_s + gathered_s),
+        backward_s=tensor.backward_s + 2 * (copy_s + 2 * gathered_s),
     )
 
 

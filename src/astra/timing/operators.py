@@ -6,6 +6,7 @@ matrix on one GPU. Arrays run over keys: the distinct ways to cut a layer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,30 +104,46 @@ def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats])
 def _linears(
     name: str, module: str, keys: Keys, widths: Sequence[Floats | float], k: float, device: Device
 ) -> Operator:
-    """Linear layers of one input, one after the other."""
-    each = [_linear(name, module, keys, n, k, device) for n in widths]
+    """Linear layers of one input that is gathered, one after the other. It is cast once."""
+    each = [_linear(name, module, keys, n, k, device, "input") for n in widths]
     wgrad = sum((op.wgrad_s for op in each if op.wgrad_s is not None), np.zeros(1))
     forward = sum((op.forward_s for op in each), np.zeros(1))
+    if device.stack.layers == "compiled":
+        forward = forward - (len(each) - 1) * _casts(_cast(keys, device, True), k, device)
     return Operator(name, module, forward, sum((op.backward_s for op in each), np.zeros(1)), wgrad)
 
 
 def _linear(
-    name: str, module: str, keys: Keys, n: Floats | float, k: Floats | float, device: Device
+    name: str,
+    module: str,
+    keys: Keys,
+    n: Floats | float,
+    k: Floats | float,
+    device: Device,
+    gathered: Literal["input", "output"] | None = None,
 ) -> Operator:
-    """A linear layer over all tokens, with fp8 casts of what goes in."""
+    """A linear layer over all tokens, with fp8 casts of what goes in.
+
+    `gathered` among ranks that share a sequence is its input, or its output's gradient.
+    """
     m = keys.tokens
     ns, ks = np.broadcast_to(n, m.shape), np.broadcast_to(k, m.shape)
     wgrad = device.gemm_s(m, ns, ks, "wgrad") + _summed_s(
         ns * ks, device, device.stack.weight_gradient_bytes
     )
-    casts = _casts(m, ks, device), _casts(m, ns, device)
+    into, back = (_cast(keys, device, gathered == side) for side in ("input", "output"))
     return Operator(
         name,
         module,
-        device.gemm_s(m, ns, ks, "forward") + casts[0],
-        device.gemm_s(m, ns, ks, "dgrad") + wgrad + casts[1],
+        device.gemm_s(m, ns, ks, "forward") + _casts(into, ks, device),
+        device.gemm_s(m, ns, ks, "dgrad") + wgrad + _casts(back, ns, device),
         wgrad,
     )
+
+
+def _cast(keys: Keys, device: Device, gathered: bool) -> Floats:
+    """Tokens that are cast: a rank's share where it is gathered after that."""
+    return keys.tokens / (keys.sp if gathered and device.casts_shards else 1.0)
 
 
 def _summed_s(parameters: Floats, device: Device, each_bytes: float) -> Floats:
@@ -136,7 +153,7 @@ def _summed_s(parameters: Floats, device: Device, each_bytes: float) -> Floats:
     return device.memory_s(each_bytes * parameters)
 
 
-def _casts(tokens: Floats, width: Floats, device: Device) -> Floats:
+def _casts(tokens: Floats, width: Floats | float, device: Device) -> Floats:
     """Inputs of a product in fp8 or fp4, made by a kernel of their own."""
     if not device.cast_bytes:
         return np.zeros(tokens.shape)
@@ -159,7 +176,7 @@ def _attention(
         _linears("qkv", "attention", keys, widths, model.hidden, device),
         _moved("rope", "attention", device, *kernels),
         _core(model, kind, keys, device, model.head_dim, model.head_dim, fused),
-        _linear("attention_out", "attention", keys, model.hidden, queries, device),
+        _linear("attention_out", "attention", keys, model.hidden, queries, device, "output"),
     ]
 
 
@@ -252,7 +269,7 @@ def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Opera
     return Operator(
         "core_attention",
         "core_attn",
-        matmul + device.memory_s(11.0 * square, 3),
+        matmul + device.memory_s(device.stack.unfused_forward_bytes * square, 3),
         matmul_back + device.memory_s(device.stack.unfused_backward_bytes * square, 3),
     )
 
@@ -267,7 +284,7 @@ def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> l
     return [
         _linears("mlp_up", module, keys, widths, model.hidden, device),
         _moved("activation", module, device, (kernels, through)),
-        _linear("mlp_down", module, keys, model.hidden, cut, device),
+        _linear("mlp_down", module, keys, model.hidden, cut, device, "output"),
     ]
 
 

@@ -71,17 +71,19 @@ def tensor_traffic(
     element: float,
     waits: bool = False,
     factor: Floats | float = 1.0,
+    gathered: float = 1.0,
 ) -> Traffic:
     """An exchange before and one after the matrix products of attention, and of the MLP.
 
     With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
     2022, section 4.2.2). Backward, Megatron-LM hides the gather of a saved input behind dgrad
     and the reduction of its gradient behind wgrad; before 2022 it `waits` for every one. All of
-    it takes `factor` times as long, what is hidden too. Routed experts get theirs by dispatch.
+    it takes `factor` times as long, what is hidden too. What is gathered has `gathered` times the
+    bytes. Routed experts get theirs by dispatch.
     """
     payload = keys.tokens * model.hidden * element
     ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), keys)
-    gather = factor * all_gather_s(payload, ranks, near.domain, gpu, near.node)
+    gather = factor * all_gather_s(gathered * payload, ranks, near.domain, gpu, near.node)
     scatter = factor * reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
     reduce = factor * all_reduce_s(payload, ranks, near.domain, gpu, near.node)
     halves = 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0

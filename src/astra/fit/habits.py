@@ -90,6 +90,7 @@ NEAREST = {
     "bigscience-bf16": "bigscience",
     "deepspeed-3d": "megatron-deepspeed",
     "sailor": "megatron-deepspeed",
+    "sailor-gpt-neo": "sailor",
     "internevo": "megatron",
     "llm-foundry": "torch-fsdp",
     "nemo-automodel": "torch-fsdp",
@@ -126,6 +127,8 @@ def habits_of(cells: Cells) -> Habits:
             return replace(habits, dispatcher="deepep", hides_dispatch=True)
         late = (release_of(cells) or "") >= GRAPHED_FROM
         return replace(habits, graphed_experts=late, hides_dispatch=late)
+    if habits.stack == "sailor" and "neo" in cells.low("model"):
+        return replace(habits, stack="sailor-gpt-neo")
     if habits.stack == "torch-fsdp" and re.search(r"\beager\b", cells.low("notes")):
         return replace(habits, stack="torch-fsdp-eager")
     year = cells.year()

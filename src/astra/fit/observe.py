@@ -32,8 +32,7 @@ def place_of(run: Run) -> Place:
 
 def in_release(run: Run) -> Plan:
     """The plan with its release in the stack's name, whether the stack tells it apart or not."""
-    place = place_of(run)
-    return replace(run.plan, stack=f"{place.stack}@{place.release or ''}")
+    return replace(run.plan, stack=f"{run.plan.stack.partition('@')[0]}@{run.release_name or ''}")
 
 
 def predicted_s(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> Floats:
@@ -42,8 +41,16 @@ def predicted_s(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) 
     named = {}
     for plan in plans:
         name, _, release = plan.stack.partition("@")
-        named[plan.stack] = replace(stacks[name], release=release or None)
+        named[plan.stack] = replace(_timed(name, stacks), release=release or None)
     return steps(plans, named)
+
+
+def _timed(name: str, stacks: Mapping[str, Stack]) -> Stack:
+    """A stack with the factors of the one that it is timed as, and what is its own."""
+    own = stacks.get(name) or find_stack(name)
+    fitted = stacks[own.timed_as]
+    factors = {f"{factor}_factor": getattr(fitted, f"{factor}_factor") for factor in NAMES}
+    return replace(own, settings=fitted.settings, **factors)
 
 
 def observe(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> Observed:

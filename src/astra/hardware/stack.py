@@ -91,12 +91,14 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dropout: bool = False  # masks of hidden dropout are kept: one byte, twice a layer
     transformer_engine: bool = False  # layers are its: it has workspaces and attention of its own
     tensor_waits: bool = False  # backward, too, every tensor-parallel sum is waited for
-    holds_sends: bool = False  # a send between stages holds up both until a buffer takes the rest
+    holds_sends: bool = False  # a send between stages that no buffer takes holds up both
     # Tensors of a layer, if each belongs to one rank of a shard group as a whole: gradients go to
     # their owners and parameters come from them, a collective each, in the order of ranks and not
     # of layers, so that no forward pass begins before the last has come. 0: cut evenly, as one.
     owned_tensors: int = 0
-    unfused_backward_bytes: float = 15.0  # moved per score by attention that keeps all of them
+    # Moved per score by attention that keeps all of them, as in bf16, beside its products.
+    unfused_forward_bytes: float = 11.0
+    unfused_backward_bytes: float = 15.0
     tied_bytes: float = 0.0  # of an element of tied embeddings' gradients as sent; 0: as reduced
     deterministic: bool = False  # only kernels that repeat their sums in one order
     # How layers are written: Megatron-LM's, whose products and kernels are fused; Hugging Face's

@@ -167,7 +167,8 @@ def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
 
     The link of a run of several stages is the one inside it. Stacks that send shares of what
     every rank holds whole gather them on arrival, inside the tensor-parallel group. Where sends
-    are waited for, NCCL's buffer takes the last of a message and lets the stages go.
+    are waited for, NCCL's buffer takes a small message and lets the stages go; a larger one moves
+    only while both ends are there. What is gathered holds up the receiver alone: half of it each.
     """
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp)
@@ -195,12 +196,14 @@ def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
                 found = np.where(leaves, seconds, found)
     several = plans.pp[:, np.newaxis] > 1
     found = np.where(several, found, 0.0)
-    waits = np.maximum(1 - facts().sends.buffer_bytes / payload, 0.0) if stack.holds_sends else 0.0
-    held = found * waits
+    gathered = np.zeros(found.shape)
     if gathers:
         whole = np.where(plans.sequence_parallel, 0.0, own * tp)
-        found = found + np.where(several, _gathered_s(view, whole, tp), 0.0)
-    return found, held
+        gathered = np.where(several, _gathered_s(view, whole, tp), 0.0)
+    held = np.zeros(found.shape)
+    if stack.holds_sends:
+        held = np.where(payload > facts().sends.buffer_bytes, found, 0.0) + gathered / 2
+    return found + gathered, held
 
 
 def _gathered_s(view: View, payload: Floats, tp: Ints) -> Floats:

@@ -117,8 +117,9 @@ very lines; the time lost per doubling of the GPUs, how much longer products of 
 how each framework's rows are read, and the host's seconds (by vTrain's small models; of an expert's
 kernels by two runs of Qwen3-30B; the fixed part of Sailor's steps) were chosen while looking at all
 runs; so was what to look for in InternEvo's optimizer (owners that take turns), under FSDP (layers
-as PyTorch runs them) and in Sailor's layer profiles (the CPU's seconds), though no number there was
-fitted to steps. Far runs are weighed as in the fit of all. Compute factors of
+as PyTorch runs them; copies and casts around its tensor-parallel collectives) and in Sailor's fork
+(the CPU's seconds and attention by its layer profiles, sends that are waited for), though no number
+there was fitted to steps. Far runs are weighed as in the fit of all. Compute factors of
 `torch-compile` and `torch-eager` are set by the steps below. Intervals are as wide as 80 % of a
 stack's runs need with their model or their number of GPUs held back, so that they are right there
 by construction, but for stacks of few runs; a run like those already seen mostly lies inside.

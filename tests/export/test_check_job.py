@@ -14,7 +14,7 @@ from astra.export.job_folder import expected
 from astra.export.targets import export_files
 from astra.fit.runs import parse_runs
 from astra.hardware.gpus_option import parse_gpus
-from astra.model.shape import Model, Moe
+from astra.model.shape import Model, Moe, Window
 from astra.model.zoo import find_model
 from astra.search.price import price
 from astra.strategy.plan import Plan, Runtime
@@ -191,5 +191,23 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
 
 
 def test_a_mixed_job_gets_other_advice() -> None:
-    told = check_job.advice({"step_s": 3.0}, EXPECTED | {"row": None})
+    mixed = {"row": None, "row_lacks": ["GPUs of several types"]}
+    told = check_job.advice({"step_s": 3.0}, EXPECTED | mixed)
     assert "each type alone" in told[-1]
+
+
+def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
+    """A table of runs has no column for windows: read back, long attention would be full."""
+    cluster, _ = parse_gpus("h100:16")
+    windowed = replace(OWN, window=Window(tokens=512))
+    wish = Wish(global_batch=64, seq_len=32768, tp=8)
+    numbers = expected(price(settle(wish, windowed, cluster).plan))
+    assert numbers["row"] is None
+    assert numbers["row_lacks"] == ("attention windows",)
+    told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | numbers))
+    assert "attention windows" in told and "measured_step_time_s" not in told
+    short = Wish(global_batch=64, seq_len=512, tp=8)  # the window holds it all
+    kept = expected(price(settle(short, windowed, cluster).plan))
+    assert kept["row"] is not None
+    told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | kept))
+    assert "changes little: attention windows" in told and "measured_step_time_s" in told

@@ -102,14 +102,22 @@ def advice(measured: dict[str, Any], expected: dict[str, Any]) -> list[str]:
         "They differ. First look for what is not the plan's: a slow node, data that comes late,",
         "checkpoints or evaluation between steps, another version of the framework.",
     ]
-    if expected["row"] is None:  # GPUs of several types
+    lacks = ", ".join(expected.get("row_lacks", []))
+    if expected["row"] is None and "several types" in lacks:
         return [*lines, "Then measure a run on each type alone, and calibrate on those."]
+    if expected["row"] is None:
+        return [
+            *lines,
+            f"A row of runs.csv cannot say all of this job ({lacks}): `astra calibrate` would take",
+            "the difference for your cluster's. Calibrate on runs of a plainer model or layout.",
+        ]
     row = {**expected["row"], "measured_step_time_s": f"{measured['step_s']:.6g}"}
     return [
         *lines,
         "If it stays so, teach Astra your cluster; three runs or more, one line each in runs.csv:",
         "  " + ",".join(row),
         "  " + ",".join(str(value) for value in row.values()),
+        *([f"(what it cannot say changes little: {lacks})"] if lacks else []),
         "  astra calibrate runs.csv --name my-cluster",
         "and plan again with --stack my-cluster.",
     ]

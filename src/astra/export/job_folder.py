@@ -63,6 +63,7 @@ def expected(priced: Priced) -> dict[str, Any]:
     world = sum(priced.gpus.values())
     logged = plan.micro_batch * plan.pipelines[0].micro_batches * world
     whole = plan.runtime != "deepspeed" or segment.tp == 1
+    row, lost = row_of(priced)
     return {
         "model": plan.model.name,
         "summary": priced.summary,
@@ -77,7 +78,8 @@ def expected(priced: Priced) -> dict[str, Any]:
         "allocated_bytes": memory.allocated_bytes,
         "usable_bytes": memory.usable_bytes,
         "usd_per_hour": usd_per_hour(priced),
-        "row": row_of(plan, world),
+        "row": row,
+        "row_lacks": lost,
     }
 
 

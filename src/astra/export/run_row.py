@@ -2,8 +2,15 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from astra.errors import InputError
 from astra.export.torchrun import one_line
+from astra.fit.cells import Cells
+from astra.fit.row_plan import plan_of
 from astra.model.shape import Model
+from astra.search.price import price
+from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 
 SHARDING = ("none", "optimizer", "gradients", "parameters")  # ZeRO stages 0 to 3
@@ -13,12 +20,68 @@ OVERLAPS = {  # as rows name them
     "overlap_tp": "tp_comm_overlap",
     "overlap_ep": "overlap-moe-expert-parallel-comm",
 }
+# A row that is read as another job teaches a cluster wrong factors. Read back, its step may differ
+# by this share of the interval around it; guessed: little against what runs scatter by.
+STRAY_FRACTION = 0.25
+SAID = {  # what a row may lack, in words
+    "window": "attention windows",
+    "mla": "the ranks of latent attention",
+    "mtp_layers": "multi-token prediction",
+    "qk_norm": "norms of queries and keys",
+    "norms_per_layer": "norms in a layer",
+    "attn_gate": "gates of attention",
+    "capped_logits": "capped logits",
+    "moe": "details of the experts",
+    "learned_positions": "learned positions",
+    "offload_optimizer_fraction": "an optimizer on the host",
+    "offload_activations": "activations on the host",
+    "capacity_factor": "a capacity of the experts",
+    "chunk_layers": "layers of each chunk",
+    "cp_comm_type": "how context parallelism talks",
+    "rank_order": "the order of ranks",
+    "moment_dtypes": "types of Adam's moments",
+    "master_dtype": "the type of master weights",
+    "main_grads_dtype": "the type of gradients",
+    "grad_reduce_dtype": "the type in which gradients travel",
+}
 
 
-def row_of(plan: Plan, world: int) -> dict[str, Any] | None:
-    """The row, without a comma in any cell; of several GPU types none can be written."""
+def row_of(priced: Priced) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The row, and what of the plan it cannot say; none where that would mislead.
+
+    The row is read as `astra calibrate` will and priced again.
+    """
+    plan = priced.plan
     if len(plan.gpus) > 1:
-        return None
+        return None, ("GPUs of several types",)
+    row = _row(plan, sum(priced.gpus.values()))
+    try:
+        read, _ = plan_of(Cells({name: str(value) for name, value in row.items()}))
+    except InputError as error:
+        return None, (str(error),)
+    lost = _lost(plan, read)
+    step_s = price(replace(read, stack=plan.stack)).step_s
+    room_s = STRAY_FRACTION * (priced.step_s_high - priced.step_s)
+    return (row if abs(step_s - priced.step_s) <= room_s else None), lost
+
+
+def _lost(plan: Plan, read: Plan) -> tuple[str, ...]:
+    """What differs between a plan and its row, in words."""
+    pairs = [(plan, read), (plan.model, read.model)]
+    found = [
+        words
+        for one, other in pairs
+        for name, words in SAID.items()
+        if hasattr(one, name)
+        and getattr(one, name) != getattr(other, name)
+        and not (name == "cp_comm_type" and plan.cp == 1)
+    ]
+    same = [[s.layers for s in p.pipelines[0].segments] for p in (plan, read)]
+    return tuple(dict.fromkeys([*found, *(["layers of each stage"] if same[0] != same[1] else [])]))
+
+
+def _row(plan: Plan, world: int) -> dict[str, Any]:
+    """Its cells, without a comma in any."""
     segment = plan.pipelines[0].segments[0]
     gpu = next(pool.gpu for pool in plan.cluster.pools if pool.gpu.name == segment.gpu)
     stage = SHARDING.index(plan.sharding)
@@ -84,10 +147,12 @@ def _notes(plan: Plan) -> list[str]:
     """Options that no column has."""
     dispatcher = [f"moe-token-dispatcher-type={plan.dispatcher}"] if plan.dispatcher else []
     biased = plan.model.qkv_bias or plan.model.mlp_bias
+    further = [f"mtp-num-layers={plan.mtp_layers}"] if plan.mtp_layers else []
     return [
         f"untie-embeddings-and-output-weights={not plan.model.tied_embeddings}",
         f"disable-bias-linear={not biased}",
         *dispatcher,
+        *further,
         *([f"cuda-graph-impl={plan.cuda_graph}"] if plan.cuda_graph != "none" else []),
     ]
 

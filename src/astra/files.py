@@ -5,11 +5,11 @@ import re
 import stat
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean, shorten
+from astra.errors import InputError, did_you_mean, either, shorten
 
 T = TypeVar("T")
 
@@ -120,7 +120,35 @@ def _validation_message(raw: object, into: type, where: str, message: str) -> st
         return f"{where}: {place} is missing."
     value = _at(raw, path)
     shown = f"{path} = {shorten(value)}: " if path else ""
+    words = _words_at(into, path) if what.startswith("Invalid enum value") else []
+    if words:
+        return f"{where}: {shown}not known. Use {either(words)}."
     return f"{where}: {shown}{what[:1].lower()}{what[1:]}."
+
+
+def _words_at(into: Any, path: str) -> list[str]:
+    """The words that the type at `a.b[2]` allows, where it is a choice of words."""
+    kinds: list[Any] = [into]
+    for step in re.findall(r"[^.\[\]]+", path):
+        kinds = [inner for kind in kinds for inner in _inside(kind, step)]
+    return list(dict.fromkeys(str(word) for kind in kinds for word in _choices(kind)))
+
+
+def _inside(kind: Any, step: str) -> list[Any]:
+    """The types of a struct's field, or of what a list holds."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return [field.type for field in msgspec.structs.fields(kind) if field.encode_name == step]
+    inner = [part for part in get_args(kind) if part is not Ellipsis]
+    if step == "..." or step.isdigit():
+        return inner
+    return [found for part in inner for found in _inside(part, step)]
+
+
+def _choices(kind: Any) -> list[object]:
+    """What a Literal lists, also inside a union or an annotation."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [word for part in get_args(kind) for word in _choices(part)]
 
 
 def _field_names(into: type) -> list[str]:

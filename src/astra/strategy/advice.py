@@ -42,12 +42,32 @@ TRIES: dict[str, tuple[Any, ...]] = {
 
 IN_SEGMENTS = ("tp", "ep", "etp", "recompute", "micro_batch", "gpu")  # may differ inside a plan
 
+MAY_LACK = ("fp8_recipe",)  # whose absence can be what is wrong
+WORDS = {"layers": "stages hold", "model.layers": "the model has"}
+
 
 def explain(plan: Plan, rule: Rule) -> str:
     """One broken rule in a sentence, with the values it speaks of."""
+    if rule.name == "batch-adds-up" and (counted := _miscounted(plan)):
+        return f"{counted} [rule {rule.name}]"
     values = ", ".join(said for name in rule.about.split() if (said := _said(plan, name)))
     shown = f" ({values})" if values else ""
     return f"{rule.reason}{shown} [rule {rule.name}]"
+
+
+def _miscounted(plan: Plan) -> str:
+    """Where the batch divides, but a plan file counts other micro-batches."""
+    if len(plan.pipelines) > 1:
+        return ""
+    (pipeline,) = plan.pipelines
+    step = pipeline.replicas * plan.micro_batch
+    if plan.global_batch % step:
+        return ""
+    return (
+        f"replicas x micro_batches x micro_batch must be global_batch: {pipeline.replicas} x "
+        f"{pipeline.micro_batches} x {plan.micro_batch} is not {plan.global_batch}; "
+        f"pipelines[0].micro_batches would be {plan.global_batch // step}"
+    )
 
 
 def _said(plan: Plan, name: str) -> str:
@@ -57,7 +77,9 @@ def _said(plan: Plan, name: str) -> str:
     if len(set(own)) > 1:
         return ", ".join(f"segments[{place}].{name} {value}" for place, value in enumerate(own))
     value = _value(plan, name)
-    return "" if value is None else f"{name.removeprefix('model.')} {value}"
+    if value is None:
+        return f"no {name}" if name in MAY_LACK else ""
+    return f"{WORDS.get(name) or name.removeprefix('model.')} {value}"
 
 
 def _value(plan: Plan, name: str) -> object:

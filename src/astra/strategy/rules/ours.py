@@ -212,7 +212,7 @@ RULES = (
         layer="ours",
         about="fp8_recipe precision",
         where="fp8_recipe",
-        reason="an fp8 recipe belongs to precision fp8",
+        reason="precision fp8 and an fp8 recipe come together",
         holds=lambda plans, _: (plans.fp8_recipe >= 0) == is_word(plans, "precision", "fp8"),
     ),
     Rule(

@@ -13,9 +13,11 @@ from tests.search import some_plans
 import astra
 from astra.cli.printing import print_parts
 from astra.hardware.cluster import Gpu
-from astra.report.priced import BAR, PART_NAMES, page, priced_json, seconds, sentence
+from astra.report.answer import answer_page
+from astra.report.priced import BAR, PART_NAMES, export_hint, page, priced_json, seconds, sentence
 from astra.search.price import price, price_many
 from astra.search.step import PARTS
+from astra.strategy.plan import Runtime
 
 ASTRA = Path(sys.executable).parent / "astra"
 WIDE = 80
@@ -77,6 +79,32 @@ def test_a_plan_that_does_not_fit_says_so_first_and_last(
     assert re.search(r"warning +does not fit: stage 0 needs", shown)
 
 
+def test_a_plan_just_over_the_margin_is_told_from_one_over_the_memory() -> None:
+    """`DOES NOT FIT (probability 63%)` would read as a chance of not fitting."""
+    found = gpt3(1)
+    memory = msgspec.structs.replace(
+        found.memory, reserved_bytes=77 * 2**30, usable_bytes=79 * 2**30, fit_probability=0.63
+    )
+    close = sentence(msgspec.structs.replace(found, memory=memory))
+    words = "77.0 of 79.0 GiB, less free than the margin (it would run with probability 63%)"
+    assert f"it DOES NOT FIT: {words}." in close
+    assert "margin" not in sentence(found)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "target"),
+    [("megatron", "megatron"), ("flagscale", "megatron"), ("fsdp", "torchtitan"),
+     ("deepspeed", "deepspeed"), ("any", None)],
+)  # fmt: skip
+def test_the_next_step_names_a_framework_that_runs_such_plans(
+    runtime: Runtime, target: str | None
+) -> None:
+    found = gpt3(1)
+    plan = msgspec.structs.replace(found.plan, runtime=runtime)
+    hint = export_hint(msgspec.structs.replace(found, plan=plan, rank=2), "r.json")
+    assert hint == ([f"  astra export r.json --rank 2 --to {target} --out job"] if target else [])
+
+
 def test_each_gpu_type_is_as_full_as_its_own_memory(capsys: pytest.CaptureFixture[str]) -> None:
     """Two pipelines over two types, one of them with a third of the memory."""
     plan = next(each for each in some_plans.mixed_plans("llama-3-8b") if len(each.pipelines) == 2)
@@ -130,3 +158,11 @@ def test_seconds_have_three_figures_and_a_unit(value: float, text: str) -> None:
 def test_json_is_the_answer_itself() -> None:
     found = gpt3(8)
     assert msgspec.convert(priced_json(found), astra.Priced) == found
+
+
+def test_a_search_says_what_its_model_left_open() -> None:
+    """That an encoder is left out must not be found only by those who read the JSON."""
+    said = "only the text decoder is planned"
+    model = msgspec.structs.replace(astra.find_model("llama-3-8b"), assumed=(said,))
+    answer = astra.plan(model, gpus="h100:8", global_batch=8, seq_len=512, top=2)
+    assert [part for part in answer_page(answer, None) if part == f"assumed: {said}"]

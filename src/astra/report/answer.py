@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.report.mixed import pipeline
-from astra.report.priced import memory_bars, seconds, sentence, sizes, time_bars
-from astra.report.warned import warnings_of
+from astra.report.priced import (
+    export_hint,
+    memory_bars,
+    seconds,
+    sentence,
+    sizes,
+    time_bars,
+)
+from astra.report.warned import remarks
 from astra.search.answer import Answer, NothingFits
 from astra.search.priced import Compared, Priced
 from astra.search.ranking import as_fast, ranking
@@ -76,8 +83,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"Memory of one GPU by stage, GiB of {sizes(best)}",
         memory_bars(best),
         "",
-        *(f"warning: {text}" for text in warnings_of(answer.plans)),
-        *(f"note: {note}" for note in _notes(answer)),
+        *remarks(answer, answer.plans),
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None
         else f"Kept in {saved}. Next:",
@@ -88,14 +94,8 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
 
 def _export(plans: Sequence[Priced], file: str) -> list[str]:
     """How to start the best, or the best that can be, where there are launch files for it."""
-    launched = [plan for plan in plans if plan.plan.runtime in ("megatron", "flagscale")]
-    if not launched:
-        return []
-    plan = launched[0]
-    whole = len(plan.gpus) == 1 or plan.plan.runtime == "megatron"
-    target = "megatron" if whole else "flagscale"
-    which = f" --rank {plan.rank}" if plan.rank > 1 else ""
-    return [f"  astra export {file}{which} --to {target} --out job"]
+    launched = (hint for plan in plans if (hint := export_hint(plan, file)))
+    return next(launched, [])
 
 
 def paper_table(plans: tuple[Compared, ...]) -> list["RenderableType"]:
@@ -155,11 +155,6 @@ def alike(plans: tuple[Priced, ...]) -> list[str]:
         f"Plans {which} cannot be told apart: they lie within {off:.0%}, and predicted ratios of "
         "two measured layouts are off by more in one case of five."
     ]
-
-
-def _notes(answer: Answer) -> list[str]:
-    notes = answer.request.get("notes")
-    return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def funnel(answer: Answer) -> str:

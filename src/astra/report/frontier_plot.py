@@ -8,9 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from astra.errors import InputError, shorten
-from astra.report.money import money_sentence, place_of, tokens, usd
+from astra.report.money import money_remarks, money_sentence, place_of, tokens, usd
 from astra.report.raster import png
-from astra.report.warned import warnings_of
 from astra.search.answer import Answer
 
 WIDTH, HEIGHT = 860, 520
@@ -320,7 +319,6 @@ def html(answer: Answer, shapes: Sequence[Shape]) -> str:
 
 def _remarks(answer: Answer) -> str:
     """Warnings and notes, as the page in a terminal has them."""
-    notes = answer.request.get("notes")
-    said = [f"warning: {text}" for text in warnings_of(answer.frontier)]
-    said += [f"note: {text}" for text in (notes if isinstance(notes, list) else [])]
+    assert answer.market is not None
+    said = money_remarks(answer, answer.market)
     return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in said)}</ul>" if said else ""

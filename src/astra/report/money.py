@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 from astra.money.dollars import GB, MONTH_H
 from astra.money.given import LISTED
 from astra.report.frontier_text import Drawing
-from astra.report.priced import LEGEND, host_lines, memory_bars, seconds, sizes, time_bars, titled
-from astra.report.warned import warnings_of
+from astra.report.priced import (
+    LEGEND,
+    export_hint,
+    host_lines,
+    memory_bars,
+    seconds,
+    sizes,
+    time_bars,
+    titled,
+)
+from astra.report.warned import remarks
 from astra.search.answer import Answer, Elsewhere, Market, Wished
 from astra.search.priced import Money, Priced, Rented
 
@@ -190,9 +199,7 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     market, points = answer.market, answer.frontier
     assert market is not None
     best = points[market.chosen - 1]
-    notes = answer.request.get("notes")
     next_file = saved or "result.json"
-    target = "megatron" if len(best.gpus) == 1 else "flagscale"
     picture: list[RenderableType] = [Drawing(points, market), ""] if len(points) > 1 else []
     return [
         *_verdict(market, points),
@@ -219,24 +226,23 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         *host_lines(best),
         "",
         _searched(answer, market),
-        *(f"warning: {text}" for text in warnings_of(points)),
-        *(f"note: {note}" for note in (notes if isinstance(notes, list) else [])),
-        *(
-            [f"note: plans that take longer than {hours(market.longest_hours)} are left out"]
-            if market.longest_hours
-            else []
-        ),
-        *(
-            ["note: list prices; a price is no promise of capacity"]
-            if any(machine.cloud != "given" for machine in market.machines)
-            else []
-        ),
+        *money_remarks(answer, market),
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None
         else f"Kept in {saved}. Next:",
         f"  astra explain {next_file}",
-        f"  astra export {next_file} --to {target} --out job",
+        *export_hint(best, next_file),
     ]
+
+
+def money_remarks(answer: Answer, market: Market) -> list[str]:
+    """Warnings and notes, a line each, for a terminal and for a page."""
+    said = remarks(answer, answer.frontier)
+    if market.longest_hours:
+        said.append(f"note: plans that take longer than {hours(market.longest_hours)} are left out")
+    if any(machine.cloud != "given" for machine in market.machines):
+        said.append("note: list prices; a price is no promise of capacity")
+    return said
 
 
 def _verdict(market: Market, points: tuple[Priced, ...]) -> list[str]:

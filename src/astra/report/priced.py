@@ -37,6 +37,12 @@ MEMORY_COLUMNS: tuple[tuple[str, str, Callable[[StageMemory], float]], ...] = (
     ("buf", "B", lambda row: row.buffers_bytes),
     ("rest", "R", lambda row: row.runtime_bytes),
 )
+TARGETS = {  # whose launch files a runtime's plans become
+    "megatron": "megatron",
+    "flagscale": "flagscale",
+    "fsdp": "torchtitan",
+    "deepspeed": "deepspeed",
+}
 LEGEND = "weights, gradients, optimizer, activations, logits, buffers, rest: CUDA, NCCL, slack"
 
 
@@ -49,14 +55,33 @@ def sentence(priced: Priced) -> str:
     """What, on what, how fast, and whether it fits: the first line of an answer."""
     plan = priced.plan
     gpus = " + ".join(f"{count} {name}" for name, count in priced.gpus.items())
-    fits = "fits" if priced.memory.fits else "DOES NOT FIT"
     host = "" if priced.fits_host else ", but its offload DOES NOT FIT the RAM of its nodes"
     return (
         f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step of "
         f"{plan.global_batch:,} x {plan.seq_len:,} tokens ({priced.tokens_per_s:,.0f} tokens/s, "
         f"MFU {priced.mfu_fraction:.1%} of the {plan.precision} peak) with {priced.summary}; "
-        f"it {fits} (probability {priced.memory.fit_probability:.0%}){host}."
+        f"it {_fitting(priced.memory)}{host}."
     )
+
+
+def _fitting(memory: PlanMemory) -> str:
+    """Whether it fits; where not, by how much, since it may still run."""
+    if memory.fits:
+        return f"fits (probability {memory.fit_probability:.0%})"
+    need = f"{memory.reserved_bytes / GIB:.1f} of {memory.usable_bytes / GIB:.1f} GiB"
+    margin = ", less free than the margin" if memory.reserved_bytes <= memory.usable_bytes else ""
+    return (
+        f"DOES NOT FIT: {need}{margin} (it would run with probability {memory.fit_probability:.0%})"
+    )
+
+
+def export_hint(priced: Priced, file: str) -> list[str]:
+    """How to get launch files of a plan, where there are any for its runtime."""
+    runtime = priced.plan.runtime
+    plain = runtime == "flagscale" and len(priced.gpus) == 1
+    target = "megatron" if plain else TARGETS.get(runtime)
+    which = f" --rank {priced.rank}" if priced.rank > 1 else ""
+    return [f"  astra export {file}{which} --to {target} --out job"] if target else []
 
 
 def seconds(value: float) -> str:

@@ -1,8 +1,20 @@
-"""Warnings of many plans, each once, with the plans it holds for."""
+"""What an answer's reader has to know besides: warnings, what was assumed, notes."""
 
 from collections.abc import Sequence
 
+from astra.search.answer import Answer
 from astra.search.priced import NO_MONEY, NOT_LAUNCHED, RAM_UNKNOWN, Priced
+
+
+def remarks(answer: Answer, plans: Sequence[Priced]) -> list[str]:
+    """Warnings, what the model's config left open, and notes on the question, a line each."""
+    notes = answer.request.get("notes")
+    assumed = dict.fromkeys(text for plan in plans for text in plan.assumed)
+    return [
+        *(f"warning: {text}" for text in warnings_of(plans)),
+        *(f"assumed: {text}" for text in assumed),
+        *(f"note: {note}" for note in (notes if isinstance(notes, list) else [])),
+    ]
 
 
 def warnings_of(plans: Sequence[Priced]) -> list[str]:

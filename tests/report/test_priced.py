@@ -166,3 +166,27 @@ def test_a_search_says_what_its_model_left_open() -> None:
     model = msgspec.structs.replace(astra.find_model("llama-3-8b"), assumed=(said,))
     answer = astra.plan(model, gpus="h100:8", global_batch=8, seq_len=512, top=2)
     assert [part for part in answer_page(answer, None) if part == f"assumed: {said}"]
+
+
+@pytest.mark.parametrize("wide", [30, 40, 50, 60, 70, 80, 100])
+def test_no_figure_is_cut_however_narrow_the_terminal(
+    wide: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(wide))
+    answer = astra.plan("llama-3-8b", gpus="h100:8", global_batch=8, seq_len=512, top=3)
+    print_parts(*answer_page(answer, None))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    for plan in answer.plans:
+        row = f"{plan.rank} +{seconds(plan.step_s)} +{plan.tokens_per_s:,.0f} "
+        (line,) = [line for line in shown.splitlines() if re.match(rf" *{row}", line)]
+        assert line.rstrip() and "tp" in line  # the plan itself is there too
+    parts = answer.plans[0].step_parts_s.items()
+    for name, value in parts:
+        if value >= 0.0005 * answer.plans[0].step_s:
+            assert re.search(rf"{re.escape(PART_NAMES[name])} +{seconds(value)}", shown)
+
+
+def test_nothing_is_shown_as_a_trillionth_of_a_second() -> None:
+    """What sums of floats leave of a bubble that is not there."""
+    assert seconds(4.44e-16) == seconds(-3.55e-15) == seconds(0.0) == "0 ms"

@@ -85,7 +85,13 @@ def export_hint(priced: Priced, file: str) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Three figures and a unit."""
+    """Three figures and a unit; below a nanosecond, nothing.
+
+    >>> seconds(12.345), seconds(0.0123), seconds(-4e-15)
+    ('12.3 s', '12.3 ms', '0 ms')
+    """
+    if abs(value) < 1e-9:
+        return "0 ms"
     if value >= 0.1:
         return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
     return f"{value * 1e3:.3g} ms"
@@ -169,7 +175,7 @@ def time_bars(priced: Priced) -> "RenderableType":
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="crop")  # a bar, cut where there is no room
+    table.add_column(overflow="crop")  # a bar, cut where there is no room
     for name, value in priced.step_parts_s.items():
         share = value / priced.step_s
         if share >= 0.0005:

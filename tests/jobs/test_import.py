@@ -316,3 +316,91 @@ def test_fp8_of_torchtitan_has_its_recipe(converters: str, recipe: str, tmp_path
     (tmp_path / "job.toml").write_text(TITAN.format(**said))
     plan = import_job(tmp_path / "job.toml", gpus="b200:16").plan
     assert (plan.precision, plan.fp8_recipe) == ("fp8", recipe)
+
+
+EXPERIMENT = """\
+defaults:
+  - _self_
+  - train: 7b   # its task
+experiment:
+  task:
+    type: train
+    backend: megatron
+  runner:
+    nnodes: 2
+    nproc_per_node: 8
+action: run
+"""
+TASK = """\
+system:
+  tensor_model_parallel_size: 2
+  sequence_parallel: true
+  use_distributed_optimizer: true
+  recompute_granularity: selective
+  recompute_modules:
+    - layernorm
+    - mlp
+  precision:
+    bf16: true
+model:
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  seq_length: 2048
+  max_position_embeddings: 2048
+  use_rotary_position_embeddings: true
+  swiglu: true
+  multiple_of: 256
+  normalization: RMSNorm
+  untie_embeddings_and_output_weights: true
+  disable_bias_linear: true
+  micro_batch_size: 1
+  global_batch_size: 64
+data:
+  tokenizer:
+    vocab_size: 100008
+"""
+
+
+def flagscale_job(folder: Path, experiment: str = EXPERIMENT, task: str = TASK) -> Path:
+    (folder / "train").mkdir(exist_ok=True)
+    (folder / "train" / "7b.yaml").write_text(task)
+    (folder / "config.yaml").write_text(experiment)
+    return folder / "config.yaml"
+
+
+def test_flagscales_experiment_leads_to_its_task(tmp_path: Path) -> None:
+    job = import_job(flagscale_job(tmp_path), gpus="h100")
+    plan = job.plan
+    assert (job.framework, job.not_understood) == ("FlagScale", ())
+    assert (sum(plan.gpus.values()), plan.dp, plan.global_batch, plan.seq_len) == (16, 8, 64, 2048)
+    (segment,) = plan.pipelines[0].segments
+    assert (segment.tp, segment.recompute) == (2, "selective:layernorm+mlp")
+    assert plan.model.ffn == 11008  # as Llama 7B has it: two thirds of 4 x 4,096, up to 256s
+    wide = TASK.replace("multiple_of: 256", "multiple_of: 4096\n  hidden_dim_multiplier: 1.3")
+    model = import_job(flagscale_job(tmp_path, task=wide), gpus="h100").plan.model
+    assert model.ffn == 16384  # 1.3 x 10,922 is 14,198
+
+
+@pytest.mark.parametrize(
+    ("experiment", "task", "said"),
+    [
+        (EXPERIMENT.replace("train: 7b", "train: 70b"), TASK, "70b.yaml, which is not there"),
+        (EXPERIMENT.replace("  - train: 7b", "  - serve: 7b"), TASK, "name no `train: TASK`"),
+        (EXPERIMENT.replace("nnodes: 2", "ssh_port: 22"), TASK, "--world-size N"),
+        (EXPERIMENT, TASK + "  hetero:\n    enable_hetero: true\n", "several GPU types"),
+        (EXPERIMENT, TASK.replace("of: 256", "of: 8\n  hidden_dim_multiplier: x"), "no number"),
+    ],
+)
+def test_what_a_flagscale_job_lacks_is_said(
+    experiment: str, task: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        import_job(flagscale_job(tmp_path, experiment, task), gpus="h100")
+
+
+def test_slots_of_a_hostfile_are_counted(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("nnodes: 2", "hostfile: hosts").replace("nproc_per_node: 8", "x: 1")
+    (tmp_path / "hosts").write_text("# mine\na slots=8 type=H100\nb slots=8\n\n")
+    job = import_job(flagscale_job(tmp_path, text), gpus="h100")
+    assert sum(job.plan.gpus.values()) == 16

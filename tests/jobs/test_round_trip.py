@@ -8,8 +8,9 @@ from tests.support.random_plans import random_plan
 
 from astra.api import import_job
 from astra.api import plan as plan_for
+from astra.errors import InputError
 from astra.export.folder import write_folder
-from astra.export.targets import export_files
+from astra.export.targets import export_files, refusal
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.book import broken_rules
@@ -118,3 +119,56 @@ def test_fp8_comes_back_from_torchtitan(name: str, gpus: str, tmp_path: Path) ->
             job = import_job(source, gpus=f"{gpus.partition(':')[0]}:{count}", model=name)
             assert job.not_understood == ()
             assert cost(job.plan) == cost(priced.plan)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_comes_back_from_flagscales_folder(name: str, tmp_path: Path) -> None:
+    """Experiment, task and hostfile: the settings, and how many GPUs there are."""
+    plans = (random_plan(seed, find_model(name), ("h100",)) for seed in range(SEEDS))
+    told = [plan for plan in plans if not broken_rules(plan) and not refusal(plan, "flagscale")]
+    assert len(told) >= 5
+    for row, plan in enumerate(told[:5]):
+        folder = tmp_path / str(row)
+        write_folder(folder, export_files(plan, "flagscale"))
+        (folder / "plan.json").unlink()
+        job = import_job(folder, gpus="h100")
+        assert job.framework == "FlagScale"
+        assert job.not_understood == ()
+        assert meant(job.plan) == meant(plan)
+        assert import_job(folder / "train.yaml", gpus="h100").plan == job.plan
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"), [("bridge", []), ("accelerate", ["tp=1", "pp=1", "ep=1"])]
+)
+def test_a_folder_that_is_not_read_names_the_plan_in_it(
+    target: str, settings: list[str], tmp_path: Path
+) -> None:
+    runtime: Runtime = "megatron" if target == "bridge" else "fsdp"
+    found = plan_for(
+        "llama-3-8b", gpus="h100:8", runtime=runtime, settings=settings, global_batch=16,
+        seq_len=2048, top=1,
+    )  # fmt: skip
+    write_folder(tmp_path / "job", export_files(found.plans[0].plan, target))
+    with pytest.raises(InputError, match=r"astra predict --plan .*plan\.json"):
+        import_job(tmp_path / "job", gpus="h100")
+
+
+def test_a_deepspeed_folder_says_its_model_in_the_plan_beside(tmp_path: Path) -> None:
+    found = plan_for(
+        "llama-3-8b", gpus="h100:8", runtime="deepspeed", settings=["recompute=none"],
+        global_batch=16, seq_len=2048, top=1,
+    )  # fmt: skip
+    plan = found.plans[0].plan
+    write_folder(tmp_path / "job", export_files(plan, "deepspeed"))
+    read = import_job(tmp_path / "job", gpus="h100").plan
+    assert (read.model.name, read.seq_len, cost(read)) == ("llama-3-8b", 2048, cost(plan))
+
+
+def test_a_job_over_several_types_is_not_read_as_one_over_one(tmp_path: Path) -> None:
+    found = plan_for("llama-3-8b", gpus="h100:8,a100-80g:8", global_batch=64, seq_len=2048, top=1)
+    plan = found.plans[0].plan
+    assert len(plan.gpus) == 2
+    write_folder(tmp_path / "job", export_files(plan, "flagscale"))
+    with pytest.raises(InputError, match="several GPU types"):
+        import_job(tmp_path / "job", gpus="h100")

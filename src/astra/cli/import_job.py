@@ -1,8 +1,9 @@
 """A plan out of an existing job's launch file.
 
 FILE is a Megatron-LM (or NeMo) launch script or command line, a torchtitan configuration (TOML,
-Python or flags), DeepSpeed's JSON, or a folder that `astra export` wrote. It is read as text and
-never executed. What it does not say is the framework's own default."""
+Python or flags), FlagScale's or NeMo's YAML, DeepSpeed's JSON, or a folder that `astra export`
+wrote. It is read as text and never executed. What it does not say is the framework's own
+default."""
 
 import argparse
 from pathlib import Path
@@ -21,6 +22,7 @@ examples:
   astra import train.sbatch --gpus h100 --world-size 64 --out plan.json
   astra import ds_config.json --gpus h100:16 --model llama-3-8b --seq-len 4096 --out plan.json
   astra import llama3_70b.toml --gpus h100:128 --out plan.json
+  astra import conf/train.yaml --gpus a800 --out plan.json
   astra predict --plan plan.json        what it should take
   astra explain plan.json               what a better plan would change"""
 

@@ -3,6 +3,7 @@
 What is not said is Megatron-LM's own default, not what an expert would set.
 """
 
+import re
 from typing import Any
 
 from astra.errors import InputError
@@ -209,7 +210,7 @@ def _recompute(options: Options) -> str:
     kind = options.text("recompute-granularity")
     method = options.text("recompute-method")
     layers = options.whole("recompute-num-layers", default=1)
-    modules = options.many("recompute-modules")
+    modules = re.findall(r"\w+", " ".join(options.many("recompute-modules")))  # YAML: [a, b]
     if options.flag("recompute-activations"):
         kind = "selective"
     if options.flag("checkpoint-activations"):

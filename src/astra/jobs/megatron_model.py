@@ -1,6 +1,7 @@
 """The model that Megatron-LM's options describe, with Megatron-LM's own defaults."""
 
 import ast
+import re
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ def _shape(options: Options) -> dict[str, Any]:
     layers, hidden = options.need("num-layers"), options.need("hidden-size")
     heads = options.need("num-attention-heads")
     gated = options.flag("swiglu", "quick-geglu") or _is_gated(options.text("activation"))
-    ffn = options.whole("ffn-hidden-size")
+    ffn = _rounded_up(options, hidden) or options.whole("ffn-hidden-size")
     if ffn is None:  # as Megatron-LM fills it in
         ffn = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
     biased = not options.flag("disable-bias-linear")
@@ -71,6 +72,20 @@ def _shape(options: Options) -> dict[str, Any]:
     }
     table |= _latent(options) | _experts(options, layers, ffn) | _window(options, layers)
     return {name: value for name, value in table.items() if value is not None}
+
+
+def _rounded_up(options: Options, hidden: int) -> int | None:
+    """The MLP's width where FlagScale is given `multiple_of`: two thirds of 4 h, rounded up.
+
+    The rule of Llama's reference code (llama/model.py, FeedForward), 11,008 for 4,096 and 256.
+    """
+    unit = options.whole("multiple-of")
+    said = options.text("hidden-dim-multiplier") or "1"
+    if not unit:
+        return None
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,6})?", said):
+        raise InputError(f"{options.where}: hidden_dim_multiplier = {shorten(said)}: no number.")
+    return -(-int(float(said) * int(8 * hidden / 3)) // unit) * unit
 
 
 def _is_gated(activation: str | None) -> bool:

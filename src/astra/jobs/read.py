@@ -9,13 +9,15 @@ from typing import Any
 from astra.errors import InputError, shorten
 from astra.files import parse_toml, read_json, read_text
 from astra.hardware.gpus_option import parse_gpus
-from astra.jobs import deepspeed, megatron, torchtitan
+from astra.jobs import deepspeed, flagscale, megatron, torchtitan
 from astra.jobs.megatron_model import model_of
 from astra.jobs.options import Options, plain, training_words
 from astra.jobs.shell import Script, read_script
+from astra.jobs.yaml_lines import yaml_leaves
 from astra.model.shape import Model
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan, Runtime
+from astra.strategy.plan_file import read_plan
 from astra.strategy.rules.book import broken_rules
 from astra.strategy.settle import Wish, settle
 
@@ -66,10 +68,23 @@ def read_job(path: Path, asked: Asked) -> Job:
     if kind == ".py":
         return _from_torchtitan(torchtitan.from_python(text, str(path)), asked, path)
     if kind in (".yaml", ".yml"):
-        options = Options(str(path))
-        options.add(f"{name}={value}" for name, value in _yaml_leaves(text))
-        return _from_megatron(options, Script(), asked, path)
+        return _from_yaml(text, asked, path)
     return _from_script(_script_of(text), asked, path)
+
+
+def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
+    """NeMo's configuration, FlagScale's task, or FlagScale's experiment, which names its task."""
+    leaves = yaml_leaves(text)
+    said = dict(leaves)
+    flagscale.refuse_mixed(said, path)
+    if flagscale.is_experiment(said):
+        file = flagscale.task_file(text, path)
+        counted = replace(asked, world_size=asked.world_size or flagscale.world_of(said, path))
+        return replace(_from_yaml(read_text(file), counted, file), framework="FlagScale")
+    options = Options(str(path))
+    options.add(f"{name}={value}" for name, value in leaves)
+    flagscale.as_megatron(options)
+    return _from_megatron(options, Script(), asked, path)
 
 
 def _script_of(text: str) -> Script:
@@ -89,16 +104,37 @@ def _from_folder(path: Path, asked: Asked) -> Job:
     launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
     if config.is_file():
         counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
-        return _from_deepspeed(read_json(config), counted, str(config))
+        return _from_deepspeed(read_json(config), _filled(counted, path), str(config))
     if module.is_file():  # which says more than the flags do
         counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
         settings = torchtitan.from_python(read_text(module), str(module))
         return _from_torchtitan(settings, counted, module)
+    experiment = path / "train.yaml"
+    if experiment.is_file():
+        return _from_yaml(read_text(experiment), asked, experiment)
+    if (path / "plan.json").is_file() and not _is_megatron(arguments):
+        raise InputError(
+            f"{path}: the settings of this framework are not read; the plan they were written "
+            f"from is: `astra predict --plan {path / 'plan.json'}`."
+        )
     if not arguments.is_file():
         raise InputError(f"{path}: this folder holds no args.txt; name the launch file itself.")
     script = _script_of(read_text(arguments))
     script.commands += launch.commands
     return _from_script(script, asked, path)
+
+
+def _is_megatron(arguments: Path) -> bool:
+    return arguments.is_file() and "--num-layers" in read_text(arguments)
+
+
+def _filled(asked: Asked, folder: Path) -> Asked:
+    """What the plan in an exported folder tells and DeepSpeed's JSON does not."""
+    file = folder / "plan.json"
+    if not file.is_file():
+        return asked
+    plan = read_plan(file, 1)
+    return replace(asked, model=asked.model or plan.model, seq_len=asked.seq_len or plan.seq_len)
 
 
 def _from_script(script: Script, asked: Asked, path: Path) -> Job:
@@ -301,21 +337,3 @@ def _job(
         not_understood=tuple(left),
         refused=tuple(f"{rule.reason} [rule {rule.name}]" for rule in broken),
     )
-
-
-def _yaml_leaves(text: str) -> list[tuple[str, str]]:
-    """`section.name` and value of every plain line of a YAML file; lists are left alone."""
-    found: list[tuple[str, str]] = []
-    above: list[tuple[int, str]] = []  # how far in, and the name
-    for line in text.splitlines():
-        match = re.fullmatch(r"( *)([\w.-]+):\s*(.*?)\s*(?:#.*)?", line)
-        if match is None:
-            continue
-        deep = len(match[1])
-        above = [(depth, name) for depth, name in above if depth < deep]
-        if match[3]:
-            names = [name for _, name in above] + [match[2]]
-            found.append((".".join(names) if above else f"top.{names[0]}", match[3].strip("'\"")))
-        else:
-            above.append((deep, match[2]))
-    return found

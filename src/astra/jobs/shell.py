@@ -311,8 +311,10 @@ class _Reader:
             return self._value(match[0], self.text[start:end])
         if default and plain[default.end() - 1] in "-=":
             script = _Reader(plain[default.end() :], self.found)
-            words = script._word(split=False)
-            return words or [""]
+            words = script._word(split=False) or [""]
+            if plain[default.end() - 1] == "=":
+                self._set(match[0], words[0], more=False)  # `: "${A:=4}"` sets what is not set
+            return words
         return self._as_text(start, end)
 
     def _known(self, name: str) -> bool:

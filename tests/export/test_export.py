@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.support.random_plans import random_plan
 
 from astra.errors import InputError
-from astra.export.megatron import arguments, environment, not_expressed
+from astra.export.lacks import not_expressed
+from astra.export.megatron import arguments, environment
 from astra.export.megatron_files import program
 from astra.export.targets import TARGETS, export_files
 from astra.export.torchrun import launch_script, nodes_of
@@ -114,6 +115,46 @@ def test_every_model_of_the_zoo_exports(name: str) -> None:
     plan = plan_for(model=name, seq_len=1024)
     assert options_of(plan)["--num-layers"] == (str(plan.model.layers),)
     assert all(lack and "\n" not in lack for lack in not_expressed(plan))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama-4-scout-17b-16e", "chunks of 8,192 positions is written as a sliding window"),
+        ("gemma-2-9b", "caps on attention scores and logits"),
+        ("gemma-2-9b", "4 norms per layer"),
+        ("olmo-2-7b", "queries and keys of all heads"),
+    ],
+)
+def test_what_is_written_as_something_near_it_is_told(name: str, said: str) -> None:
+    """Or somebody trains another network than the one that was asked for."""
+    plan = plan_for(model=name, seq_len=1024)
+    assert [lack for lack in not_expressed(plan) if said in lack]
+    readme = export_files(plan, "megatron")["README.md"]
+    before, _, after = readme.partition("## Before you train")
+    assert said not in before and said in after.partition("## Start")[0]
+
+
+def test_each_framework_is_told_in_its_own_words() -> None:
+    model = msgspec.structs.replace(find_model("mixtral-8x7b"), rope_theta=None)
+    plan = msgspec.structs.replace(plan_for(model="mixtral-8x7b"), model=model)
+    words = {
+        "megatron": ("--rotary-base", "--moe-aux-loss-coeff"),
+        "bridge": ("model.rotary_base", "model.moe_aux_loss_coeff"),
+        "flagscale": ("set rotary_base", "set moe_aux_loss_coeff"),
+    }
+    for target, said in words.items():
+        readme = export_files(plan, target)["README.md"]
+        assert all(word in readme for word in said)
+
+
+def test_what_the_readme_starts_prints_what_the_check_reads() -> None:
+    for launcher in ("torchrun", "slurm", "skypilot", "kubernetes"):
+        files = export_files(plan_for(), "megatron", launcher=launcher)
+        started = [files["README.md"], *(v for k, v in files.items() if k.endswith(".yaml"))]
+        assert any(
+            "NullTokenizer --log-interval 1" in text.replace('", "', " ") for text in started
+        )
 
 
 def test_steps_and_learning_rate_are_the_users() -> None:

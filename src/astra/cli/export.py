@@ -19,7 +19,7 @@ examples:
   astra predict llama-3-8b --gpus h100:64 --tp 2 --global-batch 256 --seq-len 8192 --json >plan.json
   astra export plan.json --to megatron --out job
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
-    --tokenizer-type NullTokenizer
+    --tokenizer-type NullTokenizer --log-interval 1
   astra export mixed.json --to flagscale --out job
   astra plan llama-3-8b --gpus h100:64 --global-batch 128 --seq-len 8192 \\
     --runtime fsdp --json >found.json

@@ -10,6 +10,7 @@ from pprint import pformat
 from typing import Any
 
 from astra.export import megatron
+from astra.export.lacks import not_expressed as megatron_lacks
 from astra.export.megatron_files import environment_text
 from astra.export.torchrun import Program, launch_script, one_line
 from astra.strategy.plan import Plan
@@ -191,11 +192,18 @@ def refusals(plan: Plan) -> list[str]:
 
 def not_expressed(plan: Plan) -> list[str]:
     """What a recipe cannot say about this model, in words."""
-    lacks = megatron.not_expressed(plan)
+    lacks = megatron_lacks(plan, _path)
     longest = plan.model.max_positions or 0
     if megatron.position_kind(plan.model) == "learned" and longest > plan.seq_len:
         lacks.append(f"learned positions beyond the sequence ({longest:,} in the model)")
     return lacks
+
+
+def _path(name: str) -> str:
+    """An option of Megatron-LM by its name here."""
+    if name == "swiglu":
+        return "model.activation_func=silu"
+    return RENAMED.get(name, f"model.{name.replace('-', '_')}")
 
 
 def settings(found: Iterable[megatron.Argument]) -> Settings:
@@ -210,8 +218,7 @@ def settings(found: Iterable[megatron.Argument]) -> Settings:
         elif name == "seq-length":
             made |= {"dataset.seq_length": int(values[0]), "model.seq_length": int(values[0])}
         else:
-            path = RENAMED.get(name, f"model.{name.replace('-', '_')}")
-            made[path] = _value(name, values)
+            made[_path(name)] = _value(name, values)
     return made
 
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from astra.export import megatron
+from astra.export.lacks import not_expressed as megatron_lacks
 from astra.export.torchrun import SAFE, Group, node_groups, one_line, rank_lines
 from astra.export.yaml_text import yaml_text
 from astra.strategy.plan import Plan, Segment
@@ -144,7 +145,7 @@ def hosts_of(plan: Plan) -> list[Group]:
 
 def not_expressed(plan: Plan) -> list[str]:
     """What the files cannot say about this model, in words."""
-    lacks = megatron.not_expressed(plan)
+    lacks = megatron_lacks(plan, key_of)
     if plan.model.moe is not None and plan.model.moe.shared_gate:
         lacks.append("the gate of the shared expert, which FlagScale 0.8 does not have")
     return lacks

@@ -18,6 +18,10 @@ README = """\
 
 {expected}
 
+## Before you train
+
+{yours}
+
 ## Start
 
 {steps}
@@ -109,7 +113,9 @@ def expected_lines(priced: Priced) -> list[str]:
     ]
     price = usd_per_hour(priced)
     if price is None:
-        lines.append("- money: no price is known; give one with `--price` when you plan")
+        lines.append(
+            "- money: not asked for; plan with `--tokens`, and `--price` or the catalogue's"
+        )
     else:
         per_token = price / 3600 / (tokens / priced.step_s) * 1e9
         spread = [per_token * s / priced.step_s for s in (priced.step_s_low, priced.step_s_high)]
@@ -121,9 +127,17 @@ def expected_lines(priced: Priced) -> list[str]:
 
 
 def folder_files(
-    priced: Priced, name: str, steps: Sequence[str], logs: str, made: Sequence[str]
+    priced: Priced,
+    name: str,
+    steps: Sequence[str],
+    logs: str,
+    yours: Sequence[str],
+    made: Sequence[str],
 ) -> dict[str, str]:
-    """README.md, expected.json and check.py beside the files that were made."""
+    """README.md, expected.json and check.py beside the files that were made.
+
+    `yours`: what the files cannot settle and a person has to.
+    """
     plan = priced.plan
     gpus = " + ".join(f"{count} x {gpu}" for gpu, count in plan.gpus.items())
     every = sorted({*made, "expected.json", "check.py"})
@@ -132,6 +146,7 @@ def folder_files(
         gpus=gpus,
         name=name,
         expected="\n".join(expected_lines(priced)),
+        yours="\n".join(f"- {one_line(text)}" for text in yours),
         steps="\n".join(steps),
         logs=logs,
         files="\n".join(f"- `{file}`: {ABOUT.get(file, 'one part of the job')}" for file in every),

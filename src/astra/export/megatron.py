@@ -75,34 +75,6 @@ def is_fsdp(plan: Plan) -> bool:
     return plan.sharding in ("gradients", "parameters")
 
 
-def not_expressed(plan: Plan) -> list[str]:
-    """What the command line cannot say about this model, in words."""
-    model = plan.model
-    lacks = []
-    if model.gated_mlp and model.activation not in ("silu", "swiglu"):
-        lacks.append(f"gated {model.activation} is written as --swiglu: same shapes, same cost")
-    if not model.gated_mlp and model.activation not in ("gelu", "gelu_tanh", "relu2"):
-        lacks.append(f"activation {model.activation} is written as GELU: same shapes, same cost")
-    if model.norms_per_layer != 2:
-        lacks.append(f"{model.norms_per_layer} norms per layer; Megatron-LM's layer has 2")
-    if model.attn_out_bias != model.mlp_bias:
-        lacks.append("biases on only some of the linear layers")
-    if position_kind(model) == "alibi":
-        lacks.append("ALiBi positions are written as none")
-    if model.embedding_norm:
-        lacks.append("the norm after the embedding")
-    if model.lm_head_bias:
-        lacks.append("the bias of the output layer")
-    if model.moe is not None:
-        lacks.append(
-            "load balancing and router scaling are the recipe's: Megatron-LM's auxiliary loss is 0 "
-            "unless you set --moe-aux-loss-coeff"
-        )
-    if model.rope_theta is None and position_kind(model) == "rope":
-        lacks.append("the rotary base is not known here: set --rotary-base, or it is 10000")
-    return lacks
-
-
 def position_kind(model: Model) -> str:
     """How a model knows where a token stands."""
     return "learned" if model.learned_positions else "rope"

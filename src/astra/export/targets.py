@@ -11,7 +11,7 @@ from astra.export import (
     bridge,
     deepspeed,
     flagscale,
-    megatron,
+    lacks,
     megatron_files,
     torchtitan,
 )
@@ -47,11 +47,11 @@ TARGETS: dict[str, Target] = {
         runtime="megatron",
         takes=MEGATRON,
         files=megatron_files.files,
-        not_expressed=megatron.not_expressed,
+        not_expressed=lacks.not_expressed,
         refusals=lambda _: [],
         set_up=("MEGATRON=~/Megatron-LM",),
-        first_try="--mock-data --tokenizer-type NullTokenizer",
-        logs="Megatron-LM does with --log-interval 1 --log-throughput.",
+        first_try="--mock-data --tokenizer-type NullTokenizer --log-interval 1 --eval-iters 0",
+        logs="Megatron-LM does with --log-interval 1.",
     ),
     "bridge": Target(
         name="Megatron-Bridge",
@@ -141,7 +141,12 @@ def export_files(
         job = Job(plan, nodes_of(plan), own.set_up, own.first_try, rents)
         made |= LAUNCHERS[launcher](job)
         steps = start_lines(job, launcher)
-    return made | folder_files(priced, own.name, steps, own.logs, list(made))
+    yours = [
+        f"the learning rate, {learning_rate:g}, is no advice, and {train_iters:,} steps are a "
+        "first try: set your own (`--lr`, `--train-iters` of `astra export`)",
+        *not_expressed(plan, target),
+    ]
+    return made | folder_files(priced, own.name, steps, own.logs, yours, list(made))
 
 
 def not_expressed(plan: Plan, target: str) -> list[str]:
@@ -197,8 +202,9 @@ def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun")
         hosts = sum(count for _, count, _ in flagscale.hosts_of(plan))
         where = "once, on the first; it starts the others by ssh" if hosts > 1 else "on it"
         return [
-            "Next: set your learning rate, the data (train/plan.yaml) and the names of your "
-            f"{hosts} hosts (hostfile). Then, {where}:",
+            "Next: set your learning rate, the data (train/plan.yaml) and "
+            f"{f'the names of your {hosts} hosts' if hosts > 1 else 'the name of your host'} "
+            f"(hostfile). Then, {where}:",
             f"  export {' '.join(own.set_up)}",
             f"  {script} {own.first_try}",
         ]

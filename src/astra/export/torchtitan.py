@@ -202,8 +202,8 @@ def refusals(plan: Plan) -> list[str]:
         found.append(f"sequences of {plan.seq_len:,} tokens; {LONGEST[module]:,} are its most")
     if not module:
         found.append(
-            f"the network of {plan.model.name}; it has Llama 3, Qwen 3, DeepSeek-V2 and V3, "
-            "gpt-oss, Moonlight and what is shaped like Llama"
+            f"the network of {plan.model.name}; it has Llama's in any size, and Qwen 3, "
+            "DeepSeek-V2 and V3, gpt-oss and Moonlight only in their own"
         )
     if plan.attention != "flash":
         found.append("attention that is not fused (attention)")
@@ -229,6 +229,11 @@ def not_expressed(plan: Plan) -> list[str]:
         lacks.append("fp8 is scaled by row, not by tensor")
     if plan.model.moe is not None:
         lacks.append("load balancing and router scaling are torchtitan's own")
+    _, flavour = model_of(plan.model) or ("", "")
+    if plan.model.rope_theta is None and not flavour:
+        lacks.append("the rotary base is not known here: astra_plan.py says 10000 (theta)")
+    if plan.model.mtp_layers:
+        lacks.append("multi-token prediction, which torchtitan does not train")
     return lacks
 
 

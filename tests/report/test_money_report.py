@@ -1,5 +1,6 @@
 """What people see of hours and dollars: text, pictures, and errors before any search."""
 
+import random
 import re
 import struct
 import zlib
@@ -16,7 +17,7 @@ from tests.search.test_market import asked
 
 from astra.cli.main import run
 from astra.errors import InputError
-from astra.report.frontier_plot import _box, _covers, _label, plot
+from astra.report.frontier_plot import _along, _box, _label, _overlap, plot
 from astra.report.frontier_text import drawn
 from astra.report.money import money_page, tokens_down
 from astra.report.raster import STROKES
@@ -252,12 +253,33 @@ def test_impossible_goals_are_told_first(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_words_beside_crowded_plans_cover_no_others() -> None:
-    places = [(400.0, 300.0 + 3 * row) for row in range(6)]
     boxes: list[tuple[float, float, float, float]] = []
-    for row, place in enumerate(places):
+    for row in range(12):
+        place = (600 + 3 * row, 200 + 2 * row)
         box = _box(_label(f"{row}: 256 H100-80GB-SXM (fastest)", place, boxes))
-        assert not any(_covers(box, other) for other in boxes)
+        assert not any(_overlap(box, other) for other in boxes)
         boxes.append(box)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_words_cover_no_dot_where_the_last_plans_lie_close_together(seed: int) -> None:
+    """The label of the answer, last of a crowd in a corner, once lay on its neighbour."""
+    chance = random.Random(seed)
+    crowd, near = chance.randint(2, 6), chance.choice([5, 15, 40])
+    right, low = chance.uniform(600, 820), chance.uniform(300, 455)
+    ahead = [(100.0 + 60 * step, 60.0 + 50 * step) for step in range(5)]
+    places = sorted(
+        (min(right + chance.uniform(-near, near), 836), min(low + chance.uniform(0, near / 3), 460))
+        for _ in range(crowd)
+    )
+    places = [*ahead, *places]
+    dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
+    taken = [*_along(places), *dots]
+    for row, place in enumerate(places):
+        words = f"{row}: 1024 H100-80GB-SXM + 256 A100-80GB-SXM (answer, cheapest)"
+        box = _box(_label(words, place, taken))
+        assert not any(_overlap(box, other) for other in taken)
+        taken.append(box)
 
 
 @pytest.mark.parametrize(

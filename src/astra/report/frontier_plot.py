@@ -19,6 +19,7 @@ FONT = "font-family='Helvetica,Arial,sans-serif'"
 HALO = "stroke='#ffffff' stroke-width='3' paint-order='stroke'"  # keeps words off what they cross
 KINDS = ("svg", "png", "html")
 LABEL = 11  # height of the words beside a dot
+ASIDE, FARTHEST = 90.0, 30  # how far words may be slid, and in how many rows of them
 PARTS = 60  # of a line between two plans, which words keep off
 
 
@@ -144,17 +145,46 @@ def _leader(place: tuple[float, float], box: Box) -> list[Shape]:
 def _label(said: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
     """Words beside a dot: at its nearest side where they cover nothing else and stay inside.
 
-    Below and above by turns, ever farther; where all is taken, the first place that is inside.
+    Below and above by turns, ever farther, then also slid aside; where all is taken, what covers
+    the least.
     """
-    tries = [
-        Text((place[0] + beside, place[1] + below), said, LABEL, anchor)
+    inside = [text for text in _tries(said, place) if _is_inside(_box(text))]
+    least = math.inf
+    best = Text((place[0] + 9.0, place[1] - 7.0), said, LABEL, "start")
+    for text in inside:
+        covered = sum(_overlap(_box(text), box) for box in taken)
+        if covered < least:
+            least, best = covered, text
+        if not covered:
+            break
+    return best
+
+
+def _tries(said: str, place: tuple[float, float]) -> list[Text]:
+    """Places for words, the nearest first."""
+    x, y = place
+    sides = ((9.0, "start"), (-8.0, "end"))
+    near = [
+        Text((x + beside, y + below), said, LABEL, anchor)
         for step in range(8)
         for below in (-7.0 - LABEL * step, 17.0 + LABEL * step)
-        for beside, anchor in ((9.0, "start"), (-8.0, "end"))
+        for beside, anchor in sides
     ]
-    inside = [text for text in tries if _is_inside(_box(text))] or tries
-    free = (text for text in inside if not any(_covers(_box(text), box) for box in taken))
-    return next(free, inside[0])
+    far = [
+        Text((x + beside + aside, y + below), said, LABEL, anchor)
+        for step in range(FARTHEST)
+        for below in (-7.0 - LABEL * step, 17.0 + LABEL * step)
+        for beside, anchor in sides
+        for aside in (0.0, -ASIDE, ASIDE, -2 * ASIDE, 2 * ASIDE)
+    ]
+    return [*near, *far]
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """The area that two boxes share; lines are thin, dots and words are not."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(wide, 0.0) * max(high, 0.0)
 
 
 def _along(places: Sequence[tuple[float, float]]) -> list[Box]:
@@ -178,10 +208,6 @@ def _box(text: Text) -> Box:
 def _is_inside(box: Box) -> bool:
     left, top, right, bottom = box
     return left >= LEFT and right <= WIDTH - 4 and top >= TOP and bottom <= HEIGHT - BOTTOM
-
-
-def _covers(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _goal(goal: float | None, values: Sequence[float]) -> list[float]:

@@ -1,5 +1,6 @@
 """What people see of hours and dollars: text, pictures, and errors before any search."""
 
+import json
 import random
 import re
 import struct
@@ -17,7 +18,7 @@ from tests.search.test_market import asked
 
 from astra.cli.main import run
 from astra.errors import InputError
-from astra.report.frontier_plot import _along, _box, _label, _overlap, plot
+from astra.report.frontier_plot import WIDTH, _along, _box, _label, _overlap, plot
 from astra.report.frontier_text import drawn
 from astra.report.money import money_page, tokens_down
 from astra.report.raster import STROKES
@@ -259,6 +260,20 @@ def test_words_beside_crowded_plans_cover_no_others() -> None:
         box = _box(_label(f"{row}: 256 H100-80GB-SXM (fastest)", place, boxes))
         assert not any(_overlap(box, other) for other in boxes)
         boxes.append(box)
+
+
+def test_the_deadline_is_written_inside_the_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A late one, at the right edge, with its words before the line."""
+    run([*COMMAND, "--deadline", "30d", "--json"])
+    hours = [plan["hours"] for plan in json.loads(capsys.readouterr().out)["frontier"]]
+    late = f"{2 * max(hours):.0f}"
+    run([*COMMAND, "--deadline", late, "--plot", str(tmp_path / "late.svg")])
+    text = (tmp_path / "late.svg").read_text()
+    (found,) = re.findall(r"<text x='([\d.]+)'[^>]*text-anchor='(\w+)'[^>]*>deadline", text)
+    (x, anchor), wide = found, 0.62 * 12 * len(f"deadline {late} h")
+    assert float(x) + (wide if anchor == "start" else 0) <= WIDTH
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -96,7 +96,9 @@ def shapes_of(answer: Answer) -> list[Shape]:
     if market.deadline_hours is not None and view.shows(market.deadline_hours, dollars[0]):
         x, _ = view.at(market.deadline_hours, dollars[0])
         shapes.append(Line((x, TOP), (x, HEIGHT - BOTTOM), dashed=True))
-        shapes.append(Text((x + 5, TOP + 14), f"deadline {market.deadline_hours:,.4g} h"))
+        beside = Text((x + 5, TOP + 14), f"deadline {market.deadline_hours:,.4g} h")
+        before = replace(beside, at=(x - 5, TOP + 14), anchor="end")
+        shapes.append(beside if _is_inside(_box(beside)) else before)
     places = [view.at(h, d) for h, d in zip(hours, dollars, strict=True)]
     shapes += [Line(a, b) for a, b in pairwise(places)]
     crosses = [view.at(h, d) for h, d in market.beaten if view.shows(h, d)]

@@ -538,11 +538,15 @@ def fit_with_errors(
     start: AttentionRate,
     free: Sequence[str],
     stored: float = 0.0,
+    blank: AttentionRate | None = None,
 ) -> AttentionRate:
-    """A fit on all rows, after one without every fifth row has been tested on those."""
+    """A fit on all rows, after one without every fifth row has been tested on those.
+
+    `blank` is where the latter starts, if `start` has seen the rows that are held back.
+    """
     order = np.random.default_rng(0).permutation(len(seen.seq))
     held = np.isin(np.arange(len(order)), order[: len(order) // HELD_BACK])
-    rate = fit_rate(seen.take(~held), peak, start, free, stored)
+    rate = fit_rate(seen.take(~held), peak, blank or start, free, stored)
     test = seen.take(held)
     extra_s = stored * test.heads * test.seq * test.head_dim
     ratio = (test.predicted_s(rate, peak) + extra_s) / test.seconds

@@ -126,7 +126,8 @@ def fitted_attention(
             name = f"{direction}_{'causal' if causal else 'full'}"
             seen = attention_rows(rows, direction, causal)
             start: AttentionRate = getattr(installed, name) if installed else START
-            start = replace_struct(start, ramp_s=5e-6 if direction == "forward" else 1e-5)
+            ramp_s = 5e-6 if direction == "forward" else 1e-5
+            start, blank = (replace_struct(rate, ramp_s=ramp_s) for rate in (start, START))
             if len(seen.seq) < 8:
                 found[name] = start
                 continue
@@ -136,7 +137,7 @@ def fitted_attention(
                 label = f"attention {name}, installed"
                 report.add(gpu.name, "bf16", label, "all rows", ratio)
             about = (gpu.name, f"attention {name}, new", "shapes held back")
-            found[name] = fit_with_errors(report, about, seen, peak, start, FREE)
+            found[name] = fit_with_errors(report, about, seen, peak, start, FREE, blank=blank)
             lengths += [float(seen.seq.min()), float(seen.seq.max())]
     if not lengths:
         raise InputError("the profile has fewer than eight shapes of attention: too few to fit.")

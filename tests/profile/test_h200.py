@@ -15,7 +15,14 @@ from benchmarks.make_efficiency_tables import (
     replace_struct,
     with_profile,
 )
-from benchmarks.tables_from_profile import attention_rows, gemm_rows, plain_products, product_errors
+from benchmarks.tables_from_profile import (
+    attention_rows,
+    fitted_attention,
+    gemm_rows,
+    plain_products,
+    product_errors,
+    source_of,
+)
 
 from astra.hardware.catalogue import find_gpu
 from astra.profile.rows import kernel_rows
@@ -107,3 +114,19 @@ def test_the_tables_hold_on_shapes_of_a_later_sitting() -> None:
     check_later(report)
     product, forward, backward = (line[5] for line in report.lines)
     assert product < 0.07 and forward < 0.08 and backward < 0.12
+
+
+def test_both_pages_have_the_errors_that_the_command_prints() -> None:
+    """On shapes held back the fit starts blank, so the page and the command cannot differ."""
+    known = next(row.attention for row in read_kernels().measured if row.gpu == GPU.name)
+    report = Report()
+    fitted_attention(report, GPU, ROWS, known, source_of(PROFILE))
+    docs = Path(__file__).parents[2] / "docs"
+    pages = [(docs / name).read_text() for name in ("efficiency.md", "profile.md")]
+    for direction in ("forward", "backward"):
+        what = f"attention {direction}_causal"
+        found = {line[2]: line[-2] for line in report.lines}
+        new, old = f"{found[f'{what}, new']:.1%}", f"{found[f'{what}, installed']:.1%}"
+        about = f"attention {direction}, causal"
+        assert f"| {about} | `astra profile`, shapes held back | 12 | {new} |" in pages[0]
+        assert f"| {about} | 64 / 12 | {old} | {new} |" in pages[1]

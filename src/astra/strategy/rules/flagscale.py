@@ -3,7 +3,9 @@
 import numpy as np
 
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Ints, Plans, Task
-from astra.strategy.rules import megatron
+from astra.strategy.rules.megatron_config import CONFIGURATION
+from astra.strategy.rules.megatron_parser import PARSER
+from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
 from astra.strategy.rules.rule import Rule, constant, every, every_pipeline, is_word, some, uniform
 
 MESHES = "flagscale/train/arguments.py"
@@ -114,9 +116,9 @@ OWN = (
 )
 
 RULES = (
-    *megatron.PARSER,
-    *megatron.CONFIGURATION,
-    *megatron.LAYOUTS,
-    *megatron.RUNTIME,
+    *PARSER,
+    *CONFIGURATION,
+    *LAYOUTS,
+    *RUNTIME,
     *OWN,
 )

@@ -152,3 +152,18 @@ def test_the_example_in_the_packages_own_words_is_true() -> None:
 
     failed, tried = doctest.testmod(astra)
     assert (failed, tried > 0) == (0, True)
+
+
+@pytest.mark.parametrize("runtime", ["fsdp", "deepspeed"])
+def test_layers_that_a_runtime_leaves_out_are_told(runtime: Any) -> None:
+    """DeepSeek without its further token is another, cheaper job."""
+    model = msgspec.structs.replace(astra.find_model("deepseek-v2-lite"), mtp_layers=1)
+    job: dict[str, Any] = {"gpus": "h200:16", "global_batch": 256, "seq_len": 1024}
+    found = astra.plan(model, runtime=runtime, top=1, **job)
+    notes = found.request["notes"]
+    assert isinstance(notes, list)
+    assert [note for note in notes if "multi-token prediction (1 layer) is left out" in note]
+    one = astra.predict(model, runtime=runtime, ep=8, **job)
+    assert one.plan.mtp_layers == 0 and "multi-token prediction left out" in one.assumed
+    with_it = astra.plan(model, top=1, settings=["ep=8"], **job)
+    assert "multi-token" not in str(with_it.request["notes"])

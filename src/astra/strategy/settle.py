@@ -316,7 +316,8 @@ def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
             group, why = count // max(count // pp, 1), "micro-batch group {} (PyTorch's rounds)"
         settings.fill("microbatch_group", group, why)
     mtp = model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0
-    settings.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else "")
+    without = "multi-token prediction left out" if model.mtp_layers else ""
+    settings.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else without)
     sharing = tp > 1 and runtime != "deepspeed"
     settings.fill("sequence_parallel", sharing, "sequence parallel" if sharing else "")
     settings.fill("attention", "flash", "flash attention")

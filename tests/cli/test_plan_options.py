@@ -87,3 +87,12 @@ def test_a_release_that_nobody_measured_is_said(capsys: pytest.CaptureFixture[st
         assert "release" not in str(json.loads(capsys.readouterr().out)["warnings"])
     run(["stacks", "nemo@24.7"])
     assert said in capsys.readouterr().err
+
+
+def test_models_count_at_a_length_they_can_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """GPT-2 has a table of 1,024 positions: FLOPs at 4,096 are those of no GPT-2."""
+    lengths = {}
+    for words in (("gpt2-xl",), ("llama-3-8b",), ("gpt2-xl", "--seq-len", "2k")):
+        assert run(["models", *words, "--json"]) == 0
+        lengths[words] = json.loads(capsys.readouterr().out)["flops_per_token"]["seq_len"]
+    assert list(lengths.values()) == [1024, 4096, 2048]

@@ -54,7 +54,7 @@ def test_a_file_in_the_way_of_the_folder_is_an_error_and_nothing_is_written(
     tmp_path: Path, inside: str
 ) -> None:
     (tmp_path / "job").write_text("a file")
-    with pytest.raises(InputError, match="job: is a file; give a folder"):
+    with pytest.raises(InputError, match="job: is a file where a folder belongs"):
         write_folder(tmp_path / "job" / inside, FILES)
     assert names_in(tmp_path) == ["job"] and (tmp_path / "job").read_text() == "a file"
 
@@ -62,7 +62,7 @@ def test_a_file_in_the_way_of_the_folder_is_an_error_and_nothing_is_written(
 def test_a_folder_in_the_way_of_a_file_leaves_everything_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "launch.sh").mkdir()
     (tmp_path / "args.txt").write_text("old")
-    with pytest.raises(InputError, match=r"launch\.sh: is a folder where a launch file belongs"):
+    with pytest.raises(InputError, match=r"launch\.sh: is a folder; name a file"):
         write_folder(tmp_path, FILES)
     assert names_in(tmp_path) == ["args.txt", "launch.sh"]
     assert (tmp_path / "args.txt").read_text() == "old"

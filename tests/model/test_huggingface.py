@@ -316,6 +316,8 @@ def test_an_unknown_type_is_read_as_llama_and_said_so() -> None:
     model = model_from_config(LLAMA | {"model_type": "brand_new"}, "config.json")
     assert parameters(model).total == 6_738_415_616
     assert any("'brand_new' is not known here" in line for line in model.assumed)
+    assert any("so the usual defaults are taken" in line for line in model.assumed)
+    assert not any("brand_new's defaults" in line for line in model.assumed)
 
 
 def test_a_config_without_a_type_is_read_if_its_fields_suffice() -> None:

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import whole
+from astra.cli.options import thousands, whole
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         gpus=options.gpus or "h100",
         world_size=count(options.world_size, "--world-size"),
         model=options.model,
-        seq_len=count(options.seq_len, "--seq-len"),
+        seq_len=count(options.seq_len and thousands(options.seq_len), "--seq-len"),
         vocab_size=count(options.vocab_size, "--vocab-size"),
     )
     if options.out is not None:

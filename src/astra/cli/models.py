@@ -6,8 +6,14 @@ TOML file with the shape."""
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
+from astra.cli.options import thousands
 from astra.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from astra.model.facts import ModelFacts
+    from astra.model.shape import Model
 
 EXAMPLES = """\
 examples:
@@ -27,22 +33,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seq-len",
         metavar="N",
-        default=str(DEFAULT_SEQ_LEN),
-        help=f"sequence length that FLOPs are counted at (default {DEFAULT_SEQ_LEN})",
+        help=f"sequence length that FLOPs are counted at; default: {DEFAULT_SEQ_LEN}, or the "
+        "model's longest where that is less",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.model.facts import model_facts
     from astra.model.zoo import find_model
     from astra.report.models import model_json, print_model
 
-    seq_len = _seq_len(options.seq_len)
+    seq_len = None if options.seq_len is None else _seq_len(options.seq_len)
     if options.model is None:
         return _list(options.filter, seq_len, options.json)
     if options.filter is not None:
         raise InputError("--filter narrows the list; leave it out to see one model.")
-    facts = model_facts(find_model(options.model), seq_len)
+    facts = _facts(find_model(options.model), seq_len)
     if options.json:
         _write(model_json(facts))
     else:
@@ -50,8 +55,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list(text: str | None, seq_len: int, as_json: bool) -> int:
+def _facts(model: "Model", seq_len: int | None) -> "ModelFacts":
     from astra.model.facts import model_facts
+
+    longest = model.max_positions or DEFAULT_SEQ_LEN
+    return model_facts(model, seq_len or min(DEFAULT_SEQ_LEN, longest))
+
+
+def _list(text: str | None, seq_len: int | None, as_json: bool) -> int:
     from astra.model.zoo import matching_names, zoo_model, zoo_names
     from astra.report.models import listing_json, print_listing
 
@@ -59,7 +70,7 @@ def _list(text: str | None, seq_len: int, as_json: bool) -> int:
     if not names and not as_json:
         hint = did_you_mean(text or "", zoo_names(), "`astra models` lists them all.")
         raise InputError(f"no known model has {text!r} in its name. {hint}")
-    facts = [model_facts(zoo_model(name), seq_len) for name in names]
+    facts = [_facts(zoo_model(name), seq_len) for name in names]
     if as_json:
         _write(listing_json(facts))
     else:
@@ -67,9 +78,10 @@ def _list(text: str | None, seq_len: int, as_json: bool) -> int:
     return 0
 
 
-def _seq_len(text: str) -> int:
+def _seq_len(said: str) -> int:
+    text = thousands(said)
     if not text.isdecimal() or not 1 <= int(text[:12]) <= MOST_SEQ_LEN:
-        raise InputError(f"--seq-len {text}: a whole number from 1 to {MOST_SEQ_LEN:,} is needed.")
+        raise InputError(f"--seq-len {said}: a whole number from 1 to {MOST_SEQ_LEN:,} is needed.")
     return int(text)
 
 

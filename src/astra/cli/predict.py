@@ -67,6 +67,7 @@ def _from_file(options: argparse.Namespace) -> "Priced":
     others = ("model", "gpus", "cluster", "runtime", "stack")
     given = [name for name in others if getattr(options, name) is not None]
     given += [name for name, value in _settings(options).items() if value is not None]
+    given = [name if name == "model" else f"--{name.replace('_', '-')}" for name in given]
     if given:
         raise InputError(
             f"--plan {options.plan} is a whole plan; leave out {', '.join(given)}, "

@@ -22,7 +22,7 @@ def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
             path = folder / name
             _make_folders(path.parent, made)
             if path.is_dir():
-                raise InputError(f"{path}: is a folder where a launch file belongs.")
+                raise InputError(f"{path}: is a folder; name a file.")
             drafts[path] = _draft(path, text)
         for path, draft in drafts.items():
             draft.replace(path)
@@ -43,7 +43,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
     if folder.is_dir():
         return
     if folder.exists() or folder.is_symlink():
-        raise InputError(f"{folder}: is a file; give a folder for the launch files.")
+        raise InputError(f"{folder}: is a file where a folder belongs.")
     if folder.parent != folder:
         _make_folders(folder.parent, made)
     folder.mkdir(exist_ok=True)

@@ -46,9 +46,8 @@ def model_from_config(raw: object, where: str, name: str = "", otherwise: str = 
     fields["hf_id"] = _hub_id(raw)
     if config.taken:
         defaults = ", ".join(f"{key} = {json_word(value)}" for key, value in config.taken.items())
-        said.append(
-            f"left out of the config, so {config.model_type}'s defaults are taken: {defaults}"
-        )
+        whose = f"{config.model_type}'s" if config.model_type in table().families else "the usual"
+        said.append(f"left out of the config, so {whose} defaults are taken: {defaults}")
     fields["assumed"] = said
     fields["source"] = {"kind": "user", "where": where}
     model = check_shape(convert(fields, Model, where), where, config.used)

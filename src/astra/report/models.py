@@ -293,9 +293,13 @@ def _print_source(console: "Console", facts: ModelFacts) -> None:
 
 
 def short(number: int) -> str:
-    """8,030,261,248 as 8.03B."""
+    """8,030,261,248 as 8.03B; what rounds to a thousand is one of the next unit.
+
+    >>> short(8_030_261_248), short(999_885_952), short(999_499_999)
+    ('8.03B', '1.00B', '999M')
+    """
     for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= size:
+        if number >= 0.9995 * size:
             scaled = number / size
             digits = f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:#.3g}"
             return f"{digits}{letter}"

@@ -67,3 +67,27 @@ def test_the_page_on_money_names_every_guessed_network_that_clusters_are_made_of
     }
     table = page.split("guessed for one GPU |")[1].split("\n\n")[0]
     assert set(table.splitlines()[2:]) == guessed
+
+
+def test_the_page_of_clusters_has_every_field_and_its_example_is_read(tmp_path: Path) -> None:
+    import re
+
+    from astra.hardware.cluster_file import PoolTable, read_cluster
+
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    rows = "".join(line for line in page.splitlines() if line.startswith("| `"))
+    assert [name for name in PoolTable.__struct_fields__ if f"`{name}`" not in rows] == []
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "c.toml").write_text(text)
+    cluster, _ = read_cluster(tmp_path / "c.toml")
+    assert [pool.count for pool in cluster.pools] == [64, 32] and cluster.max_gpus == 96
+
+
+def test_the_cluster_that_the_help_shows_is_read(tmp_path: Path) -> None:
+    from astra.cli.gpus import EXAMPLES
+    from astra.hardware.cluster_file import read_cluster
+
+    shown = EXAMPLES[EXAMPLES.index("  [[pools]]") :]
+    (tmp_path / "c.toml").write_text("\n".join(line[2:] for line in shown.splitlines()))
+    cluster, _ = read_cluster(tmp_path / "c.toml")
+    assert cluster.pools[0].gpu.node.gpus == 4

@@ -67,7 +67,7 @@ def test_a_filter_that_keeps_nothing_is_an_answer(capsys: pytest.CaptureFixture[
 def test_the_help_shows_a_gpu_description_that_loads(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run(["gpus", "--help"])
-    shown = capsys.readouterr().out.partition("with a unit:\n")[2]
+    shown = capsys.readouterr().out.partition("with a unit:\n")[2].partition("my-cluster.toml")[0]
     gpu = gpu_of(parse_toml(shown, "help"), "help", "help")
     assert (gpu.name, gpu.memory_bytes, gpu.link.domain_gpus) == ("my-gpu", 64e9, 8)
 

@@ -27,6 +27,13 @@ my-gpu.toml, figures as SI numbers or as text with a unit:
   [node]
   gpus = 8
   nic_bytes_per_s = "200 Gbps"       # per GPU
+
+my-cluster.toml, for --cluster; what is left out is the typical node's (`docs/clusters.md`):
+  [[pools]]
+  gpu = "h100"                       # or ./my-gpu.toml
+  count = 64
+  gpus_per_node = 4
+  nic_bytes_per_s = "200 Gbps"
 """
 
 

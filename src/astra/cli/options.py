@@ -50,7 +50,11 @@ FLAGS = {
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("GPUs")
     group.add_argument("--gpus", metavar="TYPE:COUNT[,...]", help="h100:64, or a GPU's .toml:64")
-    group.add_argument("--cluster", metavar="FILE", help="nodes, links and NICs of your own (TOML)")
+    group.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="nodes, links and NICs of your own (TOML; `astra gpus --help` shows one)",
+    )
 
 
 def add_pipeline_model(parser: argparse.ArgumentParser, meaning: str) -> None:

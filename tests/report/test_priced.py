@@ -77,6 +77,7 @@ def test_a_plan_that_does_not_fit_says_so_first_and_last(
     shown = "\n".join(lines(found, capsys))
     assert "DOES NOT FIT" in sentence(found) and shown.startswith("gpt3-175b on 8 H100")
     assert re.search(r"warning +does not fit: stage 0 needs", shown)
+    assert re.search(r"try +`astra plan` with the same model", shown)
 
 
 def test_a_plan_just_over_the_margin_is_told_from_one_over_the_memory() -> None:

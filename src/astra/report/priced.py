@@ -135,6 +135,9 @@ def page(priced: Priced) -> list["RenderableType"]:
     parts += [titled("note", note) for note in known.notes if " was read as " in note]
     said = [text for text in priced.warnings if text != NO_MONEY]
     parts += [titled("warning", text) for text in said if not text.endswith(RAM_UNKNOWN)]
+    if not priced.memory.fits:
+        text = "`astra plan` with the same model, GPUs and batch finds the fastest plans that fit"
+        parts.append(titled("try", text))
     return parts
 
 

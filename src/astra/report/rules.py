@@ -110,7 +110,8 @@ def own_rules_table(rules: Sequence[CompiledRule], file: str) -> "RenderableType
     from rich import box
     from rich.table import Table
 
-    title = f"{file}: {len(rules)} rules; a plan that makes one true is dropped"
+    count = "1 rule" if len(rules) == 1 else f"{len(rules)} rules"
+    title = f"{file}: {count}; a plan that makes one true is dropped"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
     table.add_column("rule", no_wrap=True)
     table.add_column("text", ratio=1)

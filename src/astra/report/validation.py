@@ -32,7 +32,9 @@ def validation_page(found: Validation) -> list["RenderableType"]:
         parts += [_families(found), ""]
     parts += [_scores(found), _memory(found)]
     if found.sweeps:
-        parts += ["", f"Ranking: {len(found.sweeps)} sweeps of five layouts or more"]
+        count = len(found.sweeps)
+        sweeps = "1 sweep" if count == 1 else f"{count} sweeps"
+        parts += ["", f"Ranking: {sweeps} of five layouts or more"]
         parts += [_sweeps(found.sweeps)]
     if found.worst:
         parts += ["", f"The {_count(found.worst, 'run')} farthest off", _worst(found.worst)]

@@ -144,7 +144,7 @@ def test_a_picture_goes_where_an_answer_would(
     path = tmp_path.joinpath(*parts)
     for option in ("--plot", "--out"):
         if parts[0] == "taken":
-            with pytest.raises(InputError, match="taken: is a file; give a folder"):
+            with pytest.raises(InputError, match="taken: is a file where a folder belongs"):
                 run([*COMMAND, option, str(path)])
         else:
             assert run([*COMMAND, option, str(path)]) == 0 and path.stat().st_size > 1000

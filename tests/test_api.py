@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import astra
@@ -167,3 +168,46 @@ def test_layers_that_a_runtime_leaves_out_are_told(runtime: Any) -> None:
     assert one.plan.mtp_layers == 0 and "multi-token prediction left out" in one.assumed
     with_it = astra.plan(model, top=1, settings=["ep=8"], **job)
     assert "multi-token" not in str(with_it.request["notes"])
+
+
+BAD_QUESTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"global_batch": 0}, "global_batch = 0: must lie between 1 and"),
+    ({"global_batch": -4}, "global_batch = -4"),
+    ({"global_batch": "64"}, "global_batch = '64': a whole number is needed"),
+    ({"global_batch": 1.5}, "global_batch = 1.5: a whole number is needed"),
+    ({"seq_len": 0}, "seq_len = 0"),
+    ({"seq_len": "4k"}, "seq_len = '4k': a whole number is needed"),
+    ({"top": 0}, "top = 0: must lie between 1 and 1,000"),
+    ({"max_gpus": 0}, "max_gpus = 0"),
+    ({"precision": "fp9"}, "precision = 'fp9': not known. Did you mean fp8"),
+    ({"precision": "fp4"}, "precision = 'fp4': not known. "),
+    ({"runtime": "foo"}, "runtime = 'foo': not known. Use megatron, flagscale, fsdp, deepspeed or"),
+    ({"settings": "tp=2"}, "settings = 'tp=2': give a list, ['tp=2']"),
+    ({"gpus": 8}, "gpus = 8: text such as h100:64 is needed"),
+    ({"objective": "gpus", "min_tokens_per_s": -1}, "min_tokens_per_s = -1"),
+    ({"gpus": "a100-80g:8", "precision": "fp8"}, "no units for fp8. Try --precision bf16 or fp16."),
+    ({"gpus": "v100-16g:8"}, "V100-16GB-SXM2 has no units for bf16. Try --precision fp16."),
+]
+
+
+@pytest.mark.parametrize(("said", "words"), BAD_QUESTIONS)
+def test_a_question_that_cannot_be_asked_is_an_input_error(
+    said: dict[str, Any], words: str
+) -> None:
+    """Not a TypeError from somewhere inside, and never an answer to another question."""
+    question: dict[str, Any] = {"gpus": "h100:8", "global_batch": 64, "seq_len": 4096} | said
+    with pytest.raises(astra.InputError) as caught:
+        astra.plan("llama-3-8b", **question)
+    assert words in str(caught.value)
+
+
+def test_counts_of_numpy_are_counts() -> None:
+    sizes: dict[str, Any] = {"global_batch": np.int64(64), "seq_len": np.int32(512)}
+    found = astra.plan("llama-3-8b", gpus="h100:8", top=1, **sizes)
+    assert json.loads(msgspec.json.encode(found.request))["global_batch"] == 64
+
+
+def test_predict_knows_its_runtimes_too() -> None:
+    runtime: Any = "megatronn"
+    with pytest.raises(astra.InputError, match="Did you mean megatron"):
+        astra.predict("llama-3-8b", gpus="h100:8", runtime=runtime, global_batch=8)

@@ -2,25 +2,61 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean
+from astra.errors import InputError, did_you_mean, either, shorten
 from astra.files import convert
 from astra.strategy.settle import Wish
 
 if TYPE_CHECKING:
-    from astra.hardware.cluster import Cluster
+    from astra.hardware.cluster import Cluster, Gpu
     from astra.model.shape import Model
     from astra.strategy.plans import Task
     from astra.strategy.rules.rule import Rule
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
 WISHES = tuple(field.name for field in fields(Wish))
+MOST = 10_000_000  # samples, tokens and GPUs
+PRECISIONS = ("bf16", "fp16", "fp8")  # that plans are searched in
+RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 PIPELINE_MODELS = ("simulated", "paper")
 COUNTS = tuple(field.name for field in fields(Wish) if field.type == int | None)
+
+
+def counted(name: str, value: Any, most: int = MOST) -> int:
+    """A count that somebody gives, also as NumPy has it."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise InputError(f"{name} = {shorten(value)}: a whole number is needed.") from None
+    if not 1 <= number <= most:
+        raise InputError(f"{name} = {number}: must lie between 1 and {most:,}.")
+    return number
+
+
+def one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
+    """An InputError where a word is none of these."""
+    if value not in words:
+        hint = did_you_mean(str(value)[:60], words, f"Use {either(words)}.")
+        raise InputError(f"{name} = {shorten(value)}: not known. {hint}")
+
+
+def _check_formats(cluster: "Cluster", precision: str) -> None:
+    """An InputError where a GPU has no units for the format, with one that all of them know."""
+    gpus = [pool.gpu for pool in cluster.pools]
+    able = [word for word in PRECISIONS if all(_knows(gpu, word) for gpu in gpus)]
+    for gpu in gpus:
+        if not _knows(gpu, precision):
+            hint = f"Try --precision {either(able)}." if able else "No format is common to all."
+            raise InputError(f"{gpu.name} has no units for {precision}. {hint}")
+
+
+def _knows(gpu: "Gpu", precision: str) -> bool:
+    return getattr(gpu, f"{precision}_flops_per_s") is not None
 
 
 def shape_of(model: "str | Path | Model") -> "Model":
@@ -30,11 +66,22 @@ def shape_of(model: "str | Path | Model") -> "Model":
 
 
 def machines_of(
+    gpus: str | None, cluster: "str | Path | Cluster | None", precision: str | None = None
+) -> tuple["Cluster", tuple[str, ...]]:
+    """The machines, which know the format, and notes on how they were read."""
+    found, notes = _read_machines(gpus, cluster)
+    if precision is not None:
+        _check_formats(found, precision)
+    return found, notes
+
+
+def _read_machines(
     gpus: str | None, cluster: "str | Path | Cluster | None"
 ) -> tuple["Cluster", tuple[str, ...]]:
-    """The machines, and notes on how they were read."""
     if (gpus is None) == (cluster is None):
         raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
+    if gpus is not None and not isinstance(gpus, str):
+        raise InputError(f"gpus = {shorten(gpus)}: text such as h100:64 is needed.")
     if gpus is not None:
         from astra.hardware.gpus_option import parse_gpus
 
@@ -80,7 +127,5 @@ def checked_margin(margin: float) -> float:
 
 
 def checked_pipeline_model(pipeline_model: str) -> str:
-    if pipeline_model not in PIPELINE_MODELS:
-        hint = did_you_mean(pipeline_model, PIPELINE_MODELS, "Use simulated or paper.")
-        raise InputError(f"pipeline_model = {pipeline_model!r}: not known. {hint}")
+    one_of("pipeline_model", pipeline_model, PIPELINE_MODELS)
     return pipeline_model

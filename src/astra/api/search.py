@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.api.asked import (
+    PRECISIONS,
+    RUNTIMES,
     STACKS,
     checked_margin,
     checked_pipeline_model,
+    counted,
     machines_of,
+    one_of,
     rules_of,
     shape_of,
 )
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from astra.search.answer import Answer, Wanted
     from astra.search.priced import Priced
     from astra.strategy.plan import Runtime
+    from astra.strategy.plans import Task
     from astra.strategy.space import Question
 
 
@@ -67,20 +72,21 @@ def plan(
     from astra.strategy.plans import Task
     from astra.strategy.space import Question, Space, parse_set
 
-    shape, _ = shape_of(model), checked_pipeline_model(pipeline_model)
+    shape = shape_of(model)
+    global_batch, seq_len, top, max_gpus = _numbers(global_batch, seq_len, top, max_gpus)
+    _check_words(precision, runtime, settings, pipeline_model)
     objective = objective or ("money" if has_goals(money) else "time")
     wish = money_of(money, objective)
     paid = objective in MONEY
     if wish is not None and paid and cluster is None:
         gpus, max_gpus = for_rent(gpus, wish, max_gpus, precision)
-    machines, notes = machines_of(gpus, cluster)
+    machines, notes = machines_of(gpus, cluster, precision)
     _check_goal(objective, use_all, min_tokens_per_s, wish)
     chosen: Runtime = runtime or ("megatron" if paid or len(machines.pools) == 1 else "flagscale")
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(chosen, "megatron"))
     task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
-    mtp = shape.mtp_layers if chosen == "megatron" else 0
-    asked = Question(task, global_batch, seq_len, mtp, precision, use_all)
+    asked = Question(task, global_batch, seq_len, _mtp(task), precision, use_all)
     wanted = Wanted(
         space=Space(asked, parse_set(settings)),
         stack=software,
@@ -90,13 +96,39 @@ def plan(
         fold=fold,
         exact=exact,
     )
-    request = _request(wanted) | _said(settings, rules, objective)
-    request["notes"] = [*notes, *_exact_anyway(wanted), *_without_mtp(asked)]
+    request = _request(wanted, notes) | _said(settings, rules, objective)
     if wish is not None and paid:
         return bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     found = _with_ram_notes(found, tuple(with_dollars(found.plans, wish, machines)))
-    return found if pipeline_model == "simulated" else _with_paper(found)
+    return _with_paper(found) if pipeline_model == "paper" else found
+
+
+def _numbers(
+    global_batch: int, seq_len: int, top: int, max_gpus: int | None
+) -> tuple[int, int, int, int | None]:
+    return (
+        counted("global_batch", global_batch),
+        counted("seq_len", seq_len),
+        counted("top", top, most=1000),
+        None if max_gpus is None else counted("max_gpus", max_gpus),
+    )
+
+
+def _check_words(
+    precision: str, runtime: str | None, settings: Sequence[str], pipeline_model: str
+) -> None:
+    checked_pipeline_model(pipeline_model)
+    one_of("precision", precision, PRECISIONS)
+    if runtime is not None:
+        one_of("runtime", runtime, RUNTIMES)
+    if isinstance(settings, str):
+        raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
+
+
+def _mtp(task: "Task") -> int:
+    """Multi-token-prediction layers that plans of the runtime train."""
+    return task.model.mtp_layers if task.runtime == "megatron" else 0
 
 
 def _exact_anyway(wanted: "Wanted") -> list[str]:
@@ -184,11 +216,13 @@ def _check_goal(
             raise InputError(f"{option} is about what --objective money rents; add that.")
     if objective == "gpus" and use_all:
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
+    if not 0 <= min_tokens_per_s <= 1e15:
+        raise InputError(f"min_tokens_per_s = {min_tokens_per_s}: must lie between 0 and 1e15.")
     if min_tokens_per_s and objective != "gpus":
         raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")
 
 
-def _request(wanted: "Wanted") -> dict[str, object]:
+def _request(wanted: "Wanted", notes: Sequence[str]) -> dict[str, object]:
     """What a result says of the question it answers."""
     question = wanted.space.question
     return {
@@ -203,4 +237,5 @@ def _request(wanted: "Wanted") -> dict[str, object]:
         "precision": question.precision,
         "top": wanted.top,
         "memory_margin": wanted.margin,
+        "notes": [*notes, *_exact_anyway(wanted), *_without_mtp(question)],
     }

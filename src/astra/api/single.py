@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astra.api.asked import (
+    RUNTIMES,
     STACKS,
     checked_margin,
     checked_pipeline_model,
     machines_of,
+    one_of,
     shape_of,
     wish_of,
 )
@@ -56,6 +58,8 @@ def predict(
 
     shape = shape_of(model)
     machines, notes = machines_of(gpus, cluster)
+    if runtime is not None:
+        one_of("runtime", runtime, RUNTIMES)
     chosen: Runtime = runtime or ("megatron" if len(machines.pools) == 1 else "flagscale")
     wish = wish_of(settings)
     software = stack or STACKS.get(chosen, "megatron")

@@ -404,3 +404,81 @@ def test_slots_of_a_hostfile_are_counted(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# mine\na slots=8 type=H100\nb slots=8\n\n")
     job = import_job(flagscale_job(tmp_path, text), gpus="h100")
     assert sum(job.plan.gpus.values()) == 16
+
+
+def trainer_job(folder: Path, flags: str, document: dict[str, Any]) -> Path:
+    (folder / "ds.json").write_text(json.dumps(document))
+    (folder / "run.sh").write_text(f"deepspeed --num_gpus 8 train.py --deepspeed ds.json {flags}\n")
+    return folder / "run.sh"
+
+
+AUTO: dict[str, Any] = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 3},
+    "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": "auto"},
+}
+FLAGS = "--model_name_or_path meta-llama/Meta-Llama-3-8B --max_seq_length 8192 --bf16 True"
+
+
+def test_what_a_trainer_fills_in_is_filled_in(tmp_path: Path) -> None:
+    flags = f"{FLAGS} --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+    job = import_job(trainer_job(tmp_path, f"{flags} --gradient_checkpointing True", AUTO))
+    plan = job.plan
+    assert (plan.model.name, plan.seq_len, plan.precision) == ("llama-3-8b", 8192, "bf16")
+    assert (plan.micro_batch, plan.global_batch, plan.dp) == (2, 64, 8)
+    assert plan.pipelines[0].segments[0].recompute == "full:uniform:1"
+    assert not any("does not say" in text for text in job.assumed)
+
+
+def test_a_trainers_own_defaults_are_told(tmp_path: Path) -> None:
+    job = import_job(trainer_job(tmp_path, FLAGS.replace("--bf16", "--fp16"), AUTO))
+    assert (job.plan.micro_batch, job.plan.global_batch, job.plan.precision) == (8, 64, "fp16")
+    assert "train_micro_batch_size_per_gpu = 8: the Trainer's default" in job.assumed
+    assert job.plan.pipelines[0].segments[0].recompute == "none"
+
+
+def test_a_trainers_flags_that_count_and_are_not_read_are_listed(tmp_path: Path) -> None:
+    flags = f"{FLAGS} --optim adamw_bnb_8bit --use_peft True --torch_compile False"
+    job = import_job(trainer_job(tmp_path, flags, AUTO))
+    assert job.not_understood == ("--optim adamw_bnb_8bit", "--use-peft True")
+    plain = import_job(trainer_job(tmp_path, f"{FLAGS} --optim adamw_torch", AUTO))
+    assert plain.not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed", "said"),
+    [
+        (f"{FLAGS} --per_device_train_batch_size 2",
+         {"train_micro_batch_size_per_gpu": 4}, "a Trainer refuses that"),
+        (FLAGS.replace("meta-llama/Meta-Llama-3-8B", "acme/foo"), {}, "Or say it: --model"),
+    ],
+)  # fmt: skip
+def test_a_trainers_job_that_cannot_be_read_says_why(
+    flags: str, changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        import_job(trainer_job(tmp_path, flags, AUTO | changed))
+
+
+def test_accelerates_configuration_is_no_job(tmp_path: Path) -> None:
+    file = tmp_path / "acc.yaml"
+    file.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
+    with pytest.raises(InputError, match="neither the model nor the batch"):
+        import_job(file)
+
+
+def test_a_script_whose_model_is_in_a_file_that_is_not_there_names_it(tmp_path: Path) -> None:
+    run_sh = tmp_path / "run.sh"
+    run_sh.write_text("source sizes.sh\ntorchrun --nproc-per-node 8 pretrain_gpt.py $SIZES"
+                      " --micro-batch-size 1 --global-batch-size 64 --bf16\n")  # fmt: skip
+    with pytest.raises(InputError, match=r"sources 'sizes\.sh', which is not there"):
+        import_job(run_sh)
+    (tmp_path / "sizes.sh").write_text(
+        'SIZES="--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 '
+        '--max-position-embeddings 512 --vocab-size 32000"\n'
+    )
+    job = import_job(run_sh)
+    assert job.plan.model.layers == 4 and "sizes.sh, which it sources" in " ".join(job.assumed)

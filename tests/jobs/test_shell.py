@@ -108,3 +108,16 @@ def test_what_may_be_set_or_not_is_told(text: str) -> None:
 
 def test_what_follows_a_condition_is_certain_again() -> None:
     assert read_script("cd x && run &\nA=1 | B=2; C=3\nD=4").branched == []
+
+
+def test_a_file_that_is_sourced_is_read_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "sizes.sh").write_text("A=8\nB=$((A / 2))\n")
+    (tmp_path / "again.sh").write_text(". again.sh\nC=1\n")
+    text = 'A=2\n{} sizes.sh\nsource "$(dirname "$0")/again.sh"\nrun $A $B $C'
+    for word in ("source", "."):
+        script = read_script(text.format(word), tmp_path)
+        assert script.commands == [["run", "8", "4", "1"]]
+        assert (script.sourced, script.absent) == (["sizes.sh", "again.sh"], [])
+    alone = read_script(text.format("source"))
+    assert alone.commands[-1][:2] == ["run", "2"] and alone.absent[0] == "sizes.sh"
+    assert read_script("source /etc/hosts\nrun", tmp_path).absent == ["/etc/hosts"]

@@ -9,7 +9,7 @@ from typing import Any
 from astra.errors import InputError, shorten
 from astra.files import parse_toml, read_json, read_text
 from astra.hardware.gpus_option import parse_gpus
-from astra.jobs import deepspeed, flagscale, megatron, torchtitan
+from astra.jobs import deepspeed, flagscale, megatron, torchtitan, trainer
 from astra.jobs.megatron_model import model_of
 from astra.jobs.options import Options, plain, training_words
 from astra.jobs.shell import Script, read_script
@@ -69,13 +69,18 @@ def read_job(path: Path, asked: Asked) -> Job:
         return _from_torchtitan(torchtitan.from_python(text, str(path)), asked, path)
     if kind in (".yaml", ".yml"):
         return _from_yaml(text, asked, path)
-    return _from_script(_script_of(text), asked, path)
+    return _from_script(_script_of(text, path.parent), asked, path)
 
 
 def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
     """NeMo's configuration, FlagScale's task, or FlagScale's experiment, which names its task."""
     leaves = yaml_leaves(text)
     said = dict(leaves)
+    if "top.distributed_type" in said:
+        raise InputError(
+            f"{path}: accelerate's configuration says neither the model nor the batch; it is not "
+            "read. `astra predict MODEL --runtime fsdp ...` prices such a job from its settings."
+        )
     flagscale.refuse_mixed(said, path)
     if flagscale.is_experiment(said):
         file = flagscale.task_file(text, path)
@@ -87,13 +92,13 @@ def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
     return _from_megatron(options, Script(), asked, path)
 
 
-def _script_of(text: str) -> Script:
+def _script_of(text: str, folder: Path | None = None) -> Script:
     """A shell script; or options alone on their lines, which no shell will ever read."""
     lines = [line for line in text.splitlines() if line.strip()]
     words = ("--", torchtitan.CHECKPOINT)
     if lines and all(line.startswith(words) for line in lines) and "\\\n" not in text:
         return Script(commands=[text.split()])
-    return read_script(text)
+    return read_script(text, folder)
 
 
 def _from_folder(path: Path, asked: Asked) -> Job:
@@ -152,8 +157,13 @@ def _from_script(script: Script, asked: Asked, path: Path) -> Job:
             raise InputError(
                 f"{path}: it names {shorten(config)}, which is not there. Import that."
             )
-        counted = replace(asked, world_size=_world(script, options, asked))
-        return _from_deepspeed(read_json(named), counted, str(named))
+        counted = replace(
+            asked,
+            world_size=_world(script, options, asked),
+            model=asked.model or trainer.model_of(options),
+            seq_len=asked.seq_len or trainer.seq_len(options),
+        )
+        return _from_deepspeed(read_json(named), counted, str(named), options)
     return _from_megatron(options, script, asked, path)
 
 
@@ -182,12 +192,18 @@ def _from_megatron(options: Options, script: Script, asked: Asked, path: Path) -
             f"{path}: no training command was found in it: none has options such as "
             "--num-layers or --micro-batch-size. Is the command in another file?"
         )
+    if script.absent and asked.model is None and "num-layers" not in options.values:
+        raise InputError(
+            f"{path}: it sources {shorten(', '.join(script.absent))}, which is not there, and does "
+            "not say --num-layers itself. Put that file where it is looked for."
+        )
     world = _world(script, options, asked)
     megatron.plain_names(options)
     model = asked.model or model_of(options, path.stem, asked.vocab)
     wish = megatron.wish_of(options, model.layers, world)
     _read_quietly(options)
-    doubts = [
+    doubts = [f"{name}, which it sources, was read with it" for name in script.sourced]
+    doubts += [
         f"{name} is set in a branch or a loop; the last value was taken"
         for name in script.branched
         if _is_used(name, options, script)
@@ -230,7 +246,10 @@ def _unfilled(options: Options) -> list[str]:
     ]
 
 
-def _from_deepspeed(document: Any, asked: Asked, where: str) -> Job:
+def _from_deepspeed(document: Any, asked: Asked, where: str, flags: Options | None = None) -> Job:
+    """DeepSpeed's JSON; `flags` are those of the script that names it."""
+    flags = flags or Options(where)
+    document, said = trainer.filled(document, flags, where)
     if isinstance(document, dict) and {"plan", "plans", "pipelines"} & set(document):
         raise InputError(f"{where}: is a plan already; `astra predict --plan {where}` prices it.")
     if not deepspeed.looks_like(document):
@@ -240,11 +259,16 @@ def _from_deepspeed(document: Any, asked: Asked, where: str) -> Job:
     if world is None:
         raise InputError(f"{where}: how many GPUs? DeepSpeed's JSON does not say: --world-size N.")
     wish = deepspeed.wish_of(document, world, where)
-    said = ["DeepSpeed's JSON does not say whether layers are recomputed: no recompute"]
+    again = trainer.recompute(flags)
+    if again is None:
+        said.append("DeepSpeed's JSON does not say whether layers are recomputed: no recompute")
+    elif wish["pp"] == 1:
+        wish["recompute"] = again
     if asked.seq_len is None:
         said.append("DeepSpeed's JSON does not say the sequence length: the model's, 4096 at most")
     wish["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
-    return _job(wish, model, asked, world, "deepspeed", said, deepspeed.left(document))
+    left = [*deepspeed.left(document), *trainer.left(flags)]
+    return _job(wish, model, asked, world, "deepspeed", said, left)
 
 
 def _from_torchtitan(settings: Mapping[str, Any], asked: Asked, path: Path) -> Job:

@@ -7,7 +7,9 @@ and is listed. Branches and loops are read once, straight through, and that is s
 import ast
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from astra.files import read_text
 from astra.jobs.sums import worked_out
 
 OPENS = ("if", "while", "until", "for", "case", "select")
@@ -31,16 +33,26 @@ class Script:
     scheduler: dict[str, str] = field(default_factory=dict)  # #SBATCH options
     unknown: list[str] = field(default_factory=list)  # what only a shell could fill in
     branched: list[str] = field(default_factory=list)  # set in a branch or a loop
+    folder: Path | None = None  # where files that it sources are looked for
+    sourced: list[str] = field(default_factory=list)  # files that were read in their place
+    absent: list[str] = field(default_factory=list)  # and those that are not there
 
 
-def read_script(text: str) -> Script:
-    """The commands in the order they are written, with their variables filled in."""
-    found = Script(scheduler=_scheduler(text))
+def read_script(text: str, folder: Path | None = None) -> Script:
+    """The commands in the order they are written, with their variables filled in.
+
+    Files that it sources are read in their place, where they lie in `folder`.
+    """
+    found = Script(scheduler=_scheduler(text), folder=folder)
     for name, words in _scheduler_variables(found.scheduler).items():
         found.variables[name] = words
-    reader = _Reader(text.replace("\r\n", "\n").replace("\\\n", " "), found)
-    reader.run()
+    _Reader(_joined(text), found).run()
     return found
+
+
+def _joined(text: str) -> str:
+    """Continued lines as one."""
+    return text.replace("\r\n", "\n").replace("\\\n", " ")
 
 
 def _scheduler(text: str) -> dict[str, str]:
@@ -120,8 +132,30 @@ class _Reader:
                 ):
                     first = False
                     words += new
-        if words:
+        if len(words) > 1 and words[0] in ("source", "."):
+            self._source(words[1])
+        elif words:
             self.found.commands.append(words)
+
+    def _source(self, name: str) -> None:
+        """Another script in this one's place.
+
+        A folder that only the shell knows is taken for the script's own; one from the root is that
+        of another machine.
+        """
+        folder = self.found.folder
+        bare = name.rpartition("/")[2] if re.search(r"[$`~]", name) else name
+        if bare in self.found.sourced:
+            return
+        known = folder is not None and not bare.startswith("/")
+        path = folder / bare if folder is not None and known else None
+        if path is None or not path.is_file() or len(self.found.sourced) >= DEEPEST:
+            self.found.absent.append(name)
+            return
+        self.found.sourced.append(bare)
+        inner = _Reader(_joined(read_text(path)), self.found)
+        inner.depth, inner.maybe = self.depth, self.maybe
+        inner.run()
 
     def _loop(self) -> None:
         """`for NAME in words`: the last of them, as of all that a loop sets."""

@@ -187,6 +187,7 @@ BAD_QUESTIONS: list[tuple[dict[str, Any], str]] = [
     ({"objective": "gpus", "min_tokens_per_s": -1}, "min_tokens_per_s = -1"),
     ({"gpus": "a100-80g:8", "precision": "fp8"}, "no units for fp8. Try --precision bf16 or fp16."),
     ({"gpus": "v100-16g:8"}, "V100-16GB-SXM2 has no units for bf16. Try --precision fp16."),
+    ({"gpus": "v100-16g:8,t4:8"}, "T4 and V100-16GB-SXM2 have no units for bf16. Try --precision"),
 ]
 
 

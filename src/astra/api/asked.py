@@ -46,13 +46,18 @@ def one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
 
 
 def _check_formats(cluster: "Cluster", precision: str) -> None:
-    """An InputError where a GPU has no units for the format, with one that all of them know."""
+    """An InputError where no GPU has units for the format, with one that all of them know.
+
+    A type beside others that lacks them is left out of the search, which says so.
+    """
     gpus = [pool.gpu for pool in cluster.pools]
+    if any(_knows(gpu, precision) for gpu in gpus):
+        return
     able = [word for word in PRECISIONS if all(_knows(gpu, word) for gpu in gpus)]
-    for gpu in gpus:
-        if not _knows(gpu, precision):
-            hint = f"Try --precision {either(able)}." if able else "No format is common to all."
-            raise InputError(f"{gpu.name} has no units for {precision}. {hint}")
+    hint = f"Try --precision {either(able)}." if able else "No format is common to all."
+    names = either(gpu.name for gpu in gpus).replace(" or ", " and ")
+    has = "has" if len(gpus) == 1 else "have"
+    raise InputError(f"{names} {has} no units for {precision}. {hint}")
 
 
 def _knows(gpu: "Gpu", precision: str) -> bool:

@@ -80,7 +80,7 @@ def plan(
     paid = objective in MONEY
     if wish is not None and paid and cluster is None:
         gpus, max_gpus = for_rent(gpus, wish, max_gpus, precision)
-    machines, notes = machines_of(gpus, cluster, precision)
+    machines, notes = machines_of(gpus, cluster, None if paid else precision)
     _check_goal(objective, use_all, min_tokens_per_s, wish)
     chosen: Runtime = runtime or ("megatron" if paid or len(machines.pools) == 1 else "flagscale")
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)

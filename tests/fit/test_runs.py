@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.fit.cells import LONGEST_CELL
-from astra.fit.runs import NEEDED, ONE_TYPE, Run, parse_runs, read_files, read_runs
+from astra.fit.header import NEEDED, ONE_TYPE
+from astra.fit.runs import Run, parse_runs, read_files, read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Gpu
 from astra.model.parameters import parameters
@@ -260,8 +261,11 @@ def test_bad_pipelines_skip_their_row(pipelines: str) -> None:
     [
         ("", "empty"),
         ("\n\n", "empty"),
-        ("a,b,c\n1,2,3\n", "row_id is missing"),
-        ("row_id\nx\n", "model is missing"),
+        (
+            "a,b,c\n1,2,3\n",
+            "columns model, num_layers, .*num_gpus are missing. The file has a, b, c",
+        ),
+        ("row_id\nx\n", "columns model, .*are missing"),
         (",".join(HEADER).replace("gpu_id", "gpu_idd") + "\n", "Did you mean gpu_idd"),
         (",".join((*HEADER, "model")) + "\n", "twice"),
         ("\0\1\2", "zero bytes"),
@@ -302,3 +306,36 @@ def test_nemo_interleaves_and_cuts_experts_where_its_rows_do_not_say() -> None:
     assert run.plan.etp == 2
     (run,) = parse_runs(table(sparse | {"pp": "1", "etp": "1"}), "mine").runs
     assert run.plan.etp == 1
+
+
+def test_a_table_by_the_names_of_a_frameworks_log_is_read() -> None:
+    """Columns as W&B exports them, kept apart by semicolons: the same run, and it is told."""
+    names = {
+        "row_id": "Name",
+        "seq_len": "seq_length",
+        "global_batch": "global_batch_size",
+        "micro_batch": "micro-batch-size",
+        "tp": "tensor_model_parallel_size",
+        "num_gpus": "World Size",
+        "measured_step_time_s": "iteration-time",
+    }
+    row = {names.get(name, name): value for name, value in GOOD.items()}
+    lines = [";".join(map(str, row)), ";".join(map(str, row.values()))]
+    found = parse_runs("\n".join(lines), "mine.csv")
+    assert found.runs == parse_runs(table(GOOD), "mine.csv").runs
+    assert "'iteration-time' is read as measured_step_time_s" in found.notes[0]
+
+
+def test_a_column_of_ours_wins_over_one_of_another_name() -> None:
+    found = parse_runs(table(GOOD | {"world_size": "999"}), "mine.csv")
+    assert found.runs == parse_runs(table(GOOD), "mine.csv").runs
+    assert found.notes == ("mine.csv: the column 'world_size' is not read.",)
+
+
+def test_all_missing_columns_are_named_at_once_and_a_row_needs_no_name() -> None:
+    kept = [name for name in HEADER if name not in ("model", "gpu_id")]
+    with pytest.raises(InputError, match=r"columns model, gpu_id are missing\. The file has "):
+        parse_runs(",".join(kept) + "\n", "m.csv")
+    own = [name for name in GOOD if name != "row_id"]
+    text = ",".join(own) + "\n" + ",".join(str(GOOD[name]) for name in own)
+    assert [run.row_id for run in parse_runs(text, "m.csv").runs] == ["row 1"]

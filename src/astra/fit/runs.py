@@ -1,7 +1,6 @@
 """Measured runs out of CSV files: a plan and its figures each, or the reason why not."""
 
 import csv
-import difflib
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,10 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from astra.errors import InputError, did_you_mean, shorten
+from astra.errors import InputError, shorten
 from astra.files import read_text
 from astra.fit.cells import LONGEST_CELL, Cells
 from astra.fit.habits import fitted_stack, release_of
+from astra.fit.header import COLUMNS, check_header, delimiter_of, named
 from astra.fit.lightest import is_recompute_open, lightest_that_fits
 from astra.fit.rates import step_of
 from astra.fit.row_mixed import mixed_plan_of
@@ -23,23 +23,6 @@ from astra.strategy.plan import Plan
 MOST_ROWS = 200_000
 GIB = 2**30
 KINDS = ("allocated", "reserved", "device")
-
-# Without the first of these a file is no table of runs; the others are known and may be missing.
-NEEDED = ("row_id", "model", "num_layers", "hidden_size", "seq_len", "global_batch",
-          "measured_step_time_s")  # fmt: skip
-COLUMNS = (*NEEDED, "source", "source_date", "framework", "framework_version", "ffn_hidden_size",
-           "num_heads", "num_kv_heads", "head_dim", "vocab_size", "gated_mlp", "num_experts",
-           "top_k", "dense_layers", "moe_ffn_hidden", "shared_experts", "mla", "gpu_id", "num_gpus",
-           "gpus_per_node", "interconnect", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
-           "micro_batch", "zero_stage", "sequence_parallel", "recompute", "precision",
-           "flash_attention", "overlap", "measured_peak_memory_GiB", "memory_kind", "notes",
-           "source_family", "completeness", "pipelines", "gpu", "causal_flop_convention",
-           "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "measured_mfu", "provenance",
-           "task", "arch_from", "derived_fields", "gpu_norm", "missing",
-           "check_model_tflops_causal", "check_mfu_vs_bf16_peak", "intra_node",
-           "inter_node_gbps", "status", "usable")  # fmt: skip
-ONE_TYPE = ("gpu_id", "num_gpus")
-MIXED = ("pipelines",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +87,14 @@ def read_runs(path: Path) -> Runs:
 def parse_runs(text: str, where: str) -> Runs:
     runs: list[Run] = []
     skipped: list[Skipped] = []
-    rows, unread = _rows(text, where)
+    rows, notes = _rows(text, where)
     for number, row in enumerate(rows, start=1):
         row_id = (row.get("row_id") or "").strip()[:100] or f"row {number}"
         try:
             runs.append(_run(row, row_id))
         except InputError as error:
             skipped.append(Skipped(row_id, str(error).rstrip(".")))
-    return Runs(tuple(runs), tuple(skipped), _unread(unread, where))
+    return Runs(tuple(runs), tuple(skipped), notes)
 
 
 def _unread(names: list[str], where: str) -> tuple[str, ...]:
@@ -122,15 +105,18 @@ def _unread(names: list[str], where: str) -> tuple[str, ...]:
     return (f"{where}: the column{'s' * several} {said} {'are' if several else 'is'} not read.",)
 
 
-def _rows(text: str, where: str) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows by column name, and the columns that nobody reads; an InputError where this is no
-    table of runs."""
+def _rows(text: str, where: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+    """The rows by column name, and notes on columns that are read by another name or not at all;
+    an InputError where this is no table of runs.
+    """
     if "\0" in text:
         raise InputError(f"{where}: holds zero bytes; a CSV file is text.")
-    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
+    text = text.removeprefix("\ufeff")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     try:
-        header = [name.strip() for name in next(reader, [])]
-        _check_header(header, where)
+        written = [name.strip() for name in next(reader, [])]
+        header, told = named(written)
+        check_header(header, written, where)
         rows: list[dict[str, str]] = []
         for cells in reader:
             if len(rows) >= MOST_ROWS:
@@ -139,33 +125,8 @@ def _rows(text: str, where: str) -> tuple[list[dict[str, str]], list[str]]:
                 rows.append(dict(zip(header, cells, strict=False)))
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: not CSV: {error}.") from None
-    return rows, [name for name in header if name and name not in COLUMNS]
-
-
-def _check_header(header: list[str], where: str) -> None:
-    if not any(header):
-        raise InputError(f"{where}: the file is empty; a header and one row per run were expected.")
-    kind = MIXED if "pipelines" in header else ONE_TYPE
-    for name in (*NEEDED, *kind):
-        if name not in header:
-            hint = did_you_mean(name, header) or f"The first columns are {shorten(header[:6])}."
-            raise InputError(f"{where}: the column {name} is missing. {hint}")
-    for name in header:
-        _check_spelling(name, header, where)
-    twice = {name for name in header if name and header.count(name) > 1}
-    if twice:
-        raise InputError(f"{where}: the column {shorten(min(twice))} is there twice.")
-
-
-def _check_spelling(name: str, header: list[str], where: str) -> None:
-    """A column that nobody reads, but for one letter, is a mistake; others are someone's notes."""
-    if not name or name in COLUMNS:
-        return
-    missing = [known for known in COLUMNS if known not in header]
-    near = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8)
-    if near or name.lower() in missing:
-        right = near[0] if near else name.lower()
-        raise InputError(f"{where}: no column {shorten(name)} is known. Did you mean {right}?")
+    notes = (f"{where}: {'; '.join(told)}.",) if told else ()
+    return rows, (*notes, *_unread([n for n in header if n and n not in COLUMNS], where))
 
 
 def _run(row: dict[str, str], row_id: str) -> Run:

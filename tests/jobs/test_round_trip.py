@@ -54,6 +54,39 @@ def test_a_plan_comes_back_from_megatrons_arguments(name: str, tmp_path: Path) -
         assert meant(job.plan) == meant(plan)
 
 
+@pytest.mark.parametrize(
+    ("target", "file", "said"),
+    [
+        ("megatron", "args.txt", "--microbatch-group-size-per-virtual-pipeline-stage 4"),
+        ("flagscale", "train/plan.yaml", "microbatch_group_size_per_virtual_pipeline_stage: 4"),
+        ("bridge", None, "model.microbatch_group_size_per_vp_stage=4"),  # written, never read
+    ],
+)
+def test_a_searched_micro_batch_group_comes_back(
+    target: str, file: str | None, said: str, tmp_path: Path
+) -> None:
+    """Three stages do not divide the micro-batches: groups of pp would be refused."""
+    found = plan_for(
+        "llama-3-8b",
+        gpus="h100:24",
+        global_batch=64,
+        seq_len=4096,
+        settings=["pp=3", "vpp=2,3,4", "micro_batch=1"],
+    )
+    plan = found.plans[0].plan
+    assert plan.own_group == 4 and plan.pipelines[0].micro_batches % 3
+    assert "group 4" in found.plans[0].summary
+    files = export_files(plan, target)
+    assert any(said in text for text in files.values())
+    write_folder(tmp_path / "job", files)
+    (tmp_path / "job" / "plan.json").unlink()
+    if file is None:
+        return
+    job = import_job(tmp_path / "job" / file, gpus=f"h100:{sum(plan.gpus.values())}")
+    assert job.plan.microbatch_group == 4 and not broken_rules(job.plan)
+    assert job.plan.vpp == plan.vpp and job.plan.pipelines == plan.pipelines
+
+
 # Model, runtime, GPUs and what narrows the search to plans of another kind.
 SEARCHED: list[tuple[str, Runtime, str, list[str]]] = [
     ("llama-3-8b", "fsdp", "h100:16", []),

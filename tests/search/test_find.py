@@ -98,8 +98,7 @@ def by_brute_force(space: Space) -> tuple[Floats, int]:
     return np.sort(np.concatenate(found))[:TOP], count
 
 
-def compare_with_brute_force(seed: int) -> None:
-    space = space_of(seed)
+def compare_with_brute_force(space: Space) -> Best:
     best, count = by_brute_force(space)
     found = found_in(space)
     np.testing.assert_allclose(found.step_s, best, rtol=1e-9)
@@ -108,17 +107,46 @@ def compare_with_brute_force(seed: int) -> None:
     removed = sum(funnel.removed_by_rule.values())
     assert removed + funnel.bounded + funnel.priced == count
     assert (found.plans is None) == (len(best) == 0)
+    return found
 
 
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
-    compare_with_brute_force(seed)
+    compare_with_brute_force(space_of(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(QUICK, ALL))
 def test_the_best_ten_of_many_more_spaces_are_those_of_brute_force(seed: int) -> None:
-    compare_with_brute_force(seed)
+    compare_with_brute_force(space_of(seed))
+
+
+def space_with_a_rest(gpus: str, layers: int, batch: int, experts: int, runtime: Runtime) -> Space:
+    """One whose micro-batches the stages of most pipelines do not divide."""
+    model = small_model(layers=layers, experts=experts, hidden=4096, ffn=16_384)
+    task = Task(model=model, cluster=parse_gpus(gpus)[0], runtime=runtime, stack="megatron")
+    chosen = {"pp": (3,), "vpp": (2,)} if experts else {}  # small ones do best without stages
+    return Space(Question(task, batch, 1024, use_all=True), chosen)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layers", "batch", "experts", "runtime"),
+    [
+        ("h100:3", 6, 8, 0, "megatron"),
+        ("a100-40g:5", 10, 12, 0, "flagscale"),
+        ("h100:6", 6, 16, 0, "megatron"),
+        ("a100-40g:6", 6, 16, 4, "megatron"),
+    ],
+)
+def test_pipelines_interleave_where_stages_do_not_divide_the_micro_batches(
+    gpus: str, layers: int, batch: int, experts: int, runtime: Runtime
+) -> None:
+    found = compare_with_brute_force(space_with_a_rest(gpus, layers, batch, experts, runtime))
+    assert found.plans is not None
+    grouped = (found.plans.vpp > 1) & (found.plans.microbatch_group > found.plans.pp[0])
+    assert grouped.any()
+    rest = found.plans.micro_batches[0][grouped] % found.plans.pp[0][grouped]
+    assert (rest > 0).all()
 
 
 def test_the_spaces_are_of_all_kinds() -> None:

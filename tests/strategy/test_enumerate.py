@@ -83,6 +83,7 @@ def key_of(plan: Plan) -> Key:
         plan.cp_comm_type,
         plan.overlap_ep,
         plan.offload_optimizer_fraction,
+        plan.microbatch_group,
     )
 
 
@@ -144,6 +145,23 @@ def pipelines(layers: int, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
                 yield stages, vpp, tuple(chunks)
 
 
+def group(runtime: Runtime, pp: int, vpp: int, count: int) -> int | None:
+    """As few micro-batches of a chunk in turn as the runtime takes; one per stage if it takes none.
+
+    Megatron-LM: no fewer than stages, and as many again or none in the last group. PyTorch: as
+    many as there are in equal rounds, one round per whole number of stages' micro-batches.
+    """
+    if vpp == 1:
+        return None
+    if runtime == "fsdp":
+        return count // max(count // pp, 1)
+    for size in range(pp, count + 1):
+        last = list(range(count))[::size][-1]  # where the last group begins
+        if count - last >= pp:
+            return size
+    return pp
+
+
 def recomputes(asked: Question, chunk: int) -> Iterator[str]:
     yield "none"
     runtime = asked.task.runtime
@@ -203,8 +221,9 @@ def by_plain_loops(asked: Question) -> Counter[Key]:
                         shardings if dp * cp > 1 else shardings[:1],
                         (0.0, 1.0),
                     ):
+                        turn = group(task.runtime, pp, vpp, batch // (dp * micro_batch))
                         key = (tp, cp, pp, micro_batch, dp, stages, vpp, chunks, recompute)
-                        found[(*key, ep, etp, sharding, comm, hidden, fraction)] += 1
+                        found[(*key, ep, etp, sharding, comm, hidden, fraction, turn)] += 1
     return found
 
 
@@ -214,6 +233,7 @@ QUESTIONS = [
     question(layers=7, gpus=2, batch=2, seq_len=1024),
     question(layers=4, gpus=16, batch=3),
     question(layers=6, gpus=1, batch=8),
+    question(layers=6, gpus=3, batch=10, seq_len=1024, gpu="rtx-4090"),
     question(layers=4, gpus=8, batch=2, runtime="fsdp"),
     question(layers=5, gpus=8, batch=4, runtime="deepspeed"),
     question(layers=4, gpus=8, batch=2, runtime="flagscale"),
@@ -278,7 +298,8 @@ def test_what_follows_from_other_settings_follows() -> None:
     assert (table.overlap_p2p == (table.vpp > 1)).all()
     whole = table.sharding != code("sharding", "parameters")
     assert (table.shard_group == copies)[whole].all()
-    assert (table.microbatch_group == table.pp[0]).all()
+    plain = table.vpp == 1
+    assert (table.microbatch_group == table.pp[0])[plain].all()
     assert ((table.schedule == 1) == (table.vpp > 1)).all()
 
 

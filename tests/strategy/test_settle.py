@@ -245,6 +245,22 @@ def test_a_refusal_names_the_rule_the_values_and_what_to_try() -> None:
     assert text.endswith("Try tp 1, 2, 4 or 8.")
 
 
+def test_an_interleaved_pipeline_gets_the_least_group_that_fits_its_micro_batches() -> None:
+    answer = settled("h100:40", model="llama-3-70b", pp=5, vpp=2, tp=2)
+    assert answer.plan.pipelines[0].micro_batches == 16
+    assert answer.plan.microbatch_group == 8 and not broken_rules(answer.plan)
+    assert "micro-batch group 8 (the least for 16 micro-batches on 5 stages)" in answer.assumed
+    assert "vpp 2 group 8" in answer.plan.summary()
+    plain = settled("h100:16", pp=2, vpp=2, tp=2)
+    assert "micro-batch group 2 (pp)" in plain.assumed and "group" not in plain.plan.summary()
+
+
+def test_a_group_that_is_advised_breaks_no_other_rule() -> None:
+    text = refusal(pp=4, vpp=3, microbatch_group=5)
+    assert "[rule microbatch-group-remainder]" in text
+    assert "Try microbatch_group 4, 6, 8, 12 or 16" in text
+
+
 def test_values_that_are_advised_do_mend_the_rule() -> None:
     cluster, _ = parse_gpus("h100:16")
     for tp in (1, 2, 4, 8):

@@ -8,7 +8,7 @@ from tests.support.frameworks import needs
 
 needs("torch", "triton", "megatron.core", "megatron.training")
 
-from tests.support.megatron_oracle import verdict  # noqa: E402
+from tests.support.megatron_oracle import schedule_verdict, verdict  # noqa: E402
 
 import astra  # noqa: E402
 from astra.export.megatron import architecture, arguments, environment  # noqa: E402
@@ -59,6 +59,27 @@ def test_megatron_accepts_the_best_plans(model: str, gpus: int, precision: str) 
             refused.append(f"{priced.rank}. {priced.summary}: {refusal}")
     assert not refused, "\n".join(refused)
     assert found.plans or found.nothing_fits
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch"), [("llama-3-70b", "h100:640", 1024), ("gpt3-175b", "a100:96", 64)]
+)
+def test_megatron_runs_stages_that_do_not_divide_the_micro_batches(
+    model: str, gpus: str, batch: int
+) -> None:
+    """Its arguments and its schedule accept the group, and would refuse one per stage."""
+    found = astra.plan(model, gpus=gpus, global_batch=batch, seq_len=MODELS[model])
+    grouped = [priced.plan for priced in found.plans if priced.plan.own_group]
+    assert len(grouped) >= 3
+    for plan in grouped:
+        words = [word for argument in arguments(plan) for word in argument]
+        at = words.index("--microbatch-group-size-per-virtual-pipeline-stage")
+        assert words[at + 1] == str(plan.own_group)
+        world, count = sum(plan.gpus.values()), plan.pipelines[0].micro_batches
+        assert verdict(words, environment(plan), world, architecture(plan)) is None
+        for group in (plan.own_group, plan.pp):
+            refusal = schedule_verdict(pp=plan.pp, vpp=plan.vpp, micro_batches=count, group=group)
+            assert (refusal is None) == (group == plan.own_group), plan.summary()
 
 
 def test_the_checked_combinations_have_plans_of_every_size_and_precision() -> None:

@@ -210,9 +210,8 @@ def _pipeline(plan: Plan) -> list[Argument]:
     elif plan.vpp > 1:
         found.append(("--num-virtual-stages-per-pipeline-rank", str(plan.vpp)))
     if plan.vpp > 1:
-        if plan.microbatch_group not in (None, plan.pp):
-            group = str(plan.microbatch_group)
-            found.append(("--microbatch-group-size-per-virtual-pipeline-stage", group))
+        if group := plan.own_group:
+            found.append(("--microbatch-group-size-per-virtual-pipeline-stage", str(group)))
         found += _flags(no_overlap_p2p_communication=not plan.overlap_p2p)
     return found
 

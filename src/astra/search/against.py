@@ -23,6 +23,7 @@ TOLD = {
     r"\b(tp|pp|dp|vpp|cp|ep|etp|mb|recompute) (?=\S)": r"\1=",
     r"\bsharded (\w+)": r"sharding=\1",
     r"\bin groups of (\d+)": r"shard_group=\1",
+    r"\bgroup (?=\d)": "microbatch_group=",
     r"\bep-overlap\b": "overlap_ep=true",
     r"\boffload optimizer\b": "offload_optimizer=1",
     r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
@@ -34,8 +35,10 @@ GIB = 2**30
 def settings_in(text: str) -> tuple[str, ...]:
     """`tp=4 pp=8`, or a plan as tables name it, as settings, checked as --set checks them.
 
-    >>> settings_in("tp 4 pp 2 mb 1 sharded parameters ep-overlap offload optimizer")
-    ('tp=4', 'pp=2', 'mb=1', 'sharding=parameters', 'overlap_ep=true', 'offload_optimizer=1')
+    >>> settings_in("tp 4 pp 3 mb 1 sharded parameters ep-overlap offload optimizer")
+    ('tp=4', 'pp=3', 'mb=1', 'sharding=parameters', 'overlap_ep=true', 'offload_optimizer=1')
+    >>> settings_in("tp 4 pp 3 vpp 2 group 4")
+    ('tp=4', 'pp=3', 'vpp=2', 'microbatch_group=4')
     """
     for told, meant in TOLD.items():
         text = re.sub(told, meant, text)

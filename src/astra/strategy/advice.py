@@ -15,6 +15,7 @@ Settle = Callable[[Wish], Settled]
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 TRIES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES),
+    "microbatch_group": DEGREES,
     "global_batch": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     "seq_len": (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "sharding": ("none", "optimizer", "gradients", "parameters"),
@@ -109,28 +110,30 @@ def refuse(plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: Wish
     if len(broken) > 3:
         sentences.append(f"and {len(broken) - 3} more rules")
     text = "; ".join(sentences)
-    hint = _hint(broken[0], settle, wish) if settle and wish else ""
+    hint = _hint(broken, settle, wish) if settle and wish else ""
     ours = all(rule.layer == "ours" for rule in broken)
     who = "Astra does not plan this" if ours else f"the runtime {plan.runtime} refuses this plan"
     return f"{who}: {text}. {hint}".rstrip()
 
 
-def _hint(rule: Rule, settle: Settle, wish: Wish) -> str:
-    """Values of one setting that would meet the rule, all else equal."""
+def _hint(broken: Sequence[Rule], settle: Settle, wish: Wish) -> str:
+    """Values of one setting that would meet the first rule and break no other, all else equal."""
     found = []
-    for name in rule.about.split():
-        values = [value for value in TRIES.get(name, ()) if _mends(rule, name, value, settle, wish)]
+    for name in broken[0].about.split():
+        tries = TRIES.get(name, ())
+        values = [value for value in tries if _mends(broken, name, value, settle, wish)]
         if values:
             shown = ["none" if value == () else value for value in values[:6]]
             found.append(f"{name} {either(shown)}")
     return f"Try {' or '.join(found[:2])}." if found else ""
 
 
-def _mends(rule: Rule, name: str, value: object, settle: Settle, wish: Wish) -> bool:
+def _mends(broken: Sequence[Rule], name: str, value: object, settle: Settle, wish: Wish) -> bool:
     if getattr(wish, name, None) == value:
         return False
     try:
         changed: dict[str, Any] = {name: value}
-        return not broken_rules(settle(replace(wish, **changed)).plan, [rule])
+        left = {rule.name for rule in broken_rules(settle(replace(wish, **changed)).plan)}
     except InputError:
         return False
+    return broken[0].name not in left and left <= {rule.name for rule in broken}

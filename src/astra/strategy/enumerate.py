@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from astra.hardware.topology import allowed_counts
 from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
+from astra.strategy.groups import groups_for
 from astra.strategy.plans import (
     COLUMNS,
     OFFLOAD_MODULES,
@@ -70,6 +71,7 @@ class Layouts:
         degrees = _degrees(space)
         some = np.flatnonzero((self._pipelines.counts[degrees["pp"]] > 0) & (self.ways > 0))
         self._degrees = {name: column[some] for name, column in degrees.items()}
+        self._degrees["group"] = _groups(self._degrees, space.question)
 
     def __len__(self) -> int:
         """How many degrees."""
@@ -479,23 +481,23 @@ def _followers(table: Columns, space: Space) -> Columns:
         "overlap_param_gather": reduces & sharded,
         "overlap_p2p": table["vpp"] > 1,
         "overlap_tp": tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
-        "microbatch_group": _groups(table, space.question),
+        "microbatch_group": np.where(table["vpp"] > 1, table["group"], table["pp"]),
         "shard_group": np.where(sharded, np.where(table["in_node"], table["near"], copies), 1),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
     }
     return {name: column for name, column in follows.items() if name not in space.chosen}
 
 
-def _groups(table: Columns, question: Question) -> Ints:
-    """Micro-batches that a chunk takes in turn: as few as can be, one per stage.
+def _groups(degrees: Columns, question: Question) -> Ints:
+    """Micro-batches that a chunk takes in turn: as few as the runtime accepts.
 
     PyTorch's interleaved schedule shares them out over its rounds by itself.
     """
-    if question.task.runtime != "fsdp":
-        return table["pp"]
-    count = question.global_batch // (table["micro_batch"] * table["dp"])
-    rounds = np.maximum(count // table["pp"], 1)
-    return np.where(table["vpp"] > 1, count // rounds, table["pp"])
+    stages = degrees["pp"]
+    count = question.global_batch // (degrees["micro_batch"] * degrees["dp"])
+    if question.task.runtime == "fsdp":
+        return count // np.maximum(count // stages, 1)
+    return groups_for(stages, count)
 
 
 def _slot_columns(table: Columns) -> Columns:

@@ -138,6 +138,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def dp(self) -> int:
         return sum(pipeline.replicas for pipeline in self.pipelines)
 
+    @property
+    def own_group(self) -> int | None:
+        """The micro-batch group where it must be asked for: neither pp nor the runtime's affair."""
+        asked = self.vpp > 1 and self.runtime != "fsdp" and self.microbatch_group != self.pp
+        return self.microbatch_group if asked else None
+
     def summary(self) -> str:
         """`tp 8 pp 4 dp 16 vpp 5 mb 1`: what a person would call this plan.
 
@@ -156,6 +162,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name} {getattr(self, name)}")
+            if name == "vpp" and self.own_group:
+                parts.append(f"group {self.microbatch_group}")
         if self.model.moe and self.etp != max(tps) and max(tps) > 1:
             parts.append(f"etp {self.etp}")
         parts.append(f"mb {self.micro_batch}")

@@ -8,6 +8,7 @@ from astra.errors import InputError, either
 from astra.files import convert
 from astra.hardware.cluster import Cluster, Gpu
 from astra.model.shape import Model
+from astra.strategy.groups import group_for
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
 from astra.strategy.recompute import Recompute
 
@@ -310,9 +311,11 @@ def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
     settings.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
     if vpp > 1:
-        group, why = pp, "micro-batch group {} (pp)"
+        count = settings["global_batch"] // (settings["micro_batch"] * settings["dp"])
+        group = group_for(pp, count)
+        least = "pp" if group == pp else f"the least for {count} micro-batches on {pp} stages"
+        why = f"micro-batch group {{}} ({least})"
         if runtime == "fsdp":  # PyTorch shares the micro-batches out over equal rounds
-            count = settings["global_batch"] // (settings["micro_batch"] * settings["dp"])
             group, why = count // max(count // pp, 1), "micro-batch group {} (PyTorch's rounds)"
         settings.fill("microbatch_group", group, why)
     mtp = model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0

@@ -140,8 +140,8 @@ DIMENSIONS = (
     Dimension(
         "microbatch_group",
         "follows",
-        "pp, over several GPU types the least that the runtime accepts: a larger group only adds "
-        "activations in flight",
+        "the least that the runtime accepts: pp where it divides the micro-batches; a larger one "
+        "holds more activations and may gain where links are slow: ask for it",
     ),
     Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
     Dimension(

@@ -69,17 +69,17 @@ def test_megatron_runs_stages_that_do_not_divide_the_micro_batches(
 ) -> None:
     """Its arguments and its schedule accept the group, and would refuse one per stage."""
     found = astra.plan(model, gpus=gpus, global_batch=batch, seq_len=MODELS[model])
-    grouped = [priced.plan for priced in found.plans if priced.plan.own_group]
+    grouped = [(each.plan, own) for each in found.plans if (own := each.plan.own_group)]
     assert len(grouped) >= 3
-    for plan in grouped:
+    for plan, own in grouped:
         words = [word for argument in arguments(plan) for word in argument]
         at = words.index("--microbatch-group-size-per-virtual-pipeline-stage")
-        assert words[at + 1] == str(plan.own_group)
+        assert words[at + 1] == str(own)
         world, count = sum(plan.gpus.values()), plan.pipelines[0].micro_batches
         assert verdict(words, environment(plan), world, architecture(plan)) is None
-        for group in (plan.own_group, plan.pp):
+        for group in (own, plan.pp):
             refusal = schedule_verdict(pp=plan.pp, vpp=plan.vpp, micro_batches=count, group=group)
-            assert (refusal is None) == (group == plan.own_group), plan.summary()
+            assert (refusal is None) == (group == own), plan.summary()
 
 
 def test_the_checked_combinations_have_plans_of_every_size_and_precision() -> None:

@@ -13,7 +13,7 @@ from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
-from astra.search.mixed import naive
+from astra.search.mixed import naive, speed
 from astra.search.mixed.cells import Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
 from astra.search.mixed.pricing import stage_tables
@@ -280,11 +280,32 @@ def test_the_least_even_split_is_that_of_all_of_them(monkeypatch: pytest.MonkeyP
     for seed in range(900, 912):
         space = random_space(seed)
         monkeypatch.setattr(naive, "FEW", 1)
+        monkeypatch.setattr(naive, "BLOCK", 3)
         few = naive.even_split_s(space, stack, MARGIN, LayerBook())
         monkeypatch.setattr(naive, "FEW", 1 << 20)
+        monkeypatch.setattr(naive, "BLOCK", 1 << 20)
         assert naive.even_split_s(space, stack, MARGIN, LayerBook()) == pytest.approx(few)
         checked += few is not None
     assert checked
+
+
+def test_layers_take_the_same_seconds_a_few_cells_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stack, seen = find_stack("megatron"), 0
+    for seed in range(900, 906):
+        space = random_space(seed)
+        cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
+        found = []
+        for many in (1, 5, 1 << 20):
+            monkeypatch.setattr(speed, "MANY", many)
+            found.append(speed.layer_seconds(space, cells, stack, LayerBook()))
+        for few, some, every in zip(*found, strict=True):
+            for name in ("whole_s", "forward_s", "head_s", "compute_s"):
+                np.testing.assert_array_equal(getattr(few, name), getattr(every, name))
+                np.testing.assert_array_equal(getattr(some, name), getattr(every, name))
+            seen += 1
+    assert seen > 20
 
 
 @pytest.mark.parametrize("runtime", ["flagscale", "megatron"])

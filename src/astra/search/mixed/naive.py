@@ -9,7 +9,7 @@ from astra.search.bulk import bound_s, filled_fraction
 from astra.search.mixed.cells import Cell, cells_of
 from astra.search.mixed.columns import DEGREES, plans_table
 from astra.search.step import step_s
-from astra.strategy.plans import Ints, Plans, Task, code
+from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.settle import split_layers
@@ -19,6 +19,7 @@ from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
 FEW = 4  # plans that are simulated together
+BLOCK = 512  # plans that are bounded together
 
 
 def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> float | None:
@@ -28,7 +29,8 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     """
     question = space.question
     cells, tps, slots = [], [], []
-    alike = Space(question, {**space.chosen, "mesh_dp": (False,)})
+    # What it does not look at is not listed at all: there may be dozens of modules to recompute.
+    alike = Space(question, {"recompute": ("none",), **space.chosen, "mesh_dp": (False,)})
     for cell in cells_of(alike):
         if cell.cp > 1 or cell.sharding != "optimizer" or cell.recompute != Recompute():
             continue
@@ -45,17 +47,19 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     many = plans_table(question, cells, np.arange(len(cells)), table, np.array(tps) > 1)
     task = question.task
     many = many.take(judge(many, task, rules_for(task.runtime)).allowed)
-    if not len(many):
-        return None
-    view = view_of(many, task, every_stage=True)
-    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-    return _least_s(many.take(np.flatnonzero(fits)), task, stack, book) if fits.any() else None
+    bounds = np.full(len(many), np.inf)  # of those that fit
+    for start in range(0, len(many), BLOCK):
+        some = slice(start, start + BLOCK)
+        view = view_of(many.take(some), task, every_stage=True)
+        fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
+        times = stage_times(view, stack, stage_base(view, stack, book))
+        bounds[some] = np.where(fits, bound_s(view, times), np.inf)
+    rows = np.flatnonzero(np.isfinite(bounds))
+    return _least_s(many.take(rows), bounds[rows], task, stack, book) if len(rows) else None
 
 
-def _least_s(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> float:
+def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: LayerBook) -> float:
     """The shortest step of these, by bound, until none can be shorter. [s]"""
-    view = view_of(plans, task, every_stage=True)
-    bounds = bound_s(view, stage_times(view, stack, stage_base(view, stack, book)))
     order, best = np.argsort(bounds, kind="stable"), np.inf
     while len(order):
         view = view_of(plans.take(order[:FEW]), task, every_stage=True)

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.search.mixed.cells import Cell, Kind, cut_of
+from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.columns import one_stage
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.space import Space
 from astra.strategy.view import cuts_of
 from astra.timing.layer import LayerBook, layers_of
+
+MANY = 1 << 11  # kinds that are priced together
 
 Legal = tuple[Cell, list[Kind]]
 
@@ -29,9 +31,23 @@ class LayerSeconds:
 def layer_seconds(
     space: Space, cells: Sequence[Legal], stack: Stack, book: LayerBook
 ) -> list[LayerSeconds]:
-    """What every kind takes at least."""
+    """What every kind takes at least; some at a time, as their operators take memory."""
+    found: list[LayerSeconds] = []
+    cuts = cuts_in([cell for cell, _ in cells])
+    new = [row == 0 or cut is not cuts[row - 1] for row, cut in enumerate(cuts)]
+    ends = np.cumsum([len(kinds) * own for (_, kinds), own in zip(cells, new, strict=True)])
+    while len(found) < len(cells):
+        done = ends[len(found) - 1] if found else 0
+        some = slice(len(found), max(int(np.searchsorted(ends, done + MANY)), len(found) + 1))
+        found += _layer_seconds(space, cells[some], cuts[some], stack, book)
+    return found
+
+
+def _layer_seconds(
+    space: Space, cells: Sequence[Legal], each: Sequence[Cell], stack: Stack, book: LayerBook
+) -> list[LayerSeconds]:
     question = space.question
-    cuts = {cut_of(cell): kinds for cell, kinds in cells}
+    cuts = {cut: kinds for cut, (_, kinds) in zip(each, cells, strict=True)}
     sizes = [len(kinds) for kinds in cuts.values()]
     which = np.repeat(np.arange(len(cuts)), sizes)
     flat = [kind for kinds in cuts.values() for kind in kinds]
@@ -40,8 +56,8 @@ def layer_seconds(
     ends = np.cumsum(sizes)
     places = {cut: slice(end - size, end) for cut, size, end in zip(cuts, sizes, ends, strict=True)}
     found = []
-    for cell, _ in cells:
-        here, whole, forward, compute = places[cut_of(cell)], [], [], []
+    for cut, (cell, _) in zip(each, cells, strict=True):
+        here, whole, forward, compute = places[cut], [], [], []
         for time in layers.kinds:
             down = time.whole_forward_s[0, 0, here]
             parts = [time.backward_s, time.tensor_backward_s, time.context_backward_s]

@@ -13,6 +13,7 @@ from astra.hardware.stack import Stack
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cells import Cell, Kind
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, Loads
+from astra.search.mixed.roomy import Bytes, Costs
 from astra.search.mixed.speed import LayerSeconds
 from astra.search.mixed.stock import Stock, Stocks, straight
 from astra.strategy.plans import Flags, Floats, Ints
@@ -203,6 +204,43 @@ class Chunker:
             last=self._room(stock, again, vpps, LAST),
             opening_s=np.zeros((len(stock.kinds), self.layers + 1)),
             after_s=np.full((len(stock.kinds), self.layers + 1), self.step_s),
+        )
+
+    def costs(self, cells: list[Cell], cut: Cell) -> Costs:
+        """Of one layer more of the commonest kind, or of the lightest where kinds take turns."""
+        stock = self.stocks.stock(cells[0])
+        lines, again = self._lines(stock, cut), self._again(cells)
+        layer = lines.whole_s + self._again_s(stock, again)[0]
+        return Costs(
+            layer_s=self._one(layer) * (1 - SLIP),
+            wait_s=self._one(lines.wait_s),
+            head_s=lines.head_s,
+            head_wait_s=lines.head_wait_s,
+            down_s=float(lines.down_s.min()),
+            inside=self._bytes(stock, again, INSIDE),
+            last=self._bytes(stock, again, LAST),
+        )
+
+    def _one(self, column: Floats) -> Floats:
+        """Of a layer. (..., layer kind) to (...)"""
+        one: Floats = column[..., self.counts.argmax()] if self.alike else column.min(axis=-1)
+        return one
+
+    def _bytes(self, stock: Stock, again: _Again, place: int) -> Bytes:
+        if not self.capacity.known:
+            none = np.zeros((len(again.setting), len(stock.kinds)))
+            return Bytes(none, none[0], none, none)
+        rows, bytes_ = stock.place + np.arange(len(stock.kinds)), self.capacity.again[place]
+        still = self.capacity.still[place]
+        kept = bytes_["kept_bytes"][:, stock.key]
+        each, fewer = self._one(kept[again.setting][..., 1:]), self._one(kept[EACH, :, 1:])
+        each = np.where(again.part.max(axis=-1) > 0, np.minimum(each, fewer), each)
+        work = bytes_["working_bytes"][:, stock.key][again.setting][..., 0]
+        return Bytes(
+            free=still["room_bytes"][rows, 0] - np.maximum(work, still["logits_bytes"][rows, 0]),
+            states=self._one(-still["room_bytes"][rows, 1:]),
+            kept=np.where(again.groups[:, np.newaxis] > 0, 0.0, each),
+            ends=np.maximum(kept[again.setting][..., 0], 0.0),
         )
 
     def with_traffic(self, cuts: Cuts) -> Cuts:

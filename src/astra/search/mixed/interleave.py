@@ -17,11 +17,12 @@ from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.chunked import Lister, Pairs, TooManyPipelinesError
 from astra.search.mixed.chunked_plans import Listed, chunked_plans
 from astra.search.mixed.chunks import Chunker, Cuts
+from astra.search.mixed.roomy import Whole, open_rows
 from astra.search.mixed.shapes import Shapes, TooManyShapesError, holding, ordered, shapes_of
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.search.step import step_s
-from astra.strategy.plans import Floats, Ints, Plans
+from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.view import View, view_of
 from astra.timing.stage import stage_base, stage_times
 
@@ -62,6 +63,7 @@ class _Table:
     shapes: Shapes
     gpus: int  # of a stage
     rest: int  # where chunks but the first of a stage begin
+    open: Flags  # (row,) of the chunks: those that may be below the limit
 
 
 def interleave(finder: "MixedFinder") -> None:
@@ -184,18 +186,37 @@ class Interleaving:
         group, found = self.groups[row], list[_Table]()
         cut, kinds = group.cut, group.kinds
         vpps = self.vpps[self.turning.open(self.finder.limit_s, np.array([row]))[0]]
-        if len(vpps):
-            gpus = kinds[0].tp * kinds[0].dp * cut.cp, self.finder.task.cluster.max_gpus
-            longest, whole = self.layers // int(vpps.min()), self.finder.question.use_all
-            shapes = shapes_of(kinds, cut.micro_batches, longest, gpus, whole)
-            for offload in dict.fromkeys(cell.offload for cell in group.cells):
-                some = [cell for cell in group.cells if cell.offload == offload]
-                cuts = self.chunker.cuts(some, cut, vpps)
-                for early in (False, True) if cuts.lead > 2 else (False,):
-                    own = shapes.take((shapes.stages < cuts.lead) == early)
-                    found.append(_Table(cuts, own, gpus[0], cuts.any if early else cuts.lead))
+        gpus = kinds[0].tp * kinds[0].dp * cut.cp, self.finder.task.cluster.max_gpus
+        shapes: Shapes | None = None
+        for offload in dict.fromkeys(cell.offload for cell in group.cells):
+            some = [cell for cell in group.cells if cell.offload == offload]
+            can = self._open(some, cut, kinds, vpps)
+            if not can.any():
+                continue
+            cells, chunks = np.flatnonzero(can.any(axis=1)), np.flatnonzero(can.any(axis=0))
+            cuts = self.chunker.cuts([some[at] for at in cells.tolist()], cut, vpps[chunks])
+            if shapes is None:
+                longest, whole = self.layers // int(vpps.min()), self.finder.question.use_all
+                shapes = shapes_of(kinds, cut.micro_batches, longest, gpus, whole)
+            open_ = can[np.ix_(cells, chunks)].ravel()
+            for early in (False, True) if cuts.lead > 2 else (False,):
+                own = shapes.take((shapes.stages < cuts.lead) == early)
+                found.append(_Table(cuts, own, gpus[0], cuts.any if early else cuts.lead, open_))
         self.last = row, found
         return found
+
+    def _open(self, cells: list[Cell], cut: Cell, kinds: list[Kind], vpps: Ints) -> Flags:
+        """Which cells and numbers of chunks may be below the best step known. (cell, vpp)"""
+        whole = Whole(
+            kinds=kinds,
+            micro_batches=cut.micro_batches,
+            stage_gpus=kinds[0].tp * kinds[0].dp * cut.cp,
+            layers=self.layers,
+            lead=self.chunker.lead if self.chunker.alike else 0,
+            hides=cut.overlap_ep,
+        )
+        limit = self.finder.limit_s - self.step_s
+        return open_rows(self.chunker.costs(cells, cut), whole, vpps, limit)
 
     def _all(self, order: list[int], least: Floats) -> None:
         """Every cut; those that were too much come again with more to spend."""
@@ -252,7 +273,7 @@ class Interleaving:
 
     def _of(self, table: _Table, vpps: Ints, limit_s: float, most: int) -> list[Listed]:
         cuts, shapes = table.cuts, table.shapes
-        rows = np.flatnonzero(np.isin(cuts.vpp, vpps))
+        rows = np.flatnonzero(np.isin(cuts.vpp, vpps) & table.open)
         vpp = cuts.vpp[rows]
         limit = limit_s - self.step_s
         found = [(rows[:0], rows[:0])]

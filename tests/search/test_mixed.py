@@ -14,7 +14,7 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.search.mixed import naive, speed
-from astra.search.mixed.cells import Kind, cells_of, legal_kinds
+from astra.search.mixed.cells import PER_STAGE, Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
 from astra.search.mixed.pricing import stage_tables
 from astra.search.mixed.small import AGAIN, Asked, Pricer, priced
@@ -43,10 +43,10 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
     stack, mixed = find_stack("megatron"), 0
     for seed in seeds:
         space = random_space(seed, **options)
-        only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
         rules = rules_for(space.question.task.runtime)
         finder = MixedFinder(space, rules, stack, MARGIN, np.inf)
-        best = finder.run(rules, only)
+        finder.modes = [PER_STAGE]
+        best = finder.run(rules)
         wanted, _ = best_step_s(space, stack)
         got = best[0].step_s if best else np.inf
         assert got == pytest.approx(wanted, rel=1e-9) or (got == wanted), seed
@@ -69,9 +69,10 @@ def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
     waits, longer = msgspec.structs.replace(plain, holds_sends=True), 0
     for seed in (1, 2, 4, 7):
         space = random_space(seed)
-        only = [cell for cell in cells_of(space) if cell.recompute == Recompute()]
         rules = rules_for(space.question.task.runtime)
-        best = MixedFinder(space, rules, waits, MARGIN, np.inf).run(rules, only)
+        finder = MixedFinder(space, rules, waits, MARGIN, np.inf)
+        finder.modes = [PER_STAGE]
+        best = finder.run(rules)
         wanted, _ = best_step_s(space, waits)
         assert best[0].step_s == pytest.approx(wanted, rel=1e-9)
         longer += wanted > best_step_s(space, plain)[0] * 1.001
@@ -253,10 +254,10 @@ def test_what_stages_can_hold_rules_out_no_plan_that_was_found(options: dict[str
 @pytest.mark.parametrize("options", [{}, {"experts": True}, {"meshes": True, "sharded": True}])
 def test_cells_can_hold_together_what_each_can_hold_alone(options: dict[str, bool]) -> None:
     """Cells that share kinds are looked at together, also where one of them lacks some kinds."""
-    together = lacking = 0
+    together = lacking = closed = 0
     for seed in (900, 902, 905):
         finder = searched(random_space(seed, **options))
-        kinds = dict(finder.legal or ())
+        kinds = {family.doing(m): own for family, own in finder.legal or () for m in finder.modes}
         cells, capacity = list(kinds), finder.capacity
         rows = [np.arange(len(kinds[cell])) for cell in cells]
         limit = 1.1 * min((each.step_s for each in finder.found.values()), default=1.0)
@@ -271,7 +272,13 @@ def test_cells_can_hold_together_what_each_can_hold_alone(options: dict[str, boo
             assert can[at] or not len(own)
             together += len(own)
             lacking += bool((capacity.cuts[finder.stocks.stock(cell).cell][1] < 0).any())
-    assert together and lacking
+        families = [family for family, _ in finder.legal or ()]
+        for share in (1.0, 0.7, 0.4, 0.2):
+            somehow = capacity.open_somehow(families, share * limit)
+            each = capacity.open(cells, share * limit).reshape(len(families), -1).any(axis=1)
+            assert (each <= somehow).all()  # no family is closed that has an open cell
+            closed += int((~somehow).sum())
+    assert together and lacking and closed
 
 
 def test_the_least_even_split_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,9 +131,20 @@ class Capacity:
 
     def open(self, cells: Sequence[Cell], limit_s: float) -> Flags:
         """Whether a plan of each cell may be below the limit. (cell,)"""
+        return self._open(cells, limit_s, self._some)
+
+    def open_somehow(self, families: Sequence[Cell], limit_s: float) -> Flags:
+        """Whether one may be, whatever is recomputed: as much saved as by any setting, and no more
+        time taken than by any. (family,)
+        """
+        return self._open(families, limit_s, self._least)
+
+    def _open(
+        self, cells: Sequence[Cell], limit_s: float, known: Callable[[Sequence[Cell]], _Some]
+    ) -> Flags:
         found = np.ones(len(cells), np.bool_)
         for rows in self._batches(cells):
-            some = self._some([cells[row] for row in rows])
+            some = known([cells[row] for row in rows])
             kinds: Ints = np.arange(len(some.cut.pool))
             found[rows] = self._holds(some, kinds, np.full(len(rows), limit_s))
         return found
@@ -224,6 +235,13 @@ class Capacity:
                 found[cell] = cut, np.array([places.get(kind, -1) for kind in every])
         return found
 
+    def _least(self, cells: Sequence[Cell]) -> _Some:
+        """With the best of all settings, and whole layers recomputed as it takes."""
+        kinds = np.stack([self.cuts[cell][1] for cell in cells])
+        ones = np.ones(len(cells), np.int64)
+        least = len(self.stocks.settings)
+        return _Some(self.cuts[cells[0]][0], kinds, ones > 0, ones * least)
+
     def _some(self, cells: Sequence[Cell]) -> _Some:
         cuts = [self.cuts[self.stocks.stock(cell).cell] for cell in cells]
         free = [self.stocks.free(cell) or not straight(cell.recompute) for cell in cells]
@@ -288,7 +306,10 @@ class Capacity:
         both = still["forward_s"] + still["backward_s"]
         kept = (still["forward_s"], both, still["room_bytes"], still["logits_bytes"])
         more = [np.broadcast_to(again[name], again["again_s"].shape) for name in AGAIN]
-        return np.stack(kept, axis=-2), np.stack(more, axis=-2)
+        table = np.stack(more, axis=-2)
+        # One setting more, behind all others: the best of each.
+        table = np.concatenate([table, table.min(axis=0, keepdims=True)])
+        return np.stack(kept, axis=-2), table
 
     def _lines(self, place: int, still: Floats, keys: Ints, setting: Ints) -> _Lines:
         """Of kinds, (cell, kind), with one setting for each cell."""

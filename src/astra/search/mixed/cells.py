@@ -45,6 +45,12 @@ class Cell:
     vpp: int = 1
     overlap_ep: bool = False  # with vpp alone
 
+    def doing(self, again: Recompute) -> "Cell":
+        """The same with another setting of recompute; there are many, so none is asked by name."""
+        traffic = self.cp, self.cp_comm_type, self.sharding, self.overlap_tp, self.offload
+        own = again, self.alike, self.vpp, self.overlap_ep
+        return Cell(self.samples, self.micro_batches, *traffic, *own)
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -69,6 +75,12 @@ class Kind:
 
 def cells_of(space: Space) -> list[Cell]:
     """All cells of the space."""
+    modes = modes_of(space)
+    return [cell.doing(mode) for cell in families_of(space) for mode in modes]
+
+
+def families_of(space: Space) -> list[Cell]:
+    """What cells have in common that differ in recompute alone: one that leaves it open."""
     question, found = space.question, []
     batch = question.global_batch
     dps = space.chosen.get("dp") or divisors(batch)
@@ -93,14 +105,14 @@ def cells_of(space: Space) -> list[Cell]:
         sharding,
         (False, True),
         space.chosen.get("offload_optimizer_fraction", (0.0,)),
-        _modes(space),
     )
-    for (samples, alike), cp, comm, shards, overlap, offload, mode in dims:
+    for (samples, alike), cp, comm, shards, overlap, offload in dims:
         once = cp > 1 or comm == traffic[0]
         once &= samples * cp > 1 or shards == sharding[0]
         if once:
             count = batch // samples
-            found.append(Cell(samples, count, cp, comm, shards, overlap, offload, mode, alike))
+            own = shards, overlap, offload, PER_STAGE, alike
+            found.append(Cell(samples, count, cp, comm, *own))
     return found
 
 
@@ -116,7 +128,7 @@ def _one_cut(space: Space) -> list[Alike]:
     return found
 
 
-def _modes(space: Space) -> list[Recompute]:
+def modes_of(space: Space) -> list[Recompute]:
     """Whole layers stage by stage, or one set of modules for all stages.
 
     Megatron-LM has one setting for all stages: then whole layers are all of them, or a number

@@ -23,6 +23,7 @@ from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.search.step import step_s
 from astra.strategy.plans import Flags, Floats, Ints, Plans
+from astra.strategy.recompute import Recompute
 from astra.strategy.view import View, view_of
 from astra.timing.stage import stage_base, stage_times
 
@@ -52,7 +53,8 @@ class _Group:
 
     cut: Cell
     kinds: list[Kind]
-    cells: list[Cell]
+    families: list[Cell]  # recompute left open
+    modes: list[Recompute]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def interleaving(finder: "MixedFinder") -> "Interleaving | None":
     space, layers = finder.space, finder.task.model.layers
     asked = space.chosen.get("vpp", range(2, layers // 2 + 1))
     vpps = np.array([vpp for vpp in asked if 2 <= vpp <= layers // 2], np.int64)
-    plain = _by_cut(finder.legal or [])
+    plain = _by_cut(finder.legal or [], finder.modes)
     groups, seconds = list[_Group](), dict(finder.seconds)
     for hides in space.values("overlap_ep") or ():
         groups += _hiding(plain) if hides else plain
@@ -91,12 +93,12 @@ def interleaving(finder: "MixedFinder") -> "Interleaving | None":
     return Interleaving(finder, groups, seconds, vpps)
 
 
-def _by_cut(cells: Sequence[Legal]) -> list[_Group]:
+def _by_cut(families: Sequence[Legal], modes: list[Recompute]) -> list[_Group]:
     found: dict[Cell, _Group] = {}
-    for cut, (cell, kinds) in zip(cuts_in([cell for cell, _ in cells]), cells, strict=True):
+    for cut, (family, kinds) in zip(cuts_in([f for f, _ in families]), families, strict=True):
         if cut not in found:
-            found[cut] = _Group(cut, kinds, [])
-        found[cut].cells.append(cell)
+            found[cut] = _Group(cut, kinds, [], modes)
+        found[cut].families.append(family)
     return list(found.values())
 
 
@@ -104,14 +106,15 @@ def _hiding(groups: Sequence[_Group]) -> list[_Group]:
     """Those whose experts' traffic Megatron-LM can hide, doing so."""
     found = []
     for group in groups:
-        some = [cell for cell in group.cells if _can_hide(cell)]
+        some = [mode for mode in group.modes if _can_hide(mode)]
         if (group.cut.alike.ep or 1) > 1 and some:
-            found.append(_Group(replace(group.cut, overlap_ep=True), group.kinds, some))
+            cut = replace(group.cut, overlap_ep=True)
+            found.append(_Group(cut, group.kinds, group.families, some))
     return found
 
 
-def _can_hide(cell: Cell) -> bool:
-    return not cell.recompute.mode.startswith("full") and "moe" not in cell.recompute.modules
+def _can_hide(mode: Recompute) -> bool:
+    return not mode.mode.startswith("full") and "moe" not in mode.modules
 
 
 class Interleaving:
@@ -132,7 +135,7 @@ class Interleaving:
                 each.cut.micro_batches,
                 each.kinds,
                 self.chunker.layers_s(each.cut),
-                self.chunker.most_layers(each.cells),
+                self.chunker.most_layers(each.families),
             )
             for each in groups
         ]
@@ -188,8 +191,8 @@ class Interleaving:
         vpps = self.vpps[self.turning.open(self.finder.limit_s, np.array([row]))[0]]
         gpus = kinds[0].tp * kinds[0].dp * cut.cp, self.finder.task.cluster.max_gpus
         shapes: Shapes | None = None
-        for offload in dict.fromkeys(cell.offload for cell in group.cells):
-            some = [cell for cell in group.cells if cell.offload == offload]
+        for family in group.families:
+            some = [family.doing(mode) for mode in group.modes]
             can = self._open(some, cut, kinds, vpps)
             if not can.any():
                 continue

@@ -13,5 +13,6 @@ Item = tuple[Cell, list[Kind], Ints]  # most layers of a stage of every kind
 
 def stage_tables(pricer: Pricer, cells: list[Item]) -> list[Tables]:
     """Of these cells, for stages of so many layers at most."""
-    stocks = Stocks(pricer, [(cell, kinds) for cell, kinds, _ in cells])
+    modes = [cell.recompute for cell, _, _ in cells]
+    stocks = Stocks(pricer, [(cell, kinds) for cell, kinds, _ in cells], modes)
     return [stocks.tables(cell, np.arange(len(kinds)), most) for cell, kinds, most in cells]

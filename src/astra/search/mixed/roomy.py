@@ -106,9 +106,9 @@ def _places(whole: Whole, vpps: Ints) -> tuple[_Places, Ints]:
     for kind in whole.kinds:
         pools[kind.pool] = max(pools[kind.pool], kind.most)
     groups = {
-        p: group
+        p: own
         for p in range(2, min(sum(pools.values()), count, whole.layers) + 1)
-        if (group := least_group(p, count)) is not None
+        if (own := least_group(p, count)) is not None
     }
     pipes = [
         (row, p) for row, v in enumerate(vpps.tolist()) for p in groups if p * v <= whole.layers

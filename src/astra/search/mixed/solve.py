@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -13,7 +14,16 @@ from astra.search.find import Progress
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
-from astra.search.mixed.cells import Cell, Kind, cells_of, cut_of, cuts_in, legal_kinds
+from astra.search.mixed.cells import (
+    PER_STAGE,
+    Cell,
+    Kind,
+    cut_of,
+    cuts_in,
+    families_of,
+    legal_kinds,
+    modes_of,
+)
 from astra.search.mixed.labels import Round
 from astra.search.mixed.loads import FIRST, INSIDE, loads_of
 from astra.search.mixed.rounds import Live, TooManyError, Trace, listing, live_states, rounds
@@ -106,7 +116,8 @@ class MixedFinder:
         self.most_work = MOST_WORK * (EXACT if exact else 1)
         self.most_total = MOST_TOTAL * (EXACT if exact else 1)
         self.most_listed = MOST_LISTED * (EXACT if exact else 1)
-        self.legal: list[Legal] | None = None  # not known yet
+        self.legal: list[Legal] | None = None  # families of cells; not known yet
+        self.modes = modes_of(space)  # what the cells of each recompute
         self.found: dict[Cell, Found] = {}
         self.layer_s: dict[Cell, Floats] = {}  # by cut, least of any layer of each kind
         self.seconds: dict[Cell, LayerSeconds] = {}  # by cut
@@ -120,21 +131,14 @@ class MixedFinder:
             use_all=self.question.use_all,
         )
 
-    def run(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> list[Found]:
-        """The best plans found, the very best of the space first (but for `tally.open_s`).
-
-        `only`: some of the cells of the space.
-        """
+    def run(self, built_in: Sequence[Rule]) -> list[Found]:
+        """The best plans found, the very best of the space first (but for `tally.open_s`)."""
         if self.legal is None:
-            self.allow(built_in, only)
+            self.allow(built_in)
             self.price()
-        cells = self.legal or []
-        if cells:
+        if self.legal:
             self.capacity = Capacity(self.stocks)
-            bounds = self._bounds_s([cell for cell, _ in cells], self.speeds)
-            order = np.argsort(bounds, kind="stable")
-            order = order[np.isfinite(bounds[order])]
-            self.bounds = {cells[row][0]: float(bounds[row]) for row in order}
+            self.bounds = self._bounds_s()
             plain = self.space.allows("vpp", 1)
             if plain:
                 self._first()
@@ -146,25 +150,29 @@ class MixedFinder:
                 self._all()
         return sorted(self.found.values(), key=lambda each: each.step_s)
 
-    def allow(self, built_in: Sequence[Rule], only: list[Cell] | None = None) -> set[int]:
+    def allow(self, built_in: Sequence[Rule]) -> set[int]:
         """Finds the cells that rules allow; the types that they allow a stage on."""
-        self.legal = legal_kinds(self.space, only or cells_of(self.space), built_in)
-        self.tally.cells = len(self.legal)
+        self.legal = legal_kinds(self.space, families_of(self.space), built_in)
+        self.tally.cells = len(self.legal) * len(self.modes)
         return {kind.pool for _, kinds in self.legal for kind in kinds}
 
     def price(self) -> None:
-        """How fast each cell is at best, and its stages; no limit is asked."""
+        """How fast each family of cells is at best, and its stages; no limit is asked."""
         if self.legal:
             self.speeds = self._speeds_s(self.legal)
-            self.stocks = Stocks(self.pricer, self.legal)
+            self.stocks = Stocks(self.pricer, self.legal, self.modes)
 
     def able(self) -> set[int]:
         """The types that can hold one layer."""
-        cells = [item for item in self.legal or () if not item[0].overlap_tp]
-        cells = [item for item in cells if self.stocks.free(item[0])] or cells
+        families = [item for item in self.legal or () if not item[0].overlap_tp]
+        free = self.space.question.task.runtime != "megatron" and PER_STAGE in self.modes
+        modes = [PER_STAGE] if free and "recompute" not in self.space.chosen else self.modes
         found: set[int] = set()
         one = slice(1, self.loads.upto(1))
-        for cell, kinds in cells:
+        for (family, kinds), mode in product(families, modes):
+            if len(found) == len(self.task.cluster.pools):
+                break
+            cell = family.doing(mode)
             rows = np.array([row for row, kind in enumerate(kinds) if kind.pool not in found])
             if len(rows):
                 table = self.stocks.tables(cell, rows, np.ones(len(rows), np.int64), bare=True)
@@ -174,7 +182,7 @@ class MixedFinder:
         return found
 
     def _speeds_s(self, cells: list[Legal]) -> Floats:
-        """No plan of a cell is faster, whatever it recomputes. (cell,)"""
+        """No plan of a family is faster, whatever it recomputes. (family,)"""
         each = cuts_in([cell for cell, _ in cells])
         cuts = {cut: kinds for cut, (_, kinds) in zip(each, cells, strict=True)}
         legal = list(cuts.items())
@@ -194,13 +202,19 @@ class MixedFinder:
     def pricer(self) -> Pricer:
         return Pricer(self.space, self.stack, self.margin, self.book, self.loads, self.weights)
 
-    def _bounds_s(self, cells: list[Cell], speeds: Floats) -> Floats:
-        """No plan of a cell is faster, as its memory goes; inf: none beats the limit. (cell,)"""
-        found = np.where(speeds < self.limit_s, speeds, np.inf)
-        rows = np.flatnonzero(np.isfinite(found))
-        some = [cells[row] for row in rows.tolist()]
-        found[rows] = self.capacity.bounds_s(some, found[rows], self.limit_s)
-        return found
+    def _bounds_s(self) -> dict[Cell, float]:
+        """Cells that may beat the limit, as their memory goes, and what no plan of each is faster
+        than, the most promising first. [s]
+        """
+        families = [family for family, _ in self.legal or ()]
+        rows = np.flatnonzero(self.speeds < self.limit_s)
+        can = self.capacity.open_somehow([families[row] for row in rows.tolist()], self.limit_s)
+        rows = rows[can]
+        cells = [families[row].doing(mode) for row in rows.tolist() for mode in self.modes]
+        low = np.repeat(self.speeds[rows], len(self.modes))
+        bounds = self.capacity.bounds_s(cells, low, self.limit_s)
+        order = np.argsort(bounds, kind="stable")
+        return {cells[row]: float(bounds[row]) for row in order[np.isfinite(bounds[order])]}
 
     def _first(self) -> None:
         """A time to beat, by beams under a limit that rises until a plan appears; then in further

@@ -7,7 +7,7 @@ kinds and sizes that a search still asks about.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -75,16 +75,22 @@ class Stock:
 class Stocks:
     """Of all cuts of a search."""
 
-    def __init__(self, pricer: Pricer, cells: Sequence[tuple[Cell, list[Kind]]]) -> None:
+    def __init__(
+        self,
+        pricer: Pricer,
+        cells: Sequence[tuple[Cell, list[Kind]]],
+        modes: Sequence[Recompute],
+    ) -> None:
+        """`modes`: what any of the cells may recompute."""
         self.pricer, self.loads = pricer, pricer.loads
-        kinds_of = {replace(cell, recompute=PER_STAGE): kinds for cell, kinds in cells}
+        kinds_of = {cell.doing(PER_STAGE): kinds for cell, kinds in cells}
         self.cuts = list(kinds_of)
         self.kinds = [kind for kinds in kinds_of.values() for kind in kinds]
         sizes = [len(kinds) for kinds in kinds_of.values()]
         self.cut = np.repeat(np.arange(len(sizes)), sizes)
         self.bases = [basis_of(self.loads, place) for place in PLACES]
-        settings = dict.fromkeys(cell.recompute for cell, _ in cells)
-        self.settings = [*OWN, *(each for each in settings if each not in OWN and straight(each))]
+        others = [each for each in dict.fromkeys(modes) if each not in OWN and straight(each)]
+        self.settings = [*OWN, *others]
         self.still = still = [self._still(place) for place in PLACES]  # (kind of any cut, basis)
         key, first = self._keys()
         self.key = key
@@ -98,7 +104,7 @@ class Stocks:
             self.of[cell] = Stock(cell, self.kinds[here], end - size, parts, key[here])
 
     def stock(self, cell: Cell) -> Stock:
-        return self.of[replace(cell, recompute=PER_STAGE)]
+        return self.of[cell if cell.recompute == PER_STAGE else cell.doing(PER_STAGE)]
 
     def free(self, cell: Cell) -> bool:
         """Whether stages choose for themselves how much they recompute."""

@@ -36,10 +36,10 @@ TURNS = 24  # such limits; then there is none
 SCOUTS = (0.8, 0.9)  # of the best step known: limits that are looked under first
 SCOUTED = 64  # cuts that are looked at there
 FEW_LISTED = 2_000  # pipelines of each
-FEW = 64  # pipelines that are priced together at first
+FEW = 256  # pipelines that are priced together at first
 BATCH = 1024  # and in the end
-WAITING = 256  # pipelines that are not left waiting any longer
-TABLES = 8  # nor these many cuts
+WAITING = 1024  # pipelines that are not left waiting any longer: a table costs more than its rows
+TABLES = 32  # nor these many cuts
 MOST = 30_000  # pipelines of a cut that are listed at once
 LAST = 8  # times as many, the last time
 EXACT = 100  # times as many where the proof is asked for
@@ -141,6 +141,7 @@ class Interleaving:
         ]
         self.turning = Turning(cuts, self.chunker.counts, vpps)
         self.last: tuple[int, list[_Table]] = (-1, [])  # tables of one cut: they are large
+        self.asked = (-1, 0.0), np.zeros(len(vpps), np.bool_)  # the same of its chunks
         self.most = MOST * (EXACT if finder.exact else 1)
 
     def run(self) -> None:
@@ -182,13 +183,19 @@ class Interleaving:
             if np.isfinite(self.finder.limit_s):
                 return
 
+    def _vpps(self, row: int, limit_s: float) -> Ints:
+        """Numbers of chunks that may make a plan of a cut below the limit."""
+        if self.asked[0] != (row, limit_s):
+            self.asked = (row, limit_s), self.turning.open(limit_s, np.array([row]))[0]
+        return self.vpps[self.asked[1]]
+
     def _tables(self, row: int) -> list[_Table]:
         """One for every share of the optimizer that is offloaded."""
         if row == self.last[0]:
             return self.last[1]
         group, found = self.groups[row], list[_Table]()
         cut, kinds = group.cut, group.kinds
-        vpps = self.vpps[self.turning.open(self.finder.limit_s, np.array([row]))[0]]
+        vpps = self._vpps(row, self.finder.limit_s)
         gpus = kinds[0].tp * kinds[0].dp * cut.cp, self.finder.task.cluster.max_gpus
         shapes: Shapes | None = None
         for family in group.families:
@@ -265,7 +272,7 @@ class Interleaving:
 
     def listed(self, row: int, limit_s: float, most: int) -> list[Listed] | None:
         """All pipelines of a cut with a bound below the limit; None: they are too many."""
-        vpps = self.vpps[self.turning.open(limit_s, np.array([row]))[0]]
+        vpps = self._vpps(row, limit_s)
         if not len(vpps):
             return []
         try:

@@ -10,7 +10,8 @@ flight and C the bytes of a GPU. Stages of the types that there are must hold th
 they lie. This is asked of all settings of recompute at once, before any table is made for them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,7 +61,6 @@ class Whole:
 class _Places:
     """Stages of pipelines of so many stages and chunks. (place,)"""
 
-    vpp: Ints  # row of
     chunks: Ints
     stages: Ints
     index: Ints
@@ -70,24 +70,52 @@ class _Places:
 
 
 def open_rows(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
-    """Which settings and numbers of chunks may make a plan below the limit. (cell, vpp)"""
+    """Which settings and numbers of chunks may make a plan below the limit. (cell, vpp)
+
+    First the best of all settings in one: mostly nothing is left then.
+    """
     found = np.zeros((len(costs.layer_s), len(vpps)), np.bool_)
-    places, pipes = _places(whole, vpps)
+    some = np.flatnonzero(_open(_best(costs), whole, vpps, limit_s)[0])
+    if len(some):
+        found[:, some] = _open(costs, whole, vpps[some], limit_s)
+    return found
+
+
+def _best(costs: Costs) -> Costs:
+    """One setting that takes no more than any, and keeps no more than any."""
+
+    def least(column: Floats) -> Floats:
+        return column.min(axis=0, keepdims=True)
+
+    def best(room: Bytes) -> Bytes:
+        most = -least(-room.free)
+        return replace(room, free=most, kept=least(room.kept), ends=least(room.ends))
+
+    whole = least(costs.layer_s)
+    return replace(costs, layer_s=whole, inside=best(costs.inside), last=best(costs.last))
+
+
+def _open(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
+    found = np.zeros((len(costs.layer_s), len(vpps)), np.bool_)
+    most: dict[int, int] = {}
+    for kind in whole.kinds:
+        most[kind.pool] = max(most.get(kind.pool, 0), kind.most)
+    longest = min(sum(most.values()), whole.micro_batches, whole.layers)
+    own = whole.micro_batches, whole.layers, whole.lead, whole.hides
+    places, pipes = _places(longest, *own, tuple(vpps.tolist()))
     if not len(pipes):
         return found
     held = _held(costs, whole, places, limit_s)
     pools = np.array([kind.pool for kind in whole.kinds])
-    names = sorted(set(pools.tolist()))
-    most = [max(kind.most for kind in whole.kinds if kind.pool == pool) for pool in names]
-    shape = (len(found), len(names), len(pipes), int(pipes[:, 1].max()))
+    shape = (len(found), len(most), len(pipes), int(pipes[:, 1].max()))
     table = np.full(shape, -np.inf)
-    for row, pool in enumerate(names):
+    for row, pool in enumerate(most):
         table[:, row, places.pipeline, places.index] = held[:, pools == pool].max(axis=1)
     best = table.max(axis=1)
     together = np.where(np.isfinite(best), best, 0.0).sum(axis=-1)
     bare = np.isfinite(best).sum(axis=-1) < pipes[:, 1]
     table = -np.sort(-table, axis=-1)
-    for row, count in enumerate(most):
+    for row, count in enumerate(most.values()):
         table[:, row, :, count:] = -np.inf
     flat = -np.sort(-table.transpose(0, 2, 1, 3).reshape(shape[0], shape[2], -1), axis=-1)
     flat = flat[..., : shape[-1]]
@@ -99,32 +127,29 @@ def open_rows(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
     return found
 
 
-def _places(whole: Whole, vpps: Ints) -> tuple[_Places, Ints]:
-    """Every stage of every pipeline there may be, and (vpp row, stages) of these pipelines."""
-    count = whole.micro_batches
-    pools = {kind.pool: 0 for kind in whole.kinds}
-    for kind in whole.kinds:
-        pools[kind.pool] = max(pools[kind.pool], kind.most)
-    groups = {
-        p: own
-        for p in range(2, min(sum(pools.values()), count, whole.layers) + 1)
-        if (own := least_group(p, count)) is not None
-    }
-    pipes = [
-        (row, p) for row, v in enumerate(vpps.tolist()) for p in groups if p * v <= whole.layers
-    ]
+@lru_cache(maxsize=256)
+def _places(
+    longest: int, count: int, layers: int, lead: int, hides: bool, vpps: tuple[int, ...]
+) -> tuple[_Places, Ints]:
+    """Every stage of every pipeline there may be, and (vpp row, stages) of these pipelines.
+
+    `count`: micro-batches.
+    """
+    known = {p: least_group(p, count) for p in range(2, longest + 1)}
+    groups = {p: group for p, group in known.items() if group is not None}
+    pipes = [(row, p) for row, v in enumerate(vpps) for p in groups if p * v <= layers]
     table = np.array(pipes, np.int64).reshape(-1, 2)
     pipeline = np.repeat(np.arange(len(table)), table[:, 1])
     starts = np.cumsum(table[:, 1]) - table[:, 1]
     index = np.arange(len(pipeline)) - starts[pipeline]
     row, stages = table[pipeline].T
     group = np.array([groups[p] for p in table[:, 1].tolist()], np.int64)[pipeline]
-    chunks = vpps[row]
-    flying = 2 * (stages - 1 - index) + (chunks - 1) * group + 1 + whole.hides
+    chunks = np.array(vpps, np.int64)[row]
+    flying = 2 * (stages - 1 - index) + (chunks - 1) * group + 1 + hides
     flying = np.minimum(count * chunks, flying)
     first = np.minimum(group + np.maximum(flying - chunks * group, 0), flying)
-    first = np.where(stages < whole.lead, flying, first)  # so early may other chunks begin
-    return _Places(row, chunks, stages, index, flying, first, pipeline), table
+    first = np.where(stages < lead, flying, first)  # so early may other chunks begin
+    return _Places(chunks, stages, index, flying, first, pipeline), table
 
 
 def _held(costs: Costs, whole: Whole, places: _Places, limit_s: float) -> Floats:
@@ -157,12 +182,25 @@ def _whole_chunks(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         size = (time / layer + fewer) / v
         for room, here in ((costs.inside, ~last), (costs.last, last)):
-            free, kept = room.free[..., np.newaxis], room.kept[..., np.newaxis]
-            states, ends = room.states[:, np.newaxis], room.ends[..., np.newaxis]
-            free = free - ends * places.flying / v + states * fewer + kept * places.first * fewer
-            own = free / (states * v + kept * places.flying)
-            own = np.where(free < 0, -1.0, np.where(np.isnan(own), np.inf, own))
-            size = np.where(here, np.minimum(size, own), size)
+            size = np.where(here, np.minimum(size, _roomy(room, places, fewer)), size)
     size = np.nan_to_num(size * (1 + SLIP) + SLIP, nan=np.inf, posinf=1e9, neginf=-1.0)
     whole_chunks: Floats = np.minimum(np.where(last, np.floor(v * size), v * np.floor(size)), 1e9)
     return whole_chunks
+
+
+def _roomy(room: Bytes, places: _Places, fewer: Ints) -> Floats:
+    """Layers of a chunk that a stage has room for. (cell, kind, place)
+
+    With o layers of the first chunk that count for nothing, in flight F_0 times:
+
+        w [v s - o]+  +  a [F s - F_0 o]+  <=  C
+    """
+    v, flying = places.chunks, places.flying
+    kept, ends = room.kept[..., np.newaxis], room.ends[..., np.newaxis]
+    free = room.free[..., np.newaxis] - ends * flying / v
+    states = room.states[:, np.newaxis] * np.ones_like(kept)
+    knee = places.first * fewer / flying  # where activations begin to count
+    both = (free + (states + kept * places.first) * fewer) / (states * v + kept * flying)
+    alone = (free + states * fewer) / (states * v)
+    size = np.where(both >= knee, both, np.minimum(alone, knee))
+    return np.where(free < 0, -1.0, np.where(np.isnan(size), np.inf, size))

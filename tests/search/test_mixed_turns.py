@@ -19,7 +19,7 @@ from astra.search.mixed.interleave import interleaving
 from astra.search.mixed.solve import MixedFinder
 from astra.search.step import step_s
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Floats, Plans, plan_at
+from astra.strategy.plans import Floats, Plans, plan_at, plans_of
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
@@ -77,9 +77,9 @@ def test_experts_whose_traffic_is_hidden_are_as_good_as_by_brute_force() -> None
     assert turned >= 3
 
 
-def listed(space: Space) -> tuple[Plans, Floats] | None:
-    """Every interleaved pipeline that the search looks at where no step is known, and how much of
-    its step the bound is; None: there are none.
+def listed(space: Space, limit_s: float = np.inf) -> tuple[Plans, Floats] | None:
+    """Every interleaved pipeline that the search looks at below a limit, and how much of its step
+    the bound is; None: there are none.
     """
     finder = MixedFinder(space, RULES, STACK, MARGIN, np.inf)
     finder.allow(RULES)
@@ -91,7 +91,7 @@ def listed(space: Space) -> tuple[Plans, Floats] | None:
     found = [
         each
         for row in range(len(search.groups))
-        for each in search.listed(row, np.inf, 10**6) or ()
+        for each in search.listed(row, limit_s, 10**6) or ()
     ]
     if not found:
         return None
@@ -128,6 +128,42 @@ def test_no_bound_is_above_the_simulated_step_and_no_plan_that_fits_is_left_out(
     some = {name(plan) for plan in fitting(wanted, STACK)}
     assert some
     assert some <= known
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (1005, {}),
+        (1017, {}),
+        (1101, {"experts": True}),
+        (1107, {"experts": True}),
+        (1114, {"experts": True}),
+        (1212, {"experts": True, "hides": True}),
+        (1213, {"experts": True, "hides": True}),
+        (1216, {"experts": True, "hides": True}),
+    ],
+)
+def test_no_plan_that_fits_and_is_below_a_limit_is_left_out(
+    seed: int, options: dict[str, bool]
+) -> None:
+    """Whatever is recomputed: bounds close settings and numbers of chunks before any is listed."""
+    space = random_space(seed, turns=True, **options)
+    task = space.question.task
+    wanted = fitting([plan for plan in every_plan(space) if plan.vpp > 1], STACK)
+    plans = plans_of(wanted)
+    view = view_of(plans, task, every_stage=True)
+    steps = step_s(plans, view.stages, stage_times(view, STACK))
+    every = listed(space)
+    assert every is not None
+    fewer = 0
+    for share in (0.1, 0.4):
+        limit = float(np.quantile(steps, share))
+        found = listed(space, limit)
+        some = {name(plan) for plan, own in zip(wanted, steps, strict=True) if own < limit}
+        known = () if found is None else range(len(found[0]))
+        assert some <= {name(plan_at(found[0], row, task)) for row in known if found}
+        fewer += len(known) < len(every[0])
+    assert fewer
 
 
 def test_no_bound_is_above_the_simulated_step_on_many_pools() -> None:

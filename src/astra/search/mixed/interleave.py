@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 LOWER = (0.0, 0.005, 0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35, 0.6)  # shares below the best step
 RISE = 1.25  # of a limit under which a first plan is looked for
 TURNS = 24  # such limits; then there is none
+FAR = (0.85, 1.0)  # of it: limits that all cuts are looked at under
 SCOUTS = (0.8, 0.9)  # of the best step known: limits that are looked under first
 SCOUTED = 64  # cuts that are looked at there
 FEW_LISTED = 2_000  # pipelines of each
@@ -140,7 +141,7 @@ class Interleaving:
             for each in groups
         ]
         self.turning = Turning(cuts, self.chunker.counts, vpps)
-        self.last: tuple[int, list[_Table]] = (-1, [])  # tables of one cut: they are large
+        self.last: tuple[int, float, list[_Table]] = (-1, 0.0, [])  # of one cut: they are large
         self.asked = (-1, 0.0), np.zeros(len(vpps), np.bool_)  # the same of its chunks
         self.most = MOST * (EXACT if finder.exact else 1)
 
@@ -189,18 +190,20 @@ class Interleaving:
             self.asked = (row, limit_s), self.turning.open(limit_s, np.array([row]))[0]
         return self.vpps[self.asked[1]]
 
-    def _tables(self, row: int) -> list[_Table]:
-        """One for every share of the optimizer that is offloaded."""
-        if row == self.last[0]:
-            return self.last[1]
+    def _tables(self, row: int, limit_s: float) -> list[_Table]:
+        """One for every share of the optimizer that is offloaded; of what may be below the limit,
+        if not below a higher one that was asked for before.
+        """
+        if row == self.last[0] and limit_s <= self.last[1]:
+            return self.last[2]
         group, found = self.groups[row], list[_Table]()
         cut, kinds = group.cut, group.kinds
-        vpps = self._vpps(row, self.finder.limit_s)
+        vpps = self._vpps(row, limit_s)
         gpus = kinds[0].tp * kinds[0].dp * cut.cp, self.finder.task.cluster.max_gpus
         shapes: Shapes | None = None
         for family in group.families:
             some = [family.doing(mode) for mode in group.modes]
-            can = self._open(some, cut, kinds, vpps)
+            can = self._open(some, cut, kinds, vpps, limit_s)
             if not can.any():
                 continue
             cells, chunks = np.flatnonzero(can.any(axis=1)), np.flatnonzero(can.any(axis=0))
@@ -212,11 +215,13 @@ class Interleaving:
             for early in (False, True) if cuts.lead > 2 else (False,):
                 own = shapes.take((shapes.stages < cuts.lead) == early)
                 found.append(_Table(cuts, own, gpus[0], cuts.any if early else cuts.lead, open_))
-        self.last = row, found
+        self.last = row, limit_s, found
         return found
 
-    def _open(self, cells: list[Cell], cut: Cell, kinds: list[Kind], vpps: Ints) -> Flags:
-        """Which cells and numbers of chunks may be below the best step known. (cell, vpp)"""
+    def _open(
+        self, cells: list[Cell], cut: Cell, kinds: list[Kind], vpps: Ints, limit_s: float
+    ) -> Flags:
+        """Which cells and numbers of chunks may be below the limit. (cell, vpp)"""
         whole = Whole(
             kinds=kinds,
             micro_batches=cut.micro_batches,
@@ -225,32 +230,44 @@ class Interleaving:
             lead=self.chunker.lead if self.chunker.alike else 0,
             hides=cut.overlap_ep,
         )
-        limit = self.finder.limit_s - self.step_s
-        return open_rows(self.chunker.costs(cells, cut), whole, vpps, limit)
+        return open_rows(self.chunker.costs(cells, cut), whole, vpps, limit_s - self.step_s)
 
     def _all(self, order: list[int], least: Floats) -> None:
-        """Every cut; those that were too much come again with more to spend."""
+        """Every cut, first only what is far below the best step known: where there is such a plan,
+        all others take less to rule out. Those that were too much come again with more to spend.
+        """
+        start, again = self.finder.limit_s, list[int]()
+        for share in FAR if np.isfinite(start) else (1.0,):
+            goal = share * start
+            again = self._below(goal, order, least)
+            if self.finder.limit_s < goal:
+                break
+        for row in again:
+            self._prove(row, float(least[row]))
+
+    def _below(self, goal_s: float, order: list[int], least: Floats) -> list[int]:
+        """All that is below the goal and the best step known; the cuts that were too much."""
         again: list[int] = []
         waiting: list[Listed] = []
         for row in order:
-            if least[row] >= self.finder.limit_s:
+            limit = min(goal_s, self.finder.limit_s)
+            if least[row] >= limit:
                 break
-            found = self.listed(row, self.finder.limit_s, self.most)
+            found = self.listed(row, limit, self.most)
             if found is None:
                 again.append(row)
-                found = self._fewer(row)
+                found = self._fewer(row, limit)
             waiting += found
             if len(waiting) >= TABLES or sum(len(each.lines) for each in waiting) >= WAITING:
                 self._try(waiting)
                 waiting = []
         self._try(waiting)
-        for row in again:
-            self._prove(row, float(least[row]))
+        return again
 
-    def _fewer(self, row: int) -> list[Listed]:
+    def _fewer(self, row: int, limit_s: float) -> list[Listed]:
         """What can be listed below a lower limit."""
         for share in LOWER[1:]:
-            some = self.listed(row, self.finder.limit_s * (1 - share), self.most)
+            some = self.listed(row, limit_s * (1 - share), self.most)
             if some is not None:
                 return some
         return []
@@ -276,7 +293,7 @@ class Interleaving:
         if not len(vpps):
             return []
         try:
-            tables = self._tables(row)
+            tables = self._tables(row, limit_s)
             return [each for table in tables for each in self._of(table, vpps, limit_s, most)]
         except (TooManyPipelinesError, TooManyShapesError):
             return None

@@ -160,6 +160,18 @@ def _worth(answer: "Answer") -> float:
 
 
 def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
+    """The answer for one batch; on a terminal what is done meanwhile is told."""
+    if options.json or not sys.stderr.isatty():
+        return _searched(options, batch, seq_len, None)
+    from astra.cli.watched import Watched
+
+    with Watched(sys.stderr, f"pricing the layers of {Path(options.model).name}") as progress:
+        return _searched(options, batch, seq_len, progress)
+
+
+def _searched(
+    options: argparse.Namespace, batch: int, seq_len: int, progress: "Callable[[int], None] | None"
+) -> "Answer":
     from astra.api import plan
 
     runtime = options.runtime and word(options.runtime, "--runtime", RUNTIMES)
@@ -186,7 +198,7 @@ def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
         fold=not options.all,
         exact=options.exact,
         pipeline_model=pipeline_model_of(options),
-        progress=_progress() if sys.stderr.isatty() and not options.json else None,
+        progress=progress,
         **money_of(options),
     )
 
@@ -240,20 +252,3 @@ def _keep(path: Path, answer: object) -> None:
 
     text = msgspec.json.format(msgspec.json.encode(answer), indent=1).decode()
     write_folder(path.parent, {path.name: text})
-
-
-def _progress() -> "Callable[[int], None]":
-    """A counter on standard error once it takes over a second."""
-    from time import monotonic
-
-    started = last = monotonic()
-
-    def show(candidates: int) -> None:
-        nonlocal last
-        now = monotonic()
-        if now - started > 1 and now - last > 0.2:
-            last = now
-            sys.stderr.write(f"\r\x1b[Kastra: {candidates:,} candidates ...\r")
-            sys.stderr.flush()
-
-    return show

@@ -1,0 +1,53 @@
+"""What a search is doing, on one line of standard error that moves while it takes longer."""
+
+from threading import Event, Thread
+from time import monotonic
+from types import TracebackType
+from typing import TextIO
+
+AFTER_S = 0.8  # before that nothing is said: most answers are there
+EVERY_S = 0.25
+CLEAR = "\r\x1b[K"
+
+
+class Watched:
+    """Counts candidates and shows them with the seconds gone by.
+
+    A thread writes, not the search: long before the first candidate is counted, layers are priced,
+    and a line that stands still tells nobody whether anything happens.
+    """
+
+    def __init__(self, stream: TextIO, first: str) -> None:
+        """`first`: what is done before anything is counted."""
+        self.stream, self.first = stream, first
+        self.candidates, self.shown = 0, False
+        self.over, self.started = Event(), monotonic()
+        self.thread = Thread(target=self._show, daemon=True)
+
+    def __call__(self, candidates: int) -> None:
+        self.candidates = candidates
+
+    def __enter__(self) -> "Watched":
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.over.set()
+        self.thread.join()
+        if self.shown:
+            self.stream.write(CLEAR)
+            self.stream.flush()
+
+    def _show(self) -> None:
+        wait = AFTER_S
+        while not self.over.wait(wait):
+            count, seconds = self.candidates, monotonic() - self.started
+            doing = f"{count:,} candidates" if count else self.first
+            self.shown, wait = True, EVERY_S
+            self.stream.write(f"{CLEAR}astra: {doing} ... {seconds:.0f} s\r")
+            self.stream.flush()

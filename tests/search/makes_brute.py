@@ -20,7 +20,7 @@ from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
 from astra.search.bulk import filled_fraction
 from astra.search.step import step_s
-from astra.strategy.enumerate import splits
+from astra.strategy.pipelines import splits
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Task, plans_of
 from astra.strategy.rules.book import judge, rules_for

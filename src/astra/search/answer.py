@@ -204,21 +204,25 @@ def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None
     task = wanted.space.question.task
     priced = price_many(_plans(best, task), wanted.margin)
     ranked = [msgspec.structs.replace(p, rank=place) for place, p in enumerate(priced, 1)]
-    funnel = best.funnel
     nothing = None if ranked else nothing_fits(wanted, best)
     return Answer(
         request=request,
-        search=Search(
-            candidates=funnel.candidates,
-            removed_by_rule=funnel.removed_by_rule,
-            bounded=funnel.bounded,
-            out_of_memory=funnel.out_of_memory,
-            priced=funnel.priced,
-            simulated=funnel.simulated,
-            seconds=round(time.perf_counter() - start, 3),
-        ),
+        search=search_of(best.funnel, time.perf_counter() - start),
         plans=tuple(ranked),
         nothing_fits=nothing,
+    )
+
+
+def search_of(funnel: Funnel, seconds: float) -> Search:
+    """Where the candidates of a search went, for people."""
+    return Search(
+        candidates=funnel.candidates,
+        removed_by_rule=funnel.removed_by_rule,
+        bounded=funnel.bounded,
+        out_of_memory=funnel.out_of_memory,
+        priced=funnel.priced,
+        simulated=funnel.simulated,
+        seconds=round(seconds, 3),
     )
 
 

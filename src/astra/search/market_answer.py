@@ -27,10 +27,10 @@ from astra.search.answer import (
     Machines,
     Market,
     NothingFits,
-    Search,
     Wanted,
     WhatIf,
     nothing_fits,
+    search_of,
 )
 from astra.search.find import Progress
 from astra.search.host import ram_notes, room_bytes, too_small_ram
@@ -174,7 +174,7 @@ def answer_money(
     points = ranked(points, market) if market else []
     return Answer(
         request=_with_prices(request, asked, scene.offers, [*found.notes, *ram_notes(points)]),
-        search=_funnel(found, time.perf_counter() - start),
+        search=search_of(found.funnel, time.perf_counter() - start),
         plans=tuple(sorted(points, key=lambda point: point.rank)[: asked.wanted.top]),
         nothing_fits=None if points else _nothing(asked.wanted, found),
         frontier=tuple(points),
@@ -263,19 +263,6 @@ def _host_too_small(wanted: Wanted, need: float, machine: Machine, plan: Plan) -
             "clouds with more RAM a node: without --cloud and --region",
             "another GPU type beside these",
         ),
-    )
-
-
-def _funnel(found: Found, seconds: float) -> Search:
-    funnel = found.funnel
-    return Search(
-        candidates=funnel.candidates,
-        removed_by_rule=funnel.removed_by_rule,
-        bounded=funnel.bounded,
-        out_of_memory=funnel.out_of_memory,
-        priced=funnel.priced,
-        simulated=funnel.simulated,
-        seconds=round(seconds, 3),
     )
 
 

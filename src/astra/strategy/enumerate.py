@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import groupby, product
+from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from astra.hardware.topology import allowed_counts
 from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.groups import groups_for
+from astra.strategy.pipelines import SLOTS, Columns, Pipelines, taken
 from astra.strategy.plans import (
     COLUMNS,
     OFFLOAD_MODULES,
     PLAN_AXES,
+    SLOT_COLUMNS,
     UNUSED,
     Flags,
     Ints,
@@ -24,12 +25,11 @@ from astra.strategy.plans import (
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import first_stages_first, fp8_recipe, split_layers
+from astra.strategy.settle import fp8_recipe
 from astra.strategy.space import Question, Space, divisors
 
 CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
 SHARDS_ALL = code("sharding", "parameters")
-SLOTS = 3  # first stages, middle stages, last stages
 
 # What follows from other settings unless it was asked for.
 FOLLOWERS = (
@@ -44,8 +44,6 @@ FOLLOWERS = (
 
 # Options that decide whether a row is a plan at all.
 CROSSED = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
-
-Columns = dict[str, NDArray[Any]]
 
 
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
@@ -65,7 +63,7 @@ class Layouts:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self._pipelines = _Pipelines(space)
+        self._pipelines = Pipelines(space)
         self._options = _options(space)
         self.ways = len(self._options["ep"])
         degrees = _degrees(space)
@@ -135,7 +133,7 @@ class Layouts:
         for rows in _blocks(counts * cuts_of[order], first or CHUNK_ROWS // 4):
             cuts = self._cuts(order[rows])
             if only is not None:
-                cuts = _taken(cuts, only[cuts["cut"]])
+                cuts = taken(cuts, only[cuts["cut"]])
             joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
             table = _sensible(joined, self.space)
             if len(table["tp"]):
@@ -143,7 +141,7 @@ class Layouts:
 
     def _cuts(self, rows: Ints) -> Columns:
         """These degrees with every option."""
-        base = _taken(self._degrees, rows)
+        base = taken(self._degrees, rows)
         base["cut"] = rows * self.ways
         base["turns"] = self._pipelines.turns[base["pp"]]
         node_gpus = self.space.question.task.cluster.pools[0].gpu.node.gpus
@@ -197,109 +195,6 @@ def _degrees(space: Space) -> Columns:
     return {name: column[fits] for name, column in columns.items()}
 
 
-class _Pipelines:
-    """For every number of stages: the ways to share out the layers and to cut them in chunks."""
-
-    def __init__(self, space: Space) -> None:
-        model, question = space.question.task.model, space.question
-        self.chunk_layers: tuple[tuple[int, ...], ...] = ()
-        chunkings: dict[tuple[int, ...], int] = {}
-        rows: list[tuple[int, ...]] = []
-        self.counts = np.zeros(model.layers + 1, np.int64)
-        self.starts = np.zeros(model.layers + 1, np.int64)
-        self.turns = np.zeros(model.layers + 1, np.bool_)  # some are interleaved, or one stage
-        interleaves = question.task.runtime != "deepspeed"
-        for pp in range(1, model.layers + 1):
-            self.starts[pp] = len(rows)
-            for slots in splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
-                for vpp in _virtual(slots, pp) if interleaves else (1,):
-                    if space.allows("vpp", vpp):
-                        rows.append((*slots, vpp, -1))
-            for vpp, chunks in _lighter_ends(model.layers, pp) if interleaves else ():
-                if space.allows("vpp", vpp):
-                    at = chunkings.setdefault(chunks, len(chunkings))
-                    rows.append((*_stage_slots(chunks, pp), vpp, at))
-            self.counts[pp] = len(rows) - self.starts[pp]
-            self.turns[pp] = pp == 1 or any(row[-2] > 1 for row in rows[self.starts[pp] :])
-        self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
-        self.chunk_layers = tuple(chunkings)
-
-    def join(self, base: Columns, counts: Ints) -> Columns:
-        """Each row with the first so many pipelines of its number of stages."""
-        rows = np.repeat(np.arange(len(counts)), counts)
-        table = _taken(base, rows)
-        within = np.arange(len(table["pp"])) - np.repeat(np.cumsum(counts) - counts, counts)
-        chosen = self.table[:, self.starts[table["pp"]] + within]
-        for slot in range(SLOTS):
-            table[f"stages{slot}"] = chosen[2 * slot]
-            table[f"layers{slot}"] = chosen[2 * slot + 1]
-        table["vpp"], table["chunking"] = chosen[-2], chosen[-1]
-        return table
-
-
-def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
-    """Ways to share out layers: (stages, layers) of the first, middle and last stages.
-
-    The even split; lighter first and last stages around an even middle; and the split whose
-    left-over layers lie in the middle.
-    """
-    found = [_slots_of(split_layers(layers, pp))]
-    if pp >= 2:
-        for middle in {-(-(layers + extra) // pp) for extra in (0, 1, 2)}:
-            ends = layers - (pp - 2) * middle
-            for first in range(max(ends - middle, 1), min(middle, ends - 1) + 1):
-                found.append(_slots_of((first, *[middle] * (pp - 2), ends - first)))
-    return list(dict.fromkeys(found))
-
-
-def _falling(layers: int, pp: int) -> tuple[int, ...]:
-    """DeepSpeed's own and only split: as even as can be, the first stages first."""
-    return _slots_of(first_stages_first(layers, pp))
-
-
-def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:
-    """Stages as runs of equal layers, padded to the number of slots."""
-    runs = [(len(list(run)), layers) for layers, run in groupby(stages)]
-    assert len(runs) <= SLOTS
-    flat = [number for run in runs for number in run]
-    return tuple(flat + [0] * (2 * SLOTS - len(flat)))
-
-
-def _virtual(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    """Numbers of virtual stages that cut the layers of every stage evenly."""
-    if pp == 1:
-        return (1,)
-    return divisors(int(np.gcd.reduce([layers for layers in slots[1::2] if layers])))
-
-
-def _lighter_ends(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Chunks of one size but for the first and the last, which hold fewer layers.
-
-    One fewer each is what Megatron-LM calls accounting for the embedding and the loss in the
-    split; where the layers of a model cannot be cut evenly (61 of them, say), the last chunk has
-    what is left, as recipes lay them out.
-    """
-    found: dict[tuple[int, tuple[int, ...]], None] = {}
-    if pp < 2:
-        return []
-    for vpp in range(2, layers // pp + 2):
-        size = -(-layers // (pp * vpp))
-        for each, first, last in (
-            (size, 0, size * pp * vpp - layers),
-            *((-(-(layers + a + b) // (pp * vpp)), a, b) for a, b in ((0, 1), (1, 0), (1, 1))),
-        ):
-            chunks = [each] * (pp * vpp)
-            chunks[0] -= first
-            chunks[-1] -= last
-            if sum(chunks) == layers and min(chunks) >= 1 and first + last:
-                found[vpp, tuple(chunks)] = None
-    return list(found)
-
-
-def _stage_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    return _slots_of(tuple(sum(chunks[stage::pp]) for stage in range(pp)))
-
-
 def _options(space: Space) -> Columns:
     """What is multiplied out on every row: experts, sharding, traffic, offload."""
     moe = space.question.task.model.moe is not None
@@ -350,11 +245,6 @@ def _coded(name: str, value: Any) -> Any:
     return value
 
 
-def _taken(table: Columns, rows: Any) -> Columns:
-    """These rows of every column; a number that stands for all rows stays one."""
-    return {name: column[rows] if column.ndim else column for name, column in table.items()}
-
-
 def _cross(table: Columns, options: Columns) -> Columns:
     """Every row with every option, but for those that are no plan or one under two names.
 
@@ -376,7 +266,7 @@ def _cross(table: Columns, options: Columns) -> Columns:
     possible = tp * copies % (ep * etp) == 0
     possible &= ~options["overlap_ep"] | ((ep > 1) & turns)
     rows, ways = np.nonzero(once & possible)
-    crossed = _taken(options, ways) | _taken(table, rows) | {"etp": etp[rows, ways]}
+    crossed = taken(options, ways) | taken(table, rows) | {"etp": etp[rows, ways]}
     del crossed["turns"]
     return crossed
 
@@ -389,7 +279,7 @@ def _sensible(table: Columns, space: Space) -> Columns:
         group = table["microbatch_group"]
         kept &= turns | (group == groups[0])
         table["microbatch_group"] = np.where(turns, group, table["pp"])
-    return _taken(table, kept)
+    return taken(table, kept)
 
 
 def recompute_settings(
@@ -505,18 +395,9 @@ def _slot_columns(table: Columns) -> Columns:
     used = max(slot for slot in range(SLOTS) if slot == 0 or table[f"stages{slot}"].any()) + 1
     stages = np.stack([table[f"stages{slot}"] for slot in range(used)])[np.newaxis]
     layers = np.stack([table[f"layers{slot}"] for slot in range(used)])[np.newaxis]
-    columns: Columns = {"stages": stages, "layers": layers, "gpu": np.zeros_like(stages)}
+    columns: Columns = {"gpu": np.zeros_like(stages), "stages": stages, "layers": layers}
     sources = {"segment_ep": "ep", "segment_etp": "etp", "segment_micro_batch": "micro_batch"}
-    for name in (
-        "tp",
-        "dp",
-        "segment_ep",
-        "segment_etp",
-        "segment_micro_batch",
-        "recompute",
-        "recompute_layers",
-        "recompute_modules",
-    ):
+    for name in SLOT_COLUMNS[len(columns) :]:
         values = table[sources.get(name, name)]
         unused = np.asarray(UNUSED.get(name, 1), values.dtype)
         columns[name] = np.where(stages > 0, values, unused)

@@ -9,7 +9,8 @@ import numpy as np
 
 from astra.hardware.topology import allowed_counts
 from astra.search.mixed.columns import DEGREES, Columns, plans_table
-from astra.strategy.enumerate import module_sets, splits
+from astra.strategy.enumerate import module_sets
+from astra.strategy.pipelines import splits
 from astra.strategy.plans import Flags, Ints, Plans, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.space import Space, divisors

@@ -1,7 +1,7 @@
 """The best pipeline over several GPU types, exactly: bound by labels, simulate what can win."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -31,6 +31,7 @@ from astra.search.mixed.small import Pricer
 from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
 from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
+from astra.search.mixed.tally import Found, Tally
 from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
@@ -60,38 +61,6 @@ TOGETHER = 16  # cells whose tables are priced at once
 KINDS = 512  # or as many as have so many kinds
 
 Legal = tuple[Cell, list[Kind]]
-
-
-@dataclass(slots=True)
-class Tally:
-    """Where the candidates went."""
-
-    cells: int = 0
-    closed: int = 0  # cells that a bound on their speed closes
-    labels: int = 0
-    work: int = 0  # labels, each times kinds of stages times types
-    listed: int = 0  # whole pipelines whose bound is below the best
-    simulated: int = 0
-    out_of_memory: int = 0
-    removed_by_rule: dict[str, int] = field(default_factory=dict)
-    open_s: float = np.inf  # least bound of what was left open
-
-    def remove(self, rule: str, count: int) -> None:
-        self.removed_by_rule[rule] = self.removed_by_rule.get(rule, 0) + count
-
-    @property
-    def bounded(self) -> int:
-        """Labels, and whole pipelines that were not looked at any more."""
-        return self.labels + self.listed - self.simulated - sum(self.removed_by_rule.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One simulated plan."""
-
-    step_s: float
-    cell: Cell
-    plans: Plans  # a table of one
 
 
 class MixedFinder:

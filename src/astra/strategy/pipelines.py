@@ -1,0 +1,123 @@
+"""Ways to share out the layers of a model among stages, and to cut those in chunks."""
+
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.strategy.plans import Ints
+from astra.strategy.settle import first_stages_first, split_layers
+from astra.strategy.space import Space, divisors
+
+SLOTS = 3  # first stages, middle stages, last stages
+
+Columns = dict[str, NDArray[Any]]
+
+
+def taken(table: Columns, rows: Any) -> Columns:
+    """These rows of every column; a number that stands for all rows stays one."""
+    return {name: column[rows] if column.ndim else column for name, column in table.items()}
+
+
+class Pipelines:
+    """For every number of stages: the ways to share out the layers and to cut them in chunks."""
+
+    def __init__(self, space: Space) -> None:
+        model, question = space.question.task.model, space.question
+        self.chunk_layers: tuple[tuple[int, ...], ...] = ()
+        chunkings: dict[tuple[int, ...], int] = {}
+        rows: list[tuple[int, ...]] = []
+        self.counts = np.zeros(model.layers + 1, np.int64)
+        self.starts = np.zeros(model.layers + 1, np.int64)
+        self.turns = np.zeros(model.layers + 1, np.bool_)  # some are interleaved, or one stage
+        interleaves = question.task.runtime != "deepspeed"
+        for pp in range(1, model.layers + 1):
+            self.starts[pp] = len(rows)
+            for slots in splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
+                for vpp in _virtual(slots, pp) if interleaves else (1,):
+                    if space.allows("vpp", vpp):
+                        rows.append((*slots, vpp, -1))
+            for vpp, chunks in _lighter_ends(model.layers, pp) if interleaves else ():
+                if space.allows("vpp", vpp):
+                    at = chunkings.setdefault(chunks, len(chunkings))
+                    rows.append((*_stage_slots(chunks, pp), vpp, at))
+            self.counts[pp] = len(rows) - self.starts[pp]
+            self.turns[pp] = pp == 1 or any(row[-2] > 1 for row in rows[self.starts[pp] :])
+        self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
+        self.chunk_layers = tuple(chunkings)
+
+    def join(self, base: Columns, counts: Ints) -> Columns:
+        """Each row with the first so many pipelines of its number of stages."""
+        rows = np.repeat(np.arange(len(counts)), counts)
+        table = taken(base, rows)
+        within = np.arange(len(table["pp"])) - np.repeat(np.cumsum(counts) - counts, counts)
+        chosen = self.table[:, self.starts[table["pp"]] + within]
+        for slot in range(SLOTS):
+            table[f"stages{slot}"] = chosen[2 * slot]
+            table[f"layers{slot}"] = chosen[2 * slot + 1]
+        table["vpp"], table["chunking"] = chosen[-2], chosen[-1]
+        return table
+
+
+def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
+    """Ways to share out layers: (stages, layers) of the first, middle and last stages.
+
+    The even split; lighter first and last stages around an even middle; and the split whose
+    left-over layers lie in the middle.
+    """
+    found = [_slots_of(split_layers(layers, pp))]
+    if pp >= 2:
+        for middle in {-(-(layers + extra) // pp) for extra in (0, 1, 2)}:
+            ends = layers - (pp - 2) * middle
+            for first in range(max(ends - middle, 1), min(middle, ends - 1) + 1):
+                found.append(_slots_of((first, *[middle] * (pp - 2), ends - first)))
+    return list(dict.fromkeys(found))
+
+
+def _falling(layers: int, pp: int) -> tuple[int, ...]:
+    """DeepSpeed's own and only split: as even as can be, the first stages first."""
+    return _slots_of(first_stages_first(layers, pp))
+
+
+def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages as runs of equal layers, padded to the number of slots."""
+    runs = [(len(list(run)), layers) for layers, run in groupby(stages)]
+    assert len(runs) <= SLOTS
+    flat = [number for run in runs for number in run]
+    return tuple(flat + [0] * (2 * SLOTS - len(flat)))
+
+
+def _virtual(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Numbers of virtual stages that cut the layers of every stage evenly."""
+    if pp == 1:
+        return (1,)
+    return divisors(int(np.gcd.reduce([layers for layers in slots[1::2] if layers])))
+
+
+def _lighter_ends(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Chunks of one size but for the first and the last, which hold fewer layers.
+
+    One fewer each is what Megatron-LM calls accounting for the embedding and the loss in the
+    split; where the layers of a model cannot be cut evenly (61 of them, say), the last chunk has
+    what is left, as recipes lay them out.
+    """
+    found: dict[tuple[int, tuple[int, ...]], None] = {}
+    if pp < 2:
+        return []
+    for vpp in range(2, layers // pp + 2):
+        size = -(-layers // (pp * vpp))
+        for each, first, last in (
+            (size, 0, size * pp * vpp - layers),
+            *((-(-(layers + a + b) // (pp * vpp)), a, b) for a, b in ((0, 1), (1, 0), (1, 1))),
+        ):
+            chunks = [each] * (pp * vpp)
+            chunks[0] -= first
+            chunks[-1] -= last
+            if sum(chunks) == layers and min(chunks) >= 1 and first + last:
+                found[vpp, tuple(chunks)] = None
+    return list(found)
+
+
+def _stage_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    return _slots_of(tuple(sum(chunks[stage::pp]) for stage in range(pp)))

@@ -20,7 +20,7 @@ DEGREES = {
     "ep": "expert-parallel size",
     "etp": "expert tensor-parallel size",
     "micro-batch": "samples of one micro-batch",
-    "microbatch-group": "micro-batches in a row of one virtual stage; default: pp",
+    "microbatch-group": "micro-batches in a row of one virtual stage; default: pp where it can be",
     "shard-group": "ranks that share sharded states; default: all copies",
     "mtp-layers": "multi-token-prediction layers; default: the model's",
 }

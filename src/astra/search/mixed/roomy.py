@@ -96,6 +96,7 @@ def _best(costs: Costs) -> Costs:
 
 
 def _open(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
+    """The same of every setting by itself: what the stages hold at most, seen in two ways."""
     found = np.zeros((len(costs.layer_s), len(vpps)), np.bool_)
     most: dict[int, int] = {}
     for kind in whole.kinds:
@@ -111,9 +112,11 @@ def _open(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
     table = np.full(shape, -np.inf)
     for row, pool in enumerate(most):
         table[:, row, places.pipeline, places.index] = held[:, pools == pool].max(axis=1)
+    # Every place with the type that holds most there, however many stages that takes of it.
     best = table.max(axis=1)
     together = np.where(np.isfinite(best), best, 0.0).sum(axis=-1)
     bare = np.isfinite(best).sum(axis=-1) < pipes[:, 1]
+    # No more stages of a type than there are, each at the best places, whoever else lies there.
     table = -np.sort(-table, axis=-1)
     for row, count in enumerate(most.values()):
         table[:, row, :, count:] = -np.inf

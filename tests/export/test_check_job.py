@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import astra
 from astra.export import check_job
 from astra.export.job_folder import expected
+from astra.export.run_row import row_of
 from astra.export.targets import export_files
 from astra.fit.runs import parse_runs
 from astra.hardware.gpus_option import parse_gpus
@@ -211,3 +213,12 @@ def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
     assert kept["row"] is not None
     told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | kept))
     assert "changes little: attention windows" in told and "measured_step_time_s" in told
+
+
+def test_no_row_is_offered_for_a_micro_batch_group_that_a_table_cannot_say() -> None:
+    """Five stages, 16 micro-batches: read back in groups of five, no runtime would take it."""
+    job: dict[str, Any] = {"gpus": "h100:40", "global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 5}
+    grouped, plain = (astra.predict("llama-3-70b", **job, vpp=vpp) for vpp in (2, 1))
+    assert grouped.plan.own_group == 8 and plain.plan.own_group is None
+    assert row_of(grouped) == (None, ("micro-batches in turn on a chunk",))
+    assert row_of(plain)[0] is not None

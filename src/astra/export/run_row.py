@@ -54,6 +54,8 @@ def row_of(priced: Priced) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     plan = priced.plan
     if len(plan.gpus) > 1:
         return None, ("GPUs of several types",)
+    if plan.own_group:  # read back as one per stage, which the runtime refuses for this plan
+        return None, ("micro-batches in turn on a chunk",)
     row = _row(plan, sum(priced.gpus.values()))
     try:
         read, _ = plan_of(Cells({name: str(value) for name, value in row.items()}))

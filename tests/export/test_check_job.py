@@ -215,10 +215,11 @@ def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
     assert "changes little: attention windows" in told and "measured_step_time_s" in told
 
 
-def test_no_row_is_offered_for_a_micro_batch_group_that_a_table_cannot_say() -> None:
-    """Five stages, 16 micro-batches: read back in groups of five, no runtime would take it."""
+def test_a_row_says_the_least_micro_batch_group_and_no_other() -> None:
+    """Five stages, 16 micro-batches: in groups of eight, as it is read back; of 16 none."""
     job: dict[str, Any] = {"gpus": "h100:40", "global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 5}
     grouped, plain = (astra.predict("llama-3-70b", **job, vpp=vpp) for vpp in (2, 1))
     assert grouped.plan.own_group == 8 and plain.plan.own_group is None
-    assert row_of(grouped) == (None, ("micro-batches in turn on a chunk",))
-    assert row_of(plain)[0] is not None
+    assert row_of(grouped)[0] is not None and row_of(plain)[0] is not None
+    larger = astra.predict("llama-3-70b", **job, vpp=2, microbatch_group=16)
+    assert row_of(larger) == (None, ("micro-batches in turn on a chunk",))

@@ -22,6 +22,7 @@ from astra.fit.wording import (
 )
 from astra.hardware.cluster import Gpu
 from astra.model.shape import Model
+from astra.strategy.groups import group_for
 from astra.strategy.plan import Plan, check_structure
 from astra.strategy.rules.book import broken_rules
 
@@ -97,7 +98,7 @@ def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str])
         "micro_batch": micro_batch,
         "global_batch": cells.needed("global_batch"),
         "cp": cp,
-        **_chunks(split, pp),
+        **_chunks(split, pp, micro_batches),
         "mtp_layers": model.mtp_layers if split.mtp_layers is None else split.mtp_layers,
         "rank_order": "tp-cp-ep-pp-dp" if "dp_last" in cells.low("model") else "tp-cp-ep-dp-pp",
         "_tp": tp,
@@ -117,12 +118,12 @@ def _chunks_of(cells: Cells, model: Model, pp: int, assumed: list[str]) -> int:
     return vpp or 1
 
 
-def _chunks(split: Split, pp: int) -> dict[str, Any]:
+def _chunks(split: Split, pp: int, micro_batches: int) -> dict[str, Any]:
     interleaved = split.vpp > 1
     return {
         "vpp": split.vpp,
         "schedule": "interleaved" if interleaved else "1f1b",
-        "microbatch_group": pp if interleaved else None,
+        "microbatch_group": group_for(pp, micro_batches) if interleaved else None,
         "chunk_layers": split.chunks if interleaved and split.uneven else None,
     }
 

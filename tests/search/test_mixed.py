@@ -87,6 +87,7 @@ def test_the_best_step_is_that_of_brute_force(start: int) -> None:
 
 def test_the_simulator_on_lower_ends_rules_out_no_winner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("astra.search.mixed.rounds.FEW", 1)
+    monkeypatch.setattr("astra.search.mixed.rounds.GROWN", 0.0)
     assert check_against_brute_force(range(6, 10)) >= 1
 
 

@@ -13,6 +13,7 @@ from astra.strategy.plans import Flags, Floats, Ints
 
 SLIP = 1e-12  # relative, against rounding
 FEW = 256  # labels for which the simulator does not pay
+GROWN = 1.5  # times the labels it last left, from which the simulator pays again
 MANY_NEW = 8  # times as many labels as may stay, before it is known which do
 NEVER = np.iinfo(np.int32).max
 
@@ -80,17 +81,18 @@ def rounds(
 
 def listing(cellar: Cellar, live: list[Live], most: int) -> Iterator[Round]:
     """The same with every label of these states that can beat the limit, by the simulator."""
-    labels = cellar.last()
+    labels, left = cellar.last(), 0
     paths, below = lowest(cellar, labels), labels
     for depth, states in enumerate(live, 1):
         if depth > 1:
             paths = extended(cellar, paths, below, labels)
         rows, open_, closed = _alive(cellar, labels, states)
         labels, paths = labels.take(rows), paths.take(rows)
-        if len(labels) >= FEW:
+        if len(labels) >= max(FEW, GROWN * left):
             labels, paths = tightened(cellar, labels, paths)
             rows, open_, closed = _alive(cellar, labels, states)
             labels, paths = labels.take(rows), paths.take(rows)
+            left = len(labels)
         if len(labels) > most:
             raise TooManyError
         ends = cellar.ended(labels, open_, closed, depth)

@@ -299,10 +299,11 @@ def memory_efficiency(gpu: Gpu, moved: ArrayLike) -> Efficiency:
 
     V / (V / e + B r): a kernel of r seconds of start and end, and then a steady share e.
     """
-    row, scaled = _memory_row(gpu), _loan(gpu).scaled
+    row, loan = _memory_row(gpu), _loan(gpu)
     (size,) = _floats(moved)
-    share = row.share * (scaled.memory if scaled else 1.0)
-    kind = row.source.kind if row.gpu == gpu.name else "borrowed"
+    share = row.share * (loan.scaled.memory if loan.scaled else 1.0)
+    lent = "guessed" if loan.kind == "guessed" else "borrowed"
+    kind = row.source.kind if row.gpu == gpu.name else lent
     source = f"{kind}, elementwise kernels on {row.gpu}: {row.source.where}"
     ramp_bytes = gpu.memory_bytes_per_s * _kernels().memory_ramp_s
     values = size / (size / share + ramp_bytes)

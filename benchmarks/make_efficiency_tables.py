@@ -1110,7 +1110,10 @@ def transposed(row: Measured, table: GemmTable) -> tuple[Transposed, ...]:
         ratio = seen.seconds / ready.seconds(seen.m, seen.n, seen.k) / base
         found[direction] = round(float(np.median(ratio)), 3)
     print("transposed, tf32", found)
-    timed = f"medians of {len(base)} shapes over their forward products, {OWN}"
+    timed = (
+        f"medians of {len(base)} shapes over their forward products, our own timings on one H200, "
+        "one product after the other, caches flushed, CUDA events"
+    )
     like = "as on Hopper; with it the backward passes of Sailor's layer profiles come out on A100"
     return tuple(
         Transposed(architecture=chip, format="tf32", **found, source=_source(kind, where))

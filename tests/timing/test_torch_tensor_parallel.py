@@ -11,6 +11,8 @@ from tests.timing.test_traffic import DENSE, LLAMA, keys
 
 from astra.api import predict
 from astra.hardware.stack import find_stack
+from astra.model.kinds import layer_kinds
+from astra.model.zoo import find_model
 from astra.strategy.plan import Plan
 from astra.timing.device import Device, Used
 from astra.timing.operators import Operator, layer_operators
@@ -111,3 +113,18 @@ def test_one_input_of_three_products_is_cast_once() -> None:
     ]
     cast = device(recipe).memory_s(device(recipe).cast_bytes * rows.tokens * 4096)
     assert fp8.forward_s == pytest.approx(sum(products) + cast)
+
+
+def test_latents_are_cast_by_the_rank_that_has_them() -> None:
+    """Down-projections of MLA work on a rank's share of the sequence: its casts shrink once."""
+    model = find_model("deepseek-v2-lite")
+    kind = layer_kinds(model).kinds[0]
+    once, cut = (
+        layer_operators(
+            model, kind, keys(tp=8, sp=sp, micro_batch=micro), device("tensorwise"), True
+        )
+        for sp, micro in ((8, 8), (1, 1))
+    )
+    name = "latent_down"
+    found = [next(op for op in each if op.name == name).forward_s for each in (once, cut)]
+    assert found[0] == pytest.approx(found[1])

@@ -23,7 +23,13 @@ from astra.timing.operators import (
     head_operators,
     layer_operators,
 )
-from astra.timing.traffic import Traffic, context_traffic, expert_traffic, tensor_traffic
+from astra.timing.traffic import (
+    Traffic,
+    context_traffic,
+    exchanging_halves,
+    expert_traffic,
+    tensor_traffic,
+)
 
 # What the seconds of a layer depend on, beside the model and the sequence length.
 KEY_COLUMNS = (
@@ -295,7 +301,7 @@ def _layer(
     share = 0.5 if device.casts_shards else 1.0
     tensor = tensor_traffic(model, kind, keys, gpu, operators, hides, element, waits, longer, share)
     if own.layers != "fused":
-        tensor = _with_copies(tensor, model, keys, device)
+        tensor = _with_copies(tensor, model, kind, keys, device)
     ringed = own.communication_factor * own.context_factor
     context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element, ringed)
     expert = nothing
@@ -322,16 +328,20 @@ def _layer(
     )
 
 
-def _with_copies(tensor: Traffic, model: Model, keys: Keys, device: Device) -> Traffic:
+def _with_copies(
+    tensor: Traffic, model: Model, kind: LayerKind, keys: Keys, device: Device
+) -> Traffic:
     """PyTorch's collectives work along the first axis, and sequences lie along the second: what is
     gathered is put in order by a copy, what is to be scattered too (torch/distributed/
-    _functional_collectives.py). Two of each forward, and backward two more that are gathered again.
+    _functional_collectives.py). One of each forward for attention and for the MLP, and backward one
+    more that is gathered again.
     """
+    halves = exchanging_halves(model, kind)
     copy_s = np.where(keys.sp > 1, device.memory_s(4.0 * keys.tokens * model.hidden), 0.0)
     gathered_s = copy_s * (0.5 if device.casts_shards else 1.0)
     return Traffic(
-        forward_s=tensor.forward_s + 2 * (copy_s + gathered_s),
-        backward_s=tensor.backward_s + 2 * (copy_s + 2 * gathered_s),
+        forward_s=tensor.forward_s + halves * (copy_s + gathered_s),
+        backward_s=tensor.backward_s + halves * (copy_s + 2 * gathered_s),
     )
 
 

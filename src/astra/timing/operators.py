@@ -187,7 +187,7 @@ def _latent_attention(
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     rank = mla.q_lora_rank or 0
     heads = model.heads / keys.tp
-    shared = replace(keys, micro_batch=keys.micro_batch / keys.sp)
+    shared = replace(keys, micro_batch=keys.micro_batch / keys.sp, sp=np.ones_like(keys.sp))
     down = rank + mla.kv_lora_rank + mla.qk_rope_head_dim
     unfolded = heads * (query + mla.qk_nope_head_dim + mla.v_head_dim)
     copied = keys.tokens * (unfolded + heads * query)

@@ -61,6 +61,11 @@ def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) ->
     return traffic_s - hidden + overlap_slowdown(gpu) * hidden
 
 
+def exchanging_halves(model: Model, kind: LayerKind) -> float:
+    """Attention and MLP, unless the MLP is routed experts alone: those get theirs by dispatch."""
+    return 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0
+
+
 def tensor_traffic(
     model: Model,
     kind: LayerKind,
@@ -86,7 +91,7 @@ def tensor_traffic(
     gather = factor * all_gather_s(gathered * payload, ranks, near.domain, gpu, near.node)
     scatter = factor * reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
     reduce = factor * all_reduce_s(payload, ranks, near.domain, gpu, near.node)
-    halves = 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0
+    halves = exchanging_halves(model, kind)
     shared = keys.sp > 1
     wgrad = sum((op.wgrad_s for op in operators if op.wgrad_s is not None), np.zeros(1)) / 2
     forward = halves * np.where(shared, gather + scatter, reduce)

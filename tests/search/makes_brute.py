@@ -6,6 +6,7 @@ search.
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import msgspec
@@ -20,9 +21,10 @@ from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
 from astra.search.bulk import filled_fraction
 from astra.search.step import step_s
+from astra.strategy.makes import is_one_job, on_several_types
 from astra.strategy.pipelines import splits
 from astra.strategy.plan import Pipeline, Plan, Segment
-from astra.strategy.plans import Task, plans_of
+from astra.strategy.plans import Flags, Plans, Task, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.view import view_of
@@ -64,7 +66,11 @@ def _some(gpu: Gpu, dice: random.Random) -> Gpu:
 
 
 def best_of_makes_s(space: Space, stack: Stack) -> tuple[float, int]:
-    """The shortest step of all plans with one make of each type or none, and how many there are."""
+    """The shortest step of all plans with one make of each type or none, and how many there are.
+
+    Without replicas on several types that differ in nothing, or only in what they recompute
+    without need: those are one job.
+    """
     return shortest_of(every_plan(space), lambda some: _shortest(some, stack))
 
 
@@ -73,12 +79,22 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     table, task = plans_of(plans), plans[0]
     whole = Task(model=task.model, cluster=task.cluster, runtime=task.runtime)
     table = table.take(judge(table, whole, rules_for("any")).allowed)
+    table = table.take(~_is_or_could_be_one_job(table, whole, stack))
     if not len(table):
         return np.inf
     view = view_of(table, whole, every_stage=True)
     fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     steps = step_s(table, view.stages, stage_times(view, stack))
     return float(steps[fits].min(initial=np.inf))
+
+
+def _is_or_could_be_one_job(table: Plans, task: Task, stack: Stack) -> Flags:
+    names = ("recompute", "recompute_layers", "recompute_modules")
+    least = replace(table, **{name: 0 * getattr(table, name) for name in names})
+    view = view_of(least, task, every_stage=True)
+    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
+    found: Flags = (is_one_job(table) | (is_one_job(least) & fits)) & on_several_types(table)
+    return found
 
 
 Make = tuple[Segment, int, int]  # its replicas, and how many micro-batches come together

@@ -39,8 +39,8 @@ def small() -> Answer:
 
 
 def check_against_brute_force(seeds: range, **options: Any) -> int:
-    """Raises where the bound is too high, or a plan is not within it; how many winners have
-    several pipelines.
+    """Raises where the bound is too high, or a plan of replicas that differ is faster than what
+    was found; how many winners have several pipelines.
     """
     several = 0
     for seed in seeds:
@@ -49,12 +49,13 @@ def check_against_brute_force(seeds: range, **options: Any) -> int:
         finder = MakesFinder(space, rules_for("any"), STACK, MARGIN, np.inf)
         found = finder.run()
         if np.isinf(wanted):
-            assert not found, seed
+            assert all(each.plan.is_one_job for each in found), seed
             continue
         best = found[0]
         assert finder.bound_s <= wanted * (1 + 1e-9), seed
-        assert wanted * (1 - 1e-9) <= best.step_s, seed
-        assert best.step_s == pytest.approx(wanted, rel=1e-9), seed  # on pools as small as these
+        assert best.step_s <= wanted * (1 + 1e-9), seed  # on pools as small as these
+        # replicas that do not differ are one job, whose states are sharded over all of them
+        assert best.step_s >= wanted * (1 - 1e-9) or best.plan.is_one_job, seed
         assert not broken_rules(best.plan)
         assert astra.predict_plan(best.plan).step_s == pytest.approx(best.step_s, rel=1e-12)
         several += len(best.plan.pipelines) > 1

@@ -156,8 +156,11 @@ WRONG: list[tuple[Any, str]] = [
     (changed(chunk_layers=[1, 2]), "chunk_layers has 2 entries; pp 4 x vpp 1 needs 4"),
     (changed(chunk_layers=[3, 3, 3, 4]), "chunk_layers gives stage 3 4 layers, its segment says 3"),
     (
-        changed(chunk_layers=[3, 3, 3, 3], pipelines=RAW["pipelines"] * 2),
-        "chunk_layers needs a plan with one pipeline",
+        changed(
+            chunk_layers=[3, 3, 3, 3],
+            pipelines=[*RAW["pipelines"], *with_segment(layers=[2, 4])["pipelines"]],
+        ),
+        "chunk_layers holds for all pipelines, and their layers differ",
     ),
     (changed(model={**RAW["model"], "kv_heads": 3}), "model: kv_heads = 3 does not divide heads"),
     (changed(model={**RAW["model"], "layers": 10**9}), "model: layers = 1000000000 is more than"),

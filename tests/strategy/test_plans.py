@@ -55,7 +55,8 @@ def normal(plan: Plan) -> Plan:
         for pipeline in plan.pipelines
     )
     modules = tuple(name for name in OFFLOAD_MODULES if name in plan.offload_activations)
-    group = plan.microbatch_group or (plan.pp if len(plan.pipelines) == 1 else None)
+    one_depth = len({pipeline.stages for pipeline in plan.pipelines}) == 1
+    group = plan.microbatch_group or (plan.pp if one_depth else None)
     return msgspec.structs.replace(
         plan,
         pipelines=pipelines,

@@ -156,7 +156,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("reduce-in-a-training-dtype", {"grad_reduce_dtype": "bf16"}, {"precision": "fp16"}),
     ("shard-group-divides", {"shard_group": 3}, {}),
     ("shard-group-divides", {"shard_group": 4}, {"sharding": "none"}),
-    ("one-pipeline", {"pipelines": TWO_PIPELINES}, {"runtime": "flagscale"}),
+    ("one-job", {"pipelines": TWO_PIPELINES}, {"runtime": "flagscale"}),
     # Megatron-LM
     ("batch-adds-up", {"global_batch": 65}, {}),
     ("sequence-cut-by-cp", {"seq_len": 4098}, {"cp": 2}),
@@ -221,6 +221,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("holds-every-layer", {"layers": (6, 7)}, {}),
     ("holds-every-layer", {"layers": (6, 5)}, {}),
     ("expert-grid-divides-world", {"etp": 3}, {**MOE, "ep": 2}),
+    ("experts-on-one-type", {"ep": 8}, {**MOE, "gpus": "h100:12,h200:4", "pp": 1}),
     ("optimizer-instances-divide-expert-copies", {"shard_group": 1}, {**MOE, "ep": 8}),
     ("rank-order-keeps-expert-copies", {"rank_order": "tp-cp-ep-pp-dp"}, {**MOE, "ep": 8}),
     ("microbatch-group-in-range", {"microbatch_group": 1}, {"vpp": 2}),
@@ -271,14 +272,18 @@ def changed(plan: Plan, change: dict[str, Any]) -> Plan:
     second = change.pop("second", {})
     if change.get("pipelines") == TWO_PIPELINES:
         half = msgspec.structs.replace(plan.pipelines[0], replicas=plan.dp // 2)
-        return msgspec.structs.replace(plan, pipelines=(half, half), shard_group=plan.dp // 2)
+        less, more = (
+            msgspec.structs.replace(half, micro_batches=half.micro_batches + add) for add in (-1, 1)
+        )
+        return msgspec.structs.replace(plan, pipelines=(less, more))
     own = {name: change.pop(name) for name in ("tp", "layers", "recompute") if name in change}
-    pipeline = plan.pipelines[0]
-    segments = [msgspec.structs.replace(segment, **own) for segment in pipeline.segments]
-    if second:
-        segments[1] = msgspec.structs.replace(segments[1], **second)
-    pipeline = msgspec.structs.replace(pipeline, segments=tuple(segments))
-    return msgspec.structs.replace(plan, pipelines=(pipeline,), **change)
+    pipelines = []
+    for pipeline in plan.pipelines:
+        segments = [msgspec.structs.replace(segment, **own) for segment in pipeline.segments]
+        if second:
+            segments[1] = msgspec.structs.replace(segments[1], **second)
+        pipelines.append(msgspec.structs.replace(pipeline, segments=tuple(segments)))
+    return msgspec.structs.replace(plan, pipelines=tuple(pipelines), **change)
 
 
 def assert_one_change_breaks(name: str, change: dict[str, Any], base: dict[str, Any]) -> None:
@@ -424,7 +429,7 @@ def test_only_the_runtime_any_lets_replicas_differ() -> None:
     plan = changed(legal(runtime="flagscale"), {"pipelines": TWO_PIPELINES})
     for runtime in RUNTIMES:
         names = [r.name for r in broken_rules(msgspec.structs.replace(plan, runtime=runtime))]
-        assert ("one-pipeline" in names) == (runtime != "any")
+        assert ("one-job" in names) == (runtime != "any")
     assert broken_rules(msgspec.structs.replace(plan, runtime="any")) == []
 
 

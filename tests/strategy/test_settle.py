@@ -175,7 +175,7 @@ def test_layers_that_do_not_divide_leave_the_ends_lighter() -> None:
 
 
 def test_a_stage_that_would_lie_on_two_types_is_refused() -> None:
-    with pytest.raises(InputError, match="a stage lies on one GPU type"):
+    with pytest.raises(InputError, match="a stage of a replica lies on one GPU type"):
         settled("h100:12,a100-80g:4", "flagscale", tp=8, pp=2)
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from astra.search.answer import Answer, Wanted
     from astra.search.priced import Priced
     from astra.strategy.plan import Runtime
-    from astra.strategy.plans import Task
     from astra.strategy.space import Question
 
 
@@ -70,6 +69,7 @@ def plan(
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted
     from astra.strategy.plans import Task
+    from astra.strategy.settle import trained_mtp_layers
     from astra.strategy.space import Question, Space, parse_set
 
     shape = shape_of(model)
@@ -86,7 +86,8 @@ def plan(
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(chosen, "megatron"))
     task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
-    asked = Question(task, global_batch, seq_len, _mtp(task), precision, use_all)
+    mtp_layers = trained_mtp_layers(shape, chosen)
+    asked = Question(task, global_batch, seq_len, mtp_layers, precision, use_all)
     wanted = Wanted(
         space=Space(asked, parse_set(settings)),
         stack=software,
@@ -124,11 +125,6 @@ def _check_words(
         one_of("runtime", runtime, RUNTIMES)
     if isinstance(settings, str):
         raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
-
-
-def _mtp(task: "Task") -> int:
-    """Multi-token-prediction layers that plans of the runtime train."""
-    return task.model.mtp_layers if task.runtime == "megatron" else 0
 
 
 def _exact_anyway(wanted: "Wanted") -> list[str]:

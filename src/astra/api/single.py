@@ -60,7 +60,7 @@ def predict(
     machines, notes = machines_of(gpus, cluster)
     if runtime is not None:
         one_of("runtime", runtime, RUNTIMES)
-    chosen: Runtime = runtime or ("megatron" if len(machines.pools) == 1 else "flagscale")
+    chosen: Runtime = runtime or "megatron"
     wish = wish_of(settings)
     software = stack or STACKS.get(chosen, "megatron")
     find_stack(software)

@@ -47,10 +47,10 @@ def _weigh(found: Floats, plans: Plans, stages: Stages, ahead: Ints) -> None:
         layers[-1, -1] += mtp  # multi-token prediction lies behind the last layer
         held = _held_layers(layers, int(micro_batches), int(size), int(extra))
         whole = layers.sum(axis=0)
-        stage = np.minimum(stages.index[0][:, alike], len(whole) - 1)
+        stage = np.minimum(stages.index[..., alike], len(whole) - 1)
         unlike = (layers != layers[:1]).any(axis=0) & (whole > 0)
         share = held / np.maximum(whole, 1)
-        found[0][:, alike] = np.where(unlike[stage], share[stage], found[0][:, alike])
+        found[..., alike] = np.where(unlike[stage], share[stage], found[..., alike])
 
 
 def _held_layers(layers: Ints, micro_batches: int, group: int, extra: int) -> Ints:

@@ -20,6 +20,7 @@ from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
+from astra.strategy.makes import copies_of
 from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import is_word
@@ -312,7 +313,7 @@ def _groups(plans: Plans, stages: Stages) -> Ints:
         (stages.of(plans.tp) > 1).astype(np.int64)
         + (plans.cp > 1)
         + (plans.pp[:, np.newaxis] > 1)
-        + (stages.of(plans.dp) > 1)
+        + (stages.of(copies_of(plans)) > 1)
         + 2 * (stages.of(plans.segment_ep) > 1)
         + 1
     )

@@ -287,7 +287,7 @@ def _warnings(
             f"{memory.usable_bytes * (1 - margin) / 2**30:.1f} GiB are usable beside the margin"
         )
     found += _host_warnings(plan, host_bytes)
-    if len(plan.pipelines) > 1:
+    if not plan.is_one_job:
         found.append(NOT_LAUNCHED)
     limit = plan.model.max_positions
     if limit is not None and plan.seq_len > limit:

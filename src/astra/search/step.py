@@ -58,7 +58,7 @@ def simulated_step(
         ends.append(both[:, : len(plans)])
         still.append(both[:, len(plans) :])
     busy = _busy(plans, stages, times)
-    rolled = _rolled(stages, times)
+    rolled = _rolled(times)
     return _parts(_step(ends, stages, rolled), _step(still, stages, rolled), busy, stages)
 
 
@@ -66,7 +66,7 @@ def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
     pipelines = range(plans.replicas.shape[0])
     ends = [_ends(_held(pipes_of(plans, stages, times, p), times, p)) for p in pipelines]
-    return _step(ends, stages, _rolled(stages, times))
+    return _step(ends, stages, _rolled(times))
 
 
 def _held(pipes: Pipes, times: StageTime, pipeline: int) -> Pipes:
@@ -76,12 +76,10 @@ def _held(pipes: Pipes, times: StageTime, pipeline: int) -> Pipes:
     return held(pipes, _to_the_end(np.asarray(times.part("held_s")[pipeline]), pipes.stages))
 
 
-def _rolled(stages: Stages, times: StageTime) -> tuple[Floats, Floats]:
+def _rolled(times: StageTime) -> tuple[Floats, Floats]:
     """What comes behind a stage's last backward pass, by itself and with its copies in other
-    pipelines; the latter has all of it where there is one. (pipeline, stage, plan)
+    pipelines. (pipeline, stage, plan)
     """
-    if stages.count.shape[0] == 1:
-        return np.zeros((1, 1, 1)), times.after_s()
     return times.last_extra_s(), times.met_s()
 
 
@@ -103,8 +101,8 @@ def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> 
     alone, together = rolled
     depth = (stages.count > 0).sum(axis=1)
     if len(ends) == 1:
-        last = _to_the_end(together[0], depth[0])
-        return np.where(ends[0] > 0, ends[0] + last, 0.0).max(axis=0)
+        reduced = ends[0] + _to_the_end(alone[0], depth[0])
+        return np.where(ends[0] > 0, reduced + _to_the_end(together[0], depth[0]), 0.0).max(axis=0)
     front = np.stack([_to_the_front(end, own) for end, own in zip(ends, depth, strict=True)])
     used = front > 0
     reduced = np.where(used, front + alone, 0.0)

@@ -1,30 +1,39 @@
-"""Pipelines of one plan that are made alike, and which of their stages hold the same layers."""
+"""Pipelines of one plan that are cut alike, and which of their stages hold the same layers."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans
+from astra.strategy.plans import Flags, Floats, Ints, Plans, code
 from astra.strategy.stages import Stages
 
-CUT = ("layers", "tp", "segment_ep", "segment_etp")
-MADE = tuple(name for name in SLOT_COLUMNS if name not in ("stages", "dp"))
+SHARDS = ("layers", "tp", "segment_ep", "segment_etp")  # what a stage holds of the model
+SETTINGS = (*SHARDS, "segment_micro_batch", "recompute", "recompute_layers", "recompute_modules")
+WHOLE = code("sharding", "none")
 
 
 def make_of(plans: Plans) -> Ints:
-    """For every pipeline, the first one that differs from it in nothing but its replicas and
-    their micro-batches. (pipeline, plan)
+    """For every pipeline, the first one whose copies of the model are one group with its own.
+
+    (pipeline, plan). Replicas of one job are one group, whatever GPUs they lie on. Where they
+    differ in micro-batches or recompute, no runtime is known: states are then taken to be sharded
+    over replicas on the same GPUs with the same settings, and whole states are summed over all
+    that hold the same shards.
     """
     count = plans.replicas.shape[0]
     found = np.broadcast_to(np.arange(count)[:, np.newaxis], plans.replicas.shape).copy()
-    slot = _slot_of_stage(plans)
+    if count == 1:
+        return found
+    slot, together = slot_of_stage(plans), is_one_job(plans) | (plans.sharding == WHOLE)
     for later in range(1, count):
         for first in reversed(range(later)):
-            found[later] = np.where(_alike(plans, slot, first, later, MADE), first, found[later])
+            same = _alike(plans, slot, first, later, SHARDS) & together
+            same |= _alike(plans, slot, first, later, ("gpu", *SETTINGS))
+            found[later] = np.where(same, first, found[later])
     return found
 
 
-def _slot_of_stage(plans: Plans) -> Ints:
+def slot_of_stage(plans: Plans) -> Ints:
     """(pipeline, stage, plan); one past the last slot where there is no such stage."""
     ends = np.cumsum(plans.stages, axis=1)
     place = np.arange(int(ends[:, -1].max(initial=0)))[:, np.newaxis]
@@ -48,7 +57,7 @@ def _alike(plans: Plans, slot: Ints, one: int, other: int, names: tuple[str, ...
 
 
 def makes(plans: Plans) -> Ints:
-    """How many different makes a plan has. (plan,)"""
+    """How many such groups a plan has. (plan,)"""
     if plans.replicas.shape[0] == 1:
         return np.ones(len(plans), np.int64)
     own = np.arange(plans.replicas.shape[0])[:, np.newaxis]
@@ -57,33 +66,54 @@ def makes(plans: Plans) -> Ints:
 
 
 def copies_of(plans: Plans) -> Ints:
-    """Copies of the stages of each slot, over all pipelines of one make. (pipeline, slot, plan)"""
+    """Copies of the stages of each slot, over all pipelines of their group.
+
+    (pipeline, slot, plan). A slot counts as its first stage does.
+    """
     if plans.replicas.shape[0] == 1:
         return plans.dp
-    first, used = make_of(plans), plans.replicas[:, np.newaxis] > 0
+    first, used = make_of(plans), plans.used
+    starts = np.cumsum(plans.stages, axis=1) - plans.stages
+    slot = np.minimum(slot_of_stage(plans), plans.stages.shape[1] - 1)
+    starts = np.minimum(starts, slot.shape[1] - 1)
     total = np.zeros_like(plans.dp)
-    for row in range(len(first)):
-        alike = (first == first[row])[:, np.newaxis] & used
-        total[row] = np.where(alike, plans.dp, 0).sum(axis=0)
+    for other in range(len(first)):
+        at = np.take_along_axis(slot[other], starts.reshape(-1, len(plans)), axis=0)
+        dp = np.take_along_axis(plans.dp[other], at, axis=0).reshape(starts.shape)
+        same = (first == first[other]) & (plans.replicas[other] > 0)
+        total += np.where(same[:, np.newaxis], dp, 0)
     return np.where(used, total, plans.dp)
 
 
 def shard_share(plans: Plans) -> Floats:
     """What a shard group has of the copies of a stage: `shard_group` counts those of the first.
 
-    A mesh with a dp of its own, or another make, shards over the same share of its copies.
+    A mesh with a dp of its own, or another cut, shards over the same share of its copies.
     """
     copies = np.maximum(copies_of(plans)[0, 0] * plans.cp, 1)
     share: Floats = np.maximum(plans.shard_group, 1) / copies
     return share
 
 
-def cut_alike(plans: Plans) -> Flags:
-    """All pipelines cut the model into the same pieces, whatever GPUs they lie on. (plan,)"""
-    held, slot = np.ones(len(plans), np.bool_), _slot_of_stage(plans)
+def is_one_job(plans: Plans) -> Flags:
+    """All replicas are cut alike, recompute the same and have as many micro-batches: what any
+    framework launches as one job, on whatever GPUs the ranks lie. (plan,)
+    """
+    held = np.ones(len(plans), np.bool_)
+    if plans.replicas.shape[0] == 1:
+        return held
+    slot = slot_of_stage(plans)
     for row in range(1, plans.replicas.shape[0]):
-        held &= _alike(plans, slot, 0, row, CUT) | (plans.replicas[row] == 0)
+        same = _alike(plans, slot, 0, row, SETTINGS)
+        same &= plans.micro_batches[row] == plans.micro_batches[0]
+        held &= same | (plans.replicas[row] == 0)
     return held
+
+
+def on_several_types(plans: Plans) -> Flags:
+    """Whether the stages of a plan lie on more than one GPU type. (plan,)"""
+    found: Flags = ((plans.gpu != plans.gpu[:1, :1]) & plans.used).any(axis=(0, 1))
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

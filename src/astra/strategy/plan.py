@@ -1,6 +1,6 @@
 """A plan as people write it and as JSON keeps it. The table of many plans is in `plans.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -65,6 +65,14 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def layers(self) -> tuple[int, ...]:
         """Layers of every stage, first to last."""
         return tuple(count for segment in self.segments for count in segment.layers)
+
+    def segment_at(self, stage: int) -> Segment:
+        """The segment that a stage lies in."""
+        for segment in self.segments:
+            if stage < segment.stages:
+                return segment
+            stage -= segment.stages
+        raise IndexError(stage)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,6 +147,30 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return sum(pipeline.replicas for pipeline in self.pipelines)
 
     @property
+    def is_one_job(self) -> bool:
+        """Replicas differ in nothing but the GPUs they lie on: any framework launches them as one
+        job, whose ranks lie in blocks by GPU type.
+        """
+        first, *others = self.pipelines
+        same = (each.micro_batches == first.micro_batches for each in others)
+        return all(same) and len({_stage_settings(each) for each in self.pipelines}) == 1
+
+    @property
+    def rank_blocks(self) -> tuple[tuple[str, int], ...]:
+        """GPU types in the order of the ranks, and how many ranks of each stand in a row."""
+        stage_major = self.rank_order == "tp-cp-ep-dp-pp"
+        blocks: list[tuple[str, int]] = []
+        for stage, pipeline in _places(self, stage_major):
+            segment = pipeline.segment_at(stage)
+            count = segment.tp * self.cp * (segment.dp or pipeline.replicas)
+            if not stage_major:  # one replica after the other, each with all of its stages
+                count //= pipeline.replicas
+            if blocks and blocks[-1][0] == segment.gpu:
+                count += blocks.pop()[1]
+            blocks.append((segment.gpu, count))
+        return tuple(blocks)
+
+    @property
     def own_group(self) -> int | None:
         """The micro-batch group where it must be asked for: neither pp nor the runtime's affair."""
         asked = self.vpp > 1 and self.runtime != "fsdp" and self.microbatch_group != self.pp
@@ -157,7 +189,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts = [
             f"tp {_told(each)}",
             f"pp {_told([pipeline.stages for pipeline in self.pipelines])}",
-            f"dp {'|'.join(str(pipeline.replicas) for pipeline in self.pipelines)}",
+            f"dp {self.dp}"
+            if self.is_one_job
+            else f"dp {'|'.join(str(pipeline.replicas) for pipeline in self.pipelines)}",
         ]
         for name in ("vpp", "cp", "ep"):
             if getattr(self, name) > 1:
@@ -167,12 +201,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.model.moe and self.etp != max(tps) and max(tps) > 1:
             parts.append(f"etp {self.etp}")
         parts.append(f"mb {self.micro_batch}")
-        if len(self.pipelines) > 1:
+        if not self.is_one_job:
             parts.append(f"x {'|'.join(str(each.micro_batches) for each in self.pipelines)}")
         if self.sharding in ("gradients", "parameters"):
             parts.append(f"sharded {self.sharding}")
-        first = [each for each in self.pipelines if each.segments == self.pipelines[0].segments]
-        copies = sum(each.replicas for each in first) * self.cp
+        shards = _shards(self.pipelines[0])
+        same = [each for each in self.pipelines if _shards(each) == shards]
+        copies = sum(each.replicas for each in same) * self.cp
         if self.sharding != "none" and self.shard_group < copies:
             parts.append(f"in groups of {self.shard_group}")
         if self.overlap_ep:
@@ -184,6 +219,36 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if set(recomputes) != {"none"}:
             parts.append(f"recompute {'|'.join(dict.fromkeys(recomputes))}")
         return " ".join(parts)
+
+
+def _shards(pipeline: Pipeline) -> tuple[object, ...]:
+    """What every stage holds of the model."""
+    return tuple(
+        (layers, segment.tp, segment.ep, segment.etp)
+        for segment in pipeline.segments
+        for layers in segment.layers
+    )
+
+
+def _stage_settings(pipeline: Pipeline) -> tuple[object, ...]:
+    """All that every stage is set to but for its GPU type."""
+    return _shards(pipeline) + tuple(
+        (segment.recompute, segment.micro_batch, segment.dp is None)
+        for segment in pipeline.segments
+        for _ in segment.layers
+    )
+
+
+def _places(plan: Plan, stage_major: bool) -> Iterator[tuple[int, Pipeline]]:
+    """Every stage of every group of replicas, in the order of their ranks."""
+    if stage_major:
+        deepest = max(pipeline.stages for pipeline in plan.pipelines)
+        for stage in range(deepest):
+            yield from ((stage, each) for each in plan.pipelines if stage < each.stages)
+    else:
+        for each in plan.pipelines:
+            for _ in range(each.replicas):
+                yield from ((stage, each) for stage in range(each.stages))
 
 
 def _told(values: Sequence[object]) -> str:
@@ -247,8 +312,11 @@ def _check_chunks(plan: Plan, where: str) -> Plan:
     """`chunk_layers` is virtual stage major and adds up to the layers of every stage."""
     if plan.chunk_layers is None:
         return plan
-    if len(plan.pipelines) > 1:
-        raise InputError(f"{where}: chunk_layers needs a plan with one pipeline.")
+    if len({pipeline.layers for pipeline in plan.pipelines}) > 1:
+        raise InputError(
+            f"{where}: chunk_layers holds for all pipelines, and their layers differ. Give every "
+            "pipeline the same layers, or leave chunk_layers out."
+        )
     if len(plan.chunk_layers) != plan.pp * plan.vpp:
         raise InputError(
             f"{where}: chunk_layers has {len(plan.chunk_layers)} entries; "

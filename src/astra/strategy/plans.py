@@ -270,7 +270,7 @@ def _row(plan: Plan, chunkings: dict[tuple[int, ...], int]) -> dict[str, Any]:
     values = {
         **{name: getattr(plan, name) for name in (*NUMBERS, *FLAGS)},
         **{name: code(name, getattr(plan, name)) for name in PLAN_WORDS},
-        "microbatch_group": plan.microbatch_group or (plan.pp if len(plan.pipelines) == 1 else 0),
+        "microbatch_group": plan.microbatch_group or (plan.pp if _one_depth(plan) else 0),
         "chunking": chunking,
         "first_moment_dtype": code("first_moment_dtype", first),
         "second_moment_dtype": code("second_moment_dtype", second),
@@ -288,6 +288,10 @@ def _row(plan: Plan, chunkings: dict[tuple[int, ...], int]) -> dict[str, Any]:
         ],
         "slots": [_slots(plan, pipeline) for pipeline in plan.pipelines],
     }
+
+
+def _one_depth(plan: Plan) -> bool:
+    return len({pipeline.stages for pipeline in plan.pipelines}) == 1
 
 
 def _slots(plan: Plan, pipeline: Pipeline) -> list[dict[str, int]]:

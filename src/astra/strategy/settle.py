@@ -11,6 +11,7 @@ from astra.model.shape import Model
 from astra.strategy.groups import group_for
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
 from astra.strategy.recompute import Recompute
+from astra.strategy.uniform import over_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def settle(
     runtime: Runtime = "megatron",
     stack: str = "megatron",
 ) -> Settled:
-    """The plan a person means: all GPUs of the cluster, stages shared out among its types."""
+    """The plan a person means: all GPUs of the cluster, ranks in blocks by type."""
     said = {f.name: getattr(wish, f.name) for f in fields(Wish)}
     said = {name: value for name, value in said.items() if value is not None}
     if "global_batch" not in said:
@@ -89,7 +90,7 @@ def settle(
     _fill_overlaps(settings, runtime, cluster)
     raw = settings.plan_fields()
     whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
-    plan = convert(whole, Plan, "plan")
+    plan = over_types(convert(whole, Plan, "plan"), settings["counts"])
     return Settled(check_structure(plan), tuple(settings.assumed))
 
 
@@ -134,26 +135,47 @@ def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster, runtime:
     stage_gpus = settings["tp"] * settings["cp"]
     replicas = _replicas(settings, cluster, stage_gpus * pp)
     micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
+    counts = _counts(cluster, stage_gpus * replicas * pp)
     if runtime == "deepspeed":
         layers = given or first_stages_first(model.layers, pp)
     else:
-        layers = given or _layers(settings, model, cluster, stage_gpus * replicas)
+        layers = given or _layers(settings, model, cluster, counts, stage_gpus * replicas)
     settings.fill("recompute", "none", "no recompute")
     recompute = str(Recompute.parse(settings["recompute"], "--recompute"))
-    segments = _segments(cluster, layers, stage_gpus * replicas, settings["tp"], recompute)
+    segment = Segment(
+        gpu=counts[0][0], stages=pp, layers=layers, tp=settings["tp"], recompute=recompute
+    )
     settings.values["pipelines"] = (
-        Pipeline(replicas=replicas, micro_batches=micro_batches, segments=segments),
+        Pipeline(replicas=replicas, micro_batches=micro_batches, segments=(segment,)),
     )
     settings.values["dp"] = replicas
+    settings.values["counts"] = counts
+
+
+def _counts(cluster: Cluster, gpus: int) -> tuple[tuple[str, int], ...]:
+    """GPUs of each type that the plan takes, in the order of its ranks: the first pools first."""
+    found, left = [], gpus
+    for pool in cluster.pools:
+        taken = min(pool.count, left)
+        if taken:
+            found.append((pool.gpu.name, taken))
+        left -= taken
+    return tuple(found)
 
 
 def _layers(
-    settings: _Settings, model: Model, cluster: Cluster, stage_gpus: int
+    settings: _Settings,
+    model: Model,
+    cluster: Cluster,
+    counts: Sequence[tuple[str, int]],
+    stage_gpus: int,
 ) -> tuple[int, ...]:
-    """Layers of every stage: even, with lighter ends where chunks need it, or by GPU speed."""
+    """Layers of every stage: even, with lighter ends where chunks need it, or by GPU speed where
+    every stage lies on one type.
+    """
     pp, vpp = settings["pp"], settings["vpp"]
-    if len(cluster.pools) > 1 and pp > 1:
-        speeds = _speeds(cluster, pp, stage_gpus)
+    if len(counts) > 1 and not any(count % stage_gpus for _, count in counts):
+        speeds = _speeds(cluster, counts, stage_gpus)
         split = split_by_speed(model.layers, speeds)
         if vpp > 1 and "chunk_layers" not in settings.values:
             split = _chunks_by_speed(settings, model.layers, speeds) or split
@@ -204,13 +226,13 @@ def lighter_ends(layers: int, chunks: int) -> tuple[int, ...] | None:
     return None
 
 
-def _speeds(cluster: Cluster, stages: int, stage_gpus: int) -> list[float]:
-    """The dense rate of the GPU that each stage lies on, in the order of the pools."""
-    speeds: list[float] = []
-    for pool in cluster.pools:
-        rate = pool.gpu.bf16_flops_per_s or pool.gpu.fp16_flops_per_s or 1.0
-        speeds += [rate] * min(pool.count // stage_gpus, stages - len(speeds))
-    return speeds + [speeds[-1] if speeds else 1.0] * (stages - len(speeds))
+def _speeds(cluster: Cluster, counts: Sequence[tuple[str, int]], stage_gpus: int) -> list[float]:
+    """The dense rate of the GPU that each stage lies on."""
+    rates = {
+        pool.gpu.name: pool.gpu.bf16_flops_per_s or pool.gpu.fp16_flops_per_s or 1.0
+        for pool in cluster.pools
+    }
+    return [rates[name] for name, count in counts for _ in range(count // stage_gpus)]
 
 
 def split_by_speed(layers: int, speeds: Sequence[float]) -> tuple[int, ...]:
@@ -277,31 +299,6 @@ def first_stages_first(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (stage < extra) for stage in range(stages))
 
 
-def _segments(
-    cluster: Cluster, layers: tuple[int, ...], stage_gpus: int, tp: int, recompute: str
-) -> tuple[Segment, ...]:
-    """Stages in the order of the pools; every pool but the last gives whole stages."""
-    segments = []
-    start = 0
-    for row, pool in enumerate(cluster.pools):
-        left = len(layers) - start
-        last = row == len(cluster.pools) - 1
-        stages = left if last else min(pool.count // stage_gpus, left)
-        if stages * stage_gpus > pool.count:
-            raise InputError(
-                f"{stages} stages of {stage_gpus} GPUs do not fit on {pool.count} "
-                f"{pool.gpu.name}: a stage lies on one GPU type. Try another pp or dp, "
-                "or write the plan as JSON and give it by --plan."
-            )
-        if stages:
-            held = layers[start : start + stages]
-            segments.append(
-                Segment(gpu=pool.gpu.name, stages=stages, layers=held, tp=tp, recompute=recompute)
-            )
-        start += stages
-    return tuple(segments)
-
-
 def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
     tp, vpp, pp = settings["tp"], settings["vpp"], settings["pp"]
     cut = tp if model.moe and runtime == "fsdp" and settings["ep"] == 1 else 1
@@ -318,13 +315,18 @@ def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
         if runtime == "fsdp":  # PyTorch shares the micro-batches out over equal rounds
             group, why = count // max(count // pp, 1), "micro-batch group {} (PyTorch's rounds)"
         settings.fill("microbatch_group", group, why)
-    mtp = model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0
+    mtp = trained_mtp_layers(model, runtime)
     without = "multi-token prediction left out" if model.mtp_layers else ""
     settings.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else without)
     sharing = tp > 1 and runtime != "deepspeed"
     settings.fill("sequence_parallel", sharing, "sequence parallel" if sharing else "")
     settings.fill("attention", "flash", "flash attention")
     _fill_sharding(settings, runtime)
+
+
+def trained_mtp_layers(model: Model, runtime: Runtime) -> int:
+    """Multi-token-prediction layers of a model that plans of a runtime train."""
+    return model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0
 
 
 def _fill_sharding(settings: _Settings, runtime: Runtime) -> None:

@@ -200,7 +200,8 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
         pp = int(plans.pp[0, rows[0]])
         listed = np.reshape(plans.chunk_layers[int(chunking)], (vpp, pp))
         even[..., rows] = 0
-        even[:vpp, 0, :pp, rows] = listed  # advanced indices apart: the rows come first
+        # one cut for all pipelines of a plan
+        even[:vpp, :, :pp, rows] = listed[:, np.newaxis, :, np.newaxis] * used[:, :pp, rows]
     return even
 
 

@@ -48,27 +48,43 @@ class View:
         return held_parameters(self.plans, self.stages, self.task)
 
     @cached_property
+    def pool_domain(self) -> list[Ints]:
+        """For each pool, GPUs of the job in each of its link domains. (plan,)"""
+        return self._even_shares([pool.gpu.link.domain_gpus for pool in self.task.cluster.pools])
+
+    @cached_property
+    def pool_node(self) -> list[Ints]:
+        """For each pool, GPUs of the job in each of its nodes. (plan,)"""
+        return self._even_shares([pool.gpu.node.gpus for pool in self.task.cluster.pools])
+
+    @cached_property
     def domain(self) -> Ints:
         """GPUs of the job in each link domain. (pipeline, slot, plan)"""
-        return self._even_share([pool.gpu.link.domain_gpus for pool in self.task.cluster.pools])
+        return self._of_slots(self.pool_domain)
 
     @cached_property
     def node(self) -> Ints:
         """GPUs of the job in each node. (pipeline, slot, plan)"""
-        return self._even_share([pool.gpu.node.gpus for pool in self.task.cluster.pools])
+        return self._of_slots(self.pool_node)
 
     @cached_property
     def recomputed(self) -> tuple[Floats, Floats]:
         """Fraction of a stage's layers that are recomputed whole, and checkpoints for each."""
         return recomputed_fraction(self.plans, self.stages)
 
-    def _even_share(self, most: list[int]) -> Ints:
+    def _even_shares(self, most: list[int]) -> list[Ints]:
+        plans = self.plans
+        counts = plans.stages * plans.tp * plans.dp
+        used = [
+            np.where(plans.gpu == row, counts, 0).sum(axis=(0, 1)) * plans.cp
+            for row in range(len(most))
+        ]
+        return [even_share(np.maximum(n, 1), limit) for n, limit in zip(used, most, strict=True)]
+
+    def _of_slots(self, shares: list[Ints]) -> Ints:
         found = np.ones_like(self.plans.stages)
-        counts = self.plans.stages * self.plans.tp * self.plans.dp
-        for row, limit in enumerate(most):
-            here = self.plans.gpu == row
-            used = np.where(here, counts, 0).sum(axis=(0, 1)) * self.plans.cp
-            found = np.where(here, even_share(np.maximum(used, 1), limit), found)
+        for row, share in enumerate(shares):
+            found = np.where(self.plans.gpu == row, share, found)
         return found
 
 

@@ -11,6 +11,7 @@ from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
+from astra.strategy.makes import copies_of
 from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import MODULES
@@ -134,7 +135,7 @@ def _tied_s(view: View, stack: Stack) -> Floats:
     wide = np.where(is_word(plans, "precision", "fp32"), wide, stack.tied_bytes or wide)
     payload = model.vocab * model.hidden / stages.of(plans.tp) * wide
     near = plans.gpus <= np.maximum(stages.of(view.domain), stages.of(view.node))
-    senders = stages.of(plans.tp * plans.cp * plans.dp)
+    senders = stages.of(plans.tp * plans.cp * copies_of(plans))
     for gpu, here in gpus_of(view):
         seconds = p2p_s(payload, near, gpu, senders=senders) * _sending(stack, gpu)
         found = np.where(here & ends, seconds, found)
@@ -180,7 +181,7 @@ def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
     own = payload
     if not stages.alike:
         payload = np.where(stages.count == 1, np.maximum(payload, _next(view, payload)), payload)
-    stage_gpus = tp * plans.cp * stages.of(plans.dp)
+    stage_gpus = tp * plans.cp * stages.of(copies_of(plans))
     found = np.zeros(stages.count.shape)
     together = np.maximum(stages.of(view.domain), stages.of(view.node))
     near = ranks_per_domain(2, stage_gpus, together) == 2

@@ -13,7 +13,14 @@ from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, end_weights, layer_weights, mtp_weights
 from astra.model.shape import Model
-from astra.strategy.makes import copies_of, cut_alike, layer_map, makes, shard_share
+from astra.strategy.makes import (
+    copies_of,
+    layer_map,
+    make_of,
+    makes,
+    shard_share,
+    slot_of_stage,
+)
 from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
@@ -28,7 +35,7 @@ class Replicas:
 
     gather_s: Floats  # parameters, per step; with sharded parameters per micro-batch and pass
     reduce_s: Floats  # gradients, likewise
-    across_s: Floats  # gradients between makes that are cut differently, per step
+    across_s: Floats  # gradients between replicas that are cut differently, per step
     slowdown: Floats  # of the compute that such traffic runs beside
     adam_s: Floats  # optimizer step if all states are on the GPU
     host_s: Floats  # what it takes more if all are on the host: over PCIe, and on the CPUs
@@ -56,20 +63,18 @@ def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
 def replicas_of(view: View, stack: Stack) -> Replicas:
     """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same.
 
-    Replicas of different make train one model. Where all are cut alike and keep whole states,
-    they are one group, at the pace of its slowest; else see `_across_s`.
+    Copies of one shard are one group, whatever GPU types they lie on: it runs at the pace of the
+    slowest. Replicas that are cut differently train one model too: see `_across_s`.
     """
     shape = view.stages.count.shape
-    ring = _one_ring(view.plans)
     total = {name: np.zeros(shape) for name in ("gather_s", "reduce_s", "adam_s", "host_s")}
     slowdown = np.zeros(shape)
-    for gpu, here in gpus_of(view):
+    for row, ((gpu, here), met) in enumerate(zip(gpus_of(view), _copies_on(view), strict=True)):
         own = stack.on(gpu)
         moved = own.communication_factor * _data_factor(own, gpu)
-        met = here | (ring & here.any(axis=(0, 1)) & (view.stages.count > 0))
         shared = {"gather_s": np.zeros(shape), "reduce_s": np.zeros(shape)}
         for copies in _copies(view):
-            for name, seconds in _seconds(view, copies, gpu, own).items():
+            for name, seconds in _seconds(view, copies, row, own).items():
                 if name in shared:
                     shared[name] += np.where(met, seconds * moved, 0.0)
                 else:
@@ -79,11 +84,26 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
     return Replicas(**total, across_s=_across_s(view, stack), slowdown=slowdown)
 
 
-def _one_ring(plans: Plans) -> Flags:
-    """Several makes whose copies of a piece of the model are one group. (plan,)"""
+def _copies_on(view: View) -> list[Flags]:
+    """For each GPU type, the runs of whose stages some copy lies on it. (pipeline, run, plan)"""
+    plans, stages = view.plans, view.stages
     if plans.replicas.shape[0] == 1:
-        return np.zeros(len(plans), np.bool_)
-    return (makes(plans) > 1) & cut_alike(plans) & is_word(plans, "sharding", "none")
+        return [here for _, here in gpus_of(view)]
+    first, slot = make_of(plans), slot_of_stage(plans)
+    there = (slot < plans.stages.shape[1]) & (plans.replicas > 0)[:, np.newaxis]
+    gpu = np.take_along_axis(plans.gpu, np.minimum(slot, plans.stages.shape[1] - 1), axis=1)
+    found = []
+    for row in range(len(view.task.cluster.pools)):
+        held = there & (gpu == row)
+        group = np.zeros(held.shape, np.bool_)
+        for other in range(len(held)):
+            group |= held[other] & (first == first[other])[:, np.newaxis]
+        before = np.cumsum(np.pad(group, ((0, 0), (1, 0), (0, 0))), axis=1)
+        start = np.minimum(stages.index, group.shape[1])
+        stop = np.minimum(start + stages.count, group.shape[1])
+        some = [np.take_along_axis(before, edge, axis=1) for edge in (start, stop)]
+        found.append(some[1] > some[0])
+    return found
 
 
 def _across_s(view: View, stack: Stack) -> Floats:
@@ -98,7 +118,7 @@ def _across_s(view: View, stack: Stack) -> Floats:
     """
     plans, stages = view.plans, view.stages
     number = makes(plans)
-    some = (number > 1) & ~_one_ring(plans)
+    some = number > 1
     if not some.any():
         return np.zeros(stages.count.shape)
     tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
@@ -117,9 +137,9 @@ def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats
     plans, stages = view.plans, view.stages
     found, tp = np.zeros(stages.count.shape), stages.of(plans.tp)
     wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
-    one, near = np.ones_like(tp), _near(view, tp, np.ones_like(tp))
-    for gpu, here in gpus_of(view):
-        own = stack.on(gpu)
+    one = np.ones_like(tp)
+    for row, (gpu, here) in enumerate(gpus_of(view)):
+        own, near = stack.on(gpu), _near(view, tp, one, row)
         moved = own.communication_factor * _data_factor(own, gpu)
         for copies in _copies(view):
             piece = copies.parameters * wide / copies.ranks
@@ -159,13 +179,10 @@ def _copies(view: View) -> list[_Copies]:
     dense = dp * plans.cp
     share = shard_share(plans)
     shards = _shards(dense, share, plans)
-    ring, every = _one_ring(plans), plans.replicas.sum(axis=0) * plans.cp
-    found = [_Copies(held.dense, np.where(ring, every, dense), tp, shards)]
+    found = [_Copies(held.dense, dense, tp, shards)]
     if view.task.model.moe is not None:
         experts = np.maximum(tp * dense // cut, 1)
-        shards = _shards(experts, share, plans)
-        ranks = np.where(ring, np.maximum(tp * every // cut, 1), experts)
-        found.append(_Copies(held.experts, ranks, cut, shards))
+        found.append(_Copies(held.experts, experts, cut, _shards(experts, share, plans)))
     return found
 
 
@@ -174,16 +191,16 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
     return np.where(is_word(plans, "sharding", "none"), 1, shared)
 
 
-def _seconds(view: View, copies: _Copies, gpu: Gpu, stack: Stack) -> dict[str, Floats]:
-    """Sharded: reduce-scatter and all-gather in a shard group, and what a rank is left with summed
-    over the groups. Else one all-reduce and nothing to gather.
+def _seconds(view: View, copies: _Copies, row: int, stack: Stack) -> dict[str, Floats]:
+    """On the links and GPUs of one pool. Sharded: reduce-scatter and all-gather in a shard group,
+    and what a rank is left with summed over the groups. Else one all-reduce, nothing to gather.
 
     Where tensors have owners, those take turns round the ring, each with its part of both.
     """
-    plans, stages = view.plans, view.stages
+    plans, gpu = view.plans, view.task.cluster.pools[row].gpu
     plain = is_word(plans, "sharding", "none")
     ranks = np.where(plain, copies.ranks, copies.shards)
-    near, node = _near(view, ranks, copies.stride)
+    near, node = _near(view, ranks, copies.stride, row)
     grads = copies.parameters * np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
     turns = _owners(view, ranks, stack)
     scattered = turns * reduce_scatter_s(grads / turns, ranks, near, gpu, node)
@@ -193,7 +210,7 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu, stack: Stack) -> dict[str, F
         gathered = np.where(plain, 0.0, gathered)
     groups = np.maximum(copies.ranks // np.maximum(ranks, 1), 1)
     if (groups > 1).any():
-        near, node = _near(view, groups, np.maximum(copies.stride * ranks, 1))
+        near, node = _near(view, groups, np.maximum(copies.stride * ranks, 1), row)
         scattered = scattered + all_reduce_s(grads / copies.shards, groups, near, gpu, node)
     known = facts().optimizer
     own = copies.parameters / copies.shards
@@ -201,7 +218,7 @@ def _seconds(view: View, copies: _Copies, gpu: Gpu, stack: Stack) -> dict[str, F
     streamed = adam_bytes(plans)
     adam = own * (streamed + known.clip_bytes) / memory
     moved = own * known.offload_bytes / (known.bandwidth_fraction * gpu.node.pcie_bytes_per_s)
-    updated = own * streamed * stages.of(view.node) / known.host_memory_bytes_per_s
+    updated = own * streamed * view.pool_node[row] / known.host_memory_bytes_per_s
     return {
         "gather_s": gathered,
         "reduce_s": scattered,
@@ -216,11 +233,11 @@ def _owners(view: View, ranks: Ints, stack: Stack) -> Ints:
     return np.maximum(np.minimum(ranks, tensors), 1)
 
 
-def _near(view: View, ranks: Ints, stride: Ints) -> tuple[Ints, Ints]:
-    """Ranks of a group in one link domain, and in one node."""
+def _near(view: View, ranks: Ints, stride: Ints, row: int) -> tuple[Ints, Ints]:
+    """Ranks of a group in one link domain of a pool, and in one of its nodes."""
     return (
-        ranks_per_domain(ranks, stride, view.stages.of(view.domain)),
-        ranks_per_domain(ranks, stride, view.stages.of(view.node)),
+        ranks_per_domain(ranks, stride, view.pool_domain[row]),
+        ranks_per_domain(ranks, stride, view.pool_node[row]),
     )
 
 

@@ -23,7 +23,7 @@ def rules_for(runtime: Runtime) -> tuple[Rule, ...]:
         "fsdp": fsdp.RULES,
         "deepspeed": deepspeed.RULES,
     }[runtime]
-    return (*ours.RULES, ours.ONE_PIPELINE, *own)
+    return (*ours.RULES, ours.ONE_JOB, *own)
 
 
 @dataclass(frozen=True, slots=True)

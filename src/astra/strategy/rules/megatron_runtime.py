@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from astra.strategy.makes import copies_of
 from astra.strategy.plans import Flags, Plans, Task
 from astra.strategy.rules.ours import HOLDS_EVERY_LAYER
 from astra.strategy.rules.rule import (
@@ -27,7 +28,7 @@ TE = "transformer_engine/pytorch/attention"
 def _expert_grid(plans: Plans, task: Task) -> Flags:
     if task.model.moe is None:
         return constant(plans, True)
-    ranks = plans.tp * plans.cp * plans.dp
+    ranks = plans.tp * plans.cp * copies_of(plans)
     return every((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from astra.strategy.makes import copies_of
+from astra.strategy.makes import copies_of, is_one_job
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
 from astra.strategy.rules.rule import (
     Holds,
@@ -124,6 +124,14 @@ def _shard_group(plans: Plans, _: Task) -> Flags:
     return np.where(is_word(plans, "sharding", "none"), plans.shard_group == 1, shares)
 
 
+def _experts_on_one_type(plans: Plans, task: Task) -> Flags:
+    """Ranks of a stage that one pipeline has are whole expert groups."""
+    if task.model.moe is None or plans.replicas.shape[0] == 1:
+        return constant(plans, True)
+    ranks = plans.tp * plans.cp * plans.dp
+    return every((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
+
+
 RULES = (
     Rule(
         name="gpus-within-caps",
@@ -224,6 +232,15 @@ RULES = (
         holds=_reduce_dtype,
     ),
     Rule(
+        name="experts-on-one-type",
+        layer="ours",
+        about="ep etp tp cp dp",
+        where="pipelines",
+        reason="an expert group lies on one GPU type: the ranks that a type has of a stage must be "
+        "a multiple of ep x etp",
+        holds=_experts_on_one_type,
+    ),
+    Rule(
         name="shard-group-divides",
         layer="ours",
         about="shard_group dp cp sharding",
@@ -233,14 +250,15 @@ RULES = (
     ),
 )
 
-# Of every runtime but the one that lets pipelines differ.
-ONE_PIPELINE = Rule(
-    name="one-pipeline",
+# Of every runtime but the one that lets replicas differ.
+ONE_JOB = Rule(
+    name="one-job",
     layer="ours",
     about="pipelines",
     where="pipelines",
-    reason="no public runtime lets replicas differ in their make; only --runtime any plans them",
-    holds=lambda plans, _: (plans.replicas > 0).sum(axis=0) == 1,
+    reason="no public runtime lets replicas differ in layers, degrees, recompute or micro-batches; "
+    "only --runtime any plans them",
+    holds=lambda plans, _: is_one_job(plans),
 )
 
 BATCH_ADDS_UP = Rule(
@@ -264,6 +282,11 @@ HOLDS_EVERY_LAYER = Rule(
 )
 
 
+def _one_dp(plans: Plans, _: Task) -> Flags:
+    """Every stage of a pipeline has as many copies."""
+    return every((plans.dp == plans.dp[:, :1]) | ~plans.used)
+
+
 def one_cut(runtime: str) -> tuple[Rule, ...]:
     """One value for all stages, where the runtime has no words for more."""
 
@@ -272,7 +295,7 @@ def one_cut(runtime: str) -> tuple[Rule, ...]:
 
     settings = (
         ("tp", "tensor-parallel size", alike("tp")),
-        ("dp", "data-parallel size", alike("dp")),
+        ("dp", "data-parallel size", _one_dp),
         ("ep", "expert-parallel size", alike("segment_ep", "segment_etp")),
         ("micro_batch", "micro-batch", alike("segment_micro_batch")),
         (

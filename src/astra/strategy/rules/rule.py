@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.strategy.makes import copies_of
 from astra.strategy.plans import WORDS, Flags, Ints, Plans, Task
 from astra.strategy.recompute import MODULES
 
@@ -80,4 +81,5 @@ def first_pp(plans: Plans) -> Ints:
 
 
 def first_dp(plans: Plans) -> Ints:
-    return plans.dp[0, 0]
+    """Copies of the first stage, over all pipelines with the same shards."""
+    return copies_of(plans)[0, 0]

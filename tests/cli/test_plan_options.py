@@ -44,6 +44,29 @@ def test_a_throughput_out_of_reach_is_said_and_one_within_is_kept() -> None:
     assert within.plans and all(plan.tokens_per_s >= floor for plan in within.plans)
 
 
+PAID = ["--price", "h100=2.5", "--tokens", "100B"]
+
+
+@pytest.mark.parametrize(
+    ("goals", "batches", "chosen"),
+    [
+        ([*PAID, "--deadline", "150"], "96,128", 96),
+        ([*PAID, "--deadline", "150"], "128,96", 96),
+        ([*PAID, "--deadline", "200"], "96,128", 128),  # both are in time: the cheaper
+        ([*PAID, "--deadline", "120"], "128,96", 96),  # neither is: the nearer
+        ([*PAID, "--deadline", "150", "--budget", "7780"], "96,128", 96),  # 0.4 % dearer, not late
+        (["--objective", "gpus", "--min-tokens-per-s", "142000"], "24,128", 128),  # 16, not 24 GPUs
+        (["--objective", "gpus", "--min-tokens-per-s", "200000"], "128,96", 96),
+    ],
+)
+def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
+    goals: list[str], batches: str, chosen: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "llama-3-8b", "--gpus", "h100:24", "--set", "pp=1", "--seq-len", "8192"]
+    assert run([*words, *goals, "--global-batch", batches, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["request"]["global_batch"] == chosen
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("model", ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
 def test_every_plan_of_an_answer_fits(model: str, precision: str) -> None:

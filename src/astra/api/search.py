@@ -97,7 +97,7 @@ def plan(
         fold=fold,
         exact=exact,
     )
-    request = _request(wanted, notes) | _said(settings, rules, objective)
+    request = _request(wanted, notes) | _said(settings, rules, objective, min_tokens_per_s)
     if wish is not None and paid:
         return bought(wanted, wish, request, progress)
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
@@ -142,9 +142,16 @@ def _without_mtp(asked: "Question") -> list[str]:
     return [f"multi-token prediction ({counted}) is left out: plans of {runtime} do not train it"]
 
 
-def _said(settings: Sequence[str], rules: "str | Path | None", objective: str) -> dict[str, object]:
+def _said(
+    settings: Sequence[str], rules: "str | Path | None", objective: str, min_tokens_per_s: float
+) -> dict[str, object]:
     """What narrows a question, as a result keeps it."""
-    return {"set": list(settings), "rules": rules and str(rules), "objective": objective}
+    return {
+        "set": list(settings),
+        "rules": rules and str(rules),
+        "objective": objective,
+        "min_tokens_per_s": min_tokens_per_s,
+    }
 
 
 def _answered(

@@ -98,12 +98,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.report.answer import answer_json, batches_table
+    from astra.search.wished import best_of
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
     _check_plot(options)
     batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
     answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
-    chosen = max(answers, key=_worth)
+    chosen = best_of(answers)
     if options.out is not None:
         _keep(Path(options.out), answer_json(chosen, answers))
     if options.plot is not None:
@@ -148,15 +149,6 @@ def _draw(path: Path, answer: "Answer") -> None:
         return
     write_folder(path.parent, {path.name: plot(answer, kind_of(str(path)))})
     note(f"the frontier is drawn in {path}")
-
-
-def _worth(answer: "Answer") -> float:
-    """Of answers for several batches the one that meets the goals best counts most."""
-    if answer.best is None:
-        return -math.inf
-    if answer.market is None or answer.market.order == "throughput":
-        return -(answer.best.hours or 1 / answer.best.tokens_per_s)
-    return -(answer.best.usd or 0.0)
 
 
 def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":

@@ -8,8 +8,30 @@ import numpy as np
 
 from astra.money.dollars import tokens_within
 from astra.money.wish import Goals
-from astra.search.answer import Market, Wished
+from astra.search.answer import Answer, Market, Wished
 from astra.search.priced import Priced
+
+
+def best_of(answers: Sequence[Answer]) -> Answer:
+    """Of answers for several batches the one that keeps the goals, or comes nearest to them; of
+    those that keep them, the first in the order asked for.
+    """
+    return min(answers, key=_precedence)
+
+
+def _precedence(answer: Answer) -> tuple[float, ...]:
+    """What the best plan of an answer misses, then what is to be small of it."""
+    best, market, request = answer.best, answer.market, answer.request
+    if best is None:
+        return (math.inf,)
+    if market is not None:
+        assert best.hours is not None and best.usd is not None
+        missed = _missed(best.hours, best.usd, market.deadline_hours, market.budget_usd)
+        return (*missed, best.hours if market.order == "throughput" else best.usd)
+    if request["objective"] == "gpus":
+        below = best.tokens_per_s < request["min_tokens_per_s"]  # type: ignore[operator]
+        return below, 0 if below else sum(best.gpus.values()), -best.tokens_per_s
+    return (-best.tokens_per_s if best.hours is None else best.hours,)
 
 
 def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[int, Wished | None]:
@@ -62,13 +84,10 @@ def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None
     def gaps(row: int) -> tuple[float | None, float | None]:
         return _over(float(usd[row]), budget), _over(float(hours[row]), deadline)
 
-    def shares(row: int) -> tuple[bool, float]:
-        dear, late = gaps(row)
-        return dear is not None and late is not None, max(
-            (dear or 0.0) / (budget or 1.0), (late or 0.0) / (deadline or 1.0)
-        )
+    def missed(row: int) -> tuple[bool, float]:
+        return _missed(float(hours[row]), float(usd[row]), deadline, budget)
 
-    row, *other = sorted(dict.fromkeys(ways), key=shares)
+    row, *other = sorted(dict.fromkeys(ways), key=missed)
     also = other[0] if other else None
     also_usd, also_hours = (None, None) if also is None else gaps(also)
     return Wished(
@@ -81,6 +100,15 @@ def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None
         also_gap_usd=also_usd,
         also_gap_hours=also_hours,
     )
+
+
+def _missed(
+    hours: float, usd: float, deadline_h: float | None, budget_usd: float | None
+) -> tuple[bool, float]:
+    """Whether no goal is kept, and the larger share by which one is missed; 0: all are kept."""
+    late, dear = _over(hours, deadline_h), _over(usd, budget_usd)
+    share = max((late or 0.0) / (deadline_h or 1.0), (dear or 0.0) / (budget_usd or 1.0))
+    return late is not None and dear is not None, share
 
 
 def _over(value: float, goal: float | None) -> float | None:

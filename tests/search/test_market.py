@@ -503,6 +503,9 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
         assert plan.money and plan.hours == pytest.approx(plan.money.training_hours)
 
 
+OWNED = {"price": None, "owned": "h100=30000", "gpus": "h100:16"}
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -529,12 +532,37 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
         ({"failures": False, "mtbf": 5}, "drop --mtbf"),
         ({"mtbf": 0}, "never works"),
         ({"power_price": 0.1}, "give --owned"),
+        ({**OWNED, "amortise_years": 0}, "--amortise-years 0: must lie between 0.01 and 100"),
+        ({**OWNED, "amortise_years": ""}, "--amortise-years '': not a number"),
+        ({**OWNED, "pue": 0}, "--pue 0: must lie between 1 and 10"),
+        ({**OWNED, "pue": 0.0}, "--pue 0.0: must lie between 1 and 10"),
+        ({**OWNED, "power_price": ""}, "--power-price '': not a number"),
+        ({"storage_bandwidth": 0}, "--storage-bandwidth"),
+        ({"order": ""}, "throughput or cost"),
+        ({"what_if": ""}, "no change"),
         ({"budgett": 5}, "Did you mean budget"),
     ],
 )
 def test_what_cannot_be_asked_is_an_error_that_helps(more: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         asked(**more)
+
+
+def test_prices_that_cannot_be_are_refused_before_a_search_for_time() -> None:
+    def searched(_: int) -> None:
+        raise AssertionError("the search has begun")
+
+    for money in ({"owned": "h100=30000", "pue": 0}, {"price": "h100=dear"}, {"price": "b200=1"}):
+        with pytest.raises(InputError):
+            astra.plan(
+                "llama-3-8b",
+                gpus="h100:8",
+                global_batch=8,
+                seq_len=4096,
+                tokens="1B",
+                progress=searched,
+                **money,
+            )
 
 
 def test_a_plan_that_is_given_has_hours_and_dollars_too() -> None:

@@ -59,12 +59,11 @@ def plan(
 
     Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
     is worth and how far it is proven; `exact` looks longer); the runtime is then flagscale, else
-    megatron. `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file of
-    your own. The objective `gpus` asks for the fewest GPUs that fit, or that reach
-    `min_tokens_per_s`; `money` (as with a budget or a deadline) and `frontier` for hours against
-    dollars over GPUs that can be rented, with the words of `astra plan --help` (`tokens`, ...).
-    `pipeline_model="paper"` adds what the formula of arXiv 2502.13480 says. "Nothing fits" is an
-    answer: `plans` is empty and `nothing_fits` says why.
+    megatron. `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file.
+    The objective `gpus` asks for the fewest GPUs that fit or reach `min_tokens_per_s`; `money`
+    (as with a budget or a deadline) and `frontier` for hours against dollars over GPUs for rent,
+    with the words of `astra plan --help` (`tokens`, ...). `pipeline_model="paper"` adds what the
+    formula of arXiv 2502.13480 says. "Nothing fits" is an answer: `nothing_fits` says why.
     """
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted
@@ -100,6 +99,7 @@ def plan(
     request = _request(wanted, notes) | _said(settings, rules, objective, min_tokens_per_s)
     if wish is not None and paid:
         return bought(wanted, wish, request, progress)
+    with_dollars((), wish, machines)  # prices that cannot be are refused before the search
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     found = _with_ram_notes(found, tuple(with_dollars(found.plans, wish, machines)))
     return _with_paper(found) if pipeline_model == "paper" else found

@@ -25,6 +25,7 @@ from astra.money.given import (
 
 MOST_TOKENS = 1e18
 MOST_HOURS = 1e7
+YEARS = 4.0  # over which GPUs of one's own are paid
 ORDERS = ("throughput", "cost")
 DURATIONS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0, "y": YEAR_H}
 Amount = float | int | str | None
@@ -99,7 +100,8 @@ def goals_of(wish: Wish) -> Goals:
     for name, value in goals:
         if value is not None and value <= 0:
             raise InputError(f"{name} {value:g}: it must be more than nothing.")
-    order = wish.order or ("throughput" if budget is not None and deadline is None else "cost")
+    order = "throughput" if budget is not None and deadline is None else "cost"
+    order = order if wish.order is None else wish.order
     if order not in ORDERS:
         raise InputError(f"--order {shorten(order)}: use throughput or cost.")
     return Goals(
@@ -149,9 +151,9 @@ def conditions_of(wish: Wish) -> Conditions:
 
 def owned_terms(wish: Wish, own: Sequence[Gpu] = ()) -> dict[str, dict[str, float]]:
     """What an hour of a GPU that one owns costs, term by term, by its full name."""
-    years = _number(wish.amortise_years or 4.0, "--amortise-years", 0.01, 100.0)
-    kwh = _number(wish.power_price or 0.0, "--power-price", 0.0, 100.0)
-    pue = _number(wish.pue or PUE, "--pue", 1.0, 10.0)
+    years = _number(_given(wish.amortise_years, YEARS), "--amortise-years", 0.01, 100.0)
+    kwh = _number(_given(wish.power_price, 0.0), "--power-price", 0.0, 100.0)
+    pue = _number(_given(wish.pue, PUE), "--pue", 1.0, 10.0)
     return {
         name: owned_usd_per_gpu_hour(gpu_named(name, own, "--owned"), purchase, years, kwh, pue)
         for name, purchase in _table(wish.owned, "--owned", own, most=1e9).items()
@@ -227,6 +229,11 @@ def hours(said: Amount, where: str, most: float = MOST_HOURS) -> float:
             f"{where} {shorten(said)}: not a time. Try hours (36), days (30d) or weeks (6w){date}."
         )
     return _number(amount, where, 0.0, most, said) * (unit or 1.0)
+
+
+def _given(value: Amount, default: float) -> Amount:
+    """What was said, zero too."""
+    return default if value is None else value
 
 
 def _number(value: Any, where: str, least: float, most: float, said: Any = None) -> float:

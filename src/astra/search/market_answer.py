@@ -184,7 +184,7 @@ def answer_money(
 
 def _changes(asked: Asked, scene: Scene) -> tuple[Change, ...]:
     """What --what-if says, where it can change something."""
-    if not asked.wish.what_if:
+    if asked.wish.what_if is None:
         return ()
     cluster = scene.wanted.space.question.task.cluster
     found = parse_what_if(asked.wish.what_if, [pool.gpu for pool in cluster.pools])

@@ -1,6 +1,7 @@
 """What `astra plan` makes of its goals and batches: nothing is dropped without a word."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,55 @@ def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
     words = ["plan", "llama-3-8b", "--gpus", "h100:24", "--set", "pp=1", "--seq-len", "8192"]
     assert run([*words, *goals, "--global-batch", batches, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["request"]["global_batch"] == chosen
+
+
+MONEY = ["--objective", "money", "--tokens", "1B"]
+NOWHERE = "/proc/nowhere/a.svg"  # where not even root makes a folder
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder that nobody may write to")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "no-such-model", "--gpus", "h100:16", "--global-batch", "8", "--seq-len", "8k"],
+        ["import", "no-such-file.sh"],
+        ["export", "no-such-file.json", "--to", "megatron"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (NOWHERE, "nowhere.*: cannot be written: No such file or directory"),
+        ("taken/a.svg", "taken: is a file where a folder belongs"),
+        ("", "not the name of a"),
+        ("\udcff", "not the name of a"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read_or_searched(
+    command: list[str], place: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("a file")
+    for option in ("--out", "--plot") if command[0] == "plan" and place[-1:] == "g" else ("--out",):
+        with pytest.raises(InputError, match=said):
+            run([*command, *(MONEY if option == "--plot" else []), option, place])
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_an_answer_goes_into_a_file_and_nothing_else(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place, said in ((tmp_path, "is a folder"), (pipe, "is a device or a pipe")):
+        with pytest.raises(InputError, match=f"{place}: {said}; name a file"):
+            run([*JOB, "--global-batch", "64", "--out", str(place)])
+    assert list(tmp_path.iterdir()) == [pipe] and pipe.is_fifo()
+
+
+def test_a_search_that_is_refused_leaves_no_folder_for_its_answer(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no-such-model"):
+        words = ["plan", "no-such-model", *JOB[2:], "--global-batch", "8"]
+        run([*words, "--out", str(tmp_path / "a" / "b" / "result.json")])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astra.errors import InputError
-from astra.export.folder import write_folder
+from astra.export.folder import check_writable, write_folder
 
 FILES = {"args.txt": "--a 1\n", "env.txt": "A=1\n", "launch.sh": "#!/bin/sh\n", "plan.json": "{}\n"}
 
@@ -47,6 +47,13 @@ def test_a_link_in_place_of_a_file_is_replaced_and_its_target_left_alone(tmp_pat
     write_folder(job, FILES)
     assert (tmp_path / "elsewhere").read_text() == "precious"
     assert (job / "args.txt").read_text() == "--a 1\n"
+
+
+def test_what_is_only_tried_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("old")
+    for name in ("old.json", "new.json", "a/b/new.json"):
+        check_writable(tmp_path / name)
+    assert names_in(tmp_path) == ["old.json"] and (tmp_path / "old.json").read_text() == "old"
 
 
 @pytest.mark.parametrize("inside", ["", "more", "more/and/more"])

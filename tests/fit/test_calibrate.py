@@ -121,7 +121,16 @@ def test_the_command_keeps_a_stack_that_predictions_then_use(
         run(["calibrate", str(runs), "--name", "mine"])
     assert run(["calibrate", str(runs), "--name", "mine", "--force"]) == 0
     assert "Kept in" in capsys.readouterr().out
-    assert not list(own_folder().glob("*.partial"))
+    assert [path.name for path in own_folder().iterdir()] == ["mine.toml"]
+
+
+def test_a_stack_that_cannot_be_kept_is_refused_before_runs_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".config").write_text("a file")
+    with pytest.raises(InputError, match="config: is a file where a folder belongs"):
+        run(["calibrate", "no-such-runs.csv", "--name", "mine"])
 
 
 @pytest.mark.parametrize(

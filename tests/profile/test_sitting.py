@@ -175,6 +175,12 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str, said: s
     assert path.read_text() == text
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder that nobody may write to")
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(InputError, match=r"--out /proc/p\.json: cannot be written"):
+        continue_profile(Path("/proc/p.json"), MACHINE)
+
+
 @pytest.mark.parametrize("name", ["gpu", "torch", "device", "cuda"])
 def test_a_profile_of_another_machine_is_not_continued(tmp_path: Path, name: str) -> None:
     path = tmp_path / "p.json"

@@ -6,12 +6,8 @@ few. The error is shown before, after, and for each run by a stack that has not 
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from astra.cli.printing import note, print_parts, write_json
-
-if TYPE_CHECKING:
-    from astra.fit.calibrate import Calibration
 
 EXAMPLES = """\
 examples:
@@ -37,8 +33,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.errors import shorten
+    from astra.export.folder import write_folder
     from astra.fit.calibrate import calibrate, usual_base
     from astra.fit.runs import Skipped, read_files
+    from astra.fit.stack_file import stack_text
     from astra.hardware.stack import find_stack
     from astra.report.calibration import calibration_json, calibration_page
     from astra.search.price import steps_s
@@ -53,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     base = find_stack(options.base or (usual_base(found.runs) if found.runs else "megatron"))
     fitted = calibrate(found.runs, base, options.name, where, steps_s, found.skipped)
     skipped = [*found.skipped, *(Skipped(*row) for row in fitted.left_out)]
-    _write(path, fitted)
+    head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"
+    write_folder(path.parent, {path.name: stack_text(fitted.stack, head)})
     if options.json:
         write_json(calibration_json(fitted, skipped, path))
     else:
@@ -63,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _file_of(name: str, force: bool) -> Path:
     from astra.errors import InputError, shorten
+    from astra.export.folder import check_writable
     from astra.hardware.stack import own_folder, shipped_stacks
 
     plain = name.replace("-", "").replace("_", "").replace(".", "")
@@ -73,21 +73,7 @@ def _file_of(name: str, force: bool) -> Path:
     if name in shipped_stacks():
         raise InputError(f"--name {name}: that stack comes with astra. Try --name my-{name}.")
     path = own_folder() / f"{name}.toml"
+    check_writable(path)
     if path.exists() and not force:
         raise InputError(f"{path}: there is a stack {name} already. --force replaces it.")
     return path
-
-
-def _write(path: Path, fitted: "Calibration") -> None:
-    """At once or not at all."""
-    from astra.errors import InputError
-    from astra.fit.stack_file import stack_text
-
-    head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"
-    partial = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(stack_text(fitted.stack, head), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}.") from None

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import number, whole, word
+from astra.cli.options import number, out_path, whole, word
 from astra.cli.printing import print_parts, write_json
-from astra.errors import InputError, shorten
+from astra.errors import InputError
 
 if TYPE_CHECKING:
     from astra.export.verify import Verdict
@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     target = word(options.to, "--to", TARGETS)
     launcher = word(options.launcher, "--launcher", LAUNCHERS)
-    if not options.out or not _is_text(options.out):
-        raise InputError(f"--out {shorten(options.out)}: not the name of a folder. Try --out job.")
+    folder = out_path(options.out, "--out", inside="plan.json")
     steps = whole(options.train_iters, "--train-iters", most=10**9)
     rate = number(options.lr, "--lr", least=1e-12, most=100.0)
     rank = None if options.rank == "all" else whole(options.rank, "--rank")
@@ -87,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         files |= {f"{prefix}{name}": text for name, text in made.items()}
     if rank is None and target == "flagscale":
         files |= tuner.files(plans)
-    write_folder(Path(options.out), files)
+    write_folder(folder, files)
     _report(options, plans, files, verdicts)
     return 0
 
@@ -102,11 +101,6 @@ def _verdicts(plan: "Plan", target: str, made: dict[str, str], prefix: str) -> "
         if verdict.outcome == "refused":
             raise InputError(f"--verify: {prefix}{verdict.line()}. Nothing was written.")
     return found
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name can be printed; bytes that are no UTF-8 and a NUL cannot."""
-    return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _report(

@@ -6,10 +6,9 @@ wrote. It is read as text and never executed. What it does not say is the framew
 default."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import thousands, whole
+from astra.cli.options import out_path, thousands, whole
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
@@ -44,12 +43,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.api import import_job
+    from astra.export.folder import write_folder
+    from astra.export.targets import plan_json
 
     def count(text: str | None, name: str) -> int | None:
         return None if text is None else whole(text, name)
 
     if options.out is None and not options.json:
         raise InputError("--out is missing: where the plan goes. Try --out plan.json.")
+    path = None if options.out is None else out_path(options.out, "--out")
     job = import_job(
         options.file,
         gpus=options.gpus or "h100",
@@ -58,20 +60,13 @@ def run(options: argparse.Namespace) -> int:
         seq_len=count(options.seq_len and thousands(options.seq_len), "--seq-len"),
         vocab_size=count(options.vocab_size, "--vocab-size"),
     )
-    if options.out is not None:
-        _write(Path(options.out), job)
+    if path is not None:
+        write_folder(path.parent, {path.name: plan_json(job.plan)})
     if options.json:
         write_json(_document(job))
     else:
         print_parts(*_page(job, options))
     return 0
-
-
-def _write(path: Path, job: "Job") -> None:
-    from astra.export.folder import write_folder
-    from astra.export.targets import plan_json
-
-    write_folder(path.parent, {path.name: plan_json(job.plan)})
 
 
 def _document(job: "Job") -> dict[str, object]:

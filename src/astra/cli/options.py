@@ -1,6 +1,7 @@
 """Options that several commands share, and how their values are read."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astra.errors import InputError, did_you_mean, shorten
@@ -171,6 +172,18 @@ def runtime_of(options: argparse.Namespace) -> Any:
 
 def _field(name: str) -> str:
     return name.replace("-", "_")
+
+
+def out_path(text: str, option: str, inside: str = "") -> Path:
+    """Where a command writes: refused before its work where that, or `inside` it, cannot be."""
+    from astra.export.folder import check_writable
+
+    odd = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
+    if odd or not text:  # bytes that are no UTF-8 cannot be printed
+        what, example = ("folder", "job") if inside else ("file", "result.json")
+        raise InputError(f"{option} {shorten(text)}: not the name of a {what}. Try {example}.")
+    check_writable(Path(text) / inside)
+    return Path(text)
 
 
 def whole(text: str, where: str, least: int = 1, most: int = 10**7) -> int:

@@ -15,6 +15,7 @@ from astra.cli.options import (
     add_cluster_options,
     add_pipeline_model,
     number,
+    out_path,
     pipeline_model_of,
     thousands,
     whole,
@@ -102,13 +103,15 @@ def run(options: argparse.Namespace) -> int:
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
     _check_plot(options)
+    out = None if options.out is None else out_path(options.out, "--out")
+    picture = None if options.plot is None else out_path(options.plot, "--plot")
     batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
     answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
     chosen = best_of(answers)
-    if options.out is not None:
-        _keep(Path(options.out), answer_json(chosen, answers))
-    if options.plot is not None:
-        _draw(Path(options.plot), chosen)
+    if out is not None:
+        _keep(out, answer_json(chosen, answers))
+    if picture is not None:
+        _draw(picture, chosen)
     if options.json:
         write_json(answer_json(chosen, answers))
     else:

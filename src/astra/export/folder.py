@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from astra.errors import InputError
@@ -15,27 +15,46 @@ def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     Every file is complete before the first takes its place. A name that ends in `.sh` becomes
     executable.
     """
+    with _drafts(folder, files) as drafts:
+        for path, draft in drafts.items():
+            draft.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """An InputError where this file could not be written. It is tried, and nothing is left of it:
+    an answer that takes minutes should not be lost at the end.
+    """
+    with _drafts(path.parent, {path.name: ""}):
+        pass
+
+
+@contextlib.contextmanager
+def _drafts(folder: Path, files: Mapping[str, str | bytes]) -> Iterator[dict[Path, Path]]:
+    """Finished files by the places that they may take; those that do not take theirs vanish, and
+    with them the folders that were made for them.
+    """
     made: list[Path] = []
     drafts: dict[Path, Path] = {}
+    path = folder
     try:
         for name, text in files.items():
             path = folder / name
             _make_folders(path.parent, made)
             if path.is_dir():
                 raise InputError(f"{path}: is a folder; name a file.")
+            if path.exists() and not path.is_file():
+                raise InputError(f"{path}: is a device or a pipe; name a file.")
             drafts[path] = _draft(path, text)
-        for path, draft in drafts.items():
-            draft.replace(path)
-    except BaseException as error:
+        yield drafts
+    except OSError as error:
+        where = error.filename2 or path
+        raise InputError(f"{where}: cannot be written: {error.strerror}.") from None
+    finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
         for parent in reversed(made):
             with contextlib.suppress(OSError):  # holds something by now
                 parent.rmdir()
-        if isinstance(error, OSError):
-            where = error.filename or folder
-            raise InputError(f"{where}: cannot be written: {error.strerror}.") from None
-        raise
 
 
 def _make_folders(folder: Path, made: list[Path]) -> None:

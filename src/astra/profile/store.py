@@ -110,8 +110,13 @@ def read_profile(path: Path) -> Profile:
 
 def continue_profile(path: Path, machine: dict[str, Any]) -> Profile:
     """The file as it stands, if it was measured on a machine like this one; else a new profile."""
-    if not path.parent.is_dir():
-        raise InputError(f"--out {path}: there is no folder {path.parent}. Make it first.")
+    try:
+        if not path.parent.is_dir():
+            raise InputError(f"--out {path}: there is no folder {path.parent}. Make it first.")
+        with tempfile.TemporaryFile(dir=path.parent):  # before hours of measuring, not after
+            pass
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be written: {error.strerror}.") from None
     if not path.exists():
         return Profile(machine=machine)
     profile = read_profile(path)

@@ -45,6 +45,7 @@ def test_a_throughput_out_of_reach_is_said_and_one_within_is_kept() -> None:
     assert within.plans and all(plan.tokens_per_s >= floor for plan in within.plans)
 
 
+MONEY = ["--objective", "money", "--tokens", "1B"]
 PAID = ["--price", "h100=2.5", "--tokens", "100B"]
 
 
@@ -68,7 +69,32 @@ def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
     assert json.loads(capsys.readouterr().out)["request"]["global_batch"] == chosen
 
 
-MONEY = ["--objective", "money", "--tokens", "1B"]
+@pytest.mark.parametrize("shown", [[], ["--json"]])
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (["--gpus", "h100:64"], 0),
+        (["--gpus", "h100:2"], 3),  # nothing fits
+        (["--gpus", "h100:64", "--set", "tp=3"], 3),  # no plan is left by the rules
+        (["--gpus", "h100:2", "--objective", "money", *PAID], 3),
+        (["--gpus", "h100:1,a100-80g:1"], 3),
+        (["--gpus", "h100:16", *PAID, "--deadline", "1"], 0),  # the nearest plan is one
+    ],
+)
+def test_an_answer_without_a_plan_has_exit_code_three(
+    more: list[str], code: int, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ["plan", "llama-3-70b", "--global-batch", "64", "--seq-len", "4096"]
+    assert run([*job, *more, *shown]) == code
+    told = capsys.readouterr().out
+    none = (
+        not json.loads(told)["plans"]
+        if shown
+        else told.startswith(("No plan fits", "No plan is l"))
+    )
+    assert none == (code == 3)
+
+
 NOWHERE = "/proc/nowhere/a.svg"  # where not even root makes a folder
 
 

@@ -34,7 +34,10 @@ examples:
   astra gpus h100
   astra rules --runtime megatron
 
-`astra COMMAND --help` tells more about a command."""
+`astra COMMAND --help` tells more about a command.
+
+exit codes: 0 an answer; 3 an answer without a plan (nothing fits, or the rules leave none);
+2 bad input; 1 our fault; 130 stopped"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,7 +116,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """Exit codes: 0 an answer, 2 bad input, 1 our fault."""
+    """Exit codes: those of `astra --help`."""
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

@@ -39,7 +39,10 @@ examples:
   astra plan llama-3-70b --gpus h100:1024,h200:1024,b200:1024 --global-batch 1024 --seq-len 4096 \\
     --tokens 1T --deadline 30d
   astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
-  astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json"""
+  astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json
+
+exit code 3: an answer without a plan: nothing fits, or the rules leave none"""
+NO_PLAN = 3  # exit code
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         several = [batches_table(answers), ""] if len(answers) > 1 else []
         print_parts(*several, *_page(chosen, options.out))
-    return 0
+    return 0 if chosen.plans else NO_PLAN
 
 
 def _page(found: "Answer", out: str | None) -> "list[RenderableType]":

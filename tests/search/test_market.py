@@ -4,6 +4,7 @@ import datetime
 import io
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -205,8 +206,9 @@ def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float, float
     return found
 
 
-def assert_same_frontier(seed: int, hosts: bool = False) -> None:
+def assert_same_frontier(seed: int, hosts: bool = False, tokens: float | None = None) -> None:
     market = Market(seed, hosts)
+    market.tokens = tokens or market.tokens
     found, expected = market.searched(), market.by_brute_force()
     assert len(found) == len(expected), (found, expected)
     for point, other in zip(found, expected, strict=True):
@@ -221,6 +223,27 @@ def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True)
+
+
+@pytest.mark.parametrize("seed", range(6, 10))
+def test_steps_that_hours_hardly_tell_apart_are_compared_as_brute_force_does(seed: int) -> None:
+    assert_same_frontier(seed, hosts=True, tokens=8e3)  # starting up takes nearly all the time
+
+
+def test_a_tiny_model_on_a_few_thousand_tokens_has_an_answer(tmp_path: Path) -> None:
+    model = tmp_path / "tiny.toml"
+    shape = "layers = 4\nhidden = 256\nheads = 4\nkv_heads = 2\nffn = 512\nvocab = 1000\n"
+    model.write_text(f"{shape}tied_embeddings = true\n")
+    found = astra.plan(
+        model,
+        gpus="h100",
+        max_gpus=8,
+        global_batch=8,
+        seq_len=128,
+        objective="money",
+        tokens="8k",
+    )
+    assert found.best is not None and found.best.hours == pytest.approx(0.5, rel=1e-4)
 
 
 @pytest.mark.slow

@@ -370,6 +370,8 @@ class Finder:
         rows = [int(row) for row in np.argsort(bounds, kind="stable")]
         while rows := self._unmatched(plans, keys, rows, bounds):
             chosen = self._next(plans, keys, rows, bounds)
+            if not chosen:  # below their limits by less than hours and dollars are rounded
+                return
             self._simulate(plans.take(chosen))
             rows = [row for row in rows if row not in chosen]
 

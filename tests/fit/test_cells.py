@@ -15,7 +15,7 @@ from astra.fit.habits import (
     release_of,
 )
 from astra.fit.row_cluster import GBPS, in_nodes, networked, nic_bytes_per_s
-from astra.fit.split import ends_counted, filled_up, parse_layout, split_of
+from astra.fit.split import Split, ends_counted, filled_up, split_of
 from astra.fit.wording import (
     cuda_graph_of,
     dispatcher_of,
@@ -169,15 +169,6 @@ def test_a_link_domain_follows_the_node_unless_it_spans_nodes() -> None:
     assert in_nodes(find_gpu("T4")[0], 4).link.domain_gpus == 1
 
 
-def test_layouts_unroll_and_count_prediction_layers() -> None:
-    chunks, prediction = parse_layout("Et*4|(t*4|)*14tmL")
-    assert chunks == (4,) * 15 + (1,) and prediction == 1
-    assert parse_layout("Et*3|(tt|)*6L") == ((3, 2, 2, 2, 2, 2, 2, 0), 0)
-    for hostile in ("", "Et*9999|(((", "(" * 50, "E" + "t*9999" * 50 + "(tttt|)*9999L", "xyz"):
-        with pytest.raises(InputError):
-            parse_layout(hostile)
-
-
 def test_splits_as_frameworks_make_them() -> None:
     llama, deepseek = zoo_model("llama-3.1-405b"), zoo_model("deepseek-v3")
     even = split_of(Cells({}), zoo_model("llama-3-8b"), 4, 2)
@@ -185,6 +176,22 @@ def test_splits_as_frameworks_make_them() -> None:
     ends = split_of(Cells({}), llama, 8, 4)
     assert ends.chunks == ends_counted(126, 32) and ends.stages(8) == (15, *(16,) * 6, 15)
     assert split_of(Cells({}), deepseek, 4, 1).chunks == filled_up(61, 4) == (16, 16, 16, 13)
+
+
+def test_splits_that_rows_give_as_a_layout() -> None:
+    gpt = zoo_model("gpt2-medium")  # 24 layers
+
+    def split(layout: str) -> Split:
+        return split_of(Cells({"overlap": f"pp_layout={layout}"}), gpt, 2, 1)
+
+    found = split("Et*7|(t*6|)*2,t*5,mmL")
+    assert found.chunks == (7, 6, 6, 5) and (found.vpp, found.mtp_layers) == (2, 2)
+    assert split("Et*7|t*7L").assumed == (
+        "pipeline layout 'Et*7|t*7L' does not fit and was left out",
+    )
+    for refused in ("Et*12|lt*12L", "Et*8|t*8|t*8L", "t*12|t*12L"):
+        with pytest.raises(InputError, match=r"pipeline layout .* Megatron-LM refuses it"):
+            split(refused)
 
 
 def test_splits_that_rows_print_in_modules() -> None:

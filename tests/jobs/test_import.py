@@ -9,7 +9,6 @@ import pytest
 from astra.api import import_job, predict_plan
 from astra.cli.main import run
 from astra.errors import InputError
-from astra.jobs.layout import chunks_of_layout
 from astra.jobs.read import Job
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -239,18 +238,6 @@ def test_the_command_writes_a_plan_that_predict_reads(
     assert json.loads(capsys.readouterr().out)["framework"] == "torchtitan"
 
 
-@pytest.mark.parametrize(
-    ("layout", "chunks"),
-    [
-        ("Et*3|(tt|)*2m|L", (3, 2, 2, 0, 0)),
-        ("E|t|ttt|L", (0, 1, 3, 0)),
-        ("Ett,|(t|)*3tL", (2, 1, 1, 1, 1)),
-    ],
-)
-def test_layouts_are_unfolded(layout: str, chunks: tuple[int, ...]) -> None:
-    assert chunks_of_layout(layout, "job") == chunks
-
-
 MEGATRON = """torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
   --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257 \\
   --micro-batch-size 1 --global-batch-size 64 """
@@ -271,6 +258,23 @@ def test_an_option_that_counts_is_not_passed_over(option: str, tmp_path: Path) -
     assert import_job(tmp_path / "job.sh", gpus="h100").not_understood == (option,)
     (tmp_path / "job.sh").write_text(f"{MEGATRON} --optimizer adam --exp_name a --lr 1e-4")
     assert import_job(tmp_path / "job.sh", gpus="h100").not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("Et*12|lt*12L", "layers are E, t, m and L"),
+        ("Et*12|t*12l", "layers are E, t, m and L"),
+        ("t*12|t*12L", "the first layer is the only E"),
+        ("Et*8|t*8|t*8L", "pp 2 does not divide them"),
+        ("Et*12|t*12mL", "has 1 m, and --mtp-num-layers is 0"),
+    ],
+)
+def test_a_layout_that_megatron_refuses_is_refused(layout: str, said: str, tmp_path: Path) -> None:
+    options = f"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout '{layout}'"
+    (tmp_path / "job.sh").write_text(MEGATRON + options)
+    with pytest.raises(InputError, match=f"job.sh: --pipeline-model-parallel-layout .*{said}"):
+        import_job(tmp_path / "job.sh", gpus="h100")
 
 
 def test_options_behind_a_condition_are_told(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from astra.errors import InputError, shorten
+from astra.errors import shorten
 from astra.fit.cells import Cells, numbers_in
 from astra.model.shape import Model
+from astra.strategy.pipeline_layout import parse_pipeline_layout
 from astra.strategy.settle import split_layers
-
-MOST_CHUNKS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,8 @@ def split_of(cells: Cells, model: Model, pp: int, vpp: int) -> Split:
     layout = text[1] if text else cells.flags.get("pipeline-model-parallel-layout")
     assumed: tuple[str, ...] = ()
     if layout:
-        chunks, mtp = parse_layout(layout)
-        if len(chunks) % pp == 0 and sum(chunks) == model.layers:
+        chunks, mtp = parse_pipeline_layout(layout, pp, "pipeline layout")
+        if sum(chunks) == model.layers:
             return Split(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
         assumed = (f"pipeline layout {shorten(layout)} does not fit and was left out",)
     printed = _printed(cells.text("notes"), model.layers)
@@ -104,27 +103,3 @@ def _printed(notes: str, layers: int) -> tuple[int, ...] | None:
     first = 2 if int(bounds[2]) > layers else 0  # an embedding and a transpose come before
     inside = [min(max(cut - first, 0), layers) for cut in cuts]
     return tuple(high - low for low, high in pairwise(inside))
-
-
-def parse_layout(text: str) -> tuple[tuple[int, ...], int]:
-    """Decoder layers of each chunk of a Megatron-LM layout, and its prediction layers.
-
-    >>> parse_layout("Et*4|(t*4|)*2tmL")
-    ((4, 4, 4, 1), 1)
-    """
-    plain = text.replace(" ", "").replace(",", "")
-    plain = _unroll(plain, r"([EtmL])\*([0-9]{1,4})")
-    plain = _unroll(plain, r"\(([EtmL|]{1,2000})\)\*([0-9]{1,4})")
-    if not re.fullmatch(r"[EtmL|]{1,100000}", plain) or plain.count("|") > MOST_CHUNKS:
-        raise InputError(f"pipeline layout {shorten(text)}: not understood")
-    return tuple(chunk.count("t") for chunk in plain.split("|")), plain.count("m")
-
-
-def _unroll(text: str, pattern: str) -> str:
-    """`t*3` as `ttt`."""
-
-    def repeated(found: re.Match[str]) -> str:
-        times = min(int(found[2]), MOST_CHUNKS)
-        return found[1] * times if len(found[1]) * times <= 100_000 else found[0]
-
-    return re.sub(pattern, repeated, text)

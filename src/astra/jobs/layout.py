@@ -1,35 +1,6 @@
 """Layers of every chunk out of Megatron-LM's options for the pipeline."""
 
-import re
-
-from astra.errors import InputError, shorten
-
-MOST = 100_000  # stages and layers of one layout
-
-
-def chunks_of_layout(text: str, where: str) -> tuple[int, ...]:
-    """Decoder layers of every virtual stage of a layout string, in the order of execution.
-
-    >>> chunks_of_layout("E|(t*3|)*2m|L", "job.sh")
-    (0, 3, 3, 0, 0)
-    """
-    flat = _unfolded(text.strip("'\"").replace(",", "").replace(" ", ""), where)
-    if re.search(r"[^Etml|L]", flat):
-        raise InputError(
-            f"{where}: --pipeline-model-parallel-layout {shorten(text)}: layers are E, t, m and L, "
-            "stages are parted by |."
-        )
-    return tuple(stage.count("t") for stage in flat.split("|"))
-
-
-def _unfolded(text: str, where: str) -> str:
-    """Repeats written out: `(t|)*3` and `t*3`."""
-    for pattern in (r"\(([^()]*)\)\*(\d+)", r"([Etml L])\*(\d+)"):
-        while match := re.search(pattern, text):
-            if len(match[1]) * int(match[2]) > MOST or len(text) > MOST:
-                raise InputError(f"{where}: the pipeline layout is longer than any pipeline.")
-            text = text[: match.start()] + match[1] * int(match[2]) + text[match.end() :]
-    return text
+from astra.errors import InputError
 
 
 def even_chunks(

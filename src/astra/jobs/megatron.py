@@ -7,8 +7,9 @@ import re
 from typing import Any
 
 from astra.errors import InputError
-from astra.jobs.layout import chunks_of_layout, ended_stages, even_chunks
+from astra.jobs.layout import ended_stages, even_chunks
 from astra.jobs.options import Options
+from astra.strategy.pipeline_layout import parse_pipeline_layout
 from astra.strategy.recompute import MODULES
 
 # Options that tell a training command from any other.
@@ -97,11 +98,13 @@ def _pipeline(options: Options, layers: int, pp: int) -> dict[str, Any]:
     embedding = options.flag("account-for-embedding-in-pipeline-split") or counted
     loss = options.flag("account-for-loss-in-pipeline-split") or counted
     if layout is not None:
-        chunks = chunks_of_layout(layout, where)
-        if len(chunks) % pp:
+        option = f"{where}: --pipeline-model-parallel-layout"
+        chunks, predicting = parse_pipeline_layout(layout, pp, option)
+        said = options.whole("mtp-num-layers", default=0)
+        if predicting != said:
             raise InputError(
-                f"{where}: the pipeline layout has {len(chunks)} stages; pp {pp} does not "
-                "divide them."
+                f"{option} has {predicting} m, and --mtp-num-layers is {said}; Megatron-LM "
+                "refuses this job."
             )
         vpp = len(chunks) // pp
     elif first is not None or last is not None:

@@ -1,5 +1,6 @@
 """Why a plan: its parts add up, its bytes are those of its shapes, and others are told apart."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.search.some_plans import MODELS, legal_plans, mixed_plans
+from tests.timing.test_several_makes import two_makes
 
 import astra
 from astra.errors import InputError
@@ -88,6 +90,42 @@ def test_tensor_parallel_bytes_are_those_of_the_activations() -> None:
     assert gather.total_bytes == payload * 32 * 8 * 6
     assert gather.sent_bytes == gather.total_bytes / 2  # the other half is its own
     assert (gather.ranks, gather.crosses_nodes, gather.over) == (2, False, "link")
+
+
+def test_routed_experts_alone_take_no_part_in_tensor_parallel_bytes() -> None:
+    """Half of what a layer with a dense MLP exchanges; shared experts take part in all of it."""
+    job: dict[str, Any] = {"tp": 2, "gpus": "h100:16", "dp": 8, "ep": 8}
+    by_name = moved(plan_of("mixtral-8x7b", **job))
+    assert by_name["tp", "all-gather activations of a layer"].count == 32 * 8 * 3
+    assert by_name["tp", "reduce-scatter activations of a layer"].count == 32 * 8 * 2
+    by_name = moved(plan_of("qwen2-57b-a14b", **job))
+    assert by_name["tp", "all-gather activations of a layer"].count == 28 * 8 * 6
+
+
+def test_activations_cast_before_they_are_gathered_are_half_the_bytes() -> None:
+    """torchao casts every rank's share to fp8 where a tensor has one scale."""
+    said: dict[str, Any] = {"runtime": "fsdp", "tp": 2, "precision": "fp8"}
+    by_name = moved(plan_of(fp8_recipe="tensorwise", stack="torchtitan", **said))
+    gather = by_name["tp", "all-gather activations of a layer"]
+    scatter = by_name["tp", "reduce-scatter activations of a layer"]
+    assert gather.payload_bytes == scatter.payload_bytes / 2
+
+
+def test_what_stages_gather_on_arrival_is_told() -> None:
+    """Megatron-DeepSpeed sends shares of what every rank holds whole."""
+    job: dict[str, Any] = {"tp": 2, "pp": 2, "sequence_parallel": False, "overlap_tp": False}
+    whole = moved(plan_of(stack="megatron-deepspeed", **job))
+    gathered = whole["tp", "all-gather activations between stages"]
+    assert gathered.payload_bytes == 4096 * 4096 * 2
+    send = next(each for (group, _), each in whole.items() if group == "pp")
+    assert (gathered.count, send.payload_bytes) == (send.count, gathered.payload_bytes / 2)
+    assert ("tp", "all-gather activations between stages") not in moved(plan_of(**job))
+
+
+def test_copies_of_all_makes_that_are_cut_alike_are_one_group() -> None:
+    plan = two_makes(sharding="none")
+    assert moved(plan)["dp", "all-reduce gradients"].ranks == 12
+    assert moved(two_makes())["make", "all-reduce gradients of other makes"].ranks == 2
 
 
 def test_full_recompute_sends_the_forward_traffic_again() -> None:
@@ -180,6 +218,41 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
         factor = detail.stack.on(detail.gpu).data_factor
         assert found["gradients"] * factor == pytest.approx(float(priced.reduce_s[at]), rel=1e-9)
         assert found["parameters"] * factor == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> None:
+    """Of a stack that hides none of them."""
+    checked = 0
+    for plan in legal_plans(model):
+        if plan.overlap_tp or plan.pipelines[0].segments[0].tp == 1:
+            continue
+        known = detail_of(plan)
+        stack = msgspec.structs.replace(known.stack, tensor_waits=True, settings=())
+        detail = replace(known, stack=stack)
+        base = stage_times(detail.view, stack).base
+        fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)
+        whole = (1 + fraction) * base.tensor_forward_s + base.tensor_backward_s
+        at = (detail.pipeline, detail.stage, 0)
+        sent = [each for each in exchanges(detail) if each.group == "tp"]
+        seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
+        factor = stack.tensor_factor * stack.communication_factor
+        expected = detail.micro_batches * float(whole[at])
+        assert seconds * factor == pytest.approx(expected, rel=1e-9)
+        checked += 1
+    assert checked
+
+
+def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
+    """Gathered in either pass of every micro-batch, and reduced, where nothing is hidden."""
+    shown: dict[str, Any] = {"overlap_grad_reduce": False, "overlap_param_gather": False}
+    plan = plan_of(runtime="fsdp", dp=16, sharding="parameters", **shown)
+    detail = detail_of(plan)
+    sent = [each for each in exchanges(detail) if each.group == "dp"]
+    seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
+    own = detail.stack.on(detail.gpu)
+    expected = price(plan).step_parts_s["data_comm"]
+    assert seconds * own.data_factor * own.communication_factor == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])

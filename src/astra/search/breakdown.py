@@ -7,21 +7,23 @@ step has it.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack, find_stack
-from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.search.step import Step, simulated_step
-from astra.strategy.makes import copies_of, makes
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Floats, plans_of, task_of
+from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import View, view_of
-from astra.timing.device import Device, Used
-from astra.timing.facts import facts
+from astra.timing import exchanges as timed
+from astra.timing.base import Sends, arrival_exchange, stage_sends, tied_sends
+from astra.timing.device import Device
+from astra.timing.layer import cut_of, layer_exchanges
 from astra.timing.operators import (
     Keys,
     Operator,
@@ -29,6 +31,7 @@ from astra.timing.operators import (
     head_operators,
     layer_operators,
 )
+from astra.timing.replicas import copies_exchanges
 from astra.timing.stage import stage_times
 
 CLASSES = ("matrix_products", "attention", "elementwise", "experts", "head", "launch")
@@ -67,11 +70,6 @@ class Detail:
     stack: Stack
     view: View
     step: Step
-    between_s: Floats  # gradients between makes, (pipeline, stage, plan)
-
-    @property
-    def across_s(self) -> float:
-        return float(self.between_s[self.pipeline, self.stage, 0])
 
     @property
     def pipeline(self) -> int:
@@ -92,6 +90,11 @@ class Detail:
     def own(self, column: str) -> int:
         """A setting of the stage's segment."""
         return int(getattr(self.view.plans, column)[self.pipeline, self.slot, 0])
+
+    def at(self, column: ArrayLike, stage: int | None = None) -> Any:
+        """What a (pipeline, stage, plan) column holds of it, or of another stage beside it."""
+        place = (self.pipeline, self.stage if stage is None else stage, 0)
+        return np.broadcast_to(column, self.view.stages.slot.shape)[place]
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -117,23 +120,17 @@ class Detail:
         return int(self.view.domain[at]), int(self.view.node[at])
 
     @cached_property
-    def element_bytes(self) -> float:
-        return 4.0 if self.plan.precision == "fp32" else 2.0
-
-    @cached_property
-    def tokens(self) -> float:
-        """Of one micro-batch on one GPU, before sequence parallelism shares them."""
-        return self.own("segment_micro_batch") * self.plan.seq_len / self.plan.cp
+    def cut(self) -> tuple[Keys, Device]:
+        """How the stage cuts a layer, and what runs it."""
+        return cut_of(self.view, self.stack, self.pipeline, self.slot)
 
 
 def detail_of(plan: Plan) -> Detail:
     """The plan through the simulator, stage by stage."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
     view = view_of(table, task_of(plan), every_stage=True)
-    times = stage_times(view, stack)
-    step = simulated_step(table, view.stages, times)
-    between = np.broadcast_to(times.across_s(), view.stages.slot.shape)
-    return Detail(plan=plan, stack=stack, view=view, step=step, between_s=between)
+    step = simulated_step(table, view.stages, stage_times(view, stack))
+    return Detail(plan=plan, stack=stack, view=view, step=step)
 
 
 # ------------------------------------------------------------------ seconds
@@ -151,10 +148,7 @@ def parts_s(detail: Detail) -> dict[str, float]:
 def _classes_s(detail: Detail) -> dict[str, float]:
     """Kernels of one step as the stack runs them; what is missing, they wait for the CPU."""
     plan, model = detail.plan, detail.plan.model
-    own = detail.stack.on(detail.gpu, plan.precision, plan.fp8_recipe)
-    keys = _keys(detail)
-    recipe = plan.fp8_recipe if plan.precision == "fp8" else None
-    device = Device(detail.gpu, plan.precision, Used(), own, recipe)
+    keys, device = detail.cut
     fused, dispatcher = plan.attention == "flash", str(plan.dispatcher)
     work: list[tuple[int, Operator]] = []
     for row, kind in enumerate(layer_kinds(model).kinds):
@@ -183,245 +177,95 @@ def _class(operator: Operator) -> str:
     return "elementwise" if operator.wgrad_s is None else "matrix_products"
 
 
-def _keys(detail: Detail) -> Keys:
-    plan, tp = detail.plan, detail.own("tp")
-    domain, node = detail.shares
-
-    def column(value: float) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-        return np.array([float(value)])
-
-    return Keys(
-        micro_batch=column(detail.own("segment_micro_batch")),
-        seq_len=column(plan.seq_len),
-        tp=column(tp),
-        cp=column(plan.cp),
-        sp=column(tp if plan.sequence_parallel else 1),
-        ep=column(detail.own("segment_ep")),
-        etp=column(detail.own("segment_etp")),
-        capacity=column(plan.capacity_factor or 1.0),
-        domain=column(domain),
-        node=column(node),
-    )
-
-
 # ------------------------------------------------------------------ bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """One kind of group: its ranks and the distance between neighbours."""
-
-    name: str
-    ranks: int
-    stride: int
-
-
 def exchanges(detail: Detail) -> tuple[Exchange, ...]:
-    """All traffic of one GPU of the busiest stage in one step."""
-    found = [*_tensor(detail), *_context(detail), *_experts(detail)]
-    found += [*_pipeline(detail), *_data(detail)]
+    """All traffic of one GPU of the busiest stage in one step, as its seconds are counted."""
+    found = [*_layers(detail), *_pipeline(detail), *_copies(detail)]
     return tuple(exchange for exchange in found if exchange.ranks > 1 and exchange.count > 0)
 
 
-def _exchange(
-    detail: Detail, group: _Group, operation: str, what: str, payload: float, count: float
-) -> Exchange:
-    domain, node = detail.shares
-    ranks = max(group.ranks, 1)
-    in_node = int(ranks_per_domain(ranks, group.stride, node)) == ranks
-    in_domain = int(ranks_per_domain(ranks, group.stride, domain)) == ranks
+def _exchange(detail: Detail, each: timed.Exchange, count: float) -> Exchange:
+    group = each.group
+    ranks, domain, node = (int(detail.at(c)) for c in (group.ranks, group.domain, group.node))
+    payload, sent = float(detail.at(each.payload_bytes)), SENT[each.operation](ranks)
     return Exchange(
         group=group.name,
-        operation=operation,
-        what=what,
+        operation=each.operation,
+        what=each.what,
         ranks=ranks,
         payload_bytes=payload,
         count=count,
         total_bytes=payload * count,
-        sent_bytes=payload * count * SENT[operation](ranks),
-        crosses_nodes=not in_node,
-        over="link" if in_node or in_domain else "network",
+        sent_bytes=payload * count * sent,
+        crosses_nodes=node < ranks,
+        over="link" if max(domain, node) >= ranks else "network",
     )
 
 
-def _passes(detail: Detail, layers: float) -> tuple[float, float]:
-    """Layers that run forward in a step, recomputed ones twice, and backward."""
-    fraction = float(detail.view.recomputed[0][detail.pipeline, _run(detail), 0])
-    total = detail.micro_batches * layers
-    return total * (1 + fraction), total
-
-
-def _run(detail: Detail) -> int:
-    """The row of the stage in a column that may have one row for all stages."""
-    rows = detail.view.recomputed[0].shape[1]
-    return min(detail.stage, rows - 1)
-
-
-def _tensor(detail: Detail) -> list[Exchange]:
-    """Around attention and MLP of every layer (Korthikanti et al. 2022, section 4.2.2).
-
-    With sequence parallelism, forward two gathers and two scatters; backward the saved inputs
-    are gathered once more. Without, two all-reduces in either pass.
+def _layers(detail: Detail) -> list[Exchange]:
+    """Of all layers; those that are recomputed whole run forward twice. What layers of several
+    kinds exchange alike is told once.
     """
-    group = _Group("tp", detail.own("tp"), 1)
-    forward, backward = _passes(detail, sum(detail.layers.values()))
-    payload = detail.tokens * detail.plan.model.hidden * detail.element_bytes
-    what = "activations of a layer"
-    if not detail.plan.sequence_parallel:
-        return [_exchange(detail, group, "all-reduce", what, payload, 2 * (forward + backward))]
-    return [
-        _exchange(detail, group, "all-gather", what, payload, 2 * forward + 4 * backward),
-        _exchange(detail, group, "reduce-scatter", what, payload, 2 * (forward + backward)),
-    ]
-
-
-def _context(detail: Detail) -> list[Exchange]:
-    """Keys and values: around a ring, gathered, or exchanged for heads."""
-    plan, model, tp = detail.plan, detail.plan.model, detail.own("tp")
-    group = _Group("cp", plan.cp, tp)
-    forward, backward = _passes(detail, sum(detail.layers.values()))
-    if model.mla is not None:
-        queries = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim) / tp
-        cut = queries
-    else:
-        cut = model.kv_heads * model.head_dim / min(tp, model.kv_heads)
-        queries = model.heads * model.head_dim / tp
-    block = 2 * detail.tokens * cut * detail.element_bytes
-    what = "keys and values"
-    if plan.cp_comm_type == "p2p":
-        hops = (plan.cp - 1) * (forward + 2 * backward)
-        return [_exchange(detail, group, "send", what, block, hops)]
-    if plan.cp_comm_type == "allgather":
-        whole = block * plan.cp
-        return [
-            _exchange(detail, group, "all-gather", what, whole, forward + backward),
-            _exchange(detail, group, "reduce-scatter", f"gradients of {what}", whole, backward),
-        ]
-    moved = detail.tokens * (2 * queries + 2 * cut) * detail.element_bytes
-    return [_exchange(detail, group, "all-to-all", "heads", moved, forward + backward)]
-
-
-def _experts(detail: Detail) -> list[Exchange]:
-    """Tokens to their experts and back, in either pass."""
-    plan, moe = detail.plan, detail.plan.model.moe
-    if moe is None:
-        return []
-    kinds = layer_kinds(plan.model).kinds
-    routed = sum(count for row, count in detail.layers.items() if kinds[row].mlp == "moe")
-    passes = sum(_passes(detail, routed))
-    ep, etp, tp = (detail.own(name) for name in ("segment_ep", "segment_etp", "tp"))
-    arriving = detail.tokens / (tp if plan.sequence_parallel else 1)
-    one = arriving * plan.model.hidden * detail.element_bytes
-    sent = one * moe.top_k * (plan.capacity_factor or 1.0)
-    both = _Group("ep", ep * etp, 1)
-    if plan.dispatcher == "allgather":
-        return [
-            _exchange(detail, both, operation, "tokens", one * ep * etp, passes)
-            for operation in ("all-gather", "reduce-scatter")
-        ]
-    if plan.dispatcher in ("deepep", "hybridep"):
-        near = int(ranks_per_domain(ep, etp, detail.shares[0]))
-        sent *= _sent_once(ep / near if ep > near else ep, moe.top_k)
-    inner = _Group("etp", etp, 1)
-    return [
-        _exchange(detail, _Group("ep", ep, etp), "all-to-all", "tokens", sent, 2 * passes),
-        _exchange(detail, inner, "all-gather", "tokens", sent * etp, passes),
-        _exchange(detail, inner, "reduce-scatter", "tokens", sent * etp, passes),
-    ]
-
-
-def _sent_once(places: float, top_k: int) -> float:
-    """A token goes to a place once, however many of its experts are there."""
-    return places * (1 - (1 - 1 / places) ** top_k) / top_k
+    plan, (keys, device) = detail.plan, detail.cut
+    forward = 1 + float(detail.at(detail.view.recomputed[0]))
+    found: dict[tuple[str, str, str], Exchange] = {}
+    for row, kind in enumerate(layer_kinds(plan.model).kinds):
+        layers = detail.micro_batches * detail.layers[row]
+        for each in layer_exchanges(
+            plan.model, kind, keys, device, plan.cp_comm_type, str(plan.dispatcher)
+        ):
+            count = layers * np.asarray(forward * each.forward + each.backward).item()
+            known = found.get((each.group.name, each.operation, each.what))
+            one = _exchange(detail, each, count + (known.count if known else 0))
+            found[one.group, one.operation, one.what] = one
+    return list(found.values())
 
 
 def _pipeline(detail: Detail) -> list[Exchange]:
     """Activations to the next stage and gradients to the one before, chunk by chunk."""
-    plan, tp = detail.plan, detail.own("tp")
-    stages = plan.pipelines[detail.pipeline].stages
+    plan, view, stack = detail.plan, detail.view, detail.stack
+    stages, first = plan.pipelines[detail.pipeline].stages, detail.stage == 0
     if stages == 1:
         return []
-    neighbours = _Group("pp", 2, tp * plan.cp * detail.own("dp"))
-    payload = detail.tokens * plan.model.hidden * detail.element_bytes
-    cut = plan.sequence_parallel or detail.stack.name in facts().sends.shared
-    payload /= tp if cut else 1
+    sends, tied = stage_sends(view, stack), tied_sends(view, stack)
+    before = (detail.stage - 1) % stages
     down = detail.micro_batches * (plan.vpp - detail.last)
-    back = detail.micro_batches * (plan.vpp - (detail.stage == 0))
+    back = detail.micro_batches * (plan.vpp - first)
     found = [
-        _exchange(detail, neighbours, "send", "activations to the next stage", payload, down),
-        _exchange(detail, neighbours, "send", "gradients to the stage before", payload, back),
+        _send(detail, sends, detail.stage, "activations to the next stage", down),
+        _send(detail, sends, before, "gradients to the stage before", back),
+        _send(detail, tied, detail.stage, "tied embedding gradients", 1),
+        _exchange(detail, arrival_exchange(view, stack), down + back),
     ]
-    if plan.model.tied_embeddings and (detail.last or detail.stage == 0):
-        wide = 4.0 if plan.grad_reduce_dtype == "fp32" else 2.0
-        tied = plan.model.vocab * plan.model.hidden / tp * wide
-        found.append(_exchange(detail, neighbours, "send", "tied embedding gradients", tied, 1))
-    types = [s.gpu for s in plan.pipelines[detail.pipeline].segments for _ in range(s.stages)]
-    to = [types[(detail.stage + 1) % stages], types[detail.stage - 1], types[0]]
-    return [
-        msgspec.structs.replace(
-            exchange,
-            ranks=stages,
-            crosses_nodes=exchange.crosses_nodes or there != detail.gpu.name,
-            over="network" if there != detail.gpu.name else exchange.over,
-        )
-        for exchange, there in zip(found, to, strict=False)
-    ]
+    return [exchange for exchange in found if exchange.payload_bytes]
 
 
-def _data(detail: Detail) -> list[Exchange]:
+def _send(detail: Detail, sends: Sends, stage: int, what: str, count: int) -> Exchange:
+    """Over the link that leads on from a stage: from this one, or from the one before it."""
+    ends = (detail.view.stages.of(detail.view.plans.gpu), sends.there)
+    here, there = (detail.plan.cluster.pools[int(detail.at(end, stage))].gpu for end in ends)
+    payload = float(detail.at(sends.payload_bytes, stage))
+    return Exchange(
+        group="pp",
+        operation="send",
+        what=what,
+        ranks=detail.plan.pipelines[detail.pipeline].stages,
+        payload_bytes=payload,
+        count=count,
+        total_bytes=payload * count,
+        sent_bytes=payload * count,
+        crosses_nodes=here != there or not detail.at(sends.node, stage),
+        over="link" if here == there and detail.at(sends.near, stage) else "network",
+    )
+
+
+def _copies(detail: Detail) -> list[Exchange]:
     """Gradients and parameters among the copies of dense weights, and of experts."""
-    plan, tp, copied = detail.plan, detail.own("tp"), copies_of(detail.view.plans)
-    dp = int(copied[detail.pipeline, detail.slot, 0])
-    at = (detail.pipeline, min(detail.stage, detail.view.held.dense.shape[1] - 1), 0)
-    copies = dp * plan.cp
-    groups = [(_Group("dp", copies, tp), float(detail.view.held.dense[at]))]
-    if plan.model.moe is not None:
-        cut = detail.own("segment_ep") * detail.own("segment_etp")
-        experts = _Group("edp", max(tp * copies // cut, 1), cut)
-        groups.append((experts, float(detail.view.held.experts[at])))
-    found: list[Exchange] = []
-    for group, parameters in groups:
-        first = int(copied[0, 0, 0]) * plan.cp  # whose copies `shard_group` counts
-        shards = max(int(group.ranks * plan.shard_group / max(first, 1)), 1)
-        found += _synchronised(detail, group, shards, parameters)
-        found += _between_makes(detail, parameters / group.ranks)
+    found = []
+    for each in copies_exchanges(detail.view, detail.stack):
+        forward, backward, once = (detail.at(c) for c in (each.forward, each.backward, each.once))
+        count = detail.micro_batches * float(forward + backward) + float(once)
+        found.append(_exchange(detail, each, count))
     return found
-
-
-def _between_makes(detail: Detail, parameters: float) -> list[Exchange]:
-    """Pieces of the gradients that one GPU is left with, summed over makes cut differently."""
-    ranks = int(makes(detail.view.plans)[0])
-    if not detail.across_s:
-        return []
-    piece = parameters * (4.0 if detail.plan.grad_reduce_dtype == "fp32" else 2.0)
-    return [
-        Exchange(
-            group="make",
-            operation="all-reduce",
-            what="gradients of other makes",
-            ranks=ranks,
-            payload_bytes=piece,
-            count=1,
-            total_bytes=piece,
-            sent_bytes=piece * SENT["all-reduce"](ranks),
-            crosses_nodes=True,
-            over="network",
-        )
-    ]
-
-
-def _synchronised(detail: Detail, group: _Group, shards: int, parameters: float) -> list[Exchange]:
-    """Once a step; with sharded parameters in every micro-batch, gathered in either pass."""
-    plan = detail.plan
-    gradients = parameters * (4.0 if plan.grad_reduce_dtype == "fp32" else 2.0)
-    if plan.sharding == "none":
-        return [_exchange(detail, group, "all-reduce", "gradients", gradients, 1)]
-    often = detail.micro_batches if plan.sharding == "parameters" else 1
-    gathers = often * (2 if plan.sharding == "parameters" else 1)
-    inside = _Group(group.name, shards, group.stride)
-    across = _Group(group.name, max(group.ranks // shards, 1), group.stride * shards)
-    return [
-        _exchange(detail, inside, "reduce-scatter", "gradients", gradients, often),
-        _exchange(detail, across, "all-reduce", "gradients", gradients / shards, often),
-        _exchange(detail, inside, "all-gather", "parameters", parameters * 2.0, gathers),
-    ]

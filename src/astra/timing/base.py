@@ -13,11 +13,12 @@ from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.strategy.makes import copies_of
 from astra.strategy.offload import offloaded_values
-from astra.strategy.plans import Floats, Ints
+from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-from astra.timing.collectives import all_gather_s, p2p_s
+from astra.timing.collectives import p2p_s
+from astra.timing.exchanges import Exchange, Group
 from astra.timing.facts import facts
 from astra.timing.layer import PARTS, Layers
 from astra.timing.replicas import Replicas, gpus_of, replicas_of
@@ -124,21 +125,52 @@ def _ends(view: View, layers: Layers) -> dict[str, Floats]:
     }
 
 
-def _tied_s(view: View, stack: Stack) -> Floats:
-    """First and last stage exchange the gradients of an embedding they both hold. [s]"""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sends:
+    """What one GPU of a stage sends to its partner in another one. (pipeline, run, plan)"""
+
+    payload_bytes: Floats
+    there: Ints  # pool of the partner
+    node: Flags  # partners on one GPU type share a node
+    near: Flags  # or a link domain
+
+
+def tied_sends(view: View, stack: Stack) -> Sends:
+    """First and last stage exchange the gradients of an embedding they both hold; else no bytes."""
     plans, stages, model = view.plans, view.stages, view.task.model
     ends = (stages.embedding | stages.head) & (plans.pp[:, np.newaxis] > 1)
-    found = np.zeros(stages.count.shape)
-    if not model.tied_embeddings or not ends.any():
-        return found
     wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
     wide = np.where(is_word(plans, "precision", "fp32"), wide, stack.tied_bytes or wide)
     payload = model.vocab * model.hidden / stages.of(plans.tp) * wide
-    near = plans.gpus <= np.maximum(stages.of(view.domain), stages.of(view.node))
-    senders = stages.of(plans.tp * plans.cp * copies_of(plans))
+    domain, node = stages.of(view.domain), stages.of(view.node)
+    return Sends(
+        payload_bytes=np.where(ends & model.tied_embeddings, payload, 0.0),
+        there=stages.of(plans.gpu),
+        node=plans.gpus <= node,
+        near=plans.gpus <= np.maximum(domain, node),
+    )
+
+
+def _tied_s(view: View, stack: Stack) -> Floats:
+    """What such an exchange takes. [s]"""
+    if not view.task.model.tied_embeddings:
+        return np.zeros(view.stages.count.shape)
+    sends = tied_sends(view, stack)
+    return np.where(sends.payload_bytes > 0, _sent_s(view, stack, sends), 0.0)
+
+
+def _sent_s(view: View, stack: Stack, sends: Sends) -> Floats:
+    """Between two GPU types they cross the slower of two NICs. [s]"""
+    found, payload = np.zeros(view.stages.count.shape), sends.payload_bytes
+    senders = view.stages.of(view.plans.tp * view.plans.cp * copies_of(view.plans))
     for gpu, here in gpus_of(view):
-        seconds = p2p_s(payload, near, gpu, senders=senders) * _sending(stack, gpu)
-        found = np.where(here & ends, seconds, found)
+        factor = _sending(stack, gpu)
+        found = np.where(here, p2p_s(payload, sends.near, gpu, senders=senders) * factor, found)
+        for row, pool in enumerate(view.task.cluster.pools):
+            leaves = here & (sends.there == row)
+            if pool.gpu != gpu and leaves.any():
+                seconds = p2p_s(payload, False, gpu, pool.gpu, senders) * factor
+                found = np.where(leaves, seconds, found)
     return found
 
 
@@ -161,60 +193,76 @@ def _offload_s(view: View) -> Floats:
     return total
 
 
-def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
-    """Activations to the next stage, and how much of it holds up both stages. Between two GPU
-    types they cross the slower of two NICs, and where the stages are cut differently the GPU with
-    the larger part sets the pace.
+def stage_sends(view: View, stack: Stack) -> Sends:
+    """Activations of a chunk to the next stage, and their gradients back.
 
-    The link of a run of several stages is the one inside it. Stacks that send shares of what
-    every rank holds whole gather them on arrival, inside the tensor-parallel group. Where sends
-    are waited for, NCCL's buffer takes a small message and lets the stages go; a larger one moves
-    only while both ends are there. What is gathered holds up the receiver alone: half of it each.
+    The link of a run of several stages is the one inside it. Where the stages are cut differently,
+    the GPU with the larger part sets the pace.
     """
-    plans, stages, task = view.plans, view.stages, view.task
+    plans, stages = view.plans, view.stages
+    payload = _activation_bytes(view) / _senders_share(view, stack)
+    following = stages.of(plans.gpu)
+    if not stages.alike:
+        leaves = stages.count == 1
+        payload = np.where(leaves, np.maximum(payload, _next(view, payload)), payload)
+        following = np.where(leaves, _next(view, following), following)
+    stage_gpus = stages.of(plans.tp * plans.cp * copies_of(plans))
+    domain, node = stages.of(view.domain), stages.of(view.node)
+    return Sends(
+        payload_bytes=payload,
+        there=following,
+        node=ranks_per_domain(2, stage_gpus, node) == 2,
+        near=ranks_per_domain(2, stage_gpus, np.maximum(domain, node)) == 2,
+    )
+
+
+def arrival_exchange(view: View, stack: Stack) -> Exchange:
+    """Stacks that send shares of what every rank holds whole gather them on arrival, inside the
+    tensor-parallel group. Others gather nothing.
+    """
+    plans, stages = view.plans, view.stages
     tp = stages.of(plans.tp)
-    gathers = stack.name in facts().sends.shared
-    shared = tp if gathers else np.where(plans.sequence_parallel, tp, 1)
+    domain, node = stages.of(view.domain), stages.of(view.node)
+    group = Group.of("tp", tp, np.ones_like(tp), domain, node)
+    shared = (stack.name in facts().sends.shared) & ~plans.sequence_parallel
+    whole = np.where(shared, _activation_bytes(view), 0.0)
+    return Exchange(group, "all-gather", "activations between stages", whole)
+
+
+def _activation_bytes(view: View) -> Floats:
+    """Of one micro-batch between two layers, before sequence parallelism shares them."""
+    plans, stages = view.plans, view.stages
     element = np.where(is_word(plans, "precision", "fp32"), 4.0, 2.0)
     tokens = stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp
-    payload = tokens * task.model.hidden * element / shared
-    own = payload
-    if not stages.alike:
-        payload = np.where(stages.count == 1, np.maximum(payload, _next(view, payload)), payload)
-    stage_gpus = tp * plans.cp * stages.of(copies_of(plans))
-    found = np.zeros(stages.count.shape)
-    together = np.maximum(stages.of(view.domain), stages.of(view.node))
-    near = ranks_per_domain(2, stage_gpus, together) == 2
-    following = _next(view, stages.of(plans.gpu))
-    for gpu, here in gpus_of(view):
-        factor = _sending(stack, gpu)
-        seconds = p2p_s(payload, near, gpu, senders=stage_gpus) * factor
-        found = np.where(here, seconds, found)
-        for row, pool in enumerate(task.cluster.pools):
-            leaves = here & (stages.count == 1) & (following == row)
-            if pool.gpu != gpu and leaves.any():
-                seconds = p2p_s(payload, False, gpu, pool.gpu, stage_gpus) * factor
-                found = np.where(leaves, seconds, found)
-    several = plans.pp[:, np.newaxis] > 1
-    found = np.where(several, found, 0.0)
+    return tokens * view.task.model.hidden * element
+
+
+def _senders_share(view: View, stack: Stack) -> Ints:
+    """Ranks that send a part each of what one of them would."""
+    tp = view.stages.of(view.plans.tp)
+    cut = view.plans.sequence_parallel | (stack.name in facts().sends.shared)
+    return np.where(cut, tp, 1)
+
+
+def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
+    """To the next stage, and how much of it holds up both stages.
+
+    Where sends are waited for, NCCL's buffer takes a small message and lets the stages go; a larger
+    one moves only while both ends are there. What is gathered holds up the receiver alone: half of
+    it each.
+    """
+    sends, several = stage_sends(view, stack), view.plans.pp[:, np.newaxis] > 1
+    found = np.where(several, _sent_s(view, stack, sends), 0.0)
     gathered = np.zeros(found.shape)
-    if gathers:
-        whole = np.where(plans.sequence_parallel, 0.0, own * tp)
-        gathered = np.where(several, _gathered_s(view, whole, tp), 0.0)
+    if stack.name in facts().sends.shared:
+        arrival = arrival_exchange(view, stack)
+        for gpu, here in gpus_of(view):
+            gathered = np.where(here & several, arrival.one_s(gpu), gathered)
     held = np.zeros(found.shape)
     if stack.holds_sends:
-        held = np.where(payload > facts().sends.buffer_bytes, found, 0.0) + gathered / 2
+        large = sends.payload_bytes > facts().sends.buffer_bytes
+        held = np.where(large, found, 0.0) + gathered / 2
     return found + gathered, held
-
-
-def _gathered_s(view: View, payload: Floats, tp: Ints) -> Floats:
-    """Shares of a tensor gathered by a tensor-parallel group. (pipeline, run, plan) [s]"""
-    found = np.zeros(view.stages.count.shape)
-    inside = ranks_per_domain(tp, 1, view.stages.of(view.domain))
-    node = ranks_per_domain(tp, 1, view.stages.of(view.node))
-    for gpu, here in gpus_of(view):
-        found = np.where(here & (tp > 1), all_gather_s(payload, tp, inside, gpu, node), found)
-    return found
 
 
 def _next(view: View, column: NDArray[Any]) -> NDArray[Any]:

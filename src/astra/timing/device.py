@@ -97,6 +97,16 @@ class Device:
         """
         return (self.stack.layers, self.recipe) == ("compiled", "tensorwise")
 
+    @property
+    def gathered_fraction(self) -> float:
+        """Bytes of what such ranks gather, over those of what they scatter."""
+        return 0.5 if self.casts_shards else 1.0
+
+    @property
+    def element_bytes(self) -> float:
+        """Of an activation as it is sent."""
+        return 4.0 if self.precision == "fp32" else 2.0
+
     def gemm_s(
         self, m: Floats, n: Floats, k: Floats, direction: Direction, precision: str | None = None
     ) -> Floats:

@@ -15,6 +15,7 @@ from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.view import View
 from astra.timing.device import Device, Used
+from astra.timing.exchanges import Exchange
 from astra.timing.facts import facts
 from astra.timing.operators import (
     Keys,
@@ -25,9 +26,12 @@ from astra.timing.operators import (
 )
 from astra.timing.traffic import (
     Traffic,
+    context_exchanges,
     context_traffic,
     exchanging_halves,
+    expert_exchanges,
     expert_traffic,
+    tensor_exchanges,
     tensor_traffic,
 )
 
@@ -189,11 +193,7 @@ def _price(
     count = len(table["tp"])
     kinds = layer_kinds(task.model).kinds
     found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
-    for rows, words in _groups(table, np.arange(count), OF_KERNELS):
-        keys = _keys(table, rows)
-        gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
-        recipe = words["fp8_recipe"] if precision == "fp8" else None
-        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe), recipe)
+    for rows, keys, device, words in _cuts(table, task, stack, used):
         fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
         for row, kind in enumerate(kinds):
             kernels = layer_operators(task.model, kind, keys, device, fused, dispatcher)
@@ -205,6 +205,36 @@ def _price(
         _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
         _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
     return found
+
+
+def _cuts(
+    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: Used
+) -> Iterator[tuple[Ints, Keys, Device, dict[str, Any]]]:
+    """Keys of a table whose kernels run alike: which they are, the device, the words they share."""
+    for rows, words in _groups(table, np.arange(len(table["tp"])), OF_KERNELS):
+        gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
+        recipe = words["fp8_recipe"] if precision == "fp8" else None
+        device = Device(gpu, precision, used, stack.on(gpu, precision, recipe), recipe)
+        yield rows, _keys(table, rows), device, words
+
+
+def cut_of(view: View, stack: Stack, pipeline: int, slot: int) -> tuple[Keys, Device]:
+    """How a slot of the first plan cuts its layers, and what they run on."""
+    table, back = _distinct(view)
+    row = back[pipeline, min(slot, back.shape[1] - 1), :1]
+    one = {name: column[row] for name, column in table.items()}
+    ((_, keys, device, _),) = _cuts(one, view.task, stack, Used())
+    return keys, device
+
+
+def layer_exchanges(
+    model: Model, kind: LayerKind, keys: Keys, device: Device, comm_type: str, dispatcher: str
+) -> list[Exchange]:
+    """All that a layer's seconds of traffic are counted from."""
+    element = device.element_bytes
+    found = tensor_exchanges(model, kind, keys, element, device.gathered_fraction)
+    found += context_exchanges(model, keys, comm_type, element)
+    return found + (expert_exchanges(model, keys, dispatcher, element) if kind.mlp == "moe" else [])
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")
@@ -292,13 +322,12 @@ def _layer(
     operators: list[Operator],
 ) -> LayerTime:
     model, dispatcher = task.model, str(words["dispatcher"])
-    gpu, element = device.gpu, 4.0 if device.precision == "fp32" else 2.0
+    gpu, element = device.gpu, device.element_bytes
     core = next(op for op in operators if op.module == "core_attn")
     nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
     hides, own = bool(words["overlap_tp"]), device.stack
     longer = own.communication_factor * _tensor_factor(own, keys)
-    waits = own.tensor_waits
-    share = 0.5 if device.casts_shards else 1.0
+    waits, share = own.tensor_waits, device.gathered_fraction
     tensor = tensor_traffic(model, kind, keys, gpu, operators, hides, element, waits, longer, share)
     if own.layers != "fused":
         tensor = _with_copies(tensor, model, kind, keys, device)
@@ -338,7 +367,7 @@ def _with_copies(
     """
     halves = exchanging_halves(model, kind)
     copy_s = np.where(keys.sp > 1, device.memory_s(4.0 * keys.tokens * model.hidden), 0.0)
-    gathered_s = copy_s * (0.5 if device.casts_shards else 1.0)
+    gathered_s = copy_s * device.gathered_fraction
     return Traffic(
         forward_s=tensor.forward_s + halves * (copy_s + gathered_s),
         backward_s=tensor.backward_s + halves * (copy_s + 2 * gathered_s),

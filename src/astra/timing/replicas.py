@@ -9,7 +9,6 @@ import numpy as np
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
-from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, end_weights, layer_weights, mtp_weights
 from astra.model.shape import Model
@@ -24,7 +23,7 @@ from astra.strategy.makes import (
 from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
+from astra.timing.exchanges import Exchange, Group
 from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
 
@@ -45,6 +44,7 @@ class Replicas:
 class _Copies:
     """Parameters of a stage that are replicated over one kind of group."""
 
+    name: str  # of the group: dp, or edp of experts
     parameters: Floats
     ranks: Ints
     stride: Ints
@@ -116,17 +116,22 @@ def _across_s(view: View, stack: Stack) -> Floats:
     before and after:  2 AllToAll(V, tp).  A layer takes what it takes in the slowest make, and a
     stage the sum over its layers.
     """
-    plans, stages = view.plans, view.stages
-    number = makes(plans)
-    some = number > 1
-    if not some.any():
-        return np.zeros(stages.count.shape)
-    tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
-    differs = (tps != tps[:1, :1]).any(axis=(0, 1))
-    found = own_pace_s(view, stack, np.where(some, number, 1), differs & some)
-    where = layer_map(stages, view.task.model.layers)
+    number, differs = _makes_apart(view.plans)
+    if (number == 1).all():
+        return np.zeros(view.stages.count.shape)
+    found = own_pace_s(view, stack, number, differs)
+    where = layer_map(view.stages, view.task.model.layers)
     met = where.at_slowest(found, _layer_weights(view.task.model))
-    return np.where(some, met, 0.0)
+    return np.where(number > 1, met, 0.0)
+
+
+def _makes_apart(plans: Plans) -> tuple[Ints, Flags]:
+    """Makes that sum up their gradients apart from their copies (1: none), and whether their tensor
+    parallelism differs. (plan,)
+    """
+    number = makes(plans)
+    tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
+    return number, (tps != tps[:1, :1]).any(axis=(0, 1)) & (number > 1)
 
 
 def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats:
@@ -134,20 +139,27 @@ def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats
 
     `number` (plan,); `differs` (plan,): the pieces are cut anew.
     """
-    plans, stages = view.plans, view.stages
-    found, tp = np.zeros(stages.count.shape), stages.of(plans.tp)
-    wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
-    one = np.ones_like(tp)
-    for row, (gpu, here) in enumerate(gpus_of(view)):
-        own, near = stack.on(gpu), _near(view, tp, one, row)
+    found = np.zeros(view.stages.count.shape)
+    exchanges = _between_makes(view, number, differs)
+    for gpu, here in gpus_of(view):
+        own = stack.on(gpu)
         moved = own.communication_factor * _data_factor(own, gpu)
-        for copies in _copies(view):
-            piece = copies.parameters * wide / copies.ranks
-            seconds = all_reduce_s(piece, number, one, gpu, one)
-            if differs.any():
-                again = 2 * all_to_all_s(piece, tp, near[0], gpu, near[1])
-                seconds = seconds + np.where(differs & (tp > 1), again, 0.0)
-            found += np.where(here, seconds * moved, 0.0)
+        seconds = sum((each.once * each.one_s(gpu) for each in exchanges), np.zeros(1))
+        found += np.where(here, seconds * moved, 0.0)
+    return found
+
+
+def _between_makes(view: View, number: Ints, differs: Flags) -> list[Exchange]:
+    plans, tp = view.plans, view.stages.of(view.plans.tp)
+    alone, found = np.ones_like(tp), []
+    others = Group("make", np.broadcast_to(number, tp.shape), alone, alone)
+    inside = _group(view, "tp", tp, alone)
+    for copies in _copies(view):
+        piece = copies.parameters * _gradient_bytes(plans) / copies.ranks
+        found.append(Exchange(others, "all-reduce", "gradients of other makes", piece, once=1.0))
+        if differs.any():
+            again = np.where(differs, 2.0, 0.0)
+            found.append(Exchange(inside, "all-to-all", "gradients cut anew", piece, once=again))
     return found
 
 
@@ -179,10 +191,10 @@ def _copies(view: View) -> list[_Copies]:
     dense = dp * plans.cp
     share = shard_share(plans)
     shards = _shards(dense, share, plans)
-    found = [_Copies(held.dense, dense, tp, shards)]
+    found = [_Copies("dp", held.dense, dense, tp, shards)]
     if view.task.model.moe is not None:
         experts = np.maximum(tp * dense // cut, 1)
-        found.append(_Copies(held.experts, experts, cut, _shards(experts, share, plans)))
+        found.append(_Copies("edp", held.experts, experts, cut, _shards(experts, share, plans)))
     return found
 
 
@@ -191,39 +203,67 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
     return np.where(is_word(plans, "sharding", "none"), 1, shared)
 
 
-def _seconds(view: View, copies: _Copies, row: int, stack: Stack) -> dict[str, Floats]:
-    """On the links and GPUs of one pool. Sharded: reduce-scatter and all-gather in a shard group,
-    and what a rank is left with summed over the groups. Else one all-reduce, nothing to gather.
+def copies_exchanges(view: View, stack: Stack) -> list[Exchange]:
+    """All that the copies of a stage exchange, those of other makes too."""
+    own = [each for copies in _copies(view) for each in _synchronised(view, copies, stack)]
+    return own + _between_makes(view, *_makes_apart(view.plans))
 
-    Where tensors have owners, those take turns round the ring, each with its part of both.
+
+def _synchronised(
+    view: View, copies: _Copies, stack: Stack, row: int | None = None
+) -> list[Exchange]:
+    """On the links of one pool, or on those of each run's own. Sharded: reduce-scatter and
+    all-gather in a shard group, and what a rank is left with summed over the groups. Else one
+    all-reduce and nothing to gather.
+
+    Where tensors have owners, those take turns round the ring, each with its part of both. Sharded
+    parameters are gathered in either pass of every micro-batch, and its gradients reduced.
     """
-    plans, gpu = view.plans, view.task.cluster.pools[row].gpu
-    plain = is_word(plans, "sharding", "none")
+    plans, plain = view.plans, is_word(view.plans, "sharding", "none")
+    each = is_word(plans, "sharding", "parameters")
     ranks = np.where(plain, copies.ranks, copies.shards)
-    near, node = _near(view, ranks, copies.stride, row)
-    grads = copies.parameters * np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
+    group = _group(view, copies.name, ranks, copies.stride, row)
+    grads, weights = copies.parameters * _gradient_bytes(plans), copies.parameters * 2.0
     turns = _owners(view, ranks, stack)
-    scattered = turns * reduce_scatter_s(grads / turns, ranks, near, gpu, node)
-    gathered = turns * all_gather_s(copies.parameters * 2.0 / turns, ranks, near, gpu, node)
+    shared, reduced = np.where(plain, 0, turns), "gradients"
+    passed, once = np.where(each, shared, 0.0), np.where(each, 0.0, shared)
+    found = [
+        Exchange(group, "all-gather", "parameters", weights / turns, passed, passed, once),
+        Exchange(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once),
+    ]
     if plain.any():
-        scattered = np.where(plain, all_reduce_s(grads, ranks, near, gpu, node), scattered)
-        gathered = np.where(plain, 0.0, gathered)
+        found.append(Exchange(group, "all-reduce", reduced, grads, once=np.where(plain, 1.0, 0.0)))
     groups = np.maximum(copies.ranks // np.maximum(ranks, 1), 1)
     if (groups > 1).any():
-        near, node = _near(view, groups, np.maximum(copies.stride * ranks, 1), row)
-        scattered = scattered + all_reduce_s(grads / copies.shards, groups, near, gpu, node)
+        apart = _group(view, copies.name, groups, np.maximum(copies.stride * ranks, 1), row)
+        left = grads / copies.shards
+        passed, once = np.where(each, 1.0, 0.0), np.where(each, 0.0, 1.0)
+        found.append(Exchange(apart, "all-reduce", reduced, left, 0.0, passed, once))
+    return found
+
+
+def _gradient_bytes(plans: Plans) -> Floats:
+    return np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
+
+
+def _seconds(view: View, copies: _Copies, row: int, stack: Stack) -> dict[str, Floats]:
+    """Of one gather and one reduction, and of the optimizer's step, on the GPUs of one pool."""
+    plans, gpu = view.plans, view.task.cluster.pools[row].gpu
+    moved = {"parameters": np.zeros(1), "gradients": np.zeros(1)}
+    for each in _synchronised(view, copies, stack, row):
+        moved[each.what] = moved[each.what] + (each.backward + each.once) * each.one_s(gpu)
     known = facts().optimizer
     own = copies.parameters / copies.shards
     memory = known.bandwidth_fraction * gpu.memory_bytes_per_s
     streamed = adam_bytes(plans)
     adam = own * (streamed + known.clip_bytes) / memory
-    moved = own * known.offload_bytes / (known.bandwidth_fraction * gpu.node.pcie_bytes_per_s)
+    hosted = own * known.offload_bytes / (known.bandwidth_fraction * gpu.node.pcie_bytes_per_s)
     updated = own * streamed * view.pool_node[row] / known.host_memory_bytes_per_s
     return {
-        "gather_s": gathered,
-        "reduce_s": scattered,
+        "gather_s": moved["parameters"],
+        "reduce_s": moved["gradients"],
         "adam_s": adam,
-        "host_s": moved + updated - own * streamed / memory,
+        "host_s": hosted + updated - own * streamed / memory,
     }
 
 
@@ -233,12 +273,12 @@ def _owners(view: View, ranks: Ints, stack: Stack) -> Ints:
     return np.maximum(np.minimum(ranks, tensors), 1)
 
 
-def _near(view: View, ranks: Ints, stride: Ints, row: int) -> tuple[Ints, Ints]:
-    """Ranks of a group in one link domain of a pool, and in one of its nodes."""
-    return (
-        ranks_per_domain(ranks, stride, view.pool_domain[row]),
-        ranks_per_domain(ranks, stride, view.pool_node[row]),
-    )
+def _group(view: View, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> Group:
+    """As it lies on the nodes of one pool, or on those of each run's own."""
+    if row is not None:
+        return Group.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])
+    domain, node = view.stages.of(view.domain), view.stages.of(view.node)
+    return Group.of(name, ranks, stride, domain, node)
 
 
 def adam_bytes(plans: Plans) -> Floats:

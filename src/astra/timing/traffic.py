@@ -1,28 +1,19 @@
 """Communication inside a layer: tensor, context and expert parallel, and how much of it shows."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
-from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import LayerKind
 from astra.model.shape import Model
-from astra.timing.collectives import (
-    all_gather_s,
-    all_reduce_s,
-    all_to_all_s,
-    p2p_s,
-    reduce_scatter_s,
-)
+from astra.timing.exchanges import Exchange, Group
 from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
 from astra.timing.operators import Keys, Operator
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -33,23 +24,8 @@ class Traffic:
     backward_s: Floats
 
 
-class Place(NamedTuple):
-    """How a kind of group lies: ranks that share a link domain, and ranks that share a node."""
-
-    domain: Ints
-    node: Ints
-
-
-def _inside(size: Floats, stride: Floats, keys: Keys) -> Place:
-    ranks, step = _whole(size), _whole(stride)
-    return Place(
-        ranks_per_domain(ranks, step, _whole(keys.domain)),
-        ranks_per_domain(ranks, step, _whole(keys.node)),
-    )
-
-
-def _whole(degree: Floats) -> Ints:
-    return degree.astype(np.int64)
+def _group(name: str, ranks: Floats, stride: Floats, keys: Keys) -> Group:
+    return Group.of(name, *(c.astype(np.int64) for c in (ranks, stride, keys.domain, keys.node)))
 
 
 def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) -> Floats:
@@ -66,6 +42,26 @@ def exchanging_halves(model: Model, kind: LayerKind) -> float:
     return 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0
 
 
+def tensor_exchanges(
+    model: Model, kind: LayerKind, keys: Keys, element: float, gathered: float = 1.0
+) -> list[Exchange]:
+    """One before and one after the matrix products of attention, and of the MLP.
+
+    With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
+    2022, section 4.2.2); backward, saved inputs are gathered once more. What is gathered has
+    `gathered` times the bytes. Routed experts get theirs by dispatch.
+    """
+    group, what = _group("tp", keys.tp, np.ones_like(keys.tp), keys), "activations of a layer"
+    payload = keys.tokens * model.hidden * element
+    halves = exchanging_halves(model, kind)
+    shared = np.where(keys.sp > 1, halves, 0.0)
+    return [
+        Exchange(group, "all-gather", what, gathered * payload, shared, 2 * shared),
+        Exchange(group, "reduce-scatter", what, payload, shared, shared),
+        Exchange(group, "all-reduce", what, payload, halves - shared, halves - shared),
+    ]
+
+
 def tensor_traffic(
     model: Model,
     kind: LayerKind,
@@ -78,24 +74,16 @@ def tensor_traffic(
     factor: Floats | float = 1.0,
     gathered: float = 1.0,
 ) -> Traffic:
-    """An exchange before and one after the matrix products of attention, and of the MLP.
-
-    With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
-    2022, section 4.2.2). Backward, Megatron-LM hides the gather of a saved input behind dgrad
-    and the reduction of its gradient behind wgrad; before 2022 it `waits` for every one. All of
-    it takes `factor` times as long, what is hidden too. What is gathered has `gathered` times the
-    bytes. Routed experts get theirs by dispatch.
+    """Backward, Megatron-LM hides the gather of a saved input behind dgrad and the reduction of its
+    gradient behind wgrad; before 2022 it `waits` for every one. All of it takes `factor` times as
+    long, what is hidden too.
     """
-    payload = keys.tokens * model.hidden * element
-    ranks, near = _whole(keys.tp), _inside(keys.tp, np.ones_like(keys.tp), keys)
-    gather = factor * all_gather_s(gathered * payload, ranks, near.domain, gpu, near.node)
-    scatter = factor * reduce_scatter_s(payload, ranks, near.domain, gpu, near.node)
-    reduce = factor * all_reduce_s(payload, ranks, near.domain, gpu, near.node)
-    halves = exchanging_halves(model, kind)
-    shared = keys.sp > 1
+    forward, in_sync = np.zeros(1), np.zeros(1)
+    for exchange in tensor_exchanges(model, kind, keys, element, gathered):
+        seconds = factor * exchange.one_s(gpu)
+        forward = forward + exchange.forward * seconds
+        in_sync = in_sync + (exchange.backward - exchange.forward) * seconds
     wgrad = sum((op.wgrad_s for op in operators if op.wgrad_s is not None), np.zeros(1)) / 2
-    forward = halves * np.where(shared, gather + scatter, reduce)
-    in_sync = halves * np.where(shared, gather, 0.0)
     beside = forward
     if overlap:
         products = [op for op in operators if op.wgrad_s is not None]
@@ -104,10 +92,31 @@ def tensor_traffic(
         forward = _shown(forward, ahead, gpu, facts().shows.tensor)
         in_sync = _shown(in_sync, back, gpu, facts().shows.tensor)
     backward = in_sync + (beside if waits else _shown(beside, 2 * wgrad, gpu))
-    alone = keys.tp <= 1
-    return Traffic(
-        forward_s=np.where(alone, 0.0, forward), backward_s=np.where(alone, 0.0, backward)
-    )
+    return Traffic(forward_s=forward, backward_s=backward)
+
+
+def context_exchanges(model: Model, keys: Keys, comm_type: str, element: float) -> list[Exchange]:
+    """Keys and values of the others: passed around a ring, gathered, or exchanged for heads."""
+    if model.mla is not None:
+        width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
+        cut = width / keys.tp
+        queries = cut
+    else:
+        cut = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
+        queries = model.heads * model.head_dim / keys.tp
+    group, what = _group("cp", keys.cp, keys.tp, keys), "keys and values"
+    block = 2 * keys.tokens * cut * element
+
+    if comm_type == "p2p":
+        return [Exchange(group, "send", what, block, keys.cp - 1, 2 * (keys.cp - 1))]
+    if comm_type == "allgather":
+        whole, back = block * keys.cp, f"gradients of {what}"
+        return [
+            Exchange(group, "all-gather", what, whole, 1.0, 1.0),
+            Exchange(group, "reduce-scatter", back, whole, 0.0, 1.0),
+        ]
+    moved = keys.tokens * (2 * queries + 2 * cut) * element
+    return [Exchange(group, "all-to-all", "heads", moved, 1.0, 1.0)]
 
 
 def context_traffic(
@@ -119,36 +128,41 @@ def context_traffic(
     element: float,
     factor: float = 1.0,
 ) -> Traffic:
-    """Keys and values of the other ranks: passed around a ring behind attention, gathered, or
-    exchanged for heads. All of it takes `factor` times as long, what attention hides too.
-    """
-    if model.mla is not None:
-        width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
-        cut = width / keys.tp
-        queries = cut
-    else:
-        cut = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
-        queries = model.heads * model.head_dim / keys.tp
-    near = _inside(keys.cp, keys.tp, keys)
-    block = 2 * keys.tokens * cut * element
+    """A ring runs behind attention. All of it takes `factor` times as long, what is hidden too."""
+    forward, backward = np.zeros(1), np.zeros(1)
+    for exchange in context_exchanges(model, keys, comm_type, element):
+        seconds = factor * exchange.one_s(gpu)
+        forward = forward + exchange.forward * seconds
+        backward = backward + exchange.backward * seconds
     if comm_type == "p2p":
-        hop = factor * p2p_s(block, np.maximum(near.domain, near.node) >= keys.cp, gpu)
-        ring = (keys.cp - 1) * hop
         share = (keys.cp - 1) / keys.cp
-        forward = _shown(ring, core.forward_s * share, gpu)
-        backward = _shown(2 * ring, core.backward_s * share, gpu)
-    elif comm_type == "allgather":
-        ranks = _whole(keys.cp), near.domain, gpu, near.node
-        forward = factor * all_gather_s(block * keys.cp, *ranks)
-        backward = forward + factor * reduce_scatter_s(block * keys.cp, *ranks)
-    else:
-        exchanged = keys.tokens * (2 * queries + 2 * cut) * element
-        forward = factor * all_to_all_s(exchanged, _whole(keys.cp), near.domain, gpu, near.node)
-        backward = forward
-    alone = keys.cp <= 1
-    return Traffic(
-        forward_s=np.where(alone, 0.0, forward), backward_s=np.where(alone, 0.0, backward)
-    )
+        forward = _shown(forward, core.forward_s * share, gpu)
+        backward = _shown(backward, core.backward_s * share, gpu)
+    return Traffic(forward_s=forward, backward_s=backward)
+
+
+def expert_exchanges(model: Model, keys: Keys, dispatcher: str, element: float) -> list[Exchange]:
+    """Dispatch and combine: tokens to their experts and back, in either pass."""
+    moe = model.moe
+    assert moe is not None
+    one = keys.tokens / keys.sp * model.hidden * element  # of each token that arrives
+    near = np.ones_like(keys.ep)
+    if dispatcher == "allgather":
+        whole, moved = _group("ep", keys.ep * keys.etp, near, keys), one * keys.ep * keys.etp
+        return [
+            Exchange(whole, operation, "tokens", moved, 1.0, 1.0)
+            for operation in ("all-gather", "reduce-scatter")
+        ]
+    outer, inner = _group("ep", keys.ep, keys.etp, keys), _group("etp", keys.etp, near, keys)
+    sent = one * moe.top_k * keys.capacity
+    if dispatcher in ("deepep", "hybridep"):
+        places = np.where(keys.ep > outer.domain, keys.ep / outer.domain, keys.ep)
+        sent = sent * _sent_once(places, moe.top_k)
+    return [
+        Exchange(outer, "all-to-all", "tokens", sent, 2.0, 2.0),
+        Exchange(inner, "all-gather", "tokens", sent * keys.etp, 1.0, 1.0),
+        Exchange(inner, "reduce-scatter", "tokens", sent * keys.etp, 1.0, 1.0),
+    ]
 
 
 def expert_traffic(
@@ -161,39 +175,15 @@ def expert_traffic(
     element: float,
     factor: float = 1.0,
 ) -> Traffic:
-    """Dispatch and combine: tokens to their experts and back, in either pass.
-
-    Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another. All of
-    it takes `factor` times as long.
+    """Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another. All
+    of it takes `factor` times as long.
     """
-    moe = model.moe
-    assert moe is not None
-    arriving = keys.tokens / keys.sp
-    near = _inside(keys.ep, keys.etp, keys)
-    sent = arriving * moe.top_k * keys.capacity * model.hidden * element
-    if dispatcher == "allgather":
-        whole = arriving * keys.ep * keys.etp * model.hidden * element
-        ranks = _whole(keys.ep * keys.etp)
-        close = _inside(keys.ep * keys.etp, np.ones_like(keys.ep), keys)
-        once = all_gather_s(whole, ranks, close.domain, gpu, close.node) + reduce_scatter_s(
-            whole, ranks, close.domain, gpu, close.node
-        )
-    else:
-        if dispatcher in ("deepep", "hybridep"):
-            places = np.where(keys.ep > near.domain, keys.ep / near.domain, keys.ep)
-            sent = sent * _sent_once(places, moe.top_k)
-        once = 2 * all_to_all_s(sent, _whole(keys.ep), near.domain, gpu, near.node)
-        close = _inside(keys.etp, np.ones_like(keys.etp), keys)
-        spread = sent * keys.etp
-        once = once + all_gather_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
-        once = once + reduce_scatter_s(spread, _whole(keys.etp), close.domain, gpu, close.node)
-    once = factor * once
+    exchanges = expert_exchanges(model, keys, dispatcher, element)
+    once = factor * sum((each.forward * each.one_s(gpu) for each in exchanges), np.zeros(1))
     if overlap:
         both = sum((op.forward_s + op.backward_s for op in operators), np.zeros(1))
         once = _shown(once, both / 2, gpu, facts().shows.expert)
-    alone = keys.ep * keys.etp <= 1
-    shown = np.where(alone, 0.0, once)
-    return Traffic(forward_s=shown, backward_s=shown)
+    return Traffic(forward_s=once, backward_s=once)
 
 
 def _sent_once(places: Floats, top_k: int) -> Floats:

@@ -175,6 +175,27 @@ def test_stages_send_every_micro_batch_on() -> None:
     assert send.ranks == 2
 
 
+@pytest.mark.parametrize("layers", [(24, 12, 6, 6), (6, 6, 12, 24)])
+def test_tied_embeddings_cross_to_the_other_end_of_the_pipeline(layers: tuple[int, ...]) -> None:
+    """Neighbours share a node here, the ends do not. Rows are those that Megatron-LM holds."""
+    by_name = moved(plan_of("gpt2-xl", pp=4, tp=1, dp=4, layers_per_stage=layers, seq_len=1024))
+    tied = by_name["pp", "send tied embedding gradients"]
+    assert tied.crosses_nodes and tied.over == "network"
+    assert tied.payload_bytes == 50_304 * 1600 * 4
+    assert not any(e.crosses_nodes for e in by_name.values() if e.group == "pp" and e != tied)
+
+
+def test_only_megatron_pads_the_vocabulary() -> None:
+    """An odd one is slow at the head of all others, five to eight times on an H200."""
+    for runtime in ("megatron", "fsdp", "deepspeed"):
+        plan = plan_of("gpt2-xl", runtime=runtime, seq_len=1024)
+        model = msgspec.structs.replace(plan.model, vocab=50_304)
+        details = [detail_of(p) for p in (plan, msgspec.structs.replace(plan, model=model))]
+        odd_s, even_s = (parts_s(detail)["head"] for detail in details)
+        pads = runtime == "megatron"
+        assert odd_s == pytest.approx(even_s) if pads else odd_s > 3 * even_s
+
+
 def test_experts_get_their_tokens_twice_a_pass() -> None:
     plan = plan_of("mixtral-8x7b", tp=1, ep=8, gpus="h100:64", dp=64)
     sent = moved(plan)["ep", "all-to-all tokens"]

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from astra.hardware.cluster import Cluster
 from astra.hardware.stack import Stack, find_stack
 from astra.model.flops import attention_flops, head_flops, layer_forward_flops
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import layer_weights
 from astra.model.zoo import find_model
+from astra.strategy.held import padded_vocab
+from astra.strategy.plan import Runtime
+from astra.strategy.plans import Task
 from astra.timing.device import Device
 from astra.timing.operators import Keys, Operator, head_operators, layer_operators
 
@@ -168,23 +172,26 @@ def test_expert_parallelism_keeps_the_work_of_a_rank_and_capacity_scales_it() ->
     assert routed() == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_head_does_the_padded_vocabulary() -> None:
+@pytest.mark.parametrize(("runtime", "rows"), [("megatron", 50_304), ("fsdp", 50_257)])
+def test_the_head_does_the_vocabulary_that_its_runtime_holds(runtime: Runtime, rows: int) -> None:
+    """Megatron-LM pads it to a multiple of 128 x TP, PyTorch does not."""
     model = find_model("gpt3-6.7b")
-    padded = head_flops(model) * 50_304 / 50_257
-    found = forward(head_operators(model, keys(), DEVICE))
-    assert found == pytest.approx(padded * SEQ_LEN, rel=1e-12)
+    task = Task(model=model, cluster=Cluster(name="none", pools=()), runtime=runtime)
+    vocab = padded_vocab(task, keys().tp)
+    found = forward(head_operators(model, keys(), DEVICE, vocab))
+    assert found == pytest.approx(head_flops(model) * rows / 50_257 * SEQ_LEN, rel=1e-12)
 
 
 def test_capped_logits_pass_three_more_kernels_each_way() -> None:
     """x / c, tanh, times c: two operands of two bytes each; the gradient of tanh has three."""
     device = cast("Device", Mover())
-    (cap,) = (
-        op for op in head_operators(find_model("gemma-2-9b"), keys(), device) if "cap" in op.name
-    )
+    rows = np.array([256_000.0])
+    capped = head_operators(find_model("gemma-2-9b"), keys(), device, rows)
+    (cap,) = (op for op in capped if "cap" in op.name)
     logits = SEQ_LEN * 256_000
     assert float(cap.forward_s[0]) == 3 * 2 * 2 * logits
     assert float(cap.backward_s[0]) == (2 + 3 + 2) * 2 * logits
-    plain = head_operators(find_model("gemma-3-12b"), keys(), device)
+    plain = head_operators(find_model("gemma-3-12b"), keys(), device, rows)
     assert not any("cap" in op.name for op in plain)
 
 

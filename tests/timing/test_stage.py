@@ -12,6 +12,7 @@ from tests.search.some_plans import changed, stack, view, with_segments
 from astra.api import predict
 from astra.search.price import price
 from astra.strategy.plan import Plan
+from astra.timing.collectives import p2p_s
 from astra.timing.layer import layers_of
 from astra.timing.stage import StageTime, stage_times
 
@@ -193,3 +194,22 @@ def test_gradients_of_tied_embeddings_cross_in_the_format_they_are_kept_in() -> 
         plan = predict("gpt2-medium", precision=precision, grad_reduce_dtype="fp32", **said).plan
         seconds = [stage_times(view(plan), each).tied_s()[0, 0, 0] for each in (wide, own)]
         assert seconds[0] / seconds[1] == pytest.approx(ratio, rel=0.02)
+
+
+def test_gradients_of_tied_embeddings_go_to_another_type_over_the_network() -> None:
+    """At the pace of the slower NIC, however few GPUs there are."""
+    bare = stack(settings=(), communication_factor=1.0, pipeline_factor=1.0)
+    checked = 0
+    for plan in some_plans.mixed_plans("gemma-2-2b"):
+        (pipeline, *others), cluster = plan.pipelines, plan.cluster
+        ends = [pipeline.segments[0], pipeline.segments[-1]]
+        if others or ends[0].tp != ends[1].tp:
+            continue
+        gpus = [next(pool.gpu for pool in cluster.pools if pool.gpu.name == e.gpu) for e in ends]
+        tp = ends[0].tp
+        payload = plan.model.vocab * plan.model.hidden / tp * 4.0
+        expected = p2p_s(payload, False, gpus[0], gpus[1], tp * plan.cp * pipeline.replicas)
+        found = stage_times(view(plan), bare).tied_s()[0, [0, -1], 0]
+        assert found == pytest.approx([float(expected)] * 2)
+        checked += 1
+    assert checked

@@ -20,6 +20,7 @@ from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
+from astra.strategy.held import padded_vocab
 from astra.strategy.makes import copies_of
 from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Floats, Ints, Plans, Task
@@ -256,11 +257,8 @@ def _inside(plans: Plans, task: Task, cut: Cut, stack: Stack) -> Floats:
 def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:
     """Logits and their fp32 copy, and the head's input gathered along the sequence."""
     model = task.model
-    vocab: Floats | int = model.vocab
-    if task.runtime not in ("fsdp", "deepspeed"):  # as the head's weights are padded
-        vocab = -(-model.vocab // (128 * cut.tp)) * 128 * cut.tp
     each = stack.logits_bytes + (cut.element if model.capped_logits else 0.0)
-    per_token = each * vocab / cut.tp + cut.element * model.hidden
+    per_token = each * padded_vocab(task, cut.tp) / cut.tp + cut.element * model.hidden
     heads = 1 + plans.mtp_layers
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 
@@ -301,7 +299,10 @@ def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Flo
         )
     else:
         layer = max(sizes) / cut.tp
-    ends = np.where(stages.head | stages.embedding, model.vocab * model.hidden / cut.tp, 0.0)
+    rows = padded_vocab(task, cut.tp) / cut.tp
+    ends = np.where(
+        stages.head | stages.embedding, rows * (model.embedding_dim or model.hidden), 0.0
+    )
     largest = np.maximum(layer, ends)
     whole = cut.element * (largest + layer) + cut.element * largest
     return np.where(is_word(plans, "sharding", "parameters"), whole, 0.0)

@@ -17,6 +17,7 @@ from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack, find_stack
 from astra.model.kinds import layer_kinds
 from astra.search.step import Step, simulated_step
+from astra.strategy.held import padded_vocab
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import View, view_of
@@ -155,7 +156,8 @@ def _classes_s(detail: Detail) -> dict[str, float]:
         operators = layer_operators(model, kind, keys, device, fused, dispatcher)
         work += [(detail.layers[row], operator) for operator in operators]
     if detail.last:
-        work += [(1 + plan.mtp_layers, op) for op in head_operators(model, keys, device)]
+        rows = padded_vocab(detail.view.task, keys.tp)
+        work += [(1 + plan.mtp_layers, op) for op in head_operators(model, keys, device, rows)]
     if detail.stage == 0:
         work += [(1, op) for op in embedding_operators(model, keys, device)]
     found: dict[str, float] = {}

@@ -81,11 +81,13 @@ def _cut(
 
 
 def _padded(weight: Weight, tp: Floats, task: Task) -> Floats:
-    """Megatron-LM pads the vocabulary to a multiple of 128 x TP; plain PyTorch does not."""
-    vocab = task.model.vocab
-    if task.runtime in ("fsdp", "deepspeed") or weight.count % vocab or weight.cut != "tp":
+    """Parameters of a weight with the rows that the vocabulary is padded by."""
+    if weight.part not in ("embedding", "head") or weight.cut != "tp":
         return np.full(tp.shape, float(weight.count))
-    if weight.part not in ("embedding", "head"):
-        return np.full(tp.shape, float(weight.count))
-    step = 128 * tp
-    return weight.count / vocab * (-(-vocab // step) * step)
+    return weight.count / task.model.vocab * padded_vocab(task, tp)
+
+
+def padded_vocab(task: Task, tp: Floats) -> Floats:
+    """Megatron-LM pads the vocabulary to a multiple of 128 x TP; plain PyTorch does not. [rows]"""
+    step = np.ones_like(tp) if task.runtime in ("fsdp", "deepspeed") else 128.0 * tp
+    return np.ceil(task.model.vocab / step) * step

@@ -11,6 +11,7 @@ from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.kinds import layer_kinds
+from astra.strategy.held import padded_vocab
 from astra.strategy.makes import copies_of
 from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Flags, Floats, Ints
@@ -141,11 +142,17 @@ def tied_sends(view: View, stack: Stack) -> Sends:
     ends = (stages.embedding | stages.head) & (plans.pp[:, np.newaxis] > 1)
     wide = np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
     wide = np.where(is_word(plans, "precision", "fp32"), wide, stack.tied_bytes or wide)
-    payload = model.vocab * model.hidden / stages.of(plans.tp) * wide
+    tp, width = stages.of(plans.tp), model.embedding_dim or model.hidden
+    payload = padded_vocab(view.task, tp) * width / tp * wide
+    pools = np.broadcast_to(stages.of(plans.gpu), ends.shape)
+    first, last = (
+        np.where(end, pools, 0).sum(axis=1, keepdims=True)
+        for end in (stages.embedding, stages.head)
+    )
     domain, node = stages.of(view.domain), stages.of(view.node)
     return Sends(
         payload_bytes=np.where(ends & model.tied_embeddings, payload, 0.0),
-        there=stages.of(plans.gpu),
+        there=np.where(stages.embedding, last, first),
         node=plans.gpus <= node,
         near=plans.gpus <= np.maximum(domain, node),
     )

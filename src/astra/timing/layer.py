@@ -11,6 +11,7 @@ from astra.columns import factorized
 from astra.hardware.stack import Stack
 from astra.model.kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
+from astra.strategy.held import padded_vocab
 from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.view import View
@@ -202,7 +203,8 @@ def _price(
                 own = [operator.take(at) for operator in kernels]
                 layer = _layer(task, kind, _keys(table, some), device, words | more, own)
                 _store(found[str(row)], some, layer)
-        _store(found["head"], rows, _ends(head_operators(task.model, keys, device)))
+        vocab = padded_vocab(task, keys.tp)
+        _store(found["head"], rows, _ends(head_operators(task.model, keys, device, vocab)))
         _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
     return found
 

@@ -385,10 +385,9 @@ def _biased(model: Model, dense: bool) -> list[float]:
     return found
 
 
-def head_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
-    """Final norm, logits and the loss over the vocabulary."""
-    step = 128 * keys.tp  # as the weights are padded
-    vocab = np.ceil(model.vocab / step) * step / keys.tp
+def head_operators(model: Model, keys: Keys, device: Device, rows: Floats) -> list[Operator]:
+    """Final norm, logits and the loss over the vocabulary, of so many rows with their padding."""
+    vocab = rows / keys.tp
     hidden = np.full(vocab.shape, float(model.hidden))
     logits = keys.tokens * vocab
     wgrad = device.gemm_s(keys.tokens, vocab, hidden, "wgrad", device.half)

@@ -1,6 +1,7 @@
 """The search finds what brute force finds."""
 
 import random
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from tests.strategy.mixed_plans import small_model
 
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
+from astra.model.zoo import find_model
 from astra.search.bulk import bulk_of
 from astra.search.find import Best, Finder
 from astra.search.step import simulated_step
@@ -192,6 +194,21 @@ def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
             msgspec.json.encode(plan_at(cut.plans, row, task)) for row in range(len(cut.plans))
         }
         assert len(written) == len(cut.plans), "no plan is listed twice"
+
+
+def test_memory_of_a_search_is_a_few_bytes_for_each_of_its_cuts() -> None:
+    """What tables of plans hold of a quarter of a million cuts would be 200 MB."""
+    task = Task(model=find_model("mixtral-8x7b"), cluster=parse_gpus("h100:128")[0])
+    space = Space(Question(task, 960, 4096))
+    found_in(space_of(0))  # files are read once
+    tracemalloc.start()
+    try:
+        found = found_in(space)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.funnel.candidates > 40_000_000
+    assert most < 64e6
 
 
 def kinds_of(plans: Plans) -> Ints:

@@ -32,7 +32,7 @@ class AloneFinder(Finder):
     def _like(self, layouts: Layouts, plan: Plans) -> None:
         """A time to beat: of layouts cut as this plan is, whatever their chunks."""
         degrees = layouts.alike(plan)
-        for _, table in layouts.tables(degrees, np.full(len(layouts), layouts.ways)):
+        for _, table in layouts.tables(degrees):
             same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
             same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])
             if same.any():
@@ -53,8 +53,8 @@ class AloneFinder(Finder):
     def _hopeless(self, least_s: float) -> bool:
         return least_s >= self.limit_s
 
-    def _leave(self, layouts: Layouts, least_s: Floats, order: Ints, first: int) -> None:
+    def _leave(self, layouts: Layouts, order: Ints, first: int) -> None:
         rest = order[int(np.flatnonzero(order == first)[0]) :]
-        count = plans_in(layouts, rest, np.isfinite(least_s[rest]))
+        count = plans_in(layouts, rest)
         self.funnel.candidates += count
         self.funnel.bounded += count

@@ -1,6 +1,5 @@
 """A whole table of plans at once: does each fit, and how fast can it be at best?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,13 +15,13 @@ from astra.memory.stage import (
 )
 from astra.search.step import chunks_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
-from astra.strategy.view import View, cuts_of, view_of, views_of
+from astra.strategy.view import View, view_of, views_of
 from astra.timing.bounds import (
     interleaved_bound_s,
     interleaved_tight_bound_s,
     one_f_one_b_bound_s,
 )
-from astra.timing.layer import LayerBook, work_s
+from astra.timing.layer import LayerBook
 from astra.timing.stage import StageTime, stage_base, stage_times
 
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
@@ -90,19 +89,12 @@ def _distinct(column: Floats) -> list[float]:
     return found
 
 
-def work_bound_s(
-    tables: Sequence[Plans], task: Task, stack: Stack, book: LayerBook | None = None
-) -> list[tuple[Floats, Floats, Floats]]:
-    """A first bound that asks for no stages: the busiest one does no less than the mean; and the
-    least time of one layer and that of the head, both ways. (plan,) [s]
+def work_bound_s(micro_batches: Ints, stages: Ints, work_s: Floats) -> Floats:
+    """A first bound that asks for no stages: the busiest one does no less than the mean. [s]
 
     T >= m (all layers and ends, forward and backward) / p
     """
-    each = work_s([cuts_of(plans, task) for plans in tables], stack, book)
-    return [
-        (plans.micro_batches[0] * work[0, 0] / plans.pp[0], layer[0, 0], head[0, 0])
-        for plans, (work, layer, head) in zip(tables, each, strict=True)
-    ]
+    return micro_batches * work_s / stages
 
 
 def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:

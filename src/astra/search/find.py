@@ -31,8 +31,8 @@ from astra.strategy.variants import (
     variants_in,
     variants_of,
 )
-from astra.strategy.view import View, view_of
-from astra.timing.layer import LayerBook
+from astra.strategy.view import View, cuts_of, view_of
+from astra.timing.layer import LayerBook, Work, book_rows, work_of
 from astra.timing.stage import stage_base, stage_times
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
@@ -89,9 +89,9 @@ def identity_of(plans: Plans, row: int) -> Key:
     return tuple(hash((v[used] if v.ndim == 2 else v).tobytes()) for v in values)
 
 
-def _slices(layouts: Plans) -> list[Plans]:
+def _slices(layouts: Plans, size: int = ENOUGH) -> list[Plans]:
     """Few enough at a time that stages and chunks of all of them stay small."""
-    return [layouts.take(slice(at, at + ENOUGH)) for at in range(0, len(layouts), ENOUGH)]
+    return [layouts.take(slice(at, at + size)) for at in range(0, len(layouts), size)]
 
 
 class Finder:
@@ -117,7 +117,8 @@ class Finder:
         self.top, self.margin = top, margin
         self.funnel = Funnel()
         self.book = LayerBook()
-        self.layer_s, self.head_s = np.zeros((2, 0))  # of every cut, the least, both ways
+        self.layer = np.zeros(0, np.int32)  # of every cut, its row in the book
+        self.work = Work(*np.zeros((3, 0)))  # and what its rows say
         self.found: list[Found] = []
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
@@ -144,20 +145,17 @@ class Finder:
         return self._search(layouts, self._least_s(layouts), progress)
 
     def _search(self, layouts: Layouts, least: Floats, progress: Progress | None) -> Best:
-        least_of = least.min(axis=1, initial=np.inf)
-        order = self._order(layouts, least_of)
+        order = self._order(layouts, least)
         ahead: list[tuple[Plans, Floats]] = []  # layouts of cuts that can win, not yet bounded
         waiting: list[tuple[Plans, Floats]] = []  # layouts that can win
-        only = self._wanted(layouts, least)
-        many = (np.isfinite(least) if only is None else only).sum(axis=1)
-        flat = None if only is None else only.ravel()
-        for cuts, table in layouts.tables(order, many, FIRST, flat):
-            if self._hopeless(float(least_of[cuts[0] // layouts.ways])):
-                self._leave(layouts, least, order, int(cuts[0] // layouts.ways))
+        for cuts, table in layouts.tables(order, FIRST, self._wanted(layouts)):
+            first = int(np.searchsorted(layouts.starts, cuts[0], side="right")) - 1
+            if self._hopeless(float(least[first])):
+                self._leave(layouts, order, first)
                 break
             counts = variant_counts(table, self.space)
             self.funnel.candidates += int(counts.sum())
-            allowed, bounds = self._judge(table, counts), self._sharper_s(table, cuts, least)
+            allowed, bounds = self._judge(table, counts), self._sharper_s(table, cuts)
             useful = np.flatnonzero(allowed & (bounds < self.limits_s(table)))
             self.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
             ahead.append((table.take(useful), bounds[useful]))
@@ -173,21 +171,27 @@ class Finder:
             self._look_closer()
         return self._best()
 
-    def _sharper_s(self, layouts: Plans, cuts: Ints, least_s: Floats) -> Floats:
+    def _sharper_s(self, layouts: Plans, cuts: Ints) -> Floats:
         """Bounds of layouts: those of their cuts, or the time that filling a pipeline takes."""
-        layer, head = self.layer_s[cuts], self.head_s[cuts]
+        rows = self.layer[cuts]
+        layer, head = self.work.layer_s[rows], self.work.head_s[rows]
         filled = filled_bound_s(layouts, layer, head, self.stack) * (1 - SAME)
-        return np.maximum(least_s.ravel()[cuts], filled)
+        return np.maximum(self._of_cuts_s(layouts, cuts), filled)
 
-    def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:  # noqa: ARG002
-        """(degrees, way) The cuts to look at; None: all of them, if only to count them."""
+    def _of_cuts_s(self, layouts: Plans, cuts: Ints) -> Floats:
+        """The bound of the cut of each of these layouts."""
+        work = self.work.total_s[self.layer[cuts]]
+        return work_bound_s(layouts.micro_batches[0], layouts.pp[0], work)
+
+    def _wanted(self, layouts: Layouts) -> Flags | None:  # noqa: ARG002
+        """(cut,) The cuts to look at; None: all of them, if only to count them."""
         return None
 
     def _hopeless(self, least_s: float) -> bool:  # noqa: ARG002
         """Whether degrees from this bound on are not worth laying out, not even to count them."""
         return False
 
-    def _leave(self, layouts: Layouts, least_s: Floats, order: Ints, first: int) -> None:
+    def _leave(self, layouts: Layouts, order: Ints, first: int) -> None:
         """Degrees from this one on are left out: too slow, whatever their layout."""
 
     def _order(self, layouts: Layouts, least_s: Floats) -> Ints:  # noqa: ARG002
@@ -195,28 +199,36 @@ class Finder:
         return np.argsort(least_s, kind="stable")
 
     def _least_s(self, layouts: Layouts) -> Floats:
-        """(degrees, way) How much work every cut is at least."""
-        least = np.full(len(layouts) * layouts.ways, np.inf)
-        self.layer_s, self.head_s = np.zeros((2, len(least)))
-        found = list(layouts.cuts())
-        if found:
-            works = work_bound_s([plans for _, plans in found], self.task, self.stack, self.book)
-            for (cuts, _), each in zip(found, works, strict=True):
-                least[cuts], self.layer_s[cuts], self.head_s[cuts] = each
-        return least.reshape(len(layouts), layouts.ways)
+        """(degrees,) How much work the least of their cuts is at least.
+
+        Cuts by the million share some thousand layers: what is kept of each is its layer.
+        """
+        views = (cuts_of(plans, self.task) for plans in layouts.cuts())
+        self.layer = np.zeros(int(layouts.counts.sum()), np.int32)
+        found = book_rows(views, self.stack, self.book)
+        for (_, cuts), rows in zip(layouts.blocks(), found, strict=True):
+            self.layer[cuts] = rows[0, 0]
+        self._look_up()
+        work = layouts.least(lambda cuts: self.work.total_s[self.layer[cuts]])
+        return work_bound_s(layouts.micro_batches, layouts.stages, work)
+
+    def _look_up(self) -> None:
+        """What the book says of all its rows, once every cut has one."""
+        rows = np.arange(len(self.book.rows), dtype=np.int32)
+        if len(rows):
+            self.work = work_of(self.book, self.task.model, rows)
 
     def any_fits(self) -> bool:
         """Whether a plan of the space fits, whatever it takes: memory alone is asked."""
         for layouts in enumerate_layouts(self.space):
             layouts = layouts.take(self._judge(layouts, variant_counts(layouts, self.space)))
-            if not len(layouts):
-                continue
-            plans = variants_of(layouts, self.space)
-            plans = plans.take(self._judge(plans, np.ones(len(plans), np.int64)))
-            view = view_of(plans, self.task)
-            filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
-            if len(self._hosted(plans, np.flatnonzero(filled <= 1 - self.margin))):
-                return True
+            for some in _slices(layouts, MOST_GROUP):
+                plans = variants_of(some, self.space)
+                plans = plans.take(self._judge(plans, np.ones(len(plans), np.int64)))
+                view = view_of(plans, self.task)
+                filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+                if len(self._hosted(plans, np.flatnonzero(filled <= 1 - self.margin))):
+                    return True
         return False
 
     def _judge(self, layouts: Plans, counts: Ints, rules: Sequence[Rule] | None = None) -> Flags:
@@ -268,7 +280,8 @@ class Finder:
         lost = int(variant_counts(layouts, self.space).sum())
         self.funnel.out_of_memory += lost
         self.funnel.priced += lost
-        self.overfull.append((layouts, least))
+        if not self.found:  # once something fits, nobody asks what comes closest to it
+            self.overfull.append((layouts, least))
 
     def _scouted(self, layouts: Plans, order: Ints) -> Ints:
         """The first few layouts, each of another kind."""

@@ -103,6 +103,7 @@ class FrontierFinder(Finder):
         self.latest_h = latest_h  # what takes longer is of no use
         self.points: list[Point] = []
         self.beaten: set[tuple[float, float]] = set()  # hours and dollars of plans simulated
+        self.least_s = np.zeros(0)  # (cut,) their bounds
         self.hopeless = False  # no cut can reach what is known from elsewhere
         self._limit()
 
@@ -121,7 +122,7 @@ class FrontierFinder(Finder):
         layouts = Layouts(self.space)
         least = self._least_s(layouts)
         corner = _corner(self.space)
-        if corner.chosen != self.space.chosen and self._below(layouts, least).any():
+        if corner.chosen != self.space.chosen and (least < self._limits_of(layouts)).any():
             first = FrontierFinder(
                 corner,
                 self.rules,
@@ -159,27 +160,34 @@ class FrontierFinder(Finder):
     def _least_s(self, layouts: Layouts) -> Floats:
         """A bound of every cut that knows of memory, too."""
         modules = tuple(sorted({m for some in module_sets(self.space.question) for m in some}))
-        least = np.full(len(layouts) * layouts.ways, np.inf)
-        self.layer_s, self.head_s = np.zeros((2, len(least)))
-        for cuts, plans in layouts.cuts():
-            least[cuts], self.layer_s[cuts], self.head_s[cuts] = squeezed_bound_s(
+        self.least_s = np.zeros(int(layouts.counts.sum()))
+        self.layer = np.zeros(len(self.least_s), np.int32)
+        for (_, cuts), plans in zip(layouts.blocks(), layouts.cuts(), strict=True):
+            self.least_s[cuts], self.layer[cuts] = squeezed_bound_s(
                 plans, self.task, self.stack, self.margin, modules, self.book
             )
-        return least.reshape(len(layouts), layouts.ways)
+        self._look_up()
+        return layouts.least(lambda cuts: self.least_s[cuts])
 
-    def _wanted(self, layouts: Layouts, least_s: Floats) -> Flags | None:
-        return self._below(layouts, least_s)
+    def _of_cuts_s(self, layouts: Plans, cuts: Ints) -> Floats:  # noqa: ARG002
+        return self.least_s[cuts]
 
-    def _below(self, layouts: Layouts, least_s: Floats) -> Flags:
-        """(degrees, way) The cuts whose bound is below the limit of their GPU count."""
-        limits = self.table.max(axis=0)[np.searchsorted(self.counts, layouts.gpus)]
-        found: Flags = least_s < limits[:, np.newaxis]
+    def _wanted(self, layouts: Layouts) -> Flags | None:
+        """The cuts whose bound is below the limit of their GPU count."""
+        limits = self._limits_of(layouts)
+        found = np.zeros(len(self.least_s), np.bool_)
+        for degrees, cuts in layouts.blocks():
+            found[cuts] = self.least_s[cuts] < np.repeat(limits[degrees], layouts.counts[degrees])
+        return found
+
+    def _limits_of(self, layouts: Layouts) -> Floats:
+        """(degrees,) The loosest limit of their GPU count."""
+        found: Floats = self.table.max(axis=0)[np.searchsorted(self.counts, layouts.gpus)]
         return found
 
     def _order(self, layouts: Layouts, least_s: Floats) -> Ints:
         """The best cut of every GPU count first, then the second of each; no useless ones."""
-        limits = self.table.max(axis=0)[np.searchsorted(self.counts, layouts.gpus)]
-        useful = np.flatnonzero(least_s < limits)
+        useful = np.flatnonzero(least_s < self._limits_of(layouts))
         self.hopeless = not len(useful)
         if self.hopeless:
             return useful

@@ -27,7 +27,7 @@ from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View, cuts_of
-from astra.timing.layer import PARTS, LayerBook, Layers, LayerTime, layers_of
+from astra.timing.layer import LayerBook, Layers, Rows, layers_of, work_of
 
 HALVINGS = 10  # of the share of layers that are recomputed whole
 
@@ -54,9 +54,8 @@ def filled_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack
 
 def squeezed_bound_s(
     plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
-) -> tuple[Floats, Floats, Floats]:
-    """Least step of any plan of each cut, and the least time of one layer and that of the head,
-    both ways. (cut,) [s]
+) -> tuple[Floats, Rows]:
+    """Least step of any plan of each cut, and the row of its layer in the book. (cut,) [s]
 
     The mean over stages of  k c + m t_k,  recompute counted; or the stages with most layers: at
     least ceil(L / p), on r = L mod p of them (on all where r is 0), of which one lies below r - 1
@@ -68,24 +67,15 @@ def squeezed_bound_s(
     """
     view = cuts_of(plans, task)
     layers = layers_of(view, stack, book)
-    counts = layer_kinds(task.model).counts
-    each = [_both_ways_s(kind) for kind in layers.kinds]
-    least = np.min(each, axis=0)
-    work = sum((n * time for n, time in zip(counts, each, strict=True)), np.zeros(1))
-    head = _both_ways_s(layers.head)
-    work = work + head + _both_ways_s(layers.embedding)
+    rows = layers.rows[0, 0]
+    work, least, _ = work_of(book, task.model, rows)
     stages, batches = plans.pp[0], plans.micro_batches[0]
     again = squeezed_s(view, layers, stack, margin, modules)
     mean = batches * (work + again) / stages + (stages - 1) / 2 * least
     total = task.model.layers
     most = np.where(total % stages == 0, stages, total % stages)
     whole = least * (batches * -(-total // stages) + np.minimum(most - 1, batches))
-    return np.maximum(mean, whole), least, head
-
-
-def _both_ways_s(time: LayerTime) -> Floats:
-    seconds: Floats = sum((getattr(time, name) for name in PARTS), np.zeros(1))
-    return seconds[0, 0]
+    return np.maximum(mean, whole), rows
 
 
 def squeezed_s(

@@ -1,17 +1,18 @@
 """All plans of a space for one GPU type, as tables of some ten thousand rows each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from astra.columns import factorized
 from astra.hardware.topology import allowed_counts
 from astra.model.kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.groups import groups_for
-from astra.strategy.pipelines import SLOTS, Columns, Pipelines, taken
+from astra.strategy.pipelines import SLOTS, Columns, Pipelines, repeated, taken
 from astra.strategy.plans import (
     COLUMNS,
     OFFLOAD_MODULES,
@@ -19,6 +20,7 @@ from astra.strategy.plans import (
     SLOT_COLUMNS,
     UNUSED,
     Flags,
+    Floats,
     Ints,
     Plans,
     code,
@@ -49,8 +51,7 @@ CROSSED = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
     """All plans but for how much is recomputed and offloaded: nothing is, in these."""
     layouts = Layouts(space)
-    every = np.arange(len(layouts))
-    for _, table in layouts.tables(every, np.full(len(layouts), layouts.ways)):
+    for _, table in layouts.tables(np.arange(len(layouts))):
         yield table
 
 
@@ -58,18 +59,33 @@ class Layouts:
     """The layouts of a space: degrees, each with every option and every pipeline of its depth.
 
     A search bounds a cut (degrees and options) before it looks at its pipelines, and a layout
-    before it looks at its variants: these only take longer. Cuts are numbered.
+    before it looks at its variants: these only take longer. Cuts are numbered, those of the first
+    degrees first.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self._pipelines = Pipelines(space)
         self._options = _options(space)
-        self.ways = len(self._options["ep"])
         degrees = _degrees(space)
-        some = np.flatnonzero((self._pipelines.counts[degrees["pp"]] > 0) & (self.ways > 0))
-        self._degrees = {name: column[some] for name, column in degrees.items()}
-        self._degrees["group"] = _groups(self._degrees, space.question)
+        degrees = taken(degrees, self._pipelines.counts[degrees["pp"]] > 0)
+        degrees["group"] = _groups(degrees, space.question)
+        degrees["turns"] = self._pipelines.turns[degrees["pp"]]
+        node_gpus = space.question.task.cluster.pools[0].gpu.node.gpus
+        near = np.gcd(degrees["dp"] * degrees["cp"], np.maximum(node_gpus // degrees["tp"], 1))
+        degrees["near"] = near
+        first, kind = _distinct([degrees[name] for name in ("tp", "cp", "dp", "turns")])
+        possible = _possible(taken(degrees, first), self._options)  # (kind, way)
+        ways = possible.sum(axis=1)
+        some = ways[kind] > 0
+        self._degrees, self._kind = taken(degrees, some), kind[some]
+        self._ways = np.nonzero(possible)[1]
+        self._first_way = np.cumsum(ways) - ways
+        self.counts: Ints = ways[self._kind]  # (degrees,) how many cuts there are of each
+        self.starts: Ints = np.cumsum(self.counts) - self.counts  # and the first of them
+        hides = np.broadcast_to(self._options["overlap_ep"], possible.shape)
+        # Of them those for pipelines that take turns or have one stage alone.
+        self.hiding: Ints = (possible & hides).sum(axis=1)[self._kind]
 
     def __len__(self) -> int:
         """How many degrees."""
@@ -88,15 +104,17 @@ class Layouts:
         return self._degrees["pp"]
 
     @property
+    def micro_batches(self) -> Ints:
+        """Of each of the degrees."""
+        found: Ints = self.space.question.global_batch // (
+            self._degrees["micro_batch"] * self._degrees["dp"]
+        )
+        return found
+
+    @property
     def depth(self) -> int:
         """The most stages there may be."""
         return len(self._pipelines.counts) - 1
-
-    @property
-    def hides_experts(self) -> Flags:
-        """(way,) Whether it is for pipelines that take turns or have one stage alone."""
-        found: Flags = np.broadcast_to(self._options["overlap_ep"], self.ways).astype(np.bool_)
-        return found
 
     def alike(self, plans: Plans) -> Ints:
         """The degrees of a plan, where the space has them."""
@@ -112,25 +130,36 @@ class Layouts:
         stages = table[0 : 2 * SLOTS : 2].sum(axis=0)
         return chunk, (table[-2] > 1) | (stages == 1), stages
 
-    def cuts(self) -> Iterator[tuple[Ints, Plans]]:
-        """Each cut once, with the first of its pipelines."""
-        block = 4 * CHUNK_ROWS // max(self.ways, 1) + 1  # most of which are no plan
-        for start in range(0, len(self), block):
-            cuts = self._cuts(np.arange(start, min(start + block, len(self))))
-            if len(cuts["tp"]):
-                joined = self._pipelines.join(cuts, np.ones(len(cuts["pp"]), np.int64))
-                yield cuts["cut"], self._plans(joined)
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Runs of degrees and their cuts, about a chunk of them each."""
+        for degrees in _blocks(self.counts, CHUNK_ROWS // 4):
+            last = degrees.stop - 1
+            yield degrees, slice(self.starts[degrees.start], self.starts[last] + self.counts[last])
+
+    def cuts(self) -> Iterator[Plans]:
+        """Each cut once, with the first of its pipelines, block by block."""
+        for degrees, _ in self.blocks():
+            cuts = self._cuts(np.arange(degrees.start, degrees.stop))
+            yield self._plans(self._pipelines.join(cuts, np.ones(len(cuts["pp"]), np.int64)))
+
+    def least(self, values: Callable[[slice], Floats]) -> Floats:
+        """(degrees,) The least of each, of what is known of these cuts."""
+        found = [
+            np.minimum.reduceat(values(cuts), self.starts[degrees] - cuts.start)
+            for degrees, cuts in self.blocks()
+        ]
+        return np.concatenate([np.zeros(0), *found])
 
     def tables(
-        self, order: Ints, cuts_of: Ints, first: int | None = None, only: Flags | None = None
+        self, order: Ints, first: int | None = None, only: Flags | None = None
     ) -> Iterator[tuple[Ints, Plans]]:
         """Every layout and its cut, degrees in this order, in tables that grow to a chunk.
 
-        `cuts_of` (degrees,): about how many cuts there are of each. `first`: about how many
-        layouts the first table has. `only` (cut,): those that are wanted.
+        `first`: about how many layouts the first table has. `only` (cut,): those that are wanted.
         """
-        counts = self._pipelines.counts[self._degrees["pp"][order]]
-        for rows in _blocks(counts * cuts_of[order], first or CHUNK_ROWS // 4):
+        counts = self.counts if only is None else np.add.reduceat(only, self.starts, dtype=np.int64)
+        many = self._pipelines.counts[self.stages] * counts
+        for rows in _blocks(many[order], first or CHUNK_ROWS // 4):
             cuts = self._cuts(order[rows])
             if only is not None:
                 cuts = taken(cuts, only[cuts["cut"]])
@@ -139,16 +168,16 @@ class Layouts:
             if len(table["tp"]):
                 yield table["cut"], self._plans(table)
 
-    def _cuts(self, rows: Ints) -> Columns:
+    def _cuts(self, degrees: Ints) -> Columns:
         """These degrees with every option."""
-        base = taken(self._degrees, rows)
-        base["cut"] = rows * self.ways
-        base["turns"] = self._pipelines.turns[base["pp"]]
-        node_gpus = self.space.question.task.cluster.pools[0].gpu.node.gpus
-        base["near"] = np.gcd(base["dp"] * base["cp"], np.maximum(node_gpus // base["tp"], 1))
-        crossed = _cross(base, self._options | {"way": np.arange(self.ways)})
-        crossed["cut"] += crossed.pop("way")
-        return crossed
+        rows, within = repeated(self.counts[degrees])
+        rows = degrees[rows]
+        ways = self._ways[self._first_way[self._kind[rows]] + within]
+        cuts = taken(self._options, ways) | taken(self._degrees, rows)
+        del cuts["turns"]
+        cuts["etp"] = np.where(cuts["etp"] == 0, cuts["tp"], cuts["etp"])
+        cuts["cut"] = self.starts[rows] + within
+        return cuts
 
     def _plans(self, table: Columns) -> Plans:
         count = len(table["tp"])
@@ -165,7 +194,7 @@ def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
     while start < len(per_row):
         done = int(edges[start - 1]) if start else 0
         stop = int(np.searchsorted(edges, done + size, side="right"))
-        stop = max(stop, start + 1)
+        stop = min(max(stop, start + 1), len(per_row))
         yield slice(start, stop)
         start, size = stop, min(4 * size, CHUNK_ROWS // 4)
 
@@ -245,30 +274,38 @@ def _coded(name: str, value: Any) -> Any:
     return value
 
 
-def _cross(table: Columns, options: Columns) -> Columns:
-    """Every row with every option, but for those that are no plan or one under two names.
+def _possible(degrees: Columns, options: Columns) -> Flags:
+    """(degrees, way) All but those that are no plan or one under two names.
 
     Not rules: a group of one has no traffic to choose, and experts need whole groups.
     """
-    # (row, way)
     tp, cp, dp, near, turns = (
-        table[name][:, np.newaxis] for name in ("tp", "cp", "dp", "near", "turns")
+        degrees[name][:, np.newaxis] for name in ("tp", "cp", "dp", "near", "turns")
     )
     ep, sharding = options["ep"], options["sharding"]
     is_tp = options["etp"] == 0
     etp = np.where(is_tp, tp, options["etp"])
     once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
-    once &= (cp > 1) | (options["cp_comm_type"] == options["cp_comm_type"][0])
+    once &= (cp > 1) | (options["cp_comm_type"] == options["cp_comm_type"][:1])
     copies = dp * cp
-    once &= (copies > 1) | (sharding == sharding[0])
+    once &= (copies > 1) | (sharding == sharding[:1])
     inside = (sharding == SHARDS_ALL) & (near > 1) & (near < copies)
     once &= ~options["in_node"] | inside
-    possible = tp * copies % (ep * etp) == 0
-    possible &= ~options["overlap_ep"] | ((ep > 1) & turns)
-    rows, ways = np.nonzero(once & possible)
-    crossed = taken(options, ways) | taken(table, rows) | {"etp": etp[rows, ways]}
-    del crossed["turns"]
-    return crossed
+    whole = tp * copies % (ep * etp) == 0
+    found: Flags = once & whole & (~options["overlap_ep"] | ((ep > 1) & turns))
+    return found
+
+
+def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """The first row of every kind, rows being of one kind where all columns are equal; and the
+    kind of each row.
+    """
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        known, index = factorized(column)
+        codes = codes * len(known) + index
+    _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
+    return first, kind
 
 
 def _sensible(table: Columns, space: Space) -> Columns:

@@ -20,6 +20,12 @@ def taken(table: Columns, rows: Any) -> Columns:
     return {name: column[rows] if column.ndim else column for name, column in table.items()}
 
 
+def repeated(counts: Ints) -> tuple[Ints, Ints]:
+    """So many entries of every row, one after the other: the row of each, its place in it."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 class Pipelines:
     """For every number of stages: the ways to share out the layers and to cut them in chunks."""
 
@@ -49,9 +55,8 @@ class Pipelines:
 
     def join(self, base: Columns, counts: Ints) -> Columns:
         """Each row with the first so many pipelines of its number of stages."""
-        rows = np.repeat(np.arange(len(counts)), counts)
+        rows, within = repeated(counts)
         table = taken(base, rows)
-        within = np.arange(len(table["pp"])) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen = self.table[:, self.starts[table["pp"]] + within]
         for slot in range(SLOTS):
             table[f"stages{slot}"] = chosen[2 * slot]

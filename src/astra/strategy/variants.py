@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.strategy.enumerate import CHUNK_ROWS, Layouts, enumerate_layouts, recompute_settings
-from astra.strategy.plans import Flags, Ints, Plans, column_dtype
+from astra.strategy.pipelines import repeated
+from astra.strategy.plans import Ints, Plans, column_dtype
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
@@ -38,8 +39,8 @@ def variant_counts(layouts: Plans, space: Space) -> Ints:
     return lengths[_largest_chunk(layouts)] * len(_offloads(space))
 
 
-def plans_in(layouts: Layouts, degrees: Ints, cuts: Flags) -> int:
-    """How many plans these degrees have, without laying them out; `cuts`: (degrees, way)."""
+def plans_in(layouts: Layouts, degrees: Ints) -> int:
+    """How many plans these degrees have, without laying them out."""
     chunk, turns, stages = layouts.pipelines()
     space = layouts.space
     sizes = range(int(chunk.max(initial=0)) + 1)
@@ -50,10 +51,8 @@ def plans_in(layouts: Layouts, degrees: Ints, cuts: Flags) -> int:
     each = np.array(settings, np.int64)[chunk] * len(_offloads(space))
     every = np.bincount(stages, each, layouts.depth + 1)
     turning = np.bincount(stages, each * turns, layouts.depth + 1)
-    hidden = layouts.hides_experts
-    pp = layouts.stages[degrees]
-    total = (cuts & ~hidden).sum(axis=1) * every[pp] + (cuts & hidden).sum(axis=1) * turning[pp]
-    return int(total.sum())
+    pp, cuts, hiding = layouts.stages[degrees], layouts.counts[degrees], layouts.hiding[degrees]
+    return int(((cuts - hiding) * every[pp] + hiding * turning[pp]).sum())
 
 
 def speaks_of_variants(rule: Rule) -> bool:
@@ -85,8 +84,7 @@ def variants_in(layouts: Plans, space: Space) -> Variants:
     offloads = np.array(_offloads(space), np.float64)
     largest = _largest_chunk(layouts)
     counts = lengths[largest] * len(offloads)
-    rows = np.repeat(np.arange(len(layouts)), counts)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows, within = repeated(counts)
     starts = np.cumsum(lengths) - lengths
     mode, layers, modules = settings[starts[largest[rows]] + within // len(offloads)].T
     return Variants(

@@ -1,8 +1,8 @@
 """Seconds of one layer for every distinct way to cut it, priced once and gathered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from astra.timing.traffic import (
     tensor_traffic,
 )
 
+Rows = NDArray[np.int32]  # of a book
+Keyed = tuple[dict[str, NDArray[Any]], Ints]  # distinct keys, and which of them each slot has
+
 # What the seconds of a layer depend on, beside the model and the sequence length.
 KEY_COLUMNS = (
     "gpu",
@@ -61,6 +64,8 @@ KEY_COLUMNS = (
 # Words and switches that decide on a layer's kernels, and those that decide on what goes with them.
 OF_KERNELS = ("gpu", "precision", "fp8_recipe", "attention", "dispatcher")
 OF_TRAFFIC = ("overlap_tp", "overlap_ep", "cp_comm_type", "cuda_graph")
+
+PRICED_TOGETHER = 1 << 16  # keys: enough that what is done once for them does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -92,6 +97,7 @@ class Layers:
     kinds: tuple[LayerTime, ...]
     head: LayerTime
     embedding: LayerTime
+    rows: Rows  # in the book
     used: Used
 
 
@@ -106,7 +112,7 @@ class LayerBook:
         self.columns: dict[str, dict[str, Floats]] = {}
         self.used = Used()
 
-    def rows_of(self, table: dict[str, NDArray[Any]], task: Task, stack: Stack) -> Ints:
+    def rows_of(self, table: dict[str, NDArray[Any]], task: Task, stack: Stack) -> Rows:
         """The rows of these keys, priced now where they are new."""
         shared = table["tp"] > 1  # one rank has no sequence to share, and no traffic to hide
         table = table | {name: table[name] & shared for name in ("sequence_parallel", "overlap_tp")}
@@ -119,7 +125,7 @@ class LayerBook:
             self._append(added)
             for key in new:
                 self.rows[key] = len(self.rows)
-        return np.array([self.rows[key] for key in keys], np.int64)
+        return np.array([self.rows[key] for key in keys], np.int32)
 
     def _append(self, added: dict[str, dict[str, Floats]]) -> None:
         for part, columns in added.items():
@@ -133,35 +139,58 @@ class LayerBook:
             )
 
 
-def work_s(
-    views: Sequence[View], stack: Stack, book: LayerBook | None = None
-) -> list[tuple[Floats, Floats, Floats]]:
-    """All layers and ends of the model as each slot cuts them, its lightest layer, and its head,
-    both ways. (pipeline, slot, plan)
+class Work(NamedTuple):
+    """Of one micro-batch, both ways, for rows of a book. [s]"""
 
-    Of several tables of one task, whose keys are priced together.
+    total_s: Floats  # all layers and ends of the model
+    layer_s: Floats  # its lightest layer
+    head_s: Floats
+
+
+def work_of(book: LayerBook, model: Model, rows: Rows) -> Work:
+    """What these rows of a book say of the whole model."""
+
+    def both_ways_s(name: str) -> Floats:
+        columns = book.columns[name]
+        return sum((columns[part][rows] for part in PARTS), np.zeros(1))
+
+    counts = layer_kinds(model).counts
+    each = [both_ways_s(str(kind)) for kind in range(len(counts))]
+    head = both_ways_s("head")
+    layers = sum((count * own for count, own in zip(counts, each, strict=True)), np.zeros(1))
+    return Work(layers + head + both_ways_s("embedding"), np.min(each, axis=0), head)
+
+
+def book_rows(views: Iterable[View], stack: Stack, book: LayerBook) -> Iterator[Rows]:
+    """For every slot of each view, of one task, its row in the book. (pipeline, slot, plan)
+
+    Views are looked at one by one, for they may be large. The keys of many are priced together:
+    that costs less.
     """
-    own = book or LayerBook()
-    found = [_distinct(view) for view in views]
-    tables = [table for table, _ in found]
+    keyed: list[Keyed] = []
+    for view in views:
+        keyed.append(_distinct(view))
+        if sum(len(table["tp"]) for table, _ in keyed) > PRICED_TOGETHER:
+            yield from _joined_rows(keyed, view.task, stack, book)
+            keyed = []
+    if keyed:
+        yield from _joined_rows(keyed, view.task, stack, book)
+
+
+def _joined_rows(keyed: list[Keyed], task: Task, stack: Stack, book: LayerBook) -> Iterator[Rows]:
+    tables = [table for table, _ in keyed]
     joined = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
-    task = views[0].task
-    rows = own.rows_of(joined, task, stack)
-    total, least = np.zeros(len(rows)), np.full(len(rows), np.inf)
-    times = {str(row): count for row, count in enumerate(layer_kinds(task.model).counts)}
-    head = least
-    for name, count in (times | {"head": 1, "embedding": 1}).items():
-        columns = own.columns[name]
-        each = sum((columns[part][rows] for part in PARTS), np.zeros(1))
-        total += count * each
-        least = np.minimum(least, each) if name in times else least
-        head = each if name == "head" else head
+    rows = book.rows_of(joined, task, stack)
     ends = np.cumsum([len(table["tp"]) for table in tables])[:-1]
-    parts = zip(*(np.split(column, ends) for column in (total, least, head)), strict=True)
-    return [
-        (whole[back], layer[back], last[back])
-        for (whole, layer, last), (_, back) in zip(parts, found, strict=True)
-    ]
+    for own, (_, back) in zip(np.split(rows, ends), keyed, strict=True):
+        yield own[back]
+
+
+def work_s(views: Sequence[View], stack: Stack, book: LayerBook | None = None) -> list[Work]:
+    """Of each slot of every plan of these views, of one task. (pipeline, slot, plan)"""
+    own = book or LayerBook()
+    each = list(book_rows(views, stack, own))
+    return [work_of(own, view.task.model, rows) for view, rows in zip(views, each, strict=True)]
 
 
 def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:
@@ -183,6 +212,7 @@ def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers
         kinds=tuple(gathered(str(row)) for row in range(len(kinds))),
         head=gathered("head"),
         embedding=gathered("embedding"),
+        rows=rows,
         used=own.used,
     )
 
@@ -253,7 +283,7 @@ def _store(into: dict[str, Floats], rows: Ints, priced: LayerTime) -> None:
         into[module][rows] = column
 
 
-def _distinct(view: View) -> tuple[dict[str, NDArray[Any]], Ints]:
+def _distinct(view: View) -> Keyed:
     """The distinct keys of a table, and for every slot its row among them."""
     plans = view.plans
     shape = plans.stages.shape

@@ -269,3 +269,37 @@ def test_expert_plans_are_legal_and_exported(runtime: Runtime, target: str) -> N
     files = export_files(plan, target)
     assert {"launch.sh", "env.txt", "plan.json"} <= set(files)
     assert not accelerate.refusals(plan) or target != "accelerate"
+
+
+# ------------------------------------------------------------------ positions
+
+
+@pytest.mark.parametrize("model", ["bloom-7b1", "baichuan2-13b"])
+@pytest.mark.parametrize("target", ["megatron", "bridge", "flagscale"])
+def test_alibi_is_written_as_no_positions_and_said(model: str, target: str) -> None:
+    """Megatron-LM has learned positions, rotary ones and none."""
+    files = export_files(plan_for("megatron", model=model), target)
+    file, said = {
+        "megatron": ("args.txt", "--position-embedding-type none"),
+        "bridge": ("overrides.txt", "model.position_embedding_type=none"),
+        "flagscale": ("train/plan.yaml", 'position_embedding_type: "none"'),
+    }[target]
+    assert said in files[file] and "rotary" not in files[file] and "rope" not in files[file]
+    assert "ALiBi" in files["README.md"]
+    assert "ALiBi" not in export_files(plan_for("megatron"), target)["README.md"]
+
+
+def test_torchtitan_has_no_words_for_alibi() -> None:
+    """All else of Baichuan 2 13B is like Llama."""
+    plan = plan_for("fsdp", model="baichuan2-13b")
+    assert "no words for the network of baichuan2-13b" in (refusal(plan, "torchtitan") or "")
+    rotary = msgspec.structs.replace(plan.model, positions="rope")
+    assert refusal(msgspec.structs.replace(plan, model=rotary), "torchtitan") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "runtime"), [("accelerate", "fsdp"), ("deepspeed", "deepspeed")]
+)
+def test_scripts_that_build_their_model_are_told_its_name(target: str, runtime: Runtime) -> None:
+    plan = plan_for(runtime, model="bloom-7b1", sequence_parallel=False)
+    assert "must build bloom-7b1" in export_files(plan, target)["README.md"]

@@ -486,3 +486,43 @@ def test_a_script_whose_model_is_in_a_file_that_is_not_there_names_it(tmp_path: 
     )
     job = import_job(run_sh)
     assert job.plan.model.layers == 4 and "sizes.sh, which it sources" in " ".join(job.assumed)
+
+
+LLAMA_13B = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 40 --hidden-size 5120 "
+    "--num-attention-heads 40 --ffn-hidden-size {ffn} --swiglu --normalization RMSNorm "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --vocab-size {vocab} "
+    "--seq-length 4096 --max-position-embeddings 4096 --position-embedding-type {positions} "
+    "--micro-batch-size 1 --global-batch-size 8 --bf16\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("positions", "ffn", "vocab", "name", "kind"),
+    [
+        ("alibi", 13824, 32000, "job", "alibi"),  # the shape of Llama 2 13B
+        ("none", 13824, 32000, "job", "none"),
+        ("rope", 13824, 32000, "llama-2-13b", "rope"),
+        ("alibi", 13696, 125696, "baichuan2-13b", "alibi"),
+        ("none", 13696, 125696, "baichuan2-13b", "alibi"),  # as exports write it
+        ("rope", 13696, 125696, "job", "rope"),
+    ],
+)
+def test_positions_are_those_of_the_job(
+    positions: str, ffn: int, vocab: int, name: str, kind: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(LLAMA_13B.format(positions=positions, ffn=ffn, vocab=vocab))
+    job = import_job(script, gpus="h100")
+    assert (job.plan.model.name, job.plan.model.positions) == (name, kind)
+    assert any("without positions" in each for each in job.assumed) is (
+        (positions, kind) == ("none", "alibi")
+    )
+    assert job.not_understood == ()
+
+
+def test_positions_of_an_unknown_kind_are_not_understood(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(LLAMA_13B.format(positions="relative", ffn=13824, vocab=32000))
+    job = import_job(script, gpus="h100")
+    assert job.not_understood == ("--position-embedding-type relative",)

@@ -470,3 +470,22 @@ def test_the_name_is_the_file_s_the_hub_s_or_family_and_size(tmp_path: Path) -> 
 def test_what_cannot_be_planned_is_refused_with_the_reason(raw: Raw, reason: str) -> None:
     with pytest.raises(InputError, match=rf"^config\.json: .*{reason}"):
         model_from_config(raw, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("more", "positions"),
+    [
+        ({"model_type": "llama"}, "rope"),
+        ({"model_type": "bloom"}, "alibi"),
+        ({"model_type": "mpt"}, "alibi"),
+        ({"model_type": "falcon", "alibi": True}, "alibi"),
+        ({"model_type": "falcon", "alibi": False}, "rope"),
+        ({"model_type": "baichuan"}, "rope"),
+        ({"model_type": "baichuan"} | sizes(40, 5120, 40, 40, 13696, 125696), "alibi"),
+        ({"model_type": "jais", "position_embedding_type": "alibi"}, "alibi"),
+        ({"model_type": "own", "attn_config": {"alibi": True}}, "alibi"),
+    ],
+)
+def test_positions_are_rotary_only_where_the_model_has_such(more: Raw, positions: str) -> None:
+    base = sizes(32, 4096, 32, 32, 11008, 32000)
+    assert model_from_config(base | more, "config.json").positions == positions

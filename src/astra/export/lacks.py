@@ -57,5 +57,8 @@ def _approximated(model: Model, option: Callable[[str], str]) -> list[str]:
     if model.attn_out_bias != model.mlp_bias:
         lacks.append("biases on only some of the linear layers")
     if position_kind(model) == "alibi":
-        lacks.append("ALiBi positions are written as none")
+        kind = option("position-embedding-type")
+        lacks.append(
+            f"ALiBi, which Megatron-LM does not have, is written as no positions ({kind} none)"
+        )
     return lacks

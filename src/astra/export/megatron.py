@@ -77,7 +77,7 @@ def is_fsdp(plan: Plan) -> bool:
 
 def position_kind(model: Model) -> str:
     """How a model knows where a token stands."""
-    return "learned" if model.learned_positions else "rope"
+    return "learned" if model.learned_positions else model.positions
 
 
 def _flags(**flags: bool) -> list[Argument]:

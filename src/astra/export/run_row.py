@@ -34,6 +34,7 @@ SAID = {  # what a row may lack, in words
     "capped_logits": "capped logits",
     "moe": "details of the experts",
     "learned_positions": "learned positions",
+    "positions": "the kind of positions",
     "offload_optimizer_fraction": "an optimizer on the host",
     "offload_activations": "activations on the host",
     "capacity_factor": "a capacity of the experts",

@@ -156,6 +156,7 @@ def is_like_llama(model: Model) -> bool:
         and model.gated_mlp
         and model.activation in ("silu", "swiglu")
         and not model.learned_positions
+        and model.positions == "rope"
         and model.head_dim * model.heads == model.hidden
         and model.qk_norm is None
         and not any((model.qkv_bias, model.attn_out_bias, model.mlp_bias, model.lm_head_bias))

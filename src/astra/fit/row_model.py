@@ -161,7 +161,7 @@ def _gpt_block(cells: Cells) -> dict[str, Any]:
         rope = {"activation": "relu2", "tied_embeddings": False, "learned_positions": 0}
         block |= {**rope, **dict.fromkeys(biases, False)}
     elif "bloom" in name:
-        block |= {"learned_positions": 0, "embedding_norm": True}
+        block |= {"learned_positions": 0, "positions": "alibi", "embedding_norm": True}
     return block
 
 
@@ -174,8 +174,9 @@ def _options(table: dict[str, Any], cells: Cells) -> None:
         table |= dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), False)
     if "qk_layernorm" in cells.low("model"):
         table["qk_norm"] = "head"
-    if flags.get("position-embedding-type") == "rope":
-        table["learned_positions"] = 0
+    kind = flags.get("position-embedding-type")
+    if kind in ("rope", "alibi", "none"):
+        table |= {"learned_positions": 0, "positions": kind}
 
 
 def _experts(table: dict[str, Any], cells: Cells, assumed: list[str]) -> None:

@@ -15,6 +15,9 @@ from astra.model.zoo import zoo_model, zoo_names
 
 # Rows of tokenizers that are always the same; others are in a file we do not have.
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "Llama3Tokenizer": 128256}
+# Kinds of positions by Megatron-LM's and Megatron-DeepSpeed's names, as a model has them.
+POSITIONS = {"learned_absolute": None, "rope": "rope", "mrope": "rope", "yarn": "rope"}
+POSITIONS |= {"alibi": "alibi", "none": "none"}
 CORE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "mla")
 
 
@@ -43,9 +46,12 @@ def _shape(options: Options) -> dict[str, Any]:
         ffn = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
     biased = not options.flag("disable-bias-linear")
     biased = biased and options.text("bias", "add-bias-linear") not in ("False", "false")
-    positions = options.text("position-embedding-type") or "learned_absolute"
+    (positions,) = options.many("position-embedding-type")[:1] or ["learned_absolute"]
     if options.flag("use-rotary-position-embeddings"):
         positions = "rope"
+    kind = POSITIONS.get(positions)
+    if positions not in POSITIONS:  # told as not understood
+        options.read.discard("position-embedding-type")
     limit = options.whole("max-position-embeddings")
     norm = (options.text("normalization") or "LayerNorm").lower()
     table: dict[str, Any] = {
@@ -67,7 +73,8 @@ def _shape(options: Options) -> dict[str, Any]:
         "embedding_norm": options.flag("embed-layernorm"),
         "attn_sinks": options.text("softmax-type") == "learnable",
         "learned_positions": (limit or 0) if positions == "learned_absolute" else 0,
-        "rope_theta": float(options.text("rotary-base") or 10000) if "rope" in positions else None,
+        "positions": kind,
+        "rope_theta": float(options.text("rotary-base") or 10000) if kind == "rope" else None,
         "mtp_layers": options.whole("mtp-num-layers", default=0),
     }
     table |= _latent(options) | _experts(options, layers, ffn) | _window(options, layers)
@@ -233,6 +240,9 @@ def _is_like(model: Model, asked: Model, vocab: int | None) -> bool:
         return False
     alike = ("tied_embeddings", "gated_mlp", "mlp_bias")
     if not all(getattr(model, name) == getattr(asked, name) for name in alike):
+        return False
+    # Without positions is how exports write ALiBi.
+    if asked.positions not in (model.positions, "none" if model.positions == "alibi" else ""):
         return False
     if model.norm.startswith("rms") != asked.norm.startswith("rms"):
         return False

@@ -208,6 +208,8 @@ def _from_megatron(options: Options, script: Script, asked: Asked, path: Path) -
         for name in script.branched
         if _is_used(name, options, script)
     ]
+    if model.positions == "alibi" and options.many("position-embedding-type") == ["none"]:
+        doubts.append(f"the job is trained without positions; ALiBi is what {model.name} has")
     if options.many("rampup-batch-size"):
         doubts.append(f"the batch grows at first; the final one, {wish['global_batch']}, was taken")
     left = [*options.left(), *_unfilled(options)]

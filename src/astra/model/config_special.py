@@ -68,6 +68,11 @@ def mpt(config: Config, fields: Fields) -> None:
     fields["kv_heads"] = fields["heads"]
 
 
+def baichuan(_: Config, fields: Fields) -> None:
+    """Baichuan: 7B is rotary, 13B has ALiBi; their code differs and no field says so."""
+    fields["positions"] = "rope" if fields["hidden"] == 4096 else "alibi"
+
+
 def dbrx(config: Config, fields: Fields) -> None:
     """DBRX: attention and experts in tables of their own."""
     kv_heads = config.whole("attn_config.kv_n_heads", 1)
@@ -234,6 +239,7 @@ SPECIAL: dict[str, Callable[[Config, Fields], None]] = {
         opt,
         falcon,
         mpt,
+        baichuan,
         dbrx,
         head_norms,
         full_norms,

@@ -136,10 +136,19 @@ def read_fields(config: Config) -> dict[str, Any]:
     if fields.get("learned_positions"):
         fields["learned_positions"] += config.options.positions_offset
     fields["ffn"] = ffn
+    fields |= _positions(config)
     if config.family.special is not None:
         SPECIAL[config.family.special](config, fields)
     _settle(config, fields)
     return fields
+
+
+def _positions(config: Config) -> dict[str, str]:
+    """Where a config of any family says that positions are neither rotary nor learned."""
+    if True in (config.given("alibi"), config.given("attn_config.alibi")):
+        return {"positions": "alibi"}
+    kind = {"alibi": "alibi", "nope": "none"}.get(str(config.given("position_embedding_type")))
+    return {"positions": kind} if kind else {}
 
 
 def _settle(config: Config, fields: dict[str, Any]) -> None:

@@ -82,6 +82,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attn_sinks: bool = False
     fused_qkv: bool = False  # Hugging Face's layers make queries, keys and values in one product
     learned_positions: CountOrZero = 0  # rows of a learned position table
+    positions: Literal["rope", "alibi", "none"] = "rope"  # told how, where no table is learned
     embedding_dim: Count | None = None  # where it is not `hidden` (OPT-350M)
     mla: Mla | None = None
     moe: Moe | None = None

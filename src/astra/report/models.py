@@ -211,7 +211,8 @@ def _shape_rows(facts: ModelFacts) -> list[tuple[str, str]]:
     if model.window:
         rows.append(("window", _window(facts)))
     if model.max_positions:
-        rows.append(("context", f"{model.max_positions:,} positions"))
+        kind = ", ALiBi" if model.positions == "alibi" else ""
+        rows.append(("context", f"{model.max_positions:,} positions{kind}"))
     if model.mtp_layers:
         rows.append(
             ("prediction", f"{model.mtp_layers} further tokens, {short(parameters.mtp_total)} more")

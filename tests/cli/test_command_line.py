@@ -472,7 +472,7 @@ def test_nothing_heavy_is_imported_for_help() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     loaded = done.stdout.splitlines()[-1]
-    for heavy in ("numpy", "rich", "msgspec", "torch"):
+    for heavy in ("numpy", "rich", "msgspec", "torch", "yaml"):
         assert f"'{heavy}'" not in loaded
 
 

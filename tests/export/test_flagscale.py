@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from tests.support.flagscale_plans import handmade_plans, searched_plans
 from tests.support.flagscale_rules import broken, flat, hosts_in
-from tests.support.simple_yaml import read_yaml
 
 from astra.errors import InputError
 from astra.export.flagscale import is_mixed, meshes_of
@@ -28,7 +28,7 @@ Task = dict[str, Any]
 def exported(plan: Plan) -> tuple[Task, str]:
     """The task and the hosts of a plan."""
     files = export_files(plan, "flagscale")
-    return read_yaml(files["train/plan.yaml"]), files["hostfile"]
+    return yaml.safe_load(files["train/plan.yaml"]), files["hostfile"]
 
 
 def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) -> Plan:
@@ -246,9 +246,9 @@ def test_a_name_cannot_smuggle_settings_into_the_files() -> None:
     for name in ("x\nsystem:", "${oc.env:HOME}", "a: b", "x\r\nexit 1", "\u2028", "../up", '"'):
         model = msgspec.structs.replace(plan.model, name=name)
         files = export_files(msgspec.structs.replace(plan, model=model), "flagscale")
-        name_said = read_yaml(files["train.yaml"])["experiment"]["exp_name"]
+        name_said = yaml.safe_load(files["train.yaml"])["experiment"]["exp_name"]
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name_said)
-        assert read_yaml(files["train/plan.yaml"]) == exported(plan)[0]
+        assert yaml.safe_load(files["train/plan.yaml"]) == exported(plan)[0]
         body = files["launch.sh"][files["launch.sh"].index("set -euo") :]
         assert body == export_files(plan, "flagscale")["launch.sh"][-len(body) :]
 

@@ -40,7 +40,7 @@ def write_lists(home: Path, machines: list[dict[str, Any]], gpus: list[str]) -> 
 
 def judge(text: str) -> dict[str, Any]:
     """What SkyPilot makes of a file: why it refuses, or nodes and GPUs."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
     from sky import exceptions, task
 
     try:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.support.frameworks import needs
 
 needs("torch", "triton", "hydra", "six", "flag_scale")
 
 from tests.support.flagscale_plans import handmade_plans, searched_plans  # noqa: E402
 from tests.support.flagscale_rules import broken  # noqa: E402
-from tests.support.simple_yaml import read_yaml  # noqa: E402
 
 from astra.export.flagscale import is_mixed, meshes_of  # noqa: E402
 from astra.export.megatron import architecture  # noqa: E402
@@ -176,7 +176,7 @@ def test_the_second_set_of_rules_refuses_all_that_flagscale_refuses(
     told = 0
     for place, plan in enumerate(some):
         files = export_files(plan, "flagscale")
-        for row, (what, task) in enumerate(spoiled(read_yaml(files["train/plan.yaml"]))):
+        for row, (what, task) in enumerate(spoiled(yaml.safe_load(files["train/plan.yaml"]))):
             spoilt = {**files, "train/plan.yaml": yaml_text(task)}
             folder = written(tmp_path / f"{place}-{row}", spoilt)
             refused = judge.ask(folder, architecture(plan)).get("refused")

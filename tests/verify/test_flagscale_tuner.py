@@ -7,11 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from tests.support.frameworks import needs
 
 needs("hydra", "flag_scale")
-
-from tests.support.simple_yaml import read_yaml  # noqa: E402
 
 import astra  # noqa: E402
 from astra.export import tuner  # noqa: E402
@@ -43,8 +42,8 @@ def test_the_searcher_arrives_at_our_plans(
     tunable = [plan for plan in plans if tuner.is_tunable(plan)]
     assert tunable
     ((_, text),) = tuner.files(plans).items()
-    config = read_yaml(text)
-    config["train"] = read_yaml(export_files(tunable[0], "flagscale")["train/plan.yaml"])
+    config = yaml.safe_load(text)
+    config["train"] = yaml.safe_load(export_files(tunable[0], "flagscale")["train/plan.yaml"])
     runner = config["experiment"]["runner"]
     config["experiment"]["auto_tuner"] |= {
         "platform": {},  # as the tuner itself fills in

@@ -11,7 +11,7 @@ from tests.support.frameworks import needs
 
 needs("yaml", "kubernetes_validate", "kubeflow_trainer_api")
 
-import yaml  # type: ignore[import-untyped] # noqa: E402
+import yaml  # noqa: E402
 from tests.support.cluster_schemas import jobset_errors  # noqa: E402
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan  # noqa: E402
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from astra.errors import InputError
 from astra.files import read_text
@@ -15,13 +16,16 @@ def is_experiment(said: Mapping[str, str]) -> bool:
     return any(name.startswith(("experiment.task.", f"{RUNNER}.")) for name in said)
 
 
-def task_file(text: str, path: Path) -> Path:
+def task_file(experiment: Mapping[str, Any], path: Path) -> Path:
     """The file of the task, `train/NAME.yaml`, as Hydra finds it beside the experiment."""
-    listed = re.search(r"^defaults:(.*?)(?=^[A-Za-z_]|\Z)", text, re.DOTALL | re.MULTILINE)
-    named = re.search(r"\btrain[\"']?\s*:\s*[\"']?([\w.-]+)", listed[1] if listed else "")
+    listed = experiment.get("defaults")
+    entries = (
+        [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    )
+    named = next((each["train"] for each in entries if isinstance(each.get("train"), str)), None)
     if named is None:
         raise InputError(f"{path}: its defaults name no `train: TASK`, which has the settings.")
-    file = path.parent / "train" / f"{named[1].removesuffix('.yaml')}.yaml"
+    file = path.parent / "train" / f"{named.removesuffix('.yaml')}.yaml"
     if not file.is_file():
         raise InputError(f"{path}: it names the task {file}, which is not there. Import that.")
     return file

@@ -13,7 +13,6 @@ from astra.jobs import deepspeed, flagscale, megatron, torchtitan, trainer
 from astra.jobs.megatron_model import model_of
 from astra.jobs.options import Options, plain, training_words
 from astra.jobs.shell import Script, read_script
-from astra.jobs.yaml_lines import yaml_leaves
 from astra.model.shape import Model
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan, Runtime
@@ -74,8 +73,10 @@ def read_job(path: Path, asked: Asked) -> Job:
 
 def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
     """NeMo's configuration, FlagScale's task, or FlagScale's experiment, which names its task."""
-    leaves = yaml_leaves(text)
-    said = dict(leaves)
+    from astra.jobs.yaml_file import parse_yaml, settings_of
+
+    table = parse_yaml(text, str(path))
+    said = settings_of(table)
     if "top.distributed_type" in said:
         raise InputError(
             f"{path}: accelerate's configuration says neither the model nor the batch; it is not "
@@ -83,11 +84,11 @@ def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
         )
     flagscale.refuse_mixed(said, path)
     if flagscale.is_experiment(said):
-        file = flagscale.task_file(text, path)
+        file = flagscale.task_file(table, path)
         counted = replace(asked, world_size=asked.world_size or flagscale.world_of(said, path))
         return replace(_from_yaml(read_text(file), counted, file), framework="FlagScale")
     options = Options(str(path))
-    options.add(f"{name}={value}" for name, value in leaves)
+    options.values |= {plain(name): [value] for name, value in said.items()}
     flagscale.as_megatron(options)
     return _from_megatron(options, Script(), asked, path)
 

@@ -122,8 +122,6 @@ def test_own_rules_are_obeyed(tmp_path: Path) -> None:
         ({"settings": ["tp=3x"]}, "not a whole number"),
         ({"settings": ["tpp=2"]}, "Did you mean tp"),
         ({"settings": ["tp=2", "tp=4"]}, "given twice"),
-        ({"gpus": "h100:8,a100:8", "runtime": "fsdp"}, "flagscale"),
-        ({"gpus": "h100:8,a100:8", "settings": ["vpp=2"]}, "can be narrowed"),
         ({"objective": "speed"}, "use time, money, frontier or gpus"),
         ({"stack": "megatronn"}, "Did you mean megatron"),
     ],

@@ -435,10 +435,11 @@ def test_bad_pools_are_told_in_words(gpus: str, words: str) -> None:
 
 
 def test_runtimes_and_settings_that_are_not_searched_are_told() -> None:
-    with pytest.raises(InputError, match="flagscale and megatron"):
-        astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", runtime="fsdp", **SMALL)
-    with pytest.raises(InputError, match="vpp"):
-        astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", settings=["vpp=2"], **SMALL)
+    plain = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", settings=["pp=1"], **SMALL)
+    notes = plain.request["notes"]
+    assert isinstance(notes, list)
+    assert len([note for note in notes if note.startswith("--set pp: pipelines")]) == 2
+    assert {plan.plan.pp for plan in plain.plans} == {1}
     with pytest.raises(InputError, match="mesh_dp"):
         astra.plan("llama-3-8b", gpus="h100:8", settings=["mesh_dp=false"], **SMALL)
 

@@ -73,7 +73,7 @@ def test_any_runtime_mixes_types_as_flagscale_does_and_says_what_it_leaves_out()
 def test_a_runtime_that_mixes_no_types_says_so() -> None:
     notes = asked(runtime="fsdp", settings=()).request["notes"]
     assert isinstance(notes, list)
-    assert any(note.startswith("mixed pools are left out: --runtime fsdp") for note in notes)
+    assert any(note.startswith("mixed pools are left out: plans of fsdp") for note in notes)
 
 
 def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
         for point in found.frontier
         if len(point.gpus) == 2
     ]
-    assert counts == [(16, 16), (8, 16), (16, 8)]
+    assert counts == [(16, 16), (16, 8)]  # at one pace, so fewer of the dearer
     for point in found.frontier:
         assert_terms(point)
     notes = found.request["notes"]
@@ -152,7 +152,7 @@ def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
     for mixture in mixtures:
         found = search._fastest(mixture, 1e9)
         assert found is not None
-        least = max(search._work_s(mixture), search._speed_s(mixture))
+        least = search._work_s(mixture)
         assert 0.5 * found.step_s < least <= found.step_s
         assert search._fastest(mixture, least) is None
 

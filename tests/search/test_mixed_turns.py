@@ -9,7 +9,6 @@ from tests.search.mixed_brute import MARGIN, best_step_s, every_plan, fitting, r
 
 import astra
 from astra.api import import_job
-from astra.errors import InputError
 from astra.export.folder import write_folder
 from astra.export.targets import export_files
 from astra.hardware.stack import find_stack
@@ -199,10 +198,15 @@ def test_interleaving_can_be_narrowed() -> None:
 
 
 def test_flagscale_says_that_it_excludes_interleaving() -> None:
-    with pytest.raises(InputError, match="Interleaving is for --runtime megatron"):
-        astra.plan(
-            "llama-3-8b", gpus="h100:8,l40s:8", global_batch=32, seq_len=4096, settings=["vpp=2"]
-        )
+    found = astra.plan(
+        "llama-3-8b", gpus="h100:8,l40s:8", global_batch=32, seq_len=4096, settings=["vpp=2"]
+    )
+    notes = found.request["notes"]
+    assert isinstance(notes, list)
+    (said,) = [note for note in notes if note.startswith("--set vpp")]
+    assert "not searched for flagscale" in said and "excludes interleaving" in said
+    assert {each.plan.runtime for each in found.plans} == {"megatron"}
+    assert {each.plan.vpp for each in found.plans} == {2}
 
 
 def test_a_mixed_interleaved_plan_goes_to_megatron_and_comes_back(tmp_path: Path) -> None:

@@ -55,15 +55,12 @@ def plan(
     progress: Callable[[int], None] | None = None,
     **money: Any,
 ) -> "Answer":
-    """The best plans, proven: no plan of the space has a shorter simulated step.
+    """The best plans; on one GPU type proven: no plan of the space has a shorter simulated step.
 
-    Over several GPU types the best pipeline that mixes them is searched too (`mixed` tells what it
-    is worth and how far it is proven; `exact` looks longer); the runtime is then flagscale, else
-    megatron. `settings` narrow the space (`["tp=4,8", "recompute=none"]`); `rules` is a file.
-    The objective `gpus` asks for the fewest GPUs that fit or reach `min_tokens_per_s`; `money`
-    (as with a budget or a deadline) and `frontier` for hours against dollars over GPUs for rent,
-    with the words of `astra plan --help` (`tokens`, ...). `pipeline_model="paper"` adds what the
-    formula of arXiv 2502.13480 says. "Nothing fits" is an answer: `nothing_fits` says why.
+    Over several types uniform plans and pipelines that mix types are searched too, for Megatron-LM
+    and FlagScale unless `runtime` names one; `mixed` tells what the best is worth. `settings` narrow
+    the space (`["tp=4,8"]`), `rules` is a file. `objective` is as in `astra plan --help`: time, gpus
+    (the fewest), money or frontier, with its words about money. "Nothing fits" is an answer.
     """
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted
@@ -81,12 +78,12 @@ def plan(
         gpus, max_gpus = for_rent(gpus, wish, max_gpus, precision)
     machines, notes = machines_of(gpus, cluster, None if paid else precision)
     _check_goal(objective, use_all, min_tokens_per_s, wish)
-    chosen: Runtime = runtime or ("megatron" if paid or len(machines.pools) == 1 else "flagscale")
+    runtimes = (runtime,) if runtime else _launchers(machines, paid)
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
-    software = find_stack(stack or STACKS.get(chosen, "megatron"))
-    task = Task(model=shape, cluster=machines, runtime=chosen, stack=software.full_name)
-    mtp_layers = trained_mtp_layers(shape, chosen)
-    asked = Question(task, global_batch, seq_len, mtp_layers, precision, use_all)
+    software = find_stack(stack or STACKS.get(runtimes[0], "megatron"))
+    task = Task(model=shape, cluster=machines, runtime=runtimes[0], stack=software.full_name)
+    mtp = trained_mtp_layers(shape, runtimes[0])
+    asked = Question(task, global_batch, seq_len, mtp, precision, use_all)
     wanted = Wanted(
         space=Space(asked, parse_set(settings)),
         stack=software,
@@ -95,6 +92,7 @@ def plan(
         margin=checked_margin(margin),
         fold=fold,
         exact=exact,
+        runtimes=runtimes,
     )
     request = _request(wanted, notes) | _said(settings, rules, objective, min_tokens_per_s)
     if wish is not None and paid:
@@ -103,6 +101,11 @@ def plan(
     found = _answered(wanted, request, objective, min_tokens_per_s, progress)
     found = _with_ram_notes(found, tuple(with_dollars(found.plans, wish, machines)))
     return _with_paper(found) if pipeline_model == "paper" else found
+
+
+def _launchers(machines: "Cluster", paid: bool) -> "tuple[Runtime, ...]":
+    """Runtimes that are asked by default: over several GPU types FlagScale too."""
+    return ("megatron", "flagscale") if len(machines.pools) > 1 and not paid else ("megatron",)
 
 
 def _numbers(
@@ -236,6 +239,7 @@ def _request(wanted: "Wanted", notes: Sequence[str]) -> dict[str, object]:
         "global_batch": question.global_batch,
         "seq_len": question.seq_len,
         "runtime": question.task.runtime,
+        "runtimes": list(wanted.asked_runtimes),
         "stack": wanted.stack.full_name,
         "precision": question.precision,
         "top": wanted.top,

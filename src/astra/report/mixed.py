@@ -13,11 +13,21 @@ from astra.strategy.plan import Plan
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SPACE = (
-    "The space: FlagScale's plans, and plans with one make of each GPU type, its own tp, ep, "
-    "stages, layers, whole-layer recompute, replicas and micro-batches of each replica; "
-    "micro-batch, cp, sharding, vpp, offload and recomputed modules are one for all."
+REPLICAS_DIFFER = (
+    "Replicas that differ: each GPU type has one kind, with its own tp, ep, stages, layers, "
+    "whole-layer recompute, replicas and micro-batches of each; micro-batch, cp, sharding, vpp, "
+    "offload and recomputed modules are one for all."
 )
+LAUNCHERS = {
+    "megatron": "Megatron-LM",
+    "flagscale": "FlagScale",
+    "fsdp": "torchtitan",
+    "deepspeed": "DeepSpeed",
+}
+MIXES = {
+    "megatron": "Megatron-LM, one parallel config for all",
+    "flagscale": "FlagScale, a config for each type",
+}
 BAR = 10  # characters of the busiest stage
 
 
@@ -38,9 +48,15 @@ def pipelines(
     if len(plan.pipelines) == 1:
         return [f"The pipeline from the first stage to the last{what}", drawn(stages, step_s)]
     lines: list[RenderableType] = [f"Pipelines from the first stage to the last{what}"]
+    if plan.is_one_job:
+        ranks = ", then ".join(f"{count} {gpu}" for gpu, count in plan.rank_blocks)
+        lines = [f"One job of {plan.dp} equal replicas, ranks on {ranks}{what}"]
     for row, each in enumerate(plan.pipelines):
+        replicas = f"{each.replicas} {'replica' if each.replicas == 1 else 'replicas'}"
         lines.append(
-            f"{row + 1}: {each.replicas} replicas with {each.micro_batches} micro-batches of "
+            f"{row + 1}: {replicas}"
+            if plan.is_one_job
+            else f"{row + 1}: {replicas} with {each.micro_batches} micro-batches of "
             f"{plan.micro_batch} each, {each.replicas * each.micro_batches * plan.micro_batch:,} "
             f"of {plan.global_batch:,} samples"
         )
@@ -112,40 +128,70 @@ def _look(stage: MixedStage) -> tuple[object, ...]:
 
 
 def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
-    """What each type does alone, the even split, what stays idle, and the proof."""
+    """What others would take, what stays idle, who launches it, and what is proven."""
     lines: list[RenderableType] = []
     for name, step_s in mixed.alone_step_s.items():
-        lines.append(
-            f"{name} alone: nothing fits."
-            if step_s is None
-            else f"{name} alone: {seconds(step_s)}; this is {step_s / best.step_s:.2f} x as fast."
-        )
-    if mixed.even_split_step_s is None:
-        lines.append("All GPUs, one tp, equal layers: nothing fits.")
-    else:
-        ratio = mixed.even_split_step_s / best.step_s
-        lines.append(
-            f"All GPUs, one tp, equal layers: {seconds(mixed.even_split_step_s)}; "
-            f"this is {ratio:.2f} x as fast."
-        )
+        lines.append(_faster(f"{name} alone", step_s, best))
+    if mixed.uniform_step_s != best.step_s:
+        lines.append(_faster("One config and equal work on all GPUs", mixed.uniform_step_s, best))
+    if mixed.even_split_step_s is not None:
+        lines.append(_faster("All GPUs, one tp, equal layers", mixed.even_split_step_s, best))
     idle = _idle(mixed)
     if idle:
         said = ", ".join(f"{count} {name}" for name, count in idle.items())
         lines.append(f"Idle: {said}; {_why_idle(best, idle, request)}.")
     lines += [f"{text}." for text in mixed.left_out]
-    if best.plan.runtime == "any" or mixed.launched_step_s is not None:
-        return [*lines, *_of_makes(best, mixed)]
-    lines.append(
-        "Proven: no plan of the space is faster."
-        if mixed.gap_fraction <= 0
-        else f"Within {mixed.gap_fraction:.2%} of the optimum. --exact goes on until it is proven."
-    )
-    if best.plan.runtime == "flagscale" and best.plan.pp > 1:
-        lines.append(
-            "FlagScale does not interleave stages of several types; Megatron-LM does, with one cut "
-            "for all: --runtime megatron says whether that is faster."
+    return [*lines, _launched(best, mixed), *_proven(mixed)]
+
+
+def _faster(what: str, step_s: float | None, best: Priced) -> str:
+    if step_s is None:
+        return f"{what}: nothing fits."
+    return f"{what}: {seconds(step_s)}; this is {step_s / best.step_s:.2f} x as fast."
+
+
+def _launched(best: Priced, mixed: Mixed) -> str:
+    """Who launches the best, and what the other runtimes that were asked reach."""
+    runtime = best.plan.runtime
+    if runtime == "any":
+        if mixed.launched_step_s is None:
+            return "No public runtime launches it, and none launches a plan that fits."
+        slower = mixed.launched_step_s / best.step_s - 1
+        return (
+            "No public runtime launches it: its replicas differ. The fastest that one launches "
+            f"takes {seconds(mixed.launched_step_s)}, {slower:.1%} longer."
         )
-    return lines
+    others = [
+        f"{LAUNCHERS[name]} {_reaches(step_s, best)}"
+        for name, step_s in mixed.runtimes_step_s.items()
+        if name != runtime
+    ]
+    rest = f"; {', '.join(others)}" if others else ""
+    return f"{LAUNCHERS[runtime]} launches it{rest}."
+
+
+def _reaches(step_s: float | None, best: Priced) -> str:
+    if step_s is None:
+        return "has no plan that is at most 30% slower"
+    longer = step_s / best.step_s - 1
+    return f"reaches {seconds(step_s)} with plans of its own ({longer:.1%} longer)"
+
+
+def _proven(mixed: Mixed) -> list[str]:
+    """What is known of the space that was searched, and what that space is."""
+    mixes = [words for name, words in MIXES.items() if name in mixed.runtimes_step_s]
+    if not mixes:
+        return ["Searched: each type alone, proven; uniform plans, the best found."]
+    space = f"pipelines that mix types ({'; '.join(mixes)})"
+    if mixed.gap_fraction <= 0:
+        lines = [f"Proven of each type alone and of {space}: none is faster."]
+    else:
+        lines = [
+            f"Of {space} none is faster by more than {mixed.gap_fraction:.2%}; --exact looks "
+            "longer. Proven of each type alone: none is faster."
+        ]
+    lines[0] += " Of uniform plans it is the best found."
+    return lines if mixed.launched_step_s is None else [*lines, REPLICAS_DIFFER]
 
 
 def _idle(mixed: Mixed) -> dict[str, int]:
@@ -183,27 +229,3 @@ def _odd(best: Priced, idle: Mapping[str, int]) -> dict[str, int]:
         pool.gpu.name: pool.count - allowed_counts(pool)[-1] for pool in best.plan.cluster.pools
     }
     return {name: left[name] for name in idle if left.get(name)}
-
-
-def _of_makes(best: Priced, mixed: Mixed) -> list[str]:
-    """With runtime any: who launches it, what that is worth, and what is proven of which space."""
-    lines = []
-    if len(best.plan.pipelines) == 1:
-        lines.append(
-            "An ordinary FlagScale plan: no plan of several makes that was found is faster."
-        )
-    elif mixed.launched_step_s is None:
-        lines.append("No public runtime launches it, and none launches a plan that fits.")
-    else:
-        slower = mixed.launched_step_s / best.step_s - 1
-        lines.append(
-            "No public runtime launches it: its replicas differ. The fastest that FlagScale "
-            f"launches takes {seconds(mixed.launched_step_s)}, {slower:.1%} longer."
-        )
-    proven = (
-        "Proven: no plan of the space is faster."
-        if mixed.gap_fraction <= 0
-        else f"Within {mixed.gap_fraction:.2%} of the optimum of this grade."
-    )
-    lines.append(f"{proven} {SPACE}")
-    return lines

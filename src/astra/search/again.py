@@ -64,19 +64,6 @@ def _mixed(subject: Subject, space: Space) -> Again:
     )
 
 
-def why_not_searched(space: Space) -> str | None:
-    """Why the search does not take this question; None where it does."""
-    from astra.search.mixed.answer import check_space
-
-    if len(space.question.task.cluster.pools) == 1:
-        return None
-    try:
-        check_space(space)
-    except InputError as error:
-        return str(error)
-    return None
-
-
 def check_narrowing(space: Space, settings: tuple[str, ...]) -> None:
     """What cannot be narrowed over several GPU types, in the words of --against."""
     from astra.search.mixed.answer import narrowed_by

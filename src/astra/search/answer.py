@@ -16,7 +16,7 @@ from astra.search.host import pool_room_bytes, too_small_ram
 from astra.search.price import MARGIN, price_many
 from astra.search.priced import Compared, Priced
 from astra.strategy.enumerate import enumerate_layouts
-from astra.strategy.plan import Plan
+from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Task, plan_at
 from astra.strategy.rules.book import rules_for
 from astra.strategy.rules.rule import Rule
@@ -71,13 +71,17 @@ class MixedStage(msgspec.Struct, frozen=True, kw_only=True):
 class Mixed(msgspec.Struct, frozen=True, kw_only=True):
     """What the best plan over several GPU types is worth."""
 
-    gap_fraction: float  # proven: no plan is faster by more; 0: none is faster
+    gap_fraction: float  # proven: no pipeline over several types is faster by more; 0: none is
     alone_step_s: dict[str, float | None]  # the best on each type; None: nothing fits there
+    uniform_step_s: float | None = None  # the best uniform plan over several types
     even_split_step_s: float | None  # all GPUs, one tp, equal layers
+    runtimes_step_s: dict[str, float | None] = {}  # the best that each launches
     idle: dict[str, int]  # GPUs that the best plan leaves alone
     left_out: tuple[str, ...]
     stages: tuple[MixedStage, ...]
-    launched_step_s: float | None = None  # with runtime any: the best that FlagScale launches
+    launched_step_s: float | None = (
+        None  # with runtime any: the best that a public runtime launches
+    )
 
 
 class Wished(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +199,11 @@ class Wanted:
     margin: float = MARGIN
     fold: bool = True  # near-identical plans as one
     exact: bool = False  # over several GPU types: look far longer for a proof
+    runtimes: tuple[Runtime, ...] = ()  # over several GPU types: asked in turn; the task's alone
+
+    @property
+    def asked_runtimes(self) -> tuple[Runtime, ...]:
+        return self.runtimes or (self.space.question.task.runtime,)
 
 
 def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None = None) -> Answer:

@@ -19,7 +19,6 @@ def stages_of(best: Priced, stack: Stack) -> tuple[MixedStage, ...]:
         for pipeline in plan.pipelines
     ]
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    alone = len(plan.pipelines) == 1
     slack = 1 + stack.slack_fraction
     found = []
     for held in best.memory.stages:
@@ -35,7 +34,7 @@ def stages_of(best: Priced, stack: Stack) -> tuple[MixedStage, ...]:
                 recompute=segment.recompute,
                 busy_s=busy * plan.pipelines[held.pipeline].micro_batches,
                 filled_fraction=needed / usable[segment.gpu],
-                chunks=plan.chunks(held.stage) if plan.vpp > 1 and alone else (),
+                chunks=plan.chunks(held.stage) if plan.vpp > 1 and plan.is_one_job else (),
             )
         )
     return tuple(found)

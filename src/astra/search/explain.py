@@ -9,8 +9,7 @@ import msgspec
 from astra.errors import InputError
 from astra.files import read_json
 from astra.hardware.stack import find_stack
-from astra.search.again import why_not_searched
-from astra.search.against import against_of, compared_with, settings_in, space_of
+from astra.search.against import against_of, compared_with, settings_in
 from astra.search.answer import MixedStage
 from astra.search.breakdown import CLASSES, Detail, exchanges
 from astra.search.by_stage import stages_of
@@ -158,8 +157,7 @@ def explain(
     behind = enumerate(plans[rank : rank + NEXT], rank + 1)
     later = [loss_of(plan, subject, place) for place, plan in behind]
     changes = repriced(subject)
-    unsearched = None if quick else why_not_searched(space_of(subject))
-    if not quick and unsearched is None:
+    if not quick:
         changes += searched(subject)
     return Explanation(
         rank=rank,
@@ -177,7 +175,7 @@ def explain(
         changes=tuple(changes),
         exchanges=exchanges(subject.detail),
         stages=_stages(subject),
-        notes=_notes(subject, quick and against is None, unsearched),
+        notes=_notes(subject, quick and against is None),
     )
 
 
@@ -197,11 +195,9 @@ def _stages(subject: Subject) -> tuple[MixedStage, ...]:
     return stages_of(subject.priced, find_stack(plan.stack))
 
 
-def _notes(subject: Subject, plain: bool, unsearched: str | None) -> tuple[str, ...]:
+def _notes(subject: Subject, plain: bool) -> tuple[str, ...]:
     """What a person should know about the searches."""
     notes = subject.asked.notes
-    if unsearched is not None:
-        return (*notes, f"nothing was searched again: {unsearched}")
     if subject.asked.settings and not plain:
         narrowed = " ".join(subject.asked.settings)
         return (*notes, f"searched again as narrowly as the file's own search: {narrowed}")

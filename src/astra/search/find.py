@@ -98,6 +98,7 @@ class Finder:
     """One search: the K best so far, and the time that a plan must beat."""
 
     group = GROUP
+    ceiling_s = np.inf  # a step that others are known to reach
 
     def __init__(
         self,
@@ -128,8 +129,9 @@ class Finder:
 
     @property
     def limit_s(self) -> float:
-        """The K-th best step: what takes longer is of no use."""
-        return self.found[self.top - 1][0] if len(self.found) >= self.top else np.inf
+        """The K-th best step, or what was known before: what takes longer is of no use."""
+        worst = self.found[self.top - 1][0] if len(self.found) >= self.top else np.inf
+        return min(worst, self.ceiling_s)
 
     def limits_s(self, plans: Plans) -> Floats | float:  # noqa: ARG002
         """What the step of each of these plans must beat."""

@@ -22,10 +22,11 @@ from astra.search.find import Progress
 from astra.search.frontier import checkpoint_sizes
 from astra.search.host import host_rule
 from astra.search.market import Trade, beaten_by, best_of
-from astra.search.mixed.answer import check_space, mixed_space
+from astra.search.mixed.answer import MIXES, as_runtime, mixed_space, why_not_mixed
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
 from astra.search.mixed.solve import MixedFinder
-from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
+from astra.search.mixed.speed import LayerSeconds, layer_seconds
+from astra.search.mixed.uniform import UniformSearch
 from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
 from astra.search.price import price_many
 from astra.search.priced import Priced
@@ -46,8 +47,8 @@ APART = (
     "and region, or both at prices that were given, in nodes that a network is known to join"
 )
 ONE_MAKE = (
-    "for money, mixtures are searched as FlagScale runs them; plans of several pipelines of "
-    "different make are not searched"
+    "for money, mixtures are searched as public runtimes launch them; plans whose replicas differ "
+    "are not searched"
 )
 
 
@@ -88,7 +89,6 @@ class MixedSearch:
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
         self.known: dict[tuple[object, ...], tuple[float, Priced | None]] = {}
         self.most = wanted.space.question.task.cluster.pools
-        self.speeds: dict[tuple[object, ...], float] = {}  # by machines
         self.seconds: dict[Gpu, Floats] = {}
 
     def run(self, mixtures: Sequence[Mixture]) -> None:
@@ -99,7 +99,7 @@ class MixedSearch:
         turns = np.stack([np.argsort(usd, kind="stable"), np.argsort(least, kind="stable")], axis=1)
         for row in dict.fromkeys(turns.ravel().tolist()):
             limit = self._limit_s(mixtures[row])
-            if least[row] < limit and self._speed_s(mixtures[row]) < limit:
+            if least[row] < limit:
                 if self.left > 0 or self.wanted.exact:
                     self._search(mixtures[row], limit)
                 else:
@@ -120,7 +120,7 @@ class MixedSearch:
     def _space(self, cluster: Cluster) -> Space:
         question = self.wanted.space.question
         task = msgspec.structs.replace(question.task, cluster=cluster, runtime="flagscale")
-        return mixed_space(Space(replace(question, task=task), self.wanted.space.chosen))
+        return Space(replace(question, task=task), self.wanted.space.chosen)
 
     def _work_s(self, mixture: Mixture) -> float:
         """No plan is faster than all these GPUs at their best, none of them ever waiting. [s]
@@ -149,7 +149,7 @@ class MixedSearch:
         if pool.gpu not in self.seconds:
             own = next(p for p in self.most if p.gpu.name == pool.gpu.name)
             whole = msgspec.structs.replace(own, gpu=pool.gpu)
-            space = self._space(Cluster(name=pool.gpu.name, pools=(whole,)))
+            space = mixed_space(self._space(Cluster(name=pool.gpu.name, pools=(whole,))))
             cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
             kinds = len(layer_kinds(space.question.task.model).counts)
             least = np.full(kinds, np.inf)
@@ -159,17 +159,6 @@ class MixedSearch:
                 least = np.minimum(least, each.min(axis=1))
             self.seconds[pool.gpu] = least
         return self.seconds[pool.gpu]
-
-    def _speed_s(self, mixture: Mixture) -> float:
-        """No plan on these GPUs is faster, by what its pipeline waits for, too. [s]"""
-        if mixture.machines not in self.speeds:
-            space = self._space(mixture.cluster)
-            cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
-            seconds = self._layer_seconds(space, cells)
-            counts = layer_kinds(space.question.task.model).counts
-            bounds = speed_bounds_s(cells, seconds, counts)
-            self.speeds[mixture.machines] = float(bounds.min(initial=np.inf))
-        return self.speeds[mixture.machines]
 
     def _layer_seconds(
         self, space: Space, cells: list[tuple[Cell, list[Kind]]]
@@ -193,18 +182,32 @@ class MixedSearch:
         self.beaten |= beaten_by(self.trades, every)
 
     def _fastest(self, mixture: Mixture, limit: float) -> Priced | None:
-        """The fastest plan on these GPUs with a step below the limit."""
-        space, wanted = self._space(mixture.cluster), self.wanted
-        own = replace(wanted, space=space)
-        rules = rules_of(own)
+        """The fastest plan on these GPUs with a step below the limit: uniform, or a pipeline over
+        types as Megatron-LM or FlagScale runs it.
+        """
+        own = replace(self.wanted, space=self._space(mixture.cluster))
         if self.offloads:
-            rules = (*rules, host_rule(mixture.room_bytes, wanted.stack))
+            rule = host_rule(mixture.room_bytes, own.stack)
+            own = replace(own, own_rules=(*own.own_rules, rule))
+        uniform = UniformSearch(as_runtime(own, "megatron"), [], None, limit).run()
+        self.searched += 1
+        self.labels += sum(funnel.candidates for funnel in uniform.funnels)
+        best = uniform.found[0] if uniform.found and uniform.step_s < limit else None
+        for runtime in MIXES:
+            asked = as_runtime(own, runtime)
+            if why_not_mixed(asked.space) is None:
+                found = self._pipeline(asked, best.step_s if best else limit)
+                best = found or best
+        return best
+
+    def _pipeline(self, wanted: Wanted, limit: float) -> Priced | None:
+        """The fastest pipeline over these types by the rules of one runtime, below the limit."""
+        space, rules = mixed_space(wanted.space), rules_of(wanted)
         finder = MixedFinder(space, rules, wanted.stack, wanted.margin, limit, wanted.exact)
         if not wanted.exact:  # what is not proven then is told
             finder.most_total, finder.most_work = MOST_OF_ONE, finder.most_work // SHORTER
-        found = finder.run(rules_for("flagscale"))
+        found = finder.run(rules_for(space.question.task.runtime))
         self.left -= finder.tally.work
-        self.searched += 1
         self.open += bool(np.isfinite(finder.tally.open_s))
         self.labels += finder.tally.labels
         if self.progress:
@@ -239,8 +242,9 @@ def mixed_trades(
     if not places:
         elsewhere = "; --any-region looks at them" if places_of(pools, offers, True) else ""
         return list(known), set(), [f"{APART}{elsewhere}"]
+    if why := why_not_mixed(wanted.space):
+        return list(known), set(), [f"mixed pools are left out: {why}"]
     try:
-        check_space(wanted.space)
         search = MixedSearch(wanted, known, tokens, kept, latest_h, progress)
         cap = question.task.cluster.max_gpus
         search.run([each for place in places for each in mixtures_of(pools, place, cap)])

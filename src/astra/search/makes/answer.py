@@ -13,32 +13,39 @@ from astra.search.by_stage import stages_of
 from astra.search.find import Progress
 from astra.search.host import host_rules
 from astra.search.makes.find import Found, MakesFinder
-from astra.search.mixed.answer import answer_mixed, mixed_space
+from astra.search.mixed.answer import (
+    MIXES,
+    answer_mixed,
+    as_runtime,
+    idle_gpus,
+    mixed_space,
+    ranked_plans,
+)
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plans_of, task_of
-from astra.strategy.rules.book import judge
-from astra.strategy.space import Space
+from astra.strategy.rules.book import broken_rules
 
 
 def answer_any(
     wanted: Wanted, request: dict[str, object], progress: Progress | None = None
 ) -> Answer:
-    """The best plan of one pipeline, as FlagScale launches it, and the best of several makes.
+    """The best that public runtimes launch, and the best whose replicas differ.
 
-    The gap is proven against both: FlagScale's optimum, and a bound on plans of several makes.
+    The gap is proven against pipelines over several types, and a bound on plans whose replicas
+    differ.
     """
     start = time.perf_counter()
-    launched = answer_mixed(_as(wanted, "flagscale"), request, progress)
+    launched = answer_mixed(replace(wanted, runtimes=MIXES), request, progress)
     limit = launched.best.step_s if launched.best else np.inf
+    wanted = as_runtime(wanted, "any")
     space = mixed_space(wanted.space)
     rules = (*rules_of(wanted), *host_rules(space.question.task.cluster, wanted.stack))
     finder = MakesFinder(space, rules, wanted.stack, wanted.margin, limit, progress)
     found = finder.run()
     chosen = _folded(found) if wanted.fold else found
     priced = price_many([_named(each.plan) for each in chosen[: wanted.top]], wanted.margin)
-    plans = _ranked([*launched.plans, *priced], wanted)
+    plans = ranked_plans([*launched.plans, *priced], wanted)
     search, stock, removed = launched.search, finder.stock, finder.removed_by_rule
     return msgspec.structs.replace(
         launched,
@@ -57,12 +64,6 @@ def answer_any(
     )
 
 
-def _as(wanted: Wanted, runtime: str) -> Wanted:
-    question = wanted.space.question
-    task = msgspec.structs.replace(question.task, runtime=runtime)
-    return replace(wanted, space=Space(replace(question, task=task), wanted.space.chosen))
-
-
 def _folded(found: Sequence[Found]) -> list[Found]:
     """Of plans that differ in little but vpp, offload and recompute the fastest."""
     first: dict[object, Found] = {}
@@ -78,21 +79,12 @@ def _folded(found: Sequence[Found]) -> list[Found]:
 
 
 def _named(plan: Plan) -> Plan:
-    """A plan of one pipeline is one that FlagScale launches."""
-    if len(plan.pipelines) > 1:
-        return plan
-    return msgspec.structs.replace(plan, runtime="flagscale")
-
-
-def _ranked(priced: list[Priced], wanted: Wanted) -> tuple[Priced, ...]:
-    """The fastest first, those that the user's own rules accept."""
-    kept = []
-    for each in sorted(priced, key=lambda each: each.step_s):
-        verdict = judge(plans_of([each.plan]), task_of(each.plan), wanted.own_rules)
-        if verdict.allowed[0]:
-            kept.append(each)
-    some = enumerate(kept[: wanted.top], 1)
-    return tuple(msgspec.structs.replace(each, rank=place) for place, each in some)
+    """By the first runtime that launches it, if any does."""
+    for runtime in MIXES if plan.is_one_job else ():
+        launched = msgspec.structs.replace(plan, runtime=runtime)
+        if not broken_rules(launched):
+            return launched
+    return plan
 
 
 def _told(
@@ -106,12 +98,10 @@ def _told(
     least = finder.bound_s
     if launched.best is not None:
         least = min(least, launched.best.step_s / (1 + known.gap_fraction))
-    caps = {pool.gpu.name: pool.count for pool in wanted.space.question.task.cluster.pools}
-    idle = {name: count - best.gpus.get(name, 0) for name, count in caps.items()}
     return msgspec.structs.replace(
         known,
         gap_fraction=max(best.step_s / least - 1, 0.0),
-        idle={name: count for name, count in idle.items() if count},
+        idle=idle_gpus(wanted, plans),
         stages=stages_of(best, wanted.stack),
         launched_step_s=launched.best.step_s if launched.best else None,
     )

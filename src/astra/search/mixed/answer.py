@@ -2,33 +2,33 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
-from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Pool
 from astra.search.alone import AloneFinder
 from astra.search.answer import (
     Answer,
     Mixed,
     NothingFits,
-    Search,
     Wanted,
     nothing_fits,
     reaching,
     rules_of,
+    search_of,
 )
 from astra.search.by_stage import stages_of
-from astra.search.find import Best, Progress
+from astra.search.find import Best, Funnel, Progress
 from astra.search.host import host_rules
 from astra.search.mixed.naive import even_split_s
 from astra.search.mixed.solve import MixedFinder
+from astra.search.mixed.uniform import UniformSearch
 from astra.search.price import price_many
 from astra.search.priced import Priced
-from astra.strategy.plan import Plan
+from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
@@ -48,55 +48,202 @@ SEARCHED = (
     "offload_optimizer_fraction",
 )
 TURNS = ("vpp", "overlap_ep")  # and of one for Megatron-LM
+MIXES: tuple[Runtime, ...] = ("megatron", "flagscale")  # whose pipelines may mix types
+COMPARED = 1.3  # times the best of all, up to which what another runtime reaches is told
 LONG = 4096  # tokens of a GPU, below which context parallelism is not tried unless asked for
 
 
 def answer_mixed(
     wanted: Wanted, request: dict[str, object], progress: Progress | None = None
 ) -> Answer:
-    """The best plans over several types; the first is proven, or its gap is told."""
-    start = time.perf_counter()
-    check_space(wanted.space)
-    if wanted.space.question.task.runtime == "any":
+    """The best plans over several types: those on one type, uniform ones, and pipelines that mix
+    types by the rules of each runtime that is asked. The first runtime launches the others too.
+    """
+    if "any" in wanted.asked_runtimes:
         from astra.search.makes.answer import answer_any
 
         return answer_any(wanted, request, progress)
-    finder, left_out = _holding(wanted)
-    space = finder.space
-    pools = [pool.gpu.name for pool in space.question.task.cluster.pools]
-    singles = _singles(wanted, pools, progress)
-    own = [] if space.question.use_all else _plans(singles, wanted)
-    finder.limit_s = min((plan.step_s for plan in own), default=np.inf)
-    finder.progress = _after(progress, singles)
-    found = finder.run(rules_for(space.question.task.runtime)) if len(pools) > 1 else []
-    task = wanted.space.question.task
-    plans = [_whole(plan_at(each.plans, 0, space.question.task), task.cluster) for each in found]
-    priced = sorted([*own, *price_many(plans, wanted.margin)], key=lambda each: each.step_s)
-    ranked = [
-        msgspec.structs.replace(each, rank=place)
-        for place, each in enumerate(priced[: wanted.top], 1)
-    ]
-    tally = finder.tally
+    start, first = time.perf_counter(), wanted.asked_runtimes[0]
+    mixing = {r: _mixing(as_runtime(wanted, r)) for r in wanted.asked_runtimes if r in MIXES}
+    left_out = _left_out([each.left_out for each in mixing.values()])
+    wanted = as_runtime(wanted, first)
+    singles = _singles(wanted, _names(wanted, left_out), progress)
     funnels = [best.funnel for best in singles.values()]
-    removed: Counter[str] = Counter()
-    for counts in (*(funnel.removed_by_rule for funnel in funnels), tally.removed_by_rule):
-        removed.update(counts)
-    mixed = _compared(wanted, finder, singles, ranked, left_out)
+    known = [best.plans for best in singles.values() if best.plans is not None]
+    uniform = UniformSearch(wanted, known, _after(progress, funnels)).run()
+    funnels += uniform.funnels
+    own = [] if wanted.space.question.use_all else _plans(singles, wanted)
+    found: dict[str, list[Priced]] = {first: [*own, *uniform.found]}
+    for runtime, each in mixing.items():
+        best_s = min((plan.step_s for plans in found.values() for plan in plans), default=np.inf)
+        limit_s = best_s if runtime == first else COMPARED * best_s
+        found.setdefault(runtime, []).extend(each.search(limit_s, _after(progress, funnels)))
+        funnels.append(each.funnel)
+    ranked = ranked_plans([plan for plans in found.values() for plan in plans], wanted)
+    even_s = _even_split_s(list(mixing.values()))
     return Answer(
-        request=request,
-        search=Search(
-            candidates=sum(f.candidates for f in funnels) + tally.labels + tally.listed,
-            removed_by_rule=dict(removed),
-            bounded=sum(f.bounded for f in funnels) + tally.bounded,
-            out_of_memory=sum(f.out_of_memory for f in funnels) + tally.out_of_memory,
-            priced=sum(f.priced for f in funnels) + tally.simulated,
-            simulated=sum(f.simulated for f in funnels) + tally.simulated,
-            seconds=round(time.perf_counter() - start, 3),
-        ),
-        plans=tuple(ranked),
+        request=request | {"notes": [*_notes(request), *_narrowed(mixing.values())]},
+        search=search_of(summed(funnels), time.perf_counter() - start),
+        plans=ranked,
         nothing_fits=None if ranked else _nothing(wanted, singles),
-        mixed=mixed,
+        mixed=Mixed(
+            gap_fraction=_gap(ranked, [each.open_s for each in mixing.values()]),
+            alone_step_s={name: _least_s(best) for name, best in singles.items()},
+            uniform_step_s=min(
+                (s for s in (uniform.step_s, even_s) if s is not None and s < np.inf), default=None
+            ),
+            even_split_step_s=even_s,
+            runtimes_step_s={
+                runtime: min((plan.step_s for plan in plans), default=None)
+                for runtime, plans in found.items()
+            },
+            idle=idle_gpus(wanted, ranked),
+            left_out=left_out,
+            stages=stages_of(ranked[0], wanted.stack) if ranked else (),
+        ),
     )
+
+
+@dataclass(slots=True)
+class _Mixing:
+    """A search for pipelines over several types by the rules of one runtime."""
+
+    wanted: Wanted
+    finder: MixedFinder | None  # None: the space was narrowed in a way it does not know
+    left_out: tuple[str, ...]  # words on types that it does not use
+
+    def search(self, limit_s: float, progress: Progress | None) -> list[Priced]:
+        """Pipelines of more than one type that are faster than the limit."""
+        if self.finder is None or len(self.finder.space.question.task.cluster.pools) < 2:
+            return []
+        self.finder.limit_s, self.finder.progress = limit_s, progress
+        task = self.wanted.space.question.task
+        found = self.finder.run(rules_for(task.runtime))
+        own = self.finder.space.question.task
+        plans = [_whole(plan_at(each.plans, 0, own), task.cluster) for each in found]
+        return price_many(plans, self.wanted.margin)
+
+    @property
+    def open_s(self) -> float:
+        """What pipelines that were not looked at may take at least; infinite: all were."""
+        return self.finder.tally.open_s if self.finder else np.inf
+
+    @property
+    def funnel(self) -> Funnel:
+        if self.finder is None:
+            return Funnel()
+        tally = self.finder.tally
+        return Funnel(
+            candidates=tally.labels + tally.listed,
+            removed_by_rule=dict(tally.removed_by_rule),
+            bounded=tally.bounded,
+            out_of_memory=tally.out_of_memory,
+            priced=tally.simulated,
+            simulated=tally.simulated,
+        )
+
+
+def _mixing(wanted: Wanted) -> _Mixing:
+    if why_not_mixed(wanted.space):
+        return _Mixing(wanted, None, ())
+    return _Mixing(wanted, *_holding(wanted))
+
+
+def why_not_mixed(space: Space) -> str | None:
+    """Why no pipelines over several types are searched; None where they are."""
+    runtime, names = space.question.task.runtime, narrowed_by(space.question.task.runtime)
+    if runtime not in (*MIXES, "any"):
+        return f"plans of {runtime} have no pipelines over several GPU types"
+    unknown = [name for name in space.chosen if name not in names]
+    if not unknown:
+        return None
+    asked = " ".join(f"--set {name}" for name in unknown)
+    excluded = "; FlagScale excludes interleaving there" if set(unknown) & set(TURNS) else ""
+    return (
+        f"{asked}: pipelines over several GPU types are not searched for {runtime}, where "
+        f"{', '.join(names)} can be narrowed{excluded}"
+    )
+
+
+def _narrowed(mixing: Iterable[_Mixing]) -> list[str]:
+    """Words on pipelines that are not searched for."""
+    return [said for each in mixing if (said := why_not_mixed(each.wanted.space))]
+
+
+def _notes(request: dict[str, object]) -> list[str]:
+    said = request.get("notes")
+    return [*said] if isinstance(said, list) else []
+
+
+def _left_out(each: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """What all searches leave out."""
+    return tuple(text for text in each[0] if all(text in own for own in each)) if each else ()
+
+
+def _names(wanted: Wanted, left_out: Sequence[str]) -> list[str]:
+    """Types that a plan may use."""
+    gone = {text.partition(" ")[0] for text in left_out}
+    pools = wanted.space.question.task.cluster.pools
+    return [pool.gpu.name for pool in pools if pool.gpu.name not in gone]
+
+
+def summed(funnels: Sequence[Funnel]) -> Funnel:
+    """Where the candidates of several searches went."""
+    removed: Counter[str] = Counter()
+    for funnel in funnels:
+        removed.update(funnel.removed_by_rule)
+    return Funnel(
+        candidates=sum(funnel.candidates for funnel in funnels),
+        removed_by_rule=dict(removed),
+        bounded=sum(funnel.bounded for funnel in funnels),
+        out_of_memory=sum(funnel.out_of_memory for funnel in funnels),
+        priced=sum(funnel.priced for funnel in funnels),
+        simulated=sum(funnel.simulated for funnel in funnels),
+    )
+
+
+def ranked_plans(priced: Sequence[Priced], wanted: Wanted) -> tuple[Priced, ...]:
+    """The fastest first; what two runtimes launch alike is told once, of the first."""
+    kept: dict[Plan, Priced] = {}
+    for each in sorted(priced, key=lambda each: each.step_s):
+        kept.setdefault(msgspec.structs.replace(each.plan, runtime="any"), each)
+    places = enumerate(list(kept.values())[: wanted.top], 1)
+    return tuple(msgspec.structs.replace(each, rank=place) for place, each in places)
+
+
+def _gap(ranked: Sequence[Priced], bounds_s: Sequence[float]) -> float:
+    """How much faster a pipeline may be than the best plan, at most."""
+    open_s = min(bounds_s, default=np.inf)
+    return max(ranked[0].step_s / open_s - 1, 0.0) if ranked and np.isfinite(open_s) else 0.0
+
+
+def _least_s(best: Best) -> float | None:
+    return float(best.step_s[0]) if best.plans is not None else None
+
+
+def _even_split_s(mixing: Sequence[_Mixing]) -> float | None:
+    """Of the last runtime that mixes types: FlagScale's meshes may have any even split."""
+    for each in reversed(mixing):
+        if each.finder is not None:
+            own = each.wanted
+            return even_split_s(each.finder.space, own.stack, own.margin, each.finder.book)
+    return None
+
+
+def idle_gpus(wanted: Wanted, ranked: Sequence[Priced]) -> dict[str, int]:
+    """GPUs that the best plan leaves alone."""
+    used = ranked[0].gpus if ranked else {}
+    pools = wanted.space.question.task.cluster.pools
+    idle = {pool.gpu.name: pool.count - used.get(pool.gpu.name, 0) for pool in pools}
+    return {name: count for name, count in idle.items() if count}
+
+
+def as_runtime(wanted: Wanted, runtime: Runtime) -> Wanted:
+    """The same question for plans of one runtime."""
+    question = wanted.space.question
+    task = msgspec.structs.replace(question.task, runtime=runtime)
+    space = Space(replace(question, task=task), wanted.space.chosen)
+    return replace(wanted, space=space, runtimes=(runtime,))
 
 
 def fewest_mixed(
@@ -132,25 +279,6 @@ def _capped(wanted: Wanted, gpus: int) -> Wanted:
 def narrowed_by(runtime: str) -> tuple[str, ...]:
     """The dimensions of a mixed plan that can be narrowed."""
     return SEARCHED + (TURNS if runtime == "megatron" else ())
-
-
-def check_space(space: Space) -> None:
-    """What the search over several types does not take, in words."""
-    task = space.question.task
-    if task.runtime not in ("flagscale", "megatron", "any"):
-        raise InputError(
-            f"--runtime {task.runtime}: over several GPU types plans are searched for flagscale "
-            "and megatron, and with any for replicas of different make. Leave --runtime out, or "
-            "give one type."
-        )
-    searched = narrowed_by(task.runtime)
-    for name in space.chosen:
-        if name not in searched:
-            why = " Interleaving is for --runtime megatron; FlagScale excludes it here."
-            raise InputError(
-                f"--set {name}: over several GPU types {', '.join(searched)} can be narrowed."
-                f"{why if name in TURNS else ''}"
-            )
 
 
 def mixed_space(space: Space) -> Space:
@@ -228,13 +356,14 @@ def _singles(wanted: Wanted, names: list[str], progress: Progress | None) -> dic
         one = _single(wanted, name)
         finder = AloneFinder(one.space, rules_of(one), one.stack, 1, one.margin, one.fold)
         known = [best.plans for best in found.values() if best.plans is not None]
-        found[name] = finder.seeded(known, _after(progress, found))
+        done = [best.funnel for best in found.values()]
+        found[name] = finder.seeded(known, _after(progress, done))
     return found
 
 
-def _after(progress: Progress | None, done: dict[str, Best]) -> Progress | None:
+def _after(progress: Progress | None, done: Sequence[Funnel]) -> Progress | None:
     """The same, counting on from the searches that are done."""
-    before = sum(best.funnel.candidates for best in done.values())
+    before = sum(funnel.candidates for funnel in done)
     return (lambda count: progress(before + count)) if progress else None
 
 
@@ -265,32 +394,4 @@ def _nothing(wanted: Wanted, singles: dict[str, Best]) -> NothingFits:
         why,
         binding=f"no mixed plan fits, nor any on one type; closest is {name}: {why.binding}",
         tries=tuple(text.replace(" GPUs", f" {name}") for text in why.tries),
-    )
-
-
-def _compared(
-    wanted: Wanted,
-    finder: MixedFinder,
-    singles: dict[str, Best],
-    ranked: list[Priced],
-    left_out: tuple[str, ...],
-) -> Mixed:
-    """What the best plan is worth beside the others one might have taken."""
-    alone = {
-        name: float(best.step_s[0]) if best.plans is not None else None
-        for name, best in singles.items()
-    }
-    best = ranked[0] if ranked else None
-    caps = {pool.gpu.name: pool.count for pool in wanted.space.question.task.cluster.pools}
-    used = best.gpus if best else {}
-    idle = {name: count - used.get(name, 0) for name, count in caps.items()}
-    open_s, space = finder.tally.open_s, finder.space
-    gap = max(best.step_s / open_s - 1, 0.0) if best and np.isfinite(open_s) else 0.0
-    return Mixed(
-        gap_fraction=gap,
-        alone_step_s=alone,
-        even_split_step_s=even_split_s(space, wanted.stack, wanted.margin, finder.book),
-        idle={name: count for name, count in idle.items() if count},
-        left_out=left_out,
-        stages=stages_of(best, wanted.stack) if best else (),
     )

@@ -1,0 +1,150 @@
+"""Uniform plans over several GPU types, searched as on one type that is no better than any."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import msgspec
+import numpy as np
+
+from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.slowest import rate_of, slowest_of
+from astra.hardware.topology import allowed_counts
+from astra.search.alone import AloneFinder
+from astra.search.answer import Wanted, rules_of
+from astra.search.find import Funnel, Progress
+from astra.search.host import host_rules
+from astra.search.price import price_many
+from astra.search.priced import Priced
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Plans, plan_at, plans_of
+from astra.strategy.rules.book import judge
+from astra.strategy.space import Space
+from astra.strategy.uniform import over_types
+
+FAMILIES = 8  # best kinds of plans on the slowest type that are priced on the types themselves
+EVERY_SET = 3  # types, up to which each set of them is looked at
+SPARE = 1.1  # times the best so far: plans on the types themselves may be that much faster
+
+
+class UniformSearch:
+    """The best plans of one cut, recompute setting and number of micro-batches on several types.
+
+    Each set of types is searched as one type with the least of each figure, so all ranks are as
+    slow as the slowest: what is found is then laid over the types and priced as it is. It may be
+    somewhat faster then, as stages on faster types fill and drain the pipeline sooner.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        known: Sequence[Plans],
+        progress: Progress | None,
+        limit_s: float = np.inf,
+    ) -> None:
+        self.wanted, self.known, self.progress, self.limit_s = wanted, known, progress, limit_s
+        self.found: list[Priced] = []
+        self.funnels: list[Funnel] = []
+
+    @property
+    def step_s(self) -> float:
+        return min((each.step_s for each in self.found), default=np.inf)
+
+    def run(self) -> "UniformSearch":
+        """The most promising set first; later ones must come near the best."""
+        question = self.wanted.space.question
+        pools = question.task.cluster.pools
+        for chosen in _sets(pools, question.precision):
+            self._search(chosen)
+        self.found.sort(key=lambda each: each.step_s)
+        return self
+
+    def _search(self, pools: tuple[Pool, ...]) -> None:
+        """Of one set of types, the fastest first."""
+        wanted = self.wanted
+        space = wanted.space
+        task = msgspec.structs.replace(
+            space.question.task, cluster=self._as_one(pools, space.question.use_all)
+        )
+        single = Space(replace(space.question, task=task), space.chosen)
+        rules = (*rules_of(wanted), *host_rules(task.cluster, wanted.stack))
+        finder = AloneFinder(single, rules, wanted.stack, FAMILIES, wanted.margin, True)
+        finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)
+        done = sum(funnel.candidates for funnel in self.funnels)
+        progress = self.progress
+        best = finder.seeded(self.known, progress and (lambda count: progress(done + count)))
+        self.funnels.append(best.funnel)
+        rows = range(len(best.plans)) if best.plans is not None else ()
+        for row in rows:
+            assert best.plans is not None
+            self._price(plan_at(best.plans, row, task), pools)
+
+    def _as_one(self, pools: tuple[Pool, ...], use_all: bool) -> Cluster:
+        question = self.wanted.space.question
+        count = sum(pool.count if use_all else allowed_counts(pool)[-1] for pool in pools)
+        gpu = slowest_of([pool.gpu for pool in pools], question.precision)
+        return msgspec.structs.replace(question.task.cluster, pools=(Pool(gpu=gpu, count=count),))
+
+    def _price(self, plan: Plan, pools: tuple[Pool, ...]) -> None:
+        """The plan on these types, in the order of ranks that is best."""
+        task = self.wanted.space.question.task
+        (pipeline,) = plan.pipelines
+        counts = _shared_out(pools, sum(plan.gpus.values()), pipeline.segments[0].tp * plan.cp)
+        if len(counts) < 2:
+            return
+        whole = msgspec.structs.replace(plan, cluster=task.cluster)
+        some = [over_types(whole, order) for order in _orders(counts, pools)]
+        rules = (*rules_of(self.wanted), *host_rules(task.cluster, self.wanted.stack))
+        allowed = judge(plans_of(some), task, rules).allowed
+        priced = price_many([some[row] for row in np.flatnonzero(allowed)], self.wanted.margin)
+        fitting = [each for each in priced if each.memory.fits]
+        if fitting:
+            self.found.append(min(fitting, key=lambda each: each.step_s))
+
+
+def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:
+    """Sets of two types or more, those first that do most at the pace of their slowest; of many
+    types only the fastest two, three, four and so on.
+    """
+    able = [pool for pool in pools if rate_of(pool.gpu, precision)]
+    able.sort(key=lambda pool: (-rate_of(pool.gpu, precision), pool.gpu.name))
+    sizes = range(2, len(able) + 1)
+    if len(able) <= EVERY_SET:
+        found = [some for size in sizes for some in combinations(able, size)]
+    else:
+        found = [tuple(able[:size]) for size in sizes]
+
+    def work(some: tuple[Pool, ...]) -> float:
+        return sum(pool.count for pool in some) * rate_of(some[-1].gpu, precision)
+
+    return sorted(found, key=work, reverse=True)
+
+
+def _shared_out(pools: Sequence[Pool], gpus: int, stage_gpus: int) -> dict[str, int]:
+    """So many GPUs of these types, in whole stages, the first types first; empty: impossible."""
+    found, left = {}, gpus
+    for pool in pools:
+        fitting = [n for n in allowed_counts(pool) if n <= left and n % stage_gpus == 0]
+        if left == pool.count and left % stage_gpus == 0:
+            fitting.append(left)
+        if fitting:
+            found[pool.gpu.name] = fitting[-1]
+            left -= fitting[-1]
+    return found if not left else {}
+
+
+def _orders(counts: dict[str, int], pools: Sequence[Pool]) -> list[list[tuple[str, int]]]:
+    """Orders of types along the ranks: the first stages hold most activations, the last the loss.
+
+    Of many types only from the roomiest to the smallest, and the other way round.
+    """
+    roomy = sorted(counts, key=lambda name: -_usable(pools, name))
+    if len(counts) <= EVERY_SET:
+        orders = [list(order) for order in permutations(roomy)]
+    else:
+        orders = [roomy, roomy[::-1]]
+    return [[(name, counts[name]) for name in order] for order in orders]
+
+
+def _usable(pools: Sequence[Pool], name: str) -> float:
+    return next(pool.gpu.usable_bytes for pool in pools if pool.gpu.name == name)

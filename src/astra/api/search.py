@@ -58,9 +58,9 @@ def plan(
     """The best plans; on one GPU type proven: no plan of the space has a shorter simulated step.
 
     Over several types uniform plans and pipelines that mix types are searched too, for Megatron-LM
-    and FlagScale unless `runtime` names one; `mixed` tells what the best is worth. `settings` narrow
-    the space (`["tp=4,8"]`), `rules` is a file. `objective` is as in `astra plan --help`: time, gpus
-    (the fewest), money or frontier, with its words about money. "Nothing fits" is an answer.
+    and FlagScale unless `runtime` names one; `mixed` tells what the best is worth. `settings`
+    narrow the space (`["tp=4,8"]`), `rules` is a file. `objective` is as in `astra plan --help`:
+    time, gpus, money or frontier, with its words about money. "Nothing fits" is an answer.
     """
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted

@@ -156,7 +156,10 @@ BREAKS: dict[str, Callable[[Task], None]] = {
     "five-numbers-a-mesh": lambda t: t["system"]["hetero"]["hetero_process_meshes"].pop(),
     "a-type-a-mesh": lambda t: t["system"]["hetero"]["hetero_device_types"].pop(),
     "world-is-the-sum": lambda t: t["system"]["hetero"]["hetero_process_meshes"].__setitem__(0, 16),
-    "one-cp": lambda t: t["system"]["hetero"]["hetero_process_meshes"].__setitem__(1, 2),
+    "no-context-parallelism": lambda t: t["system"]["hetero"]["hetero_process_meshes"].__setitem__(
+        1, 2
+    ),
+    "one-optimizer": lambda t: t["system"].update(num_distributed_optimizer_instances=2),
     "first-mesh-feeds-all": lambda t: t["system"]["hetero"]["hetero_process_meshes"].__setitem__(
         8, 3
     ),

@@ -444,6 +444,28 @@ def test_runtimes_and_settings_that_are_not_searched_are_told() -> None:
         astra.plan("llama-3-8b", gpus="h100:8", settings=["mesh_dp=false"], **SMALL)
 
 
+LONG: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 16_384}
+
+
+def test_plans_over_several_types_have_no_context_parallelism_under_flagscale() -> None:
+    """FlagScale refuses it, however long sequences are; on one type it is Megatron-LM's."""
+    answer = astra.plan("llama-3-8b", runtime="flagscale", **LONG)
+    assert answer.best is not None and len(answer.best.gpus) == 2
+    mixed = [plan.plan for plan in answer.plans if len(plan.gpus) > 1 and plan.plan.pp > 1]
+    assert mixed and all(plan.cp == 1 for plan in mixed)
+    assert not any(broken_rules(plan.plan) for plan in answer.plans)
+
+
+def test_context_parallelism_asked_for_over_several_types_says_who_refuses_it() -> None:
+    answer = astra.plan("llama-3-8b", settings=["cp=2"], **LONG)
+    assert answer.best is not None and len(answer.best.gpus) == 2
+    assert {plan.plan.runtime for plan in answer.plans} == {"megatron"}
+    notes = answer.request["notes"]
+    assert isinstance(notes, list)
+    (said,) = [note for note in notes if note.startswith("cp=2 leaves no pipeline")]
+    assert "flagscale, which excludes context parallelism" in said
+
+
 def test_one_dp_for_all_is_no_faster_than_one_for_each() -> None:
     pools = "h100:16,a100-80g:16"
     one = astra.plan("llama-3-8b", gpus=pools, settings=["mesh_dp=false"], **SMALL)

@@ -5,7 +5,7 @@ Reads one JSON object a line, `{"folder": ..., "architecture": 9}`, and answers 
 every mesh was made of, or with the refusal. The configuration is put together by Hydra, turned
 into options by FlagScale's runner, and judged by FlagScale's and Megatron-LM's checks on the first
 rank of every mesh. Replaced is only what asks the machine or other machines: the GPU's generation,
-Transformer Engine's version, and the gathering of every rank's device type.
+Transformer Engine's version, the gathering of every rank's device type, process groups and data.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 GPU_ARCHITECTURE = {"major": 9}
+BUILT = ("all_process_meshes", "all_inter_mesh_process_groups", "global_process_groups", "config")
 UNUSED = ("aiohttp",)  # what its runner imports for other tasks than training
 
 
@@ -36,6 +37,7 @@ def load(root: Path) -> dict[str, Any]:
     from flagscale.runner.runner_train import _get_args_megatron
     from flagscale.runner.utils import parse_hostfile
     from flagscale.train.arguments import FSTrainArguments
+    from flagscale.train.hetero.parallel_context import ParallelContext
     from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.transformer import transformer_config
     from megatron.training import arguments
@@ -45,11 +47,14 @@ def load(root: Path) -> dict[str, Any]:
     arguments.is_te_min_version = lambda *_, **__: True
     transformer_config.is_te_min_version = lambda *_, **__: True
     rope_utils.fused_apply_rotary_pos_emb = object()
+    for built in BUILT:
+        setattr(ParallelContext, f"build_{built}", lambda _: None)
     return {
         "torch": torch,
         "options": _get_args_megatron,
         "hosts": parse_hostfile,
         "own": FSTrainArguments,
+        "context": ParallelContext,
         "arguments": arguments,
     }
 
@@ -118,6 +123,7 @@ def one_rank(
     arguments.validate_args(args)
     if judge is not None:
         judge.post_validate_args()
+        tools["context"](args)
     built = arguments.core_transformer_config_from_args(args)
     keys = (
         "tensor_model_parallel_size",

@@ -55,7 +55,8 @@ def broken(task: dict[str, Any], hostfile: str) -> list[str]:
     rules |= _ends(settings, tp, dp)
     rules |= _experts(settings, tp, cp, ep, dp)
     rules |= _recompute(settings, sum(pp), dp)
-    rules["one-cp"] = len(set(cp)) == 1
+    rules["no-context-parallelism"] = set(cp) == {1}
+    rules["one-optimizer"] = settings.get("num_distributed_optimizer_instances", 1) == 1
     rules["current-type-is-one-of-them"] = settings["hetero_current_device_type"] in types
     return [name for name, held in rules.items() if not held]
 

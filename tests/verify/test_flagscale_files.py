@@ -147,9 +147,15 @@ def spoiled(task: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         short = json.loads(json.dumps(task))
         short["system"]["hetero"][key].pop()
         yield f"{key} shorter", short
+    everywhere = json.loads(json.dumps(task))
+    everywhere["system"]["hetero"]["hetero_process_meshes"][1::5] = [
+        2 for _ in hetero["hetero_device_types"]
+    ]
+    yield "cp 2 in every mesh", everywhere
     for section, key, value in (
         ("system", "pipeline_model_parallel_size", 99),
         ("system", "num_virtual_stages_per_pipeline_rank", 2),
+        ("system", "num_distributed_optimizer_instances", 2),
         ("model", "micro_batch_size", 3),
         ("model", "global_batch_size", 7),
         ("model", "num_layers", 7),

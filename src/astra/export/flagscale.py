@@ -211,10 +211,7 @@ def _settings(plan: Plan, found: Iterable[megatron.Argument], mixed: bool) -> di
         first = plan.pipelines[0].segments[0]
         settings.pop("pipeline_model_parallel_layout", None)
         settings["micro_batch_size"] = first.micro_batch or plan.micro_batch
-        settings.pop("num_distributed_optimizer_instances", None)
-        copies = meshes_of(plan)[0].dp * plan.cp  # a shard group is the same share of every mesh
-        if plan.sharding != "none" and copies > plan.shard_group:
-            settings["num_distributed_optimizer_instances"] = copies // plan.shard_group
+        settings.pop("num_distributed_optimizer_instances", None)  # there is one
         if plan.model.moe is not None:
             settings["expert_model_parallel_size"] = first.ep or plan.ep
             settings["expert_tensor_parallel_size"] = first.etp or plan.etp

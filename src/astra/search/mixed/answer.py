@@ -154,6 +154,12 @@ def why_not_mixed(space: Space) -> str | None:
     runtime, names = space.question.task.runtime, narrowed_by(space.question.task.runtime)
     if runtime not in (*MIXES, "any"):
         return f"plans of {runtime} have no pipelines over several GPU types"
+    cps = space.chosen.get("cp", (1,))
+    if runtime == "flagscale" and 1 not in cps:
+        return (
+            f"cp={','.join(map(str, cps))} leaves no pipeline over several GPU types for flagscale, "
+            "which excludes context parallelism there"
+        )
     unknown = [name for name in space.chosen if name not in names]
     if not unknown:
         return None
@@ -282,11 +288,14 @@ def narrowed_by(runtime: str) -> tuple[str, ...]:
 
 
 def mixed_space(space: Space) -> Space:
-    """The space of mixed plans: context parallelism only where sequences are long."""
-    if "cp" in space.chosen:
-        return space
-    values = [cp for cp in space.values("cp") or () if cp * LONG <= space.question.seq_len]
-    return Space(space.question, {**space.chosen, "cp": tuple(values) or (1,)})
+    """The space of mixed plans: context parallelism only where sequences are long, and none under
+    FlagScale, which refuses it."""
+    values = list(space.values("cp") or ())
+    if space.question.task.runtime == "flagscale":
+        values = [cp for cp in values if cp == 1]
+    elif "cp" not in space.chosen:
+        values = [cp for cp in values if cp * LONG <= space.question.seq_len] or [1]
+    return Space(space.question, {**space.chosen, "cp": tuple(values)})
 
 
 def _holding(wanted: Wanted) -> tuple[MixedFinder, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
 from astra.strategy.rules.rule import Rule, constant, every, every_pipeline, is_word, some, uniform
 
 MESHES = "flagscale/train/arguments.py"
+CONTEXT = "flagscale/train/hetero/parallel_context.py, ParallelContext"
 
 
 def is_uniform(plans: Plans) -> Flags:
@@ -52,6 +53,12 @@ def _first_dp_feeds(plans: Plans, _: Task) -> Flags:
     """The first mesh's samples divide over every mesh's replicas."""
     samples = plans.dp[:, :1] * plans.segment_micro_batch[:, :1]
     return every((samples % plans.dp == 0) | ~plans.used)
+
+
+def _one_instance(plans: Plans, _: Task) -> Flags:
+    """Meshes that differ shard the optimizer over all replicas, or not at all."""
+    whole = plans.shard_group == plans.dp[0, 0] * plans.cp
+    return whole | is_word(plans, "sharding", "none") | is_uniform(plans)
 
 
 def _stage_recompute(plans: Plans, _: Task) -> Flags:
@@ -112,6 +119,23 @@ OWN = (
         where=MESHES,
         reason="FlagScale: recompute per stage goes only with granularity full",
         holds=_stage_recompute,
+    ),
+    Rule(
+        name="meshes-exclude-cp",
+        layer="runtime",
+        about="cp segments",
+        where=CONTEXT,
+        reason="FlagScale: meshes that differ exclude context parallelism",
+        holds=lambda plans, _: (plans.cp == 1) | is_uniform(plans),
+    ),
+    Rule(
+        name="meshes-share-one-optimizer",
+        layer="runtime",
+        about="shard_group dp cp segments",
+        where=CONTEXT,
+        reason="FlagScale: meshes that differ have one instance of the distributed optimizer, "
+        "sharded over all replicas",
+        holds=_one_instance,
     ),
 )
 

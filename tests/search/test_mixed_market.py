@@ -10,6 +10,7 @@ from tests.search.test_market import assert_terms
 import astra
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import conditions
@@ -28,12 +29,16 @@ PRICES = {"h100": 3.0, "a100-80g": 1.2}
 def asked(**more: Any) -> Answer:
     return astra.plan(
         "llama-3-8b",
-        gpus="h100:16,a100-80g:16",
         global_batch=32,
         seq_len=4096,
         objective="frontier",
         tokens="20B",
-        **{"price": PRICES, "settings": ["micro_batch=1,2", "cp=1", "tp=1,2,4"], **more},
+        **{
+            "gpus": "h100:16,a100-80g:16",
+            "price": PRICES,
+            "settings": ["micro_batch=1,2", "cp=1", "tp=1,2,4"],
+            **more,
+        },
     )
 
 
@@ -229,6 +234,24 @@ def test_a_cluster_lies_in_one_cloud_and_region_unless_told_otherwise() -> None:
     assert {each.place for each in place} == {("aws", "us-east-1")}
     unknown = [*apart[:1], offer("a100-80g", "aws", "us-east-1", 1.0, "guessed")]
     assert places_of(pools, unknown, anywhere=False) == []
+
+
+def test_mixtures_are_of_one_vendor() -> None:
+    pools = parse_gpus("h100:16,a100-80g:16,mi300x:16,mi325x:16")[0].pools
+    names = ("h100", "a100-80g", "mi300x", "mi325x")
+    places = places_of(pools, [offer(name, "aws", "a", 2.0) for name in names], anywhere=False)
+    assert {tuple(each.machine.gpu for each in place) for place in places} == {
+        ("A100-80GB-SXM", "H100-80GB-SXM"),
+        ("MI300X", "MI325X"),
+    }
+
+
+def test_money_rents_no_cluster_of_two_vendors_and_says_why() -> None:
+    found = asked(gpus="h100:16,mi300x:16", price={"h100": 3.0, "mi300x": 2.5})
+    assert found.frontier and all(len(plan.gpus) == 1 for plan in found.frontier)
+    notes = found.request["notes"]
+    assert isinstance(notes, list)
+    assert any("RCCL and NCCL do not speak to each other" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,11 @@ MIXED = {"gpus": "h100:16,a100-80g:16", "runtime": "flagscale", "tp": 4, "pp": 4
 TWO_PIPELINES = "two pipelines"
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     # ours
+    (
+        "one-vendor",
+        {"second": {"gpu": "MI300X"}},
+        {**MIXED, "gpus": "h100:16,h200:16,mi300x:16", "dp": 2},
+    ),
     ("gpus-within-caps", {"tp": 4}, {}),
     ("gpus-within-caps", {"cp": 2}, {}),
     ("whole-chunks", {"vpp": 5, "schedule": "interleaved"}, {}),

@@ -12,6 +12,7 @@ from astra.errors import InputError, either
 from astra.export.rents import Rents, price_note, resources
 from astra.export.torchrun import SAFE, Group, one_line, rank_lines
 from astra.export.yaml_text import yaml_text
+from astra.hardware.vendors import vendor_of
 from astra.strategy.plan import Plan
 
 HOURS = 24
@@ -178,12 +179,12 @@ def _sky_resources(job: Job, gpu: str, each: int) -> dict[str, Any]:
 
 def kubernetes_files(job: Job) -> dict[str, str]:
     """A JobSet with one replicated job for each GPU type; the folder is a ConfigMap."""
-    vendors = {pool.gpu.name: (pool.gpu.vendor or "NVIDIA") for pool in job.plan.cluster.pools}
+    vendors = {pool.gpu.name: vendor_of(pool.gpu) for pool in job.plan.cluster.pools}
     names = job.group_names()
     first = f"{job.name}-{names[0]}-0-0.{job.name}"  # the name that JobSet gives the first pod
     jobs = []
     for (gpu, nodes, each), name, offset in zip(job.groups, names, job.offsets(), strict=True):
-        device = "amd.com/gpu" if vendors[gpu].upper().startswith("AMD") else "nvidia.com/gpu"
+        device = "amd.com/gpu" if vendors[gpu] == "AMD" else "nvidia.com/gpu"
         variables = dict(v.replace("=~", "=/workspace").split("=", 1) for v in job.variables)
         variables |= {"MASTER_ADDR": first, "NODE_OFFSET": str(offset)}
         container = {

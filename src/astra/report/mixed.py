@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from astra.hardware.topology import allowed_counts
+from astra.hardware.vendors import vendor_note
 from astra.report.priced import seconds
 from astra.search.answer import Mixed, MixedStage
 from astra.search.priced import Priced
@@ -132,7 +133,8 @@ def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["R
     lines: list[RenderableType] = []
     for name, step_s in mixed.alone_step_s.items():
         lines.append(_faster(f"{name} alone", step_s, best))
-    if mixed.uniform_step_s != best.step_s:
+    apart = vendor_note(best.plan.cluster)  # then no plan has all GPUs
+    if mixed.uniform_step_s != best.step_s and not (apart and mixed.uniform_step_s is None):
         lines.append(_faster("One config and equal work on all GPUs", mixed.uniform_step_s, best))
     if mixed.even_split_step_s is not None:
         lines.append(_faster("All GPUs, one tp, equal layers", mixed.even_split_step_s, best))

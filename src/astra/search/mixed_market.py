@@ -13,6 +13,7 @@ import numpy as np
 
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.vendors import by_vendor, vendor_note
 from astra.model.kinds import layer_kinds
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
@@ -233,24 +234,27 @@ def mixed_trades(
     looked at."""
     question = wanted.space.question
     pools = question.task.cluster.pools
-    if len(pools) < 2:
-        return list(known), set(), []
-    if len(pools) > MOST_TYPES:
-        words = f"mixed pools are searched over up to {MOST_TYPES} types; these are {len(pools)}"
+    apart = vendor_note(question.task.cluster)
+    notes = [apart] if apart else []
+    most = max(len(own.pools) for own in by_vendor(question.task.cluster))
+    if most < 2:
+        return list(known), set(), notes
+    if most > MOST_TYPES:
+        words = f"mixed pools are searched over up to {MOST_TYPES} types; these are {most}"
         return list(known), set(), [words]
     places = places_of(pools, offers, anywhere)
     if not places:
         elsewhere = "; --any-region looks at them" if places_of(pools, offers, True) else ""
-        return list(known), set(), [f"{APART}{elsewhere}"]
+        return list(known), set(), [*notes, f"{APART}{elsewhere}"]
     if why := why_not_mixed(wanted.space):
-        return list(known), set(), [f"mixed pools are left out: {why}"]
+        return list(known), set(), [*notes, f"mixed pools are left out: {why}"]
     try:
         search = MixedSearch(wanted, known, tokens, kept, latest_h, progress)
         cap = question.task.cluster.max_gpus
         search.run([each for place in places for each in mixtures_of(pools, place, cap)])
     except InputError as error:  # models and settings that cannot be mixed
-        return list(known), set(), [f"mixed pools are left out: {error}"]
-    notes = [LEFT_OUT]
+        return list(known), set(), [*notes, f"mixed pools are left out: {error}"]
+    notes.append(LEFT_OUT)
     if question.task.runtime == "any":
         notes.append(ONE_MAKE)
     if search.open:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.vendors import vendor_of
 from astra.money.catalogue import Offer
 from astra.search.host import room_bytes
 from astra.search.market import gpu_in, joins
@@ -64,7 +65,8 @@ class Mixture:
 
 
 def places_of(pools: Sequence[Pool], offers: Sequence[Offer], anywhere: bool) -> list[Place]:
-    """Where at least two types can be rented in one region, on demand or as spot, cheapest first.
+    """Where two types of one vendor or more can be rented in one region, on demand or as spot,
+    cheapest first.
 
     The same machines in several places only where each has a type that is cheaper there.
     `anywhere`: clouds and regions may be mixed.
@@ -80,6 +82,8 @@ def places_of(pools: Sequence[Pool], offers: Sequence[Offer], anywhere: bool) ->
     for there in sold.values():
         for count in range(2, min(len(there), MOST_TYPES) + 1):
             for names in combinations(sorted(there), count):
+                if len({vendor_of(own[name].gpu) for name in names}) > 1:
+                    continue
                 place = tuple(there[name] for name in names)
                 kinds = tuple(gpu_in(o.machine, own[o.machine.gpu].gpu) for o in place)
                 found.setdefault((place[0].spot, *kinds), []).append(place)

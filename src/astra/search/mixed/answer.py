@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.vendors import vendor_note
 from astra.search.alone import AloneFinder
 from astra.search.answer import (
     Answer,
@@ -28,6 +29,7 @@ from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.uniform import UniformSearch
 from astra.search.price import price_many
 from astra.search.priced import Priced
+from astra.search.vendors import answer_each_vendor
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge, rules_for
@@ -59,6 +61,8 @@ def answer_mixed(
     """The best plans over several types: those on one type, uniform ones, and pipelines that mix
     types by the rules of each runtime that is asked. The first runtime launches the others too.
     """
+    if vendor_note(wanted.space.question.task.cluster):
+        return answer_each_vendor(wanted, request, progress, answer_mixed)
     if "any" in wanted.asked_runtimes:
         from astra.search.makes.answer import answer_any
 
@@ -157,8 +161,8 @@ def why_not_mixed(space: Space) -> str | None:
     cps = space.chosen.get("cp", (1,))
     if runtime == "flagscale" and 1 not in cps:
         return (
-            f"cp={','.join(map(str, cps))} leaves no pipeline over several GPU types for flagscale, "
-            "which excludes context parallelism there"
+            f"cp={','.join(map(str, cps))} leaves no pipeline over several GPU types for "
+            "flagscale, which excludes context parallelism there"
         )
     unknown = [name for name in space.chosen if name not in names]
     if not unknown:

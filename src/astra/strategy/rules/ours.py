@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from astra.hardware.vendors import vendor_of
 from astra.strategy.makes import copies_of, is_one_job
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
 from astra.strategy.rules.rule import (
@@ -91,6 +92,14 @@ def _gpu_has_precision(plans: Plans, task: Task) -> Flags:
     return held
 
 
+def _one_vendor(plans: Plans, task: Task) -> Flags:
+    names = [vendor_of(pool.gpu) for pool in task.cluster.pools]
+    if len(set(names)) == 1:
+        return constant(plans, True)
+    vendors = np.array([names.index(name) for name in names])[plans.gpu]
+    return every((vendors == vendors[:1, :1]) | ~plans.used)
+
+
 def _mxfp8_needs_blackwell(plans: Plans, task: Task) -> Flags:
     held = constant(plans, True)
     for row, pool in enumerate(task.cluster.pools):
@@ -133,6 +142,15 @@ def _experts_on_one_type(plans: Plans, task: Task) -> Flags:
 
 
 RULES = (
+    Rule(
+        name="one-vendor",
+        layer="ours",
+        about="gpu",
+        where="--gpus",
+        reason="the GPUs of a job are of one vendor: the collective libraries of two (NCCL, RCCL, "
+        "HCCL) do not speak to each other",
+        holds=_one_vendor,
+    ),
     Rule(
         name="gpus-within-caps",
         layer="ours",

@@ -45,7 +45,7 @@ def test_plans_over_two_vendors_are_the_best_of_each_and_mix_types_of_one_alone(
     assert len(nvidia.best.gpus) == 2, "types of one vendor are mixed"
     assert both.best.step_s == nvidia.best.step_s
     assert both.best.step_s <= amd.best.step_s
-    apart = sorted([*(plan.step_s for plan in nvidia.plans), amd.best.step_s])
+    apart = sorted([*(plan.step_s for plan in nvidia.plans), amd.best.step_s])[:10]
     assert [plan.step_s for plan in both.plans] == pytest.approx(apart, rel=1e-12)
     for plan in both.plans:
         used = [pool.gpu for pool in plan.plan.cluster.pools if pool.gpu.name in plan.gpus]

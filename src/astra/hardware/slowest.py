@@ -18,12 +18,11 @@ RATES = (
 SIZES = ("memory_bytes", "usable_bytes", "memory_bytes_per_s")
 
 
-def slowest_of(gpus: Sequence[Gpu], precision: str) -> Gpu:
+def slowest_of(gpus: Sequence[Gpu], base: Gpu) -> Gpu:
     """A GPU that is no better than any of these in memory, rates, links, domain and node.
 
-    Its name, and so what was measured of its kernels, is that of the type with the lowest rate.
+    Its name, and so what was measured of its kernels, is that of `base`, the slowest of them.
     """
-    base = min(gpus, key=lambda gpu: (rate_of(gpu, precision), gpu.memory_bytes_per_s, gpu.name))
     nic = min((gpu.node for gpu in gpus), key=lambda node: node.nic_bytes_per_s)
     rams = [gpu.node.ram_bytes for gpu in gpus if gpu.node.ram_bytes is not None]
     least: dict[str, Any] = {name: min(getattr(gpu, name) for gpu in gpus) for name in SIZES}

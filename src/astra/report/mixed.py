@@ -163,20 +163,16 @@ def _launched(best: Priced, mixed: Mixed) -> str:
             "No public runtime launches it: its replicas differ. The fastest that one launches "
             f"takes {seconds(mixed.launched_step_s)}, {slower:.1%} longer."
         )
-    others = [
-        f"{LAUNCHERS[name]} {_reaches(step_s, best)}"
-        for name, step_s in mixed.runtimes_step_s.items()
-        if name != runtime
+    others = {name: step for name, step in mixed.runtimes_step_s.items() if name != runtime}
+    equal = [LAUNCHERS[name] for name, step_s in others.items() if step_s == best.step_s]
+    longer = [
+        f"; the best of {LAUNCHERS[name]} takes {seconds(step_s)}, {step_s / best.step_s - 1:.1%} "
+        "longer"
+        for name, step_s in others.items()
+        if step_s is not None and step_s > best.step_s
     ]
-    rest = f"; {', '.join(others)}" if others else ""
-    return f"{LAUNCHERS[runtime]} launches it{rest}."
-
-
-def _reaches(step_s: float | None, best: Priced) -> str:
-    if step_s is None:
-        return "has no plan that is at most 30% slower"
-    longer = step_s / best.step_s - 1
-    return f"reaches {seconds(step_s)} with plans of its own ({longer:.1%} longer)"
+    names = " and ".join((LAUNCHERS[runtime], *equal))
+    return f"{names} {'launch' if equal else 'launches'} it{''.join(longer)}."
 
 
 def _proven(mixed: Mixed) -> list[str]:

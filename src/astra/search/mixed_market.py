@@ -190,7 +190,7 @@ class MixedSearch:
         if self.offloads:
             rule = host_rule(mixture.room_bytes, own.stack)
             own = replace(own, own_rules=(*own.own_rules, rule))
-        uniform = UniformSearch(as_runtime(own, "megatron"), [], None, limit).run()
+        uniform = UniformSearch(as_runtime(own, "megatron"), {}, None, limit).run()
         self.searched += 1
         self.labels += sum(funnel.candidates for funnel in uniform.funnels)
         best = uniform.found[0] if uniform.found and uniform.step_s < limit else None

@@ -59,7 +59,7 @@ def answer_mixed(
     wanted: Wanted, request: dict[str, object], progress: Progress | None = None
 ) -> Answer:
     """The best plans over several types: those on one type, uniform ones, and pipelines that mix
-    types by the rules of each runtime that is asked. The first runtime launches the others too.
+    types by the rules of each runtime that is asked.
     """
     if vendor_note(wanted.space.question.task.cluster):
         return answer_each_vendor(wanted, request, progress, answer_mixed)
@@ -70,20 +70,22 @@ def answer_mixed(
     start, first = time.perf_counter(), wanted.asked_runtimes[0]
     mixing = {r: _mixing(as_runtime(wanted, r)) for r in wanted.asked_runtimes if r in MIXES}
     left_out = _left_out([each.left_out for each in mixing.values()])
-    wanted = as_runtime(wanted, first)
+    runtimes, wanted = wanted.asked_runtimes, as_runtime(wanted, first)
     singles = _singles(wanted, _names(wanted, left_out), progress)
     funnels = [best.funnel for best in singles.values()]
-    known = [best.plans for best in singles.values() if best.plans is not None]
-    uniform = UniformSearch(wanted, known, _after(progress, funnels)).run()
+    uniform = UniformSearch(wanted, singles, _after(progress, funnels)).run()
     funnels += uniform.funnels
     own = [] if wanted.space.question.use_all else _plans(singles, wanted)
-    found: dict[str, list[Priced]] = {first: [*own, *uniform.found]}
+    ordinary = [*own, *uniform.found]  # plans that each of the runtimes launches
+    steps_s = dict.fromkeys(runtimes, _fastest_s(ordinary))
+    found = list(ordinary)
     for runtime, each in mixing.items():
-        best_s = min((plan.step_s for plans in found.values() for plan in plans), default=np.inf)
-        limit_s = best_s if runtime == first else COMPARED * best_s
-        found.setdefault(runtime, []).extend(each.search(limit_s, _after(progress, funnels)))
+        limit_s = min(steps_s[runtime], COMPARED * _fastest_s(found))
+        pipelines = each.search(limit_s, _after(progress, funnels))
+        steps_s[runtime] = min(steps_s[runtime], _fastest_s(pipelines))
+        found += pipelines
         funnels.append(each.funnel)
-    ranked = ranked_plans([plan for plans in found.values() for plan in plans], wanted)
+    ranked = ranked_plans(found, wanted)
     even_s = _even_split_s(list(mixing.values()))
     return Answer(
         request=request | {"notes": [*_notes(request), *_narrowed(mixing.values())]},
@@ -98,8 +100,7 @@ def answer_mixed(
             ),
             even_split_step_s=even_s,
             runtimes_step_s={
-                runtime: min((plan.step_s for plan in plans), default=None)
-                for runtime, plans in found.items()
+                runtime: step_s if step_s < np.inf else None for runtime, step_s in steps_s.items()
             },
             idle=idle_gpus(wanted, ranked),
             left_out=left_out,
@@ -227,6 +228,10 @@ def _gap(ranked: Sequence[Priced], bounds_s: Sequence[float]) -> float:
     return max(ranked[0].step_s / open_s - 1, 0.0) if ranked and np.isfinite(open_s) else 0.0
 
 
+def _fastest_s(plans: Sequence[Priced]) -> float:
+    return min((plan.step_s for plan in plans), default=np.inf)
+
+
 def _least_s(best: Best) -> float | None:
     return float(best.step_s[0]) if best.plans is not None else None
 
@@ -234,7 +239,7 @@ def _least_s(best: Best) -> float | None:
 def _even_split_s(mixing: Sequence[_Mixing]) -> float | None:
     """Of the last runtime that mixes types: FlagScale's meshes may have any even split."""
     for each in reversed(mixing):
-        if each.finder is not None:
+        if each.finder is not None and len(each.finder.space.question.task.cluster.pools) > 1:
             own = each.wanted
             return even_split_s(each.finder.space, own.stack, own.margin, each.finder.book)
     return None

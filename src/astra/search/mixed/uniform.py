@@ -1,23 +1,23 @@
 """Uniform plans over several GPU types, searched as on one type that is no better than any."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 
 import msgspec
 import numpy as np
 
-from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import rate_of, slowest_of
 from astra.hardware.topology import allowed_counts
 from astra.search.alone import AloneFinder
 from astra.search.answer import Wanted, rules_of
-from astra.search.find import Funnel, Progress
+from astra.search.find import Best, Funnel, Progress
 from astra.search.host import host_rules
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Plans, plan_at, plans_of
+from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge
 from astra.strategy.space import Space
 from astra.strategy.uniform import over_types
@@ -38,11 +38,13 @@ class UniformSearch:
     def __init__(
         self,
         wanted: Wanted,
-        known: Sequence[Plans],
+        singles: Mapping[str, Best],
         progress: Progress | None,
         limit_s: float = np.inf,
     ) -> None:
-        self.wanted, self.known, self.progress, self.limit_s = wanted, known, progress, limit_s
+        """`singles`: the best on types alone, as far as they are known."""
+        self.wanted, self.progress, self.limit_s = wanted, progress, limit_s
+        self.known = {name: best for name, best in singles.items() if best.plans is not None}
         self.found: list[Priced] = []
         self.funnels: list[Funnel] = []
 
@@ -72,7 +74,7 @@ class UniformSearch:
         finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)
         done = sum(funnel.candidates for funnel in self.funnels)
         progress = self.progress
-        best = finder.seeded(self.known, progress and (lambda count: progress(done + count)))
+        best = finder.seeded([], progress and (lambda count: progress(done + count)))
         self.funnels.append(best.funnel)
         rows = range(len(best.plans)) if best.plans is not None else ()
         for row in rows:
@@ -82,8 +84,15 @@ class UniformSearch:
     def _as_one(self, pools: tuple[Pool, ...], use_all: bool) -> Cluster:
         question = self.wanted.space.question
         count = sum(pool.count if use_all else allowed_counts(pool)[-1] for pool in pools)
-        gpu = slowest_of([pool.gpu for pool in pools], question.precision)
+        gpu = slowest_of([pool.gpu for pool in pools], self._slowest(pools))
         return msgspec.structs.replace(question.task.cluster, pools=(Pool(gpu=gpu, count=count),))
+
+    def _slowest(self, pools: Sequence[Pool]) -> Gpu:
+        """The type that takes most GPU-seconds for a step alone, or by its rate."""
+        gpus, precision = [pool.gpu for pool in pools], self.wanted.space.question.precision
+        if all(gpu.name in self.known for gpu in gpus):
+            return max(gpus, key=lambda gpu: _gpu_seconds(self.known[gpu.name]))
+        return min(gpus, key=lambda gpu: (rate_of(gpu, precision), gpu.name))
 
     def _price(self, plan: Plan, pools: tuple[Pool, ...]) -> None:
         """The plan on these types, in the order of ranks that is best."""
@@ -100,6 +109,11 @@ class UniformSearch:
         fitting = [each for each in priced if each.memory.fits]
         if fitting:
             self.found.append(min(fitting, key=lambda each: each.step_s))
+
+
+def _gpu_seconds(best: Best) -> float:
+    assert best.plans is not None
+    return float(best.step_s[0] * best.plans.gpus[0])
 
 
 def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
 
-.PHONY: plan test check format verify bench clean help
+.PHONY: plan test soak check format verify bench clean help
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -30,13 +30,16 @@ check: $(DEV)    ## format, lint, strict types, quick tests: under a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not soak"
 
 test: $(DEV)     ## everything CI runs that needs no framework
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
+
+soak: $(DEV)     ## what takes longer than CI may: promises over many random questions
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m soak
 
 format: $(DEV)   ## rewrite the code the way ruff likes it
 	$(BIN)/ruff format .

@@ -13,7 +13,7 @@ from astra.search.answer import Answer
 
 TYPES = ("h100", "h200", "a100-80g", "a100-40g", "l40s", "b200", "gh200")
 # Each is no better than the next in any figure.
-BETTER = (("a100-40g", "a100-80g"), ("h100", "h200"), ("a100-80g", "h100"))
+BETTER = (("a100-40g", "a100-80g"), ("h100", "h200"), ("a100-80g", "h200"))
 MODELS = ("llama-3.2-1b", "llama-3-8b", "llama-2-13b", "mixtral-8x7b", "gpt-oss-20b")
 
 

@@ -217,7 +217,8 @@ def _degrees(space: Space) -> Columns:
     columns = {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
     gpus = 1.0 * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]  # never overflows
     rentable = np.zeros(cap + 2, np.bool_)
-    counts = [cap] if question.use_all else [n for n in allowed_counts(pool) if n <= cap]
+    rented = question.gpu_counts or allowed_counts(pool)
+    counts = [cap] if question.use_all else [n for n in rented if n <= cap]
     rentable[counts] = True
     samples = columns["micro_batch"] * columns["dp"]
     fits = rentable[np.minimum(gpus, cap + 1).astype(np.int64)] & (batch % samples == 0)

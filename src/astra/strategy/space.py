@@ -22,6 +22,7 @@ class Question:
     mtp_layers: int = 0
     precision: str = "bf16"
     use_all: bool = False  # no fewer GPUs than there are
+    gpu_counts: tuple[int, ...] | None = None  # that a plan may take; None: as they are rented
 
 
 @dataclass(frozen=True, slots=True)

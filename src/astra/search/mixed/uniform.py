@@ -65,10 +65,9 @@ class UniformSearch:
         """Of one set of types, the fastest first."""
         wanted = self.wanted
         space = wanted.space
-        task = msgspec.structs.replace(
-            space.question.task, cluster=self._as_one(pools, space.question.use_all)
-        )
-        single = Space(replace(space.question, task=task), space.chosen)
+        task = msgspec.structs.replace(space.question.task, cluster=self._as_one(pools))
+        question = replace(space.question, task=task, gpu_counts=_counts(pools))
+        single = Space(question, space.chosen)
         rules = (*rules_of(wanted), *host_rules(task.cluster, wanted.stack))
         finder = AloneFinder(single, rules, wanted.stack, FAMILIES, wanted.margin, True)
         finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)
@@ -81,9 +80,9 @@ class UniformSearch:
             assert best.plans is not None
             self._price(plan_at(best.plans, row, task), pools)
 
-    def _as_one(self, pools: tuple[Pool, ...], use_all: bool) -> Cluster:
+    def _as_one(self, pools: tuple[Pool, ...]) -> Cluster:
         question = self.wanted.space.question
-        count = sum(pool.count if use_all else allowed_counts(pool)[-1] for pool in pools)
+        count = sum(pool.count for pool in pools)
         gpu = slowest_of([pool.gpu for pool in pools], self._slowest(pools))
         return msgspec.structs.replace(question.task.cluster, pools=(Pool(gpu=gpu, count=count),))
 
@@ -132,6 +131,16 @@ def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:
         return sum(pool.count for pool in some) * rate_of(some[-1].gpu, precision)
 
     return sorted(found, key=work, reverse=True)
+
+
+def _counts(pools: Sequence[Pool]) -> tuple[int, ...]:
+    """GPUs that may be taken: all of the faster types, and of the last as they are rented."""
+    found, all_before = [], 0
+    for pool in pools:
+        rented = allowed_counts(pool)
+        found += [all_before + count for count in rented]
+        all_before += rented[-1]
+    return tuple(found)
 
 
 def _shared_out(pools: Sequence[Pool], gpus: int, stage_gpus: int) -> dict[str, int]:

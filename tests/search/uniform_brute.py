@@ -1,0 +1,104 @@
+"""Uniform plans over two GPU types by brute force: every layout, number of GPUs and order.
+
+Shares the pricing of plans with the product, and nothing of its search.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+
+import msgspec
+import numpy as np
+from tests.search.mixed_brute import MARGIN, TYPES, shortest_of
+
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.stack import Stack
+from astra.hardware.topology import allowed_counts
+from astra.memory.stage import memory_of
+from astra.model.zoo import find_model
+from astra.search.bulk import filled_fraction
+from astra.search.step import step_s
+from astra.strategy.enumerate import enumerate_layouts
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Task, plan_at, plans_of
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.uniform import over_types
+from astra.strategy.variants import variants_of
+from astra.strategy.view import view_of
+from astra.timing.stage import stage_times
+
+
+def random_question(seed: int) -> Space:
+    """A few layers on up to eight GPUs of each of two types; memory binds or does not."""
+    dice = random.Random(seed)
+    experts = dice.random() < 0.3
+    model = msgspec.structs.replace(
+        find_model("mixtral-8x7b" if experts else dice.choice(("llama-3-8b", "mistral-7b"))),
+        layers=dice.choice((3, 4, 6)),
+        parameters=None,
+        active_parameters=None,
+    )
+    pools = [
+        Pool(gpu=_changed(find_gpu(name)[0], dice), count=dice.choice((1, 2, 4, 8)))
+        for name in sorted(dice.sample(TYPES, 2))
+    ]
+    pools.sort(key=lambda pool: pool.gpu.name)
+    cluster = Cluster(name="some", pools=tuple(pools))
+    texts = ["tp=1,2", f"micro_batch={dice.choice(('1', '1,2'))}", "cp=1", "sharding=optimizer"]
+    texts += ["offload_optimizer_fraction=0", "recompute=none,full:uniform:1"]
+    if experts:
+        texts += [f"ep={dice.choice(('1', '2'))}", "etp=1", "overlap_ep=false"]
+    batch = dice.choice((6, 8, 12, 24))
+    question = Question(Task(model=model, cluster=cluster), batch, dice.choice((2048, 4096)))
+    return Space(question, parse_set(texts))
+
+
+def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
+    share, slow = dice.choice((1.0, 1.0, 0.6, 0.4)), dice.choice((1.0, 1.0, 0.1))
+    node = msgspec.structs.replace(gpu.node, nic_bytes_per_s=slow * gpu.node.nic_bytes_per_s)
+    return msgspec.structs.replace(gpu, usable_bytes=share * gpu.usable_bytes, node=node)
+
+
+def best_uniform_s(space: Space, stack: Stack) -> tuple[float, int]:
+    """The shortest step of all uniform plans over both types, and how many there are."""
+    return shortest_of(every_plan(space), lambda some: _shortest(some, stack))
+
+
+def every_plan(space: Space) -> Iterator[Plan]:
+    cluster = space.question.task.cluster
+    for counts in product(*(allowed_counts(pool) for pool in cluster.pools)):
+        for base in cluster.pools:
+            one = msgspec.structs.replace(
+                cluster, pools=(msgspec.structs.replace(base, count=sum(counts)),)
+            )
+            task = msgspec.structs.replace(space.question.task, cluster=one)
+            single = Space(replace(space.question, task=task, use_all=True), space.chosen)
+            for layouts in enumerate_layouts(single):
+                table = variants_of(layouts, single)
+                for row in range(len(table)):
+                    yield from _placed(plan_at(table, row, task), cluster, counts)
+
+
+def _placed(plan: Plan, cluster: Cluster, counts: tuple[int, ...]) -> Iterator[Plan]:
+    stage_gpus = plan.pipelines[0].segments[0].tp * plan.cp
+    if any(count % stage_gpus for count in counts):
+        return
+    named = [(pool.gpu.name, count) for pool, count in zip(cluster.pools, counts, strict=True)]
+    for order in permutations(named):
+        yield over_types(msgspec.structs.replace(plan, cluster=cluster), order)
+
+
+def _shortest(plans: list[Plan], stack: Stack) -> float:
+    """Of those that Megatron-LM accepts and that fit."""
+    table = plans_of(plans)
+    task = Task(model=plans[0].model, cluster=plans[0].cluster)
+    table = table.take(judge(table, task, rules_for("megatron")).allowed)
+    if not len(table):
+        return np.inf
+    view = view_of(table, task, every_stage=True)
+    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
+    steps = step_s(table, view.stages, stage_times(view, stack))
+    return float(steps[fits].min(initial=np.inf))

@@ -62,8 +62,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--runtime",
         metavar="NAME",
-        help=f"{', '.join(RUNTIMES)}; default: megatron, for several GPU types flagscale; "
-        "any: also replicas of different make, which nobody launches yet",
+        help=f"{', '.join(RUNTIMES)}; default: megatron, for several GPU types flagscale beside "
+        "it; any: also replicas that differ, which nobody launches yet",
     )
     job.add_argument("--stack", metavar="NAME", help="software that runs it; `astra stacks`")
     space = parser.add_argument_group("the space")

@@ -238,7 +238,7 @@ def test_the_script_hands_over_exactly_the_arguments(tmp_path: Path) -> None:
     expected = [word for argument in arguments(plan) for word in argument]
     assert "Et*7|t*9|t*9|t*7L" in expected
     assert words[at + 1 :] == [*expected, "--mock-data"]
-    assert words[:4] == ["--nnodes", "2", "--nproc-per-node", "8"]
+    assert words[2:6] == ["--nnodes", "2", "--nproc-per-node", "8"]
     assert queues == "queues=1"
 
 
@@ -263,11 +263,13 @@ def test_a_model_name_cannot_smuggle_a_command_into_the_script() -> None:
 @given(st.sampled_from(LEGAL))
 @settings(max_examples=60, deadline=None)
 def test_nodes_hold_all_gpus_of_the_plan(plan: Plan) -> None:
+    """Whole nodes, and at most one part of one behind them."""
     groups = nodes_of(plan)
-    assert {name: nodes * each for name, nodes, each in groups} == plan.gpus
-    assert len({each for *_, each in groups}) == 1
-    node = plan.cluster.pools[0].gpu.node.gpus
-    assert all(each <= node for *_, each in groups)
+    (pool,) = plan.cluster.pools
+    assert {name for name, _, _ in groups} == {pool.gpu.name}
+    assert sum(nodes * each for _, nodes, each in groups) == plan.gpus[pool.gpu.name]
+    assert all(each == pool.gpu.node.gpus for *_, each in groups[:-1])
+    assert len(groups) <= 2 and groups[-1][2] <= pool.gpu.node.gpus
 
 
 def test_nodes_of_a_mixed_plan_come_in_the_order_of_its_pipeline() -> None:

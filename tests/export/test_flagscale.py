@@ -123,7 +123,7 @@ def test_hosts_come_in_the_order_of_the_pipeline_and_hold_its_gpus() -> None:
             assert kind is not None
             held[kind] = held.get(kind, 0) + slots
         assert held == plan.gpus
-        assert list(held) == list(dict.fromkeys(s.gpu for s in plan.pipelines[0].segments))
+        assert list(held) == list(dict.fromkeys(gpu for gpu, _ in plan.rank_blocks))
 
 
 def test_one_type_in_two_places_gets_two_names() -> None:
@@ -239,7 +239,8 @@ def test_replicas_of_different_make_have_no_target() -> None:
     plan = plain_plan("h100:16", pp=2)
     (pipeline,) = plan.pipelines
     half = msgspec.structs.replace(pipeline, replicas=pipeline.replicas // 2)
-    two = msgspec.structs.replace(plan, pipelines=(half, half), runtime="any")
+    less = msgspec.structs.replace(half, micro_batches=half.micro_batches - 1)
+    two = msgspec.structs.replace(plan, pipelines=(half, less), runtime="any")
     said = refusal(two, "flagscale")
     assert said is not None and said.endswith("No other target can.")
 

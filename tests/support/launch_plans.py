@@ -15,7 +15,8 @@ from astra.strategy.settle import Wish, settle
 
 def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    return settle(Wish(global_batch=64, seq_len=2048, **said), find_model(model), cluster).plan
+    wish = Wish(**{"global_batch": 64, "seq_len": 2048} | said)
+    return settle(wish, find_model(model), cluster).plan
 
 
 def mixed_plan() -> Plan:

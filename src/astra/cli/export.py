@@ -21,6 +21,8 @@ examples:
   MEGATRON=~/Megatron-LM NODE_RANK=0 MASTER_ADDR=10.0.0.1 job/launch.sh --mock-data \\
     --tokenizer-type NullTokenizer --log-interval 1
   astra export mixed.json --to flagscale --out job
+  astra predict llama-3-8b --gpus h100:48,h200:16 --global-batch 256 --json >uniform.json
+  astra export uniform.json --to megatron --launcher slurm --out job
   astra plan llama-3-8b --gpus h100:64 --global-batch 128 --seq-len 8192 \\
     --runtime fsdp --json >found.json
   astra export found.json --to torchtitan --out job"""

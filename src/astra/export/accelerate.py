@@ -16,8 +16,8 @@ from astra.strategy.recompute import Recompute
 PROGRAM = Program(
     run="""\
 exec accelerate launch --config_file "$here/accelerate.yaml" \\
-  --num_machines {nodes} --num_processes {total} \\
   --machine_rank "${{NODE_RANK:?the rank of this node, from 0}}" \\
+  --num_machines {nodes} --num_processes {total} \\
   --main_process_ip "${{MASTER_ADDR:?the address of node 0}}" \\
   --main_process_port "${{MASTER_PORT:-29500}}" \\
   "${{TRAIN_SCRIPT:?your training script}}" "${{arguments[@]}}" "$@\"""",

@@ -102,6 +102,8 @@ def advice(measured: dict[str, Any], expected: dict[str, Any]) -> list[str]:
         "They differ. First look for what is not the plan's: a slow node, data that comes late,",
         "checkpoints or evaluation between steps, another version of the framework.",
     ]
+    if expected.get("nodes"):
+        lines.append(f"Or nodes out of order; the plan has {'; '.join(expected['nodes'])}.")
     lacks = ", ".join(expected.get("row_lacks", []))
     if expected["row"] is None and "several types" in lacks:
         return [*lines, "Then measure a run on each type alone, and calibrate on those."]

@@ -28,7 +28,7 @@ PROGRAM = Program(
 
 def config(plan: Plan, *, learning_rate: float) -> dict[str, Any]:
     """What DeepSpeed reads."""
-    (pipeline,) = plan.pipelines
+    pipeline = plan.pipelines[0]
     tp = pipeline.segments[0].tp
     found: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": plan.micro_batch,

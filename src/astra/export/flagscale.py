@@ -1,8 +1,9 @@
 """A plan as FlagScale's files: the task, the experiment around it and the typed hosts.
 
 FlagScale turns the keys of the task into Megatron-LM's options (`a_b` is `--a-b`, true is a bare
-option), so a plan whose stages are alike is written as for Megatron-LM. Stages that differ are
-*meshes*: runs of stages with one GPU type, tp, dp and ep. Checked against flag-scale 0.8.0.
+option), so a plan whose stages are alike is written as for Megatron-LM, on one GPU type or with its
+replicas on several. Stages that differ are *meshes*: runs of stages with one GPU type, tp, dp and
+ep. Checked against flag-scale 0.8.0.
 """
 
 import re
@@ -98,8 +99,13 @@ class Mesh:
 
 
 def meshes_of(plan: Plan) -> list[Mesh]:
-    """The meshes in pipeline order; stages that differ only in recompute share one."""
-    (pipeline,) = plan.pipelines
+    """The meshes in pipeline order; stages that differ only in recompute share one.
+
+    Replicas on several GPU types are one: FlagScale's own, which knows nothing of types.
+    """
+    pipeline, *others = plan.pipelines
+    if others:
+        return [Mesh("", pipeline.segments[0].tp, plan.dp, plan.ep, plan.etp, plan.pp)]
 
     def cut(segment: Segment) -> tuple[str, int, int, int, int]:
         dp, ep = segment.dp or pipeline.replicas, segment.ep or plan.ep
@@ -117,17 +123,16 @@ def is_mixed(plan: Plan) -> bool:
     return len(meshes_of(plan)) > 1 or len(recomputes) > 1
 
 
-def labels_of(meshes: Sequence[Mesh]) -> list[str]:
+def labels_of(gpus: Iterable[str]) -> list[str]:
     """The device type of each mesh. FlagScale sorts ranks by it, so GPUs of one type in two places
     of the pipeline have two names.
 
-    >>> a, b = (Mesh(gpu=gpu, tp=1, dp=1, ep=1, etp=1, stages=1) for gpu in "AB")
-    >>> labels_of([a, a, b, a])
+    >>> labels_of("AABA")
     ['A', 'A', 'B', 'A-2']
     """
     seen: dict[str, int] = {}
     labels = []
-    for gpu, group in groupby(mesh.gpu for mesh in meshes):
+    for gpu, group in groupby(gpus):
         seen[gpu] = seen.get(gpu, 0) + 1
         label = gpu if seen[gpu] == 1 else f"{gpu}-{seen[gpu]}"
         labels += [label for _ in group]
@@ -136,11 +141,13 @@ def labels_of(meshes: Sequence[Mesh]) -> list[str]:
 
 def hosts_of(plan: Plan) -> list[Group]:
     """(device type, hosts, GPUs of each) in the order of ranks."""
-    meshes = meshes_of(plan)
-    counts: dict[str, tuple[str, int]] = {}
-    for label, mesh in zip(labels_of(meshes), meshes, strict=True):
-        counts[label] = (mesh.gpu, counts.get(label, ("", 0))[1] + mesh.gpus(plan.cp))
-    return node_groups(plan, counts)
+    blocks: Iterable[tuple[str, int]] = plan.rank_blocks
+    if is_mixed(plan):  # ranks follow the meshes, in whatever order a mesh has its own
+        by_type = groupby(meshes_of(plan), lambda mesh: mesh.gpu)
+        blocks = [(gpu, sum(mesh.gpus(plan.cp) for mesh in group)) for gpu, group in by_type]
+    labels = labels_of(gpu for gpu, _ in blocks)
+    named = [(label, *block) for label, block in zip(labels, blocks, strict=True)]
+    return node_groups(plan, named)
 
 
 def not_expressed(plan: Plan) -> list[str]:
@@ -155,6 +162,13 @@ def refusals(plan: Plan) -> list[str]:
     """Parts of a plan that FlagScale has no words for."""
     options = {option for option, *_ in megatron.arguments(plan)}
     found = [part for option, part in LACKS.items() if option in options]
+    cuts = {
+        (s.tp, s.ep, s.etp, s.micro_batch, s.recompute, s.dp in (None, pipeline.replicas))
+        for pipeline in plan.pipelines
+        for s in pipeline.segments
+    }
+    if len(plan.pipelines) > 1 and len(cuts) > 1:  # a mesh lies on one type
+        found.append("stages that differ and whose replicas lie on several GPU types")
     if plan.dispatcher == "hybridep":
         found.append("the dispatcher hybridep")
     dtypes = (plan.main_grads_dtype, plan.master_dtype, plan.grad_reduce_dtype)
@@ -220,7 +234,7 @@ def _settings(plan: Plan, found: Iterable[megatron.Argument], mixed: bool) -> di
 
 def _hetero(plan: Plan) -> dict[str, Any]:
     meshes = meshes_of(plan)
-    labels = labels_of(meshes)
+    labels = labels_of(mesh.gpu for mesh in meshes)
     hetero: dict[str, Any] = {
         "enable_hetero": True,
         # tp, cp, ep, dp, pp of every mesh
@@ -245,7 +259,7 @@ def _recompute(plan: Plan) -> dict[str, Any]:
     A row is [stages, micro-batches, value]: 1 or 0 for recompute or none, 0 or 1 for groups of
     layers (uniform) or some layers (block), and the number of layers.
     """
-    (pipeline,) = plan.pipelines
+    pipeline = plan.pipelines[0]
     stages = [(s.stages, Recompute.parse(s.recompute)) for s in pipeline.segments]
     full = next((r for _, r in stages if r.mode.startswith("full")), None)
     if len({recompute for _, recompute in stages}) == 1 or full is None:

@@ -13,7 +13,7 @@ README = """\
 # {title}
 
 {gpus}. Written by Astra for {name}.
-
+{nodes}
 ## Expected
 
 {expected}
@@ -60,8 +60,8 @@ ABOUT = {
 }
 
 
-def expected(priced: Priced) -> dict[str, Any]:
-    """What a run should show, as numbers."""
+def expected(priced: Priced, nodes: Sequence[str] = ()) -> dict[str, Any]:
+    """What a run should show, as numbers; `nodes` says in lines which are of which type."""
     plan, memory = priced.plan, priced.memory
     (segment, *_) = plan.pipelines[0].segments
     world = sum(priced.gpus.values())
@@ -72,6 +72,7 @@ def expected(priced: Priced) -> dict[str, Any]:
         "model": plan.model.name,
         "summary": priced.summary,
         "gpus": world,
+        "nodes": list(nodes),
         "tokens_per_step": plan.global_batch * plan.seq_len,
         # what DeepSpeed takes for the batch: with tensor parallelism every rank counts
         "samples_logged": plan.global_batch if whole else logged,
@@ -133,18 +134,22 @@ def folder_files(
     logs: str,
     yours: Sequence[str],
     made: Sequence[str],
+    nodes: Sequence[str] = (),
 ) -> dict[str, str]:
     """README.md, expected.json and check.py beside the files that were made.
 
-    `yours`: what the files cannot settle and a person has to.
+    `yours`: what the files cannot settle and a person has to. `nodes`: where there are several
+    kinds, which are which.
     """
     plan = priced.plan
     gpus = " + ".join(f"{count} x {gpu}" for gpu, count in plan.gpus.items())
     every = sorted({*made, "expected.json", "check.py"})
+    kinds = ["In the order of ranks:", "", *(f"- {line}" for line in nodes)] if nodes else []
     text = README.format(
         title=one_line(f"{plan.model.name}: {plan.summary()}"),
         gpus=gpus,
         name=name,
+        nodes="".join(f"\n{line}" for line in kinds) + ("\n" if kinds else ""),
         expected="\n".join(expected_lines(priced)),
         yours="\n".join(f"- {one_line(text)}" for text in yours),
         steps="\n".join(steps),
@@ -153,6 +158,6 @@ def folder_files(
     )
     return {
         "README.md": text,
-        "expected.json": json.dumps(expected(priced), indent=2) + "\n",
+        "expected.json": json.dumps(expected(priced, nodes), indent=2) + "\n",
         "check.py": package_files("astra.export").joinpath("check_job.py").read_text("utf-8"),
     }

@@ -1,7 +1,8 @@
 """How the nodes of a job get their part: SLURM, SkyPilot and Kubernetes, around `launch.sh`.
 
 `launch.sh` starts one node, told its rank and the first node's address; a launcher tells it. A
-mixed cluster is one group of nodes per GPU type, in the order of ranks.
+mixed cluster is a group of nodes for every GPU type, in the order of ranks; a part of a node is one
+of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,6 +85,10 @@ class Job:
         plain = SAFE.sub("-", self.plan.model.name).replace(".", "-").replace("_", "-")
         return plain.lower()[:32].strip("-") or "job"
 
+    @property
+    def is_mixed(self) -> bool:
+        return len({gpu for gpu, _, _ in self.groups}) > 1
+
     def group_names(self) -> list[str]:
         """`h100-80gb-sxm` for the nodes of a type; a number where a type comes twice."""
         seen: dict[str, int] = {}
@@ -103,7 +108,7 @@ def slurm_files(job: Job) -> dict[str, str]:
     """One batch script; groups of a mixed cluster are a heterogeneous job."""
     node_gpus = {pool.gpu.name: pool.gpu.node.gpus for pool in job.plan.cluster.pools}
     groups = []
-    for gpu, nodes, each in job.groups:
+    for (gpu, nodes, each), said in zip(job.groups, rank_lines(job.groups), strict=True):
         lines = [
             f"#SBATCH --job-name={job.name}",
             f"#SBATCH --nodes={nodes}",
@@ -114,7 +119,7 @@ def slurm_files(job: Job) -> dict[str, str]:
         ]
         if each == node_gpus.get(gpu):
             lines.append("#SBATCH --exclusive")
-        groups.append(f"# nodes with {gpu}\n" + "\n".join(lines))
+        groups.append(f"# {said.strip()}\n" + "\n".join(lines))
     het = "".join(f"{row}," for row in range(len(groups))).rstrip(",")
     text = SBATCH.format(
         title=one_line(f"{job.plan.model.name}: {job.plan.summary()}"),
@@ -202,7 +207,7 @@ def kubernetes_files(job: Job) -> dict[str, str]:
         }
         pod = {
             "restartPolicy": "Never",
-            **({"nodeSelector": {"astra/gpu": gpu}} if len(job.groups) > 1 else {}),
+            **({"nodeSelector": {"astra/gpu": gpu}} if job.is_mixed else {}),
             "containers": [container],
             "volumes": [
                 {"name": "job", "configMap": {"name": job.name, "defaultMode": 0o755}},
@@ -262,8 +267,8 @@ def start_lines(job: Job, launcher: str) -> list[str]:
         return lines
     if launcher == "kubernetes":
         labels = []
-        if len(job.groups) > 1:
-            types = either([f"astra/gpu={gpu}" for gpu, _, _ in job.groups])
+        if job.is_mixed:
+            types = either(dict.fromkeys(f"astra/gpu={gpu}" for gpu, _, _ in job.groups))
             labels = [f"Label the nodes of each type ({types}).", ""]
         return [
             *labels,
@@ -276,6 +281,5 @@ def start_lines(job: Job, launcher: str) -> list[str]:
     nodes = sum(count for _, count, _ in job.groups)
     first = "localhost" if nodes == 1 else "ADDRESS_OF_NODE_0"
     where = "On the node:" if nodes == 1 else f"On each of the {nodes} nodes, its own NODE_RANK:"
-    each = ["", *(f"- {line.strip()}" for line in rank_lines(job.groups))]
     start = f"    NODE_RANK=0 MASTER_ADDR={first} ./launch.sh{trial}"
-    return [where, *(each if len(job.groups) > 1 else ()), "", *exports, start]
+    return [where, "", *exports, start]

@@ -18,11 +18,12 @@ from astra.export import (
 from astra.export.job_folder import folder_files
 from astra.export.launchers import LAUNCHERS, Job, start_lines
 from astra.export.rents import Rents
-from astra.export.torchrun import nodes_of
+from astra.export.torchrun import kinds_of, nodes_of
 from astra.search.price import price
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.ours import ONE_JOB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +138,10 @@ def export_files(
         _, *commands = next_steps(plan, target, "./launch.sh")
         steps = ["Put your host names in `hostfile` and your data in `train/plan.yaml`, then:", ""]
         steps += [f"  {line}" for line in commands]
+        nodes = kinds_of(flagscale.hosts_of(plan), "hosts")
     else:
         job = Job(plan, nodes_of(plan), own.set_up, own.first_try, rents)
+        nodes = kinds_of(job.groups)
         made |= LAUNCHERS[launcher](job)
         steps = start_lines(job, launcher)
     yours = [
@@ -146,7 +149,7 @@ def export_files(
         "first try: set your own (`--lr`, `--train-iters` of `astra export`)",
         *not_expressed(plan, target),
     ]
-    return made | folder_files(priced, own.name, steps, own.logs, yours, list(made))
+    return made | folder_files(priced, own.name, steps, own.logs, yours, list(made), nodes)
 
 
 def not_expressed(plan: Plan, target: str) -> list[str]:
@@ -157,11 +160,11 @@ def not_expressed(plan: Plan, target: str) -> list[str]:
 def refusal(plan: Plan, target: str) -> str | None:
     """Which part of a plan a target cannot start and which target can; None where it can."""
     own = TARGETS[target]
-    if len(plan.pipelines) > 1:
+    if not plan.is_one_job:
         return (
-            f"{own.name} cannot run this plan: its replicas differ in make or in micro-batches, "
-            "which no public runtime launches [rule one-pipeline]. Try --rank N of a plan with one "
-            "pipeline, or plan again with --runtime flagscale. No other target can."
+            f"{own.name} cannot run this plan: {ONE_JOB.reason} [rule {ONE_JOB.name}]. "
+            "Try --rank N of a plan whose replicas are alike, or plan again with --runtime "
+            "flagscale. No other target can."
         )
     if plan.runtime not in own.takes:
         return (
@@ -208,7 +211,8 @@ def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun")
             f"  export {' '.join(own.set_up)}",
             f"  {script} {own.first_try}",
         ]
-    nodes = sum(count for _, count, _ in nodes_of(plan))
+    groups = nodes_of(plan)
+    nodes = sum(count for _, count, _ in groups)
     first = "localhost" if nodes == 1 else "10.0.0.1"
     where = "" if nodes == 1 else f"On each of the {nodes} nodes, NODE_RANK 0 to {nodes - 1}, "
     where += "" if nodes == 1 else "MASTER_ADDR the address of the first:"
@@ -216,6 +220,7 @@ def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun")
     return [
         "Next: set your learning rate; data and checkpoints follow on the command line:",
         *([where] if where else []),
+        *(f"  {line}" for line in kinds_of(groups)),
         f"  export {' '.join(settings)}",
         f"  {script} {own.first_try}".rstrip(),
     ]

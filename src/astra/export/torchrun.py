@@ -1,11 +1,10 @@
 """A launch script for torchrun: one call on every node, nodes in rank order."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import gcd
+from itertools import accumulate
 
-from astra.hardware.cluster import Gpu
 from astra.strategy.plan import Plan
 
 Group = tuple[str, int, int]  # GPU type, nodes, GPUs of each
@@ -34,8 +33,8 @@ done <"$here/args.txt"
 """
 TORCHRUN = """\
 exec torchrun \\
-  --nnodes {nodes} --nproc-per-node {per_node} \\
   --node-rank "${{NODE_RANK:?the rank of this node, from 0}}" \\
+  --nnodes {nodes} --nproc-per-node {per_node} \\
   --master-addr "${{MASTER_ADDR:?the address of node 0}}" \\
   --master-port "${{MASTER_PORT:-29500}}" \\
   {program}"""
@@ -52,22 +51,18 @@ class Program:
 
 
 def nodes_of(plan: Plan) -> list[Group]:
-    """(GPU type, nodes, GPUs per node) in the order of ranks.
-
-    Ranks fill the stages in order, so the types come in pipeline order.
-    """
-    groups = node_groups(plan, {name: (name, count) for name, count in plan.gpus.items()})
-    least = gcd(*(each for *_, each in groups))  # torchrun starts as many processes on every node
-    return [(name, nodes * each // least, least) for name, nodes, each in groups]
+    """(GPU type, nodes, GPUs of each) in the order of ranks."""
+    return node_groups(plan, [(gpu, gpu, count) for gpu, count in plan.rank_blocks])
 
 
-def node_groups(plan: Plan, counts: Mapping[str, tuple[str, int]]) -> list[Group]:
-    """Nodes for each name, its GPU type and how many of them."""
-    gpus = {pool.gpu.name: pool.gpu for pool in plan.cluster.pools}
+def node_groups(plan: Plan, blocks: Iterable[tuple[str, str, int]]) -> list[Group]:
+    """Nodes for every block of ranks (its name, GPU type and how many): whole ones, then a part."""
+    sizes = {pool.gpu.name: pool.gpu.node.gpus for pool in plan.cluster.pools}
     groups = []
-    for name, (gpu, count) in counts.items():
-        each = _per_node(gpus[gpu], count)
-        groups.append((name, count // each, each))
+    for name, gpu, count in blocks:
+        whole, rest = divmod(count, sizes[gpu])
+        groups += [(name, whole, sizes[gpu])] if whole else []
+        groups += [(name, 1, rest)] if rest else []
     return groups
 
 
@@ -81,23 +76,41 @@ def rank_lines(groups: Sequence[Group], what: str = "nodes") -> list[str]:
     return lines
 
 
-def _per_node(gpu: Gpu, count: int) -> int:
-    """Whole nodes, one part of a node, or equal parts of several."""
-    return count if count < gpu.node.gpus else gcd(count, gpu.node.gpus)
+def kinds_of(groups: Sequence[Group], what: str = "nodes") -> list[str]:
+    """The same for a list, where there are several kinds of nodes."""
+    return [line.strip() for line in rank_lines(groups, what)] if len(groups) > 1 else []
+
+
+def _per_node(groups: Sequence[Group]) -> str:
+    """GPUs of a node for the shell to reckon: a number, or one that the node's rank chooses.
+
+    >>> _per_node([("A", 2, 8), ("A", 1, 4), ("B", 1, 4)])
+    'NODE_RANK < 2 ? 8 : 4'
+    """
+    ends = accumulate(nodes for _, nodes, _ in groups)
+    *others, (_, following) = zip(ends, (each for *_, each in groups), strict=True)
+    text = str(following)
+    for end, each in reversed(others):
+        text = text if each == following else f"NODE_RANK < {end} ? {each} : {text}"
+        following = each
+    return text
 
 
 def launch_script(plan: Plan, program: Program, notes: Sequence[str] = ()) -> str:
     """The text of `launch.sh`."""
     groups = nodes_of(plan)
-    sizes = {"nodes": sum(count for _, count, _ in groups), "per_node": groups[0][2]}
+    nodes, each = sum(count for _, count, _ in groups), _per_node(groups)
+    sizes = {"nodes": nodes, "per_node": each, "total": sum(plan.gpus.values())}
+    if not each.isdigit():  # accelerate starts a node's share of the total, as if all had the same
+        sizes |= {"per_node": f'"$(({each}))"', "total": f'"$(({nodes} * ({each})))"'}
     gpus = " + ".join(f"{count} x {name}" for name, count in plan.gpus.items())
     if program.by_torchrun:
         start = TORCHRUN.format(program=program.run, **sizes)
     else:
-        start = program.run.format(total=sum(plan.gpus.values()), **sizes)
+        start = program.run.format(**sizes)
     return SCRIPT.format(
         title=f"{one_line(plan.model.name)}: {plan.summary()}, {gpus}",
-        last=sizes["nodes"] - 1,
+        last=nodes - 1,
         order="\n#".join(rank_lines(groups)),
         notes="".join(f"# {one_line(note)}\n" for note in notes),
         usage="".join(f"# {line}\n" for line in program.usage),

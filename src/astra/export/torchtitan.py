@@ -131,8 +131,7 @@ def sections(plan: Plan, *, train_iters: int) -> Sections:
 
 def in_samples(plan: Plan) -> Sections:
     """The batch in the words of 0.3: a pipeline takes all its micro-batches at once."""
-    (pipeline,) = plan.pipelines
-    local = plan.micro_batch * (pipeline.micro_batches if plan.pp > 1 else 1)
+    local = plan.micro_batch * (plan.pipelines[0].micro_batches if plan.pp > 1 else 1)
     return {
         "training": {
             "local_batch_size": local,
@@ -145,8 +144,8 @@ def in_samples(plan: Plan) -> Sections:
 
 def in_tokens(plan: Plan) -> Sections:
     """The batch in the words of later versions."""
-    (pipeline,) = plan.pipelines
-    parallelism = {"num_pp_microbatches": pipeline.micro_batches} if plan.pp > 1 else {}
+    micro_batches = plan.pipelines[0].micro_batches
+    parallelism = {"num_pp_microbatches": micro_batches} if plan.pp > 1 else {}
     return {
         "training": {
             "num_tokens_per_microbatch_per_dp_rank": plan.micro_batch * plan.seq_len,

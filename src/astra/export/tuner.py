@@ -58,9 +58,9 @@ DIMENSIONS: dict[str, Callable[[Plan], Any]] = {
 def is_tunable(plan: Plan) -> bool:
     """Whether the tuner's searcher can arrive at this plan.
 
-    It knows even stages of one kind; virtual ones from three stages on, in number a divisor of the
-    micro-batches; experts cut by tp as all else; whole layers to recompute, in uniform groups only
-    of a whole stage.
+    It knows even stages on hosts of one kind; virtual ones from three stages on, in number a
+    divisor of the micro-batches; experts cut by tp as all else; whole layers to recompute, in
+    uniform groups only of a whole stage.
     """
     stages, recompute = plan.pipelines[0].layers, _recompute(plan)
     even = len(set(stages)) == 1 and plan.chunk_layers is None
@@ -69,7 +69,8 @@ def is_tunable(plan: Plan) -> bool:
     experts = plan.model.moe is None or plan.etp == plan.pipelines[0].segments[0].tp
     whole = {"none": True, "selective": False, "full:block": True}
     groups = whole.get(recompute.mode, recompute.layers == stages[0])
-    return even and turns and experts and groups and not flagscale.is_mixed(plan)
+    alike = not flagscale.is_mixed(plan) and len(flagscale.hosts_of(plan)) == 1
+    return even and turns and experts and groups and alike
 
 
 def space(plans: Sequence[Plan]) -> dict[str, list[Any]]:

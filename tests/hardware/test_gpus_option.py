@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.hardware.catalogue import FOLDER
-from astra.hardware.gpus_option import parse_gpus
+from astra.hardware.gpus_option import parse_gpus, parse_rank_blocks
 
 TINY = 'memory_bytes = "24 GB"\nmemory_bytes_per_s = "1 TB/s"\nbf16_flops_per_s = 1e14\n'
 
@@ -127,3 +127,19 @@ def test_any_text_is_a_cluster_or_bad_input(text: str) -> None:
         return
     names = [pool.gpu.name for pool in cluster.pools]
     assert names == sorted(set(names)) and all(1 <= p.count <= 10**7 for p in cluster.pools)
+
+
+def test_rank_blocks_keep_the_order_in_which_types_are_named() -> None:
+    cluster, blocks, notes = parse_rank_blocks("h200:8,a100-80g:16,h200:4")
+    assert blocks == (("H200-SXM", 8), ("A100-80GB-SXM", 16), ("H200-SXM", 4))
+    assert [(pool.gpu.name, pool.count) for pool in cluster.pools] == [
+        ("A100-80GB-SXM", 16),
+        ("H200-SXM", 12),
+    ]
+    assert cluster == parse_gpus("a100-80g:16,h200:12")[0]
+    assert len(notes) == len(set(notes))
+
+
+def test_rank_blocks_of_one_type_have_an_upper_bound() -> None:
+    with pytest.raises(InputError, match="too many"):
+        parse_rank_blocks("h100:9999999,h200:1,h100:9999999")

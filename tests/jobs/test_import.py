@@ -205,7 +205,9 @@ SPOILED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({"--hidden-size 4096": "--hidden-size 4032", "Llama2": "Other"}, {}, "--vocab-size"),
     ({"--num-layers 32": "--num-layers 33 --pipeline-model-parallel-size 2"}, {}, "do not divide"),
     ({}, {"gpus": "h100:32", "world_size": 64}, "differ"),
-    ({}, {"gpus": "h100:4,a100:4"}, "one type"),
+    ({}, {"gpus": "h100:4,a100"}, "entry 2 .a100.: the count is missing"),
+    ({}, {"gpus": "h100:4,a100-80g:2"}, "starts 32 GPUs, and --gpus h100:4,a100-80g:2 are 6"),
+    ({}, {"gpus": "h100:4,a100-80g:2", "world_size": 8}, "differ"),
 ]
 
 

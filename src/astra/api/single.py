@@ -142,18 +142,21 @@ def import_job(
     """The plan of an existing job: a launch script, a torchtitan or DeepSpeed configuration.
 
     Parsed as text, never executed. What the file leaves open is the framework's own default;
-    `gpus` names the type (`h100`, or `h100:64` with the count), since launch files do not.
+    `gpus` names the type (`h100`, or `h100:64` with the count), since launch files do not. Where
+    ranks lie on several types, all are named with their counts, in the order of the ranks:
+    `h100:256,h200:64`.
     """
+    from astra.hardware.gpus_option import parse_rank_blocks
     from astra.jobs.read import Asked, read_job
 
-    kind, _, count = gpus.partition(":")
-    if "," in gpus or (count and not count.isdigit()):
-        raise InputError(f"--gpus {gpus}: one type, with or without a count: h100 or h100:64.")
-    if count and world_size is not None and int(count) != world_size:
-        raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; give one of them.")
+    blocks = parse_rank_blocks(gpus)[1] if ":" in gpus or "," in gpus else ()
+    count = sum(count for _, count in blocks) or world_size
+    if world_size is not None and count != world_size:
+        raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; make them agree.")
     asked = Asked(
-        gpu=kind,
-        world_size=int(count) if count else world_size,
+        gpus=gpus,
+        world_size=count,
+        is_checked=len(blocks) > 1 and world_size is None,
         model=None if model is None else shape_of(model),
         seq_len=seq_len,
         vocab=vocab_size,

@@ -22,6 +22,7 @@ examples:
   astra import ds_config.json --gpus h100:16 --model llama-3-8b --seq-len 4096 --out plan.json
   astra import llama3_70b.toml --gpus h100:128 --out plan.json
   astra import conf/train.yaml --gpus a800 --out plan.json
+  astra import pretrain_gpt.sh --gpus h100:256,h200:64 --out plan.json    the last 64 ranks on H200
   astra predict --plan plan.json        what it should take
   astra explain plan.json               what a better plan would change"""
 
@@ -33,7 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         metavar="TYPE[:COUNT]",
         default=None,
-        help="what it runs on, h100 or h100:64; launch files do not say the type; default: h100",
+        help="what it runs on, h100 or h100:64; launch files do not say the type; default: h100. "
+        "Several types in the order of ranks: h100:256,h200:64",
     )
     parser.add_argument("--world-size", metavar="N", help="GPUs, where the file does not say")
     parser.add_argument("--model", metavar="MODEL", help="what it trains, where it does not say")

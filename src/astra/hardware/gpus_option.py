@@ -2,36 +2,70 @@
 
 import re
 
+from msgspec.structs import replace
+
 from astra.errors import InputError, shorten
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.pools import MOST_GPUS, idle_note, merge_twins
+from astra.hardware.pools import MOST_GPUS, facts, idle_note, merge_twins
 from astra.hardware.units import bare
 
+RankBlock = tuple[str, int]  # a GPU type, and how many ranks of it stand in a row
 MOST_TYPES = 64
 FORM = "The form is TYPE:COUNT[,TYPE:COUNT...], such as h100:512,a100-80g:256."
 
 
 def parse_gpus(text: str) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of a `--gpus` option, and notes on how it was read."""
+    pools: dict[str, Pool] = {}
+    entries, notes = _entries(text)
+    for entry, where, pool in entries:
+        first = _first(pools, pool, where)
+        if first is not None:
+            raise InputError(_repeated(first, pool, entry, where))
+        pools[pool.gpu.name] = pool
+    cluster, more = _cluster(pools)
+    idle = [note for pool in cluster.pools if (note := idle_note(pool))]
+    return cluster, (*notes, *more, *idle)
+
+
+def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[str, ...]]:
+    """The same where the order counts: also how many ranks of each type stand in a row.
+
+    A type may come again behind another.
+    """
+    pools: dict[str, Pool] = {}
+    entries, notes = _entries(text)
+    for _, where, pool in entries:
+        first = _first(pools, pool, where)
+        total = pool.count + (first.count if first else 0)
+        pools[pool.gpu.name] = replace(pool, count=parse_count(str(total), where, pool.gpu.name))
+    cluster, more = _cluster(pools)
+    names = {facts(pool.gpu): pool.gpu.name for pool in cluster.pools}  # twins have one
+    blocks = tuple((names[facts(pool.gpu)], pool.count) for _, _, pool in entries)
+    return cluster, blocks, tuple(dict.fromkeys([*notes, *more]))
+
+
+def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[str]]:
+    """Every TYPE:COUNT as it is written, its place and its pool; and notes."""
     if not text.strip():
         raise InputError(f"--gpus is empty. {FORM}")
-    entries = text.split(",")
-    if len(entries) > MOST_TYPES:
-        raise InputError(f"--gpus has {len(entries)} entries; {MOST_TYPES} are the most. {FORM}")
-    pools: dict[str, Pool] = {}
-    notes: list[str] = []
-    for number, entry in enumerate(entries, start=1):
+    written = text.split(",")
+    if len(written) > MOST_TYPES:
+        raise InputError(f"--gpus has {len(written)} entries; {MOST_TYPES} are the most. {FORM}")
+    entries, notes = [], []
+    for number, entry in enumerate(written, start=1):
         where = f"--gpus, entry {number} {shorten(entry.strip())}"
         pool, note = _pool(entry, where)
-        _check_repeat(pools, pool, entry, where)
-        pools[pool.gpu.name] = pool
+        entries.append((entry, where, pool))
         notes += [note] if note else []
-    merged, more = merge_twins(pools.values(), "--gpus")
-    notes += more
-    notes += [idle for pool in merged if (idle := idle_note(pool))]
+    return entries, notes
+
+
+def _cluster(pools: dict[str, Pool]) -> tuple[Cluster, tuple[str, ...]]:
+    merged, notes = merge_twins(pools.values(), "--gpus")
     name = ",".join(f"{pool.gpu.name}:{pool.count}" for pool in merged)
-    return Cluster(name=name, pools=merged), tuple(notes)
+    return Cluster(name=name, pools=merged), notes
 
 
 def _pool(entry: str, where: str) -> tuple[Pool, str | None]:
@@ -90,19 +124,22 @@ def _with_count(entry: str) -> str:
     return f"Try {bare(text)}:8."
 
 
-def _check_repeat(pools: dict[str, Pool], pool: Pool, entry: str, where: str) -> None:
-    """A type given twice is a slip more often than a sum."""
+def _first(pools: dict[str, Pool], pool: Pool, where: str) -> Pool | None:
+    """The pool of a type that was named before."""
     first = pools.get(pool.gpu.name)
-    if first is None:
-        return
-    if first.gpu != pool.gpu:
+    if first is not None and first.gpu != pool.gpu:
         raise InputError(
             f"{where}: another GPU is called {pool.gpu.name} too, with other data. "
             "Give one of them a `name` of its own."
         )
+    return first
+
+
+def _repeated(first: Pool, pool: Pool, entry: str, where: str) -> str:
+    """A type given twice is a slip more often than a sum."""
     kind = entry.strip().rpartition(":")[0]
     total = min(first.count + pool.count, MOST_GPUS)
-    raise InputError(
+    return (
         f"{where}: {pool.gpu.name} is given twice ({first.count} and {pool.count}). "
         f"If both are meant, write {bare(kind)}:{total}."
     )

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from astra.errors import InputError, shorten
 from astra.files import parse_toml, read_json, read_text
-from astra.hardware.gpus_option import parse_gpus
+from astra.hardware.gpus_option import parse_rank_blocks
 from astra.jobs import deepspeed, flagscale, megatron, torchtitan, trainer
 from astra.jobs.megatron_model import model_of
 from astra.jobs.options import Options, plain, training_words
@@ -19,6 +21,7 @@ from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plan_file import read_plan
 from astra.strategy.rules.book import broken_rules
 from astra.strategy.settle import Wish, settle
+from astra.strategy.uniform import over_types
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}
 LAUNCHERS = {  # nodes and processes of each, in the words of torchrun, srun, deepspeed, NeMo
@@ -36,8 +39,9 @@ VARIABLES = {  # what people call them
 class Asked:
     """What the launch file may leave open, said by the person who imports it."""
 
-    gpu: str  # the type; the launch file mostly says how many
+    gpus: str  # the type, or types and counts in the order of ranks: launch files know no types
     world_size: int | None = None
+    is_checked: bool = False  # whether a file that says another world size contradicts it
     model: Model | None = None
     seq_len: int | None = None
     vocab: int | None = None
@@ -85,7 +89,7 @@ def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
     flagscale.refuse_mixed(said, path)
     if flagscale.is_experiment(said):
         file = flagscale.task_file(table, path)
-        counted = replace(asked, world_size=asked.world_size or flagscale.world_of(said, path))
+        counted = replace(asked, world_size=_agreed(flagscale.world_of(said, path), asked, path))
         return replace(_from_yaml(read_text(file), counted, file), framework="FlagScale")
     options = Options(str(path))
     options.values |= {plain(name): [value] for name, value in said.items()}
@@ -107,7 +111,14 @@ def _from_folder(path: Path, asked: Asked) -> Job:
     launcher, arguments, config, module = (
         path / name for name in ("launch.sh", "args.txt", "ds_config.json", "astra_plan.py")
     )
+    experiment, own = path / "train.yaml", path / "plan.json"
+    if experiment.is_file():
+        return _from_yaml(read_text(experiment), asked, experiment)
     launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
+    said = _said_world(launch, Options(str(path)))
+    if said is None and own.is_file():  # nodes of unlike size, which the shell tells apart
+        said = sum(read_plan(own, 1).gpus.values())
+    asked = replace(asked, world_size=_agreed(said, asked, path))
     if config.is_file():
         counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
         return _from_deepspeed(read_json(config), _filled(counted, path), str(config))
@@ -115,13 +126,10 @@ def _from_folder(path: Path, asked: Asked) -> Job:
         counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
         settings = torchtitan.from_python(read_text(module), str(module))
         return _from_torchtitan(settings, counted, module)
-    experiment = path / "train.yaml"
-    if experiment.is_file():
-        return _from_yaml(read_text(experiment), asked, experiment)
-    if (path / "plan.json").is_file() and not _is_megatron(arguments):
+    if own.is_file() and not _is_megatron(arguments):
         raise InputError(
             f"{path}: the settings of this framework are not read; the plan they were written "
-            f"from is: `astra predict --plan {path / 'plan.json'}`."
+            f"from is: `astra predict --plan {own}`."
         )
     if not arguments.is_file():
         raise InputError(f"{path}: this folder holds no args.txt; name the launch file itself.")
@@ -302,9 +310,28 @@ def _asked_model(asked: Asked, where: str, what: str) -> Model:
 
 
 def _world(script: Script, options: Options, asked: Asked) -> int:
-    """GPUs of the job: as asked, as its launcher says, or as its variables are named."""
-    if asked.world_size is not None:
-        return asked.world_size
+    """GPUs of the job: as asked, or as its file says."""
+    world = _agreed(_said_world(script, options), asked, options.where)
+    if world is None:
+        raise InputError(
+            f"{options.where}: how many GPUs? Neither its launcher nor a variable says: "
+            "--world-size N."
+        )
+    return world
+
+
+def _agreed(said: int | None, asked: Asked, where: str | Path) -> int | None:
+    """GPUs as asked; else as the file says, where it does."""
+    if asked.is_checked and said not in (None, asked.world_size):
+        raise InputError(
+            f"{where}: it starts {said} GPUs, and --gpus {asked.gpus} are {asked.world_size}. "
+            f"Make them agree; where it is started otherwise, add --world-size {asked.world_size}."
+        )
+    return asked.world_size or said
+
+
+def _said_world(script: Script, options: Options) -> int | None:
+    """GPUs as its launcher says, or as its variables are named."""
     words = Options(options.where)
     for command in script.commands:
         words.add(
@@ -321,11 +348,8 @@ def _world(script: Script, options: Options, asked: Asked) -> int:
     whole = _variable(script, VARIABLES["all"])
     if whole and whole.isdigit():
         return int(whole)
-    if found["each"] and not script.scheduler:
-        return found["each"]  # one node, as torchrun takes it
-    raise InputError(
-        f"{options.where}: how many GPUs? Neither its launcher nor a variable says: --world-size N."
-    )
+    one_node = found["each"] and not script.scheduler  # as torchrun takes it
+    return found["each"] if one_node else None
 
 
 def _variable(script: Script, names: tuple[str, ...]) -> str | None:
@@ -350,15 +374,19 @@ def _job(
     said: list[str],
     left: list[str],
 ) -> Job:
-    cluster, notes = parse_gpus(f"{asked.gpu}:{world}")
+    counted = asked.gpus if ":" in asked.gpus else f"{asked.gpus}:{world}"
+    cluster, blocks, notes = parse_rank_blocks(counted)
+    one_type = msgspec.structs.replace(cluster.pools[0], count=world)
+    alone = msgspec.structs.replace(cluster, pools=(one_type,))  # what a launch file knows of
     stack = STACKS.get(runtime, "megatron")
     settled = settle(
-        Wish(**{k: v for k, v in wish.items() if v is not None}), model, cluster, runtime, stack
+        Wish(**{k: v for k, v in wish.items() if v is not None}), model, alone, runtime, stack
     )
+    plan = over_types(msgspec.structs.replace(settled.plan, cluster=cluster), blocks)
     names = {"megatron": "Megatron-LM", "fsdp": "torchtitan", "deepspeed": "DeepSpeed"}
-    broken = broken_rules(settled.plan)
+    broken = broken_rules(plan)
     return Job(
-        plan=settled.plan,
+        plan=plan,
         framework=names[runtime],
         assumed=(*notes, *said, *model.assumed),
         not_understood=tuple(left),

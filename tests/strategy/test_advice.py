@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.support.uniform_plans import uniform_plan
 
 from astra.errors import InputError
 from astra.files import convert
@@ -33,6 +34,17 @@ def test_a_batch_that_divides_is_not_said_to_be_indivisible() -> None:
         "4 x 16 x 2 is not 64; pipelines[0].micro_batches would be 8 [rule batch-adds-up]" in told
     )
     assert "divisible" not in told
+
+
+def test_micro_batches_of_replicas_on_several_types_are_counted_together() -> None:
+    plan = uniform_plan("h100:12,h200:4", global_batch=64)
+    first, second = plan.pipelines
+    told = sentences(replace(plan, global_batch=128))
+    assert (first.replicas, second.replicas) == (12, 4)
+    assert (
+        "16 x 4 x 1 is not 128; pipelines[0].micro_batches and pipelines[1].micro_batches would "
+        "be 8 [rule batch-adds-up]" in told
+    )
 
 
 def test_a_batch_that_does_not_divide_is() -> None:

@@ -58,16 +58,14 @@ def explain(plan: Plan, rule: Rule) -> str:
 
 def _miscounted(plan: Plan) -> str:
     """Where the batch divides, but a plan file counts other micro-batches."""
-    if len(plan.pipelines) > 1:
+    step = plan.dp * plan.micro_batch
+    if not plan.is_one_job or plan.global_batch % step:
         return ""
-    (pipeline,) = plan.pipelines
-    step = pipeline.replicas * plan.micro_batch
-    if plan.global_batch % step:
-        return ""
+    fields = [f"pipelines[{row}].micro_batches" for row in range(len(plan.pipelines))]
     return (
-        f"replicas x micro_batches x micro_batch must be global_batch: {pipeline.replicas} x "
-        f"{pipeline.micro_batches} x {plan.micro_batch} is not {plan.global_batch}; "
-        f"pipelines[0].micro_batches would be {plan.global_batch // step}"
+        f"replicas x micro_batches x micro_batch must be global_batch: {plan.dp} x "
+        f"{plan.pipelines[0].micro_batches} x {plan.micro_batch} is not {plan.global_batch}; "
+        f"{' and '.join(fields)} would be {plan.global_batch // step}"
     )
 
 

@@ -84,6 +84,15 @@ def verdict(
     return None
 
 
+def pipeline_ranks(stages: int, copies: int) -> list[list[int]]:
+    """The ranks of every pipeline's stages, by DeepSpeed's own topology."""
+    deepspeed()
+    from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
+
+    found: list[list[int]] = PipeDataParallelTopology(stages, copies).get_axis_comm_lists("pipe")
+    return found
+
+
 def _pipeline(read: Any) -> None:
     """The first questions of the pipeline engine."""
     frame = deepspeed()

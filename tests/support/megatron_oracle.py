@@ -146,6 +146,15 @@ def groups_verdict(
     return None
 
 
+def pipeline_ranks(*, tp: int, cp: int, dp: int, pp: int, order: str) -> list[list[int]]:
+    """The ranks of every pipeline's stages, by Megatron-LM's own order of ranks."""
+    megatron()
+    from megatron.core.parallel_state import RankGenerator
+
+    found: list[list[int]] = RankGenerator(tp, 1, dp, pp, cp, order).get_ranks("pp")
+    return found
+
+
 class _PassedError(Exception):
     """The schedule went past its checks."""
 

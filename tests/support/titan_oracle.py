@@ -97,6 +97,23 @@ def verdict(made: Callable[[], Any], world: int, *, build: bool = True) -> str |
     raise AssertionError("the trainer went on to train")
 
 
+def pipeline_ranks(config: Any, world: int) -> list[list[int]]:
+    """The ranks of every pipeline's stages, in the mesh that torchtitan builds."""
+    torch = titan()["torch"]
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torchtitan.distributed import ParallelDims
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    try:
+        dims = ParallelDims.from_config(config.parallelism, world)
+        dims.build_mesh()
+        mesh = dims._global_meshes["dataloading"].mesh  # pp, batch, cp, tp
+        found: list[list[int]] = mesh.movedim(0, -1).reshape(-1, mesh.shape[0]).tolist()
+    finally:
+        torch.distributed.destroy_process_group()
+    return found
+
+
 def _ending(config: Any, build: bool) -> Any:
     """The same job, whose network ends the trial where it would be cut."""
 

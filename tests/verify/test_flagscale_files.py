@@ -18,6 +18,7 @@ needs("torch", "triton", "hydra", "six", "flag_scale")
 
 from tests.support.flagscale_plans import handmade_plans, searched_plans  # noqa: E402
 from tests.support.flagscale_rules import broken  # noqa: E402
+from tests.support.uniform_plans import uniform_plan  # noqa: E402
 
 from astra.export.flagscale import is_mixed, meshes_of  # noqa: E402
 from astra.export.megatron import architecture  # noqa: E402
@@ -72,7 +73,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 def meant(plan: Plan) -> list[dict[str, Any]]:
     """What FlagScale should make of every mesh."""
-    samples = plan.micro_batch * plan.pipelines[0].replicas
+    samples = plan.micro_batch * plan.dp
     return [
         {
             "tensor_model_parallel_size": mesh.tp,
@@ -133,6 +134,27 @@ def test_flagscale_accepts_every_plan_and_reads_it_as_it_was_meant(
             assert all(said["layers"] == layers for said in answer["meshes"])
     assert not refused, "\n".join(refused)
     assert not misread, "\n".join(misread)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings"),
+    [
+        ("h100:48,h200:16", {}),
+        ("h100:56,h200:8", {"tp": 4, "pp": 4}),
+        ("a100-80g:20,h100:12", {"tp": 4, "pp": 2, "layers_per_stage": (17, 15)}),
+        ("h100:48,h200:16", {"model": "mixtral-8x7b", "ep": 8}),
+    ],
+)
+def test_flagscale_takes_one_cut_over_several_types_as_an_ordinary_job(
+    gpus: str, settings: dict[str, Any], judge: Judge, tmp_path: Path
+) -> None:
+    plan = uniform_plan(gpus, runtime="flagscale", **settings)
+    assert len(plan.pipelines) > 1 and refusal_of(plan) is None
+    folder = written(tmp_path, export_files(plan, "flagscale"))
+    (said,) = judge.ask(folder, architecture(plan))["meshes"]
+    (wanted,) = meant(plan)
+    assert {key: said[key] for key in wanted} == wanted
+    assert said["layers"] is None and said["data_parallel_size"] == plan.dp
 
 
 def spoiled(task: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

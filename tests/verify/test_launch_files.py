@@ -14,6 +14,7 @@ needs("yaml", "kubernetes_validate", "kubeflow_trainer_api")
 import yaml  # noqa: E402
 from tests.support.cluster_schemas import jobset_errors  # noqa: E402
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan  # noqa: E402
+from tests.support.uniform_plans import uniform_plan  # noqa: E402
 
 from astra.export.launchers import LAUNCHERS, kubernetes_files, skypilot_files  # noqa: E402
 from astra.export.targets import TARGETS, export_files  # noqa: E402
@@ -51,8 +52,14 @@ def test_scripts_pass_shellcheck(target: str, launcher: str, tmp_path: Path) -> 
     _check(export_files(plan_of(target), target, launcher=launcher), tmp_path)
 
 
-def test_the_script_of_a_mixed_cluster_passes_shellcheck(tmp_path: Path) -> None:
-    _check(export_files(mixed_plan(), "megatron", launcher="slurm"), tmp_path)
+@pytest.mark.parametrize("plan", [mixed_plan(), uniform_plan("h100:20,h200:12", tp=4)])
+def test_the_script_of_a_mixed_cluster_passes_shellcheck(plan: Plan, tmp_path: Path) -> None:
+    _check(export_files(plan, "megatron", launcher="slurm"), tmp_path)
+
+
+def test_the_script_of_unlike_nodes_passes_shellcheck(tmp_path: Path) -> None:
+    plan = uniform_plan("h100:12,h200:4", runtime="fsdp")
+    _check(export_files(plan, "accelerate", launcher="skypilot"), tmp_path)
 
 
 def _check(files: dict[str, str], folder: Path) -> None:
@@ -84,9 +91,17 @@ def test_skypilot_tasks_know_their_ranks(mixed: bool) -> None:
     assert offset == sum(count for _, count, _ in job.groups)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_the_jobset_holds_what_kubernetes_asks_for(mixed: bool) -> None:
-    job = job_of(mixed_plan() if mixed else plain_plan(model="llama-3.1-8b"))
+@pytest.mark.parametrize(
+    ("plan", "mixed"),
+    [
+        (plain_plan(model="llama-3.1-8b"), False),
+        (plain_plan("h100:12", global_batch=12), False),
+        (mixed_plan(), True),
+        (uniform_plan("h100:20,h200:12", tp=4), True),
+    ],
+)
+def test_the_jobset_holds_what_kubernetes_asks_for(plan: Plan, mixed: bool) -> None:
+    job = job_of(plan)
     made = read(kubernetes_files(job)["jobset.yaml"])
     assert jobset_errors(made) == []
     jobs = made["spec"]["replicatedJobs"]

@@ -2,16 +2,30 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.support.frameworks import needs
 
 needs("torch", "triton", "megatron.core", "megatron.training")
 
-from tests.support.megatron_oracle import groups_verdict, schedule_verdict, verdict  # noqa: E402
+from tests.support.megatron_oracle import (  # noqa: E402
+    groups_verdict,
+    pipeline_ranks,
+    schedule_verdict,
+    verdict,
+)
 from tests.support.random_plans import random_plan  # noqa: E402
+from tests.support.uniform_plans import (  # noqa: E402
+    type_of_rank,
+    types_of_replicas,
+    uniform_plan,
+    unlike_networks,
+)
 
 from astra.export.megatron import architecture, arguments, environment  # noqa: E402
+from astra.export.targets import refusal  # noqa: E402
+from astra.hardware.cluster import Cluster  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
 from astra.strategy.plans import plans_of, task_of  # noqa: E402
@@ -44,9 +58,14 @@ CLAIMED = ("parser", "config", "layout")
 def judged(seed: int) -> tuple[Plan, list[Rule], str | None]:
     """A random plan, the rules it breaks, and Megatron-LM's refusal."""
     plan = random_plan(seed, find_model(MODELS[seed % len(MODELS)]), GPUS)
+    return plan, broken_rules(plan), verdict_of(plan)
+
+
+def verdict_of(plan: Plan) -> str | None:
+    """Megatron-LM on what we export."""
     words = [word for argument in arguments(plan) for word in argument]
     world = sum(plan.gpus.values())
-    return plan, broken_rules(plan), verdict(words, environment(plan), world, architecture(plan))
+    return verdict(words, environment(plan), world, architecture(plan))
 
 
 def test_megatron_and_our_rules_agree_on_random_plans() -> None:
@@ -125,3 +144,40 @@ def test_interleaved_schedule_agrees_with_our_rules(seed: int) -> None:
         assert bool(broken) == bool(refusal), (pp, vpp, count, group, broken, refusal)
         seen.update(broken or ["none"])
     assert set(seen) == {*names, "none"}, seen
+
+
+# Models and settings of one cut over two types: the first ranks on the first.
+UNIFORM: dict[str, dict[str, Any]] = {
+    "llama-3-8b": {"tp": 2, "pp": 4},
+    "llama-3.2-1b": {"micro_batch": 2},
+    "qwen2.5-0.5b": {"pp": 2, "vpp": 2},
+    "gpt3-175b": {"tp": 4, "pp": 4, "rank_order": "tp-cp-ep-pp-dp"},
+    "gpt2-xl": {"pp": 4, "seq_len": 1024},
+    "nemotron-4-15b": {"tp": 4, "sharding": "parameters"},
+    "gemma-2-9b": {"tp": 2, "pp": 4, "shard_group": 2},
+    "llama-3.1-405b": {"tp": 8, "pp": 4, "layers_per_stage": (31, 32, 32, 31)},
+    "mixtral-8x7b": {"ep": 8, "pp": 2},
+    "qwen3-30b-a3b": {"tp": 2, "ep": 4, "pp": 4},
+    "deepseek-v3": {"ep": 8, "pp": 4},
+    "llama-3-70b": {"tp": 4, "cp": 2, "pp": 4},
+}
+POOLS: dict[str, str | Cluster] = {
+    "h100:56,h200:8": "h100:56,h200:8",
+    "a100-80g:24,h100:40": "a100-80g:24,h100:40",
+    "two networks": unlike_networks(40, 24),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("model", UNIFORM)
+def test_one_cut_over_two_types_is_an_ordinary_job_with_its_ranks_in_blocks(
+    model: str, pool: str
+) -> None:
+    """Megatron-LM takes the options, and its process groups put every stage on the planned type."""
+    plan = uniform_plan(POOLS[pool], model, **UNIFORM[model])
+    assert len(plan.pipelines) > 1 and refusal(plan, "megatron") is None
+    assert verdict_of(plan) is None
+    tp, gpu = plan.pipelines[0].segments[0].tp, type_of_rank(plan)
+    groups = pipeline_ranks(tp=tp, cp=plan.cp, dp=plan.dp, pp=plan.pp, order=plan.rank_order)
+    found = [tuple(gpu[rank] for rank in group) for group in groups]
+    assert found == [types for types in types_of_replicas(plan) for _ in range(tp * plan.cp)]

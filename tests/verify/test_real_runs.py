@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 from tests.support.frameworks import needs
+from tests.support.uniform_plans import type_of_rank
 
-needs("torch", "triton", "megatron.core", "megatron.training")
+needs("torch", "triton", "megatron.core", "megatron.training", "accelerate")
 
 import msgspec  # noqa: E402
 
 from astra.api import predict  # noqa: E402
+from astra.export.folder import write_folder  # noqa: E402
 from astra.export.layout import chunks_of  # noqa: E402
 from astra.export.targets import export_files, plan_json  # noqa: E402
+from astra.export.torchrun import nodes_of  # noqa: E402
 from astra.model.parameters import parameters  # noqa: E402
 from astra.model.shape import Model  # noqa: E402
 from astra.search.priced import Priced  # noqa: E402
+from astra.strategy.plan import Runtime  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600
@@ -48,6 +52,9 @@ JOBS: dict[int, list[dict[str, Any]]] = {
         {"tp": 2, "pp": 2, "global_batch": 8},
         {"pp": 2, "vpp": 2, "global_batch": 8},
         {"pp": 4, "global_batch": 8, "layers_per_stage": (0, 1, 3, 0)},
+        # the second replica begins on one type and ends on the other
+        {"gpus": "h100:3,h200:1", "pp": 2, "global_batch": 8},
+        {"gpus": "h100:3,h200:1", "pp": 2, "global_batch": 8, "layers_per_stage": (3, 1)},
     ],
 }
 PLAIN: dict[str, Any] = {  # what tensor parallelism needs a GPU for, or the optimizer's own kernels
@@ -60,15 +67,18 @@ PLAIN: dict[str, Any] = {  # what tensor parallelism needs a GPU for, or the opt
 }
 
 
-def started(module: str, world: int, files: list[Path]) -> list[list[dict[str, Any]]]:
-    """What every rank of so many processes printed, a line a job."""
+def free_port() -> int:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
-        port = door.getsockname()[1]
+        return int(door.getsockname()[1])
+
+
+def started(module: str, world: int, files: list[Path]) -> list[list[dict[str, Any]]]:
+    """What every rank of so many processes printed, a line a job."""
     env = os.environ | {
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
@@ -99,7 +109,7 @@ def falls(losses: list[float]) -> bool:
 
 @pytest.mark.parametrize("world", JOBS)
 def test_megatron_trains_as_the_exported_plan_says(world: int, tmp_path: Path) -> None:
-    found = [predict(TINY, gpus=f"h100:{world}", **PLAIN, **job) for job in JOBS[world]]
+    found = [predict(TINY, **{"gpus": f"h100:{world}", **PLAIN, **job}) for job in JOBS[world]]
     files = []
     for row, priced in enumerate(found):
         files.append(tmp_path / f"args-{row}.txt")
@@ -110,17 +120,67 @@ def test_megatron_trains_as_the_exported_plan_says(world: int, tmp_path: Path) -
 
 
 def compare(priced: Priced, ranks: list[dict[str, Any]]) -> None:
-    """Layers, parameters and micro-batches of each rank, and a loss that falls."""
+    """GPU type, layers, parameters and micro-batches of each rank, and a loss that falls."""
     plan = priced.plan
     chunks = chunks_of(plan)
     tp = plan.pipelines[0].segments[0].tp
     assert len(ranks) == tp * plan.pp * plan.dp
-    for rank in ranks:
-        stage = priced.memory.stages[rank["pp"]]
+    groups = [row for row, each in enumerate(plan.pipelines) for _ in range(each.replicas)]
+    stages = {(row.pipeline, row.stage): row for row in priced.memory.stages}
+    for gpu, rank in zip(type_of_rank(plan), ranks, strict=True):
+        stage = stages[groups[rank["dp"]], rank["pp"]]
+        assert stage.gpu == gpu
         assert rank["layers"] == list(chunks[rank["pp"] :: plan.pp])
         assert rank["parameters"] == stage.weights_bytes / 2  # bf16 in the plan
         assert rank["micro_batches"] == plan.pipelines[0].micro_batches
         assert falls(rank["losses"]) == (rank["pp"] == plan.pp - 1)
+
+
+@pytest.mark.parametrize(("target", "runtime"), [("megatron", "megatron"), ("accelerate", "fsdp")])
+def test_ranks_of_unlike_nodes_are_numbered_in_the_order_of_types(
+    target: str, runtime: Runtime, tmp_path: Path
+) -> None:
+    """`launch.sh` as it is exported, with a program that tells where it runs."""
+    gpus = "h100:3,h200:2"
+    plan = predict(TINY, gpus=gpus, runtime=runtime, global_batch=5, seq_len=32).plan
+    (tmp_path / "pretrain_gpt.py").write_text(
+        "import json, os, sys\n"
+        "names = ('RANK', 'GROUP_RANK', 'LOCAL_RANK', 'WORLD_SIZE')\n"
+        "told = [*(int(os.environ[name]) for name in names), len(sys.argv[1:])]\n"
+        "os.write(1, (json.dumps(told) + '\\n').encode())\n"
+    )
+    files = export_files(plan, target)
+    write_folder(tmp_path / "job", files)
+    env = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "MEGATRON": str(tmp_path),
+        "TRAIN_SCRIPT": str(tmp_path / "pretrain_gpt.py"),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    nodes = [
+        subprocess.Popen(
+            [str(tmp_path / "job" / "launch.sh"), "--mock-data"],
+            env=env | {"NODE_RANK": str(node)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    try:
+        told = [node.communicate(timeout=PATIENCE_S) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert not any(node.returncode for node in nodes), told[0][1][-2000:]
+    words = 1 + len(files["args.txt"].split())
+    lines = sorted(json.loads(line) for out, _ in told for line in out.splitlines())
+    assert lines == [
+        [rank, node, local, 5, words]
+        for rank, (node, local) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)])
+    ]
+    assert [gpu for gpu, _, _ in nodes_of(plan)] == ["H100-80GB-SXM", "H200-SXM"]
 
 
 @pytest.mark.parametrize(

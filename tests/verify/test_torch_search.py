@@ -11,8 +11,13 @@ from tests.support.frameworks import needs
 
 needs("torch", "torchtitan", "accelerate", "deepspeed")
 
-from tests.support import accelerate_oracle, titan_oracle  # noqa: E402
+from tests.support import accelerate_oracle, deepspeed_oracle, titan_oracle  # noqa: E402
 from tests.support.torch_plans import random_torch_plan  # noqa: E402
+from tests.support.uniform_plans import (  # noqa: E402
+    type_of_rank,
+    types_of_replicas,
+    uniform_plan,
+)
 from tests.verify.test_deepspeed_rules import judged  # noqa: E402
 
 import astra  # noqa: E402
@@ -99,6 +104,47 @@ def test_deepspeed_accepts_the_best_plans(model: str, gpus: int) -> None:
     for plan in searched(model, gpus, "deepspeed"):
         assert refusal(plan, "deepspeed") is None
         assert judged(plan) is None, plan.summary()
+
+
+# Model, GPUs of two types and settings of one cut over both.
+UNIFORM: list[tuple[str, str, dict[str, Any]]] = [
+    ("llama-3-8b", "h100:48,h200:16", {}),
+    ("llama-3-70b", "h100:56,h200:8", {"tp": 4, "pp": 4}),
+    ("llama-2-13b", "a100-80g:24,h100:40", {"pp": 4}),
+    ("qwen3-4b", "a100-80g:16,h100:32,h200:16", {"shard_group": 16}),
+]
+
+
+def lies_as_planned(plan: Plan, groups: list[list[int]]) -> bool:
+    """Whether every stage of every replica is on the GPU type that the plan says."""
+    gpu, ranks = type_of_rank(plan), plan.pipelines[0].segments[0].tp * plan.cp
+    found = [tuple(gpu[rank] for rank in group) for group in groups]
+    return found == [types for types in types_of_replicas(plan) for _ in range(ranks)]
+
+
+@pytest.mark.parametrize(("model", "gpus", "settings"), UNIFORM)
+def test_torchtitan_takes_one_cut_over_several_types_with_its_ranks_in_blocks(
+    model: str, gpus: str, settings: dict[str, Any]
+) -> None:
+    plan = uniform_plan(gpus, model, "fsdp", **settings)
+    assert len(plan.pipelines) > 1 and refusal(plan, "torchtitan") is None
+    made = titan_oracle.read_module(export_files(plan, "torchtitan")["astra_plan.py"]).plan
+    assert titan_oracle.verdict(made, 64, build=False) is None
+    assert lies_as_planned(plan, titan_oracle.pipeline_ranks(made(), 64))
+
+
+@pytest.mark.parametrize(("model", "gpus", "settings"), UNIFORM)
+def test_accelerate_and_deepspeed_take_one_cut_over_several_types(
+    model: str, gpus: str, settings: dict[str, Any]
+) -> None:
+    plain = uniform_plan(gpus, model, "fsdp", **settings | {"tp": 1, "pp": 1})
+    text = export_files(plain, "accelerate")["accelerate.yaml"]
+    assert accelerate_oracle.verdict(text, 64) is None
+    staged = {name: degree for name, degree in settings.items() if name == "pp"}
+    plan = uniform_plan(gpus, model, "deepspeed", **staged)
+    assert len(plan.pipelines) > 1 and refusal(plan, "deepspeed") is None
+    assert judged(plan) is None
+    assert lies_as_planned(plan, deepspeed_oracle.pipeline_ranks(plan.pp, plan.dp))
 
 
 def test_accelerate_and_our_refusals_agree_on_random_plans() -> None:

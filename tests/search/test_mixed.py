@@ -13,6 +13,7 @@ from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
+from astra.model.zoo import find_model
 from astra.search.mixed import naive, speed
 from astra.search.mixed.cells import PER_STAGE, Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
@@ -474,3 +475,17 @@ def test_one_dp_for_all_is_no_faster_than_one_for_each() -> None:
     assert own.best.step_s <= one.best.step_s * (1 + 1e-12)
     (pipeline,) = one.best.plan.pipelines
     assert len({segment.dp for segment in pipeline.segments}) == 1
+
+
+def test_every_runtime_trains_as_many_prediction_layers_as_predict_counts() -> None:
+    """Multi-token prediction of DeepSeek-V3, cut down to four layers."""
+    model = msgspec.structs.replace(
+        find_model("deepseek-v3"), layers=4, mtp_layers=1, parameters=None, active_parameters=None
+    )
+    asked: dict[str, Any] = {"gpus": "h100:16,h200:16", "global_batch": 32, "seq_len": 2048}
+    settings = ["tp=8", "ep=8", "etp=1", "cp=1", "micro_batch=1", "sharding=optimizer"]
+    for runtime in ("megatron", "flagscale"):
+        told = astra.predict(model, tp=8, ep=8, runtime=runtime, **asked)
+        assert told.plan.mtp_layers == 1
+        found = astra.plan(model, runtime=runtime, settings=settings, **asked)
+        assert {priced.plan.mtp_layers for priced in found.plans} == {1}

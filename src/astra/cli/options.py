@@ -73,7 +73,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument("--global-batch", metavar="N", help="samples per step over all GPUs")
     group.add_argument("--seq-len", metavar="N", help="tokens per sample; default: up to 4096")
-    group.add_argument("--runtime", metavar="NAME", help=f"{', '.join(RUNTIMES)}")
+    group.add_argument(
+        "--runtime", metavar="NAME", help=f"{', '.join(RUNTIMES)}; default: megatron"
+    )
     group.add_argument("--stack", metavar="NAME", help="software that runs it; default: megatron")
     group = parser.add_argument_group("the plan (what is left out is what an expert would set)")
     for name, meaning in DEGREES.items():
@@ -166,7 +168,7 @@ def _savers(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def runtime_of(options: argparse.Namespace) -> Any:
-    """As said; None leaves it to the GPUs: megatron for one type, flagscale for several."""
+    """As said; None: megatron."""
     return None if options.runtime is None else word(options.runtime, "--runtime", RUNTIMES)
 
 

@@ -290,6 +290,19 @@ def test_flagscale_gets_an_ordinary_task_and_hosts_in_the_order_of_ranks() -> No
     assert f"- hosts 0 to 1: 8 x {H100} each" in files["README.md"]
 
 
+@pytest.mark.parametrize("said", [{"vpp": 2}, {"cp": 2, "tp": 2}, {"shard_group": 2}])
+def test_what_meshes_exclude_flagscale_takes_of_one_cut_over_several_types(
+    said: dict[str, Any],
+) -> None:
+    """An ordinary job of Megatron-LM's; where one pipeline lies on two types there are meshes."""
+    settings = {"tp": 4, "pp": 4, "layers_per_stage": (8, 8, 8, 8), **said}
+    plan = uniform_plan("h100:56,h200:8", runtime="flagscale", **settings)
+    assert len(plan.pipelines) == 2 and refusal(plan, "flagscale") is None
+    meshes = uniform_plan("h100:32,h200:32", runtime="flagscale", **settings)
+    refused = refusal(meshes, "flagscale")
+    assert len(meshes.pipelines) == 1 and refused is not None and "meshes that differ" in refused
+
+
 def test_flagscales_tuner_gets_plans_on_hosts_of_one_kind_alone() -> None:
     pools = ("h100:64", "h100:48,h200:16", "h100:12")
     plans = [

@@ -199,7 +199,10 @@ def test_a_deepspeed_folder_says_its_model_in_the_plan_beside(tmp_path: Path) ->
 
 
 def test_a_job_over_several_types_is_not_read_as_one_over_one(tmp_path: Path) -> None:
-    found = plan_for("llama-3-8b", gpus="h100:8,a100-80g:8", global_batch=64, seq_len=2048, top=1)
+    found = plan_for(
+        "llama-3-8b", gpus="h100:8,a100-80g:8", runtime="flagscale", global_batch=64,
+        seq_len=2048, top=1,
+    )  # fmt: skip
     plan = found.plans[0].plan
     assert len(plan.gpus) == 2
     write_folder(tmp_path / "job", export_files(plan, "flagscale"))

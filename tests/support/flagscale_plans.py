@@ -37,7 +37,13 @@ def searched_plans(questions: int = len(QUESTIONS)) -> tuple[Plan, ...]:
     found = []
     for model, gpus, batch, seq_len, settings in QUESTIONS[:questions]:
         answer = astra.plan(
-            model, gpus=gpus, global_batch=batch, seq_len=seq_len, settings=settings, top=12
+            model,
+            gpus=gpus,
+            runtime="flagscale",
+            global_batch=batch,
+            seq_len=seq_len,
+            settings=settings,
+            top=12,
         )
         found += [priced.plan for priced in answer.plans]
     return tuple(found)

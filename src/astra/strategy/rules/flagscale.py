@@ -2,23 +2,37 @@
 
 import numpy as np
 
+from astra.strategy.makes import is_one_job
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Ints, Plans, Task
 from astra.strategy.rules.megatron_config import CONFIGURATION
 from astra.strategy.rules.megatron_parser import PARSER
 from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
-from astra.strategy.rules.rule import Rule, constant, every, every_pipeline, is_word, some, uniform
+from astra.strategy.rules.rule import (
+    Rule,
+    constant,
+    every,
+    every_pipeline,
+    first_dp,
+    is_word,
+    some,
+    uniform,
+)
 
 MESHES = "flagscale/train/arguments.py"
 CONTEXT = "flagscale/train/hetero/parallel_context.py, ParallelContext"
 
 
 def is_uniform(plans: Plans) -> Flags:
-    """All stages of each pipeline cut alike: an ordinary Megatron-LM plan, where there is one."""
+    """All stages of each pipeline cut alike: an ordinary Megatron-LM job. Of replicas that lie on
+    several GPU types FlagScale has no meshes: their stages are on whatever GPUs.
+    """
     held = constant(plans, True)
+    typeless = ((plans.replicas > 0).sum(axis=0) > 1) & is_one_job(plans)
     for name in SLOT_COLUMNS:
         if name not in ("stages", "layers"):
             column = getattr(plans, name)
-            held &= every((column == column[:, :1]) | ~plans.used)
+            alike = every((column == column[:, :1]) | ~plans.used)
+            held &= (alike | typeless) if name == "gpu" else alike
     return held
 
 
@@ -57,7 +71,7 @@ def _first_dp_feeds(plans: Plans, _: Task) -> Flags:
 
 def _one_instance(plans: Plans, _: Task) -> Flags:
     """Meshes that differ shard the optimizer over all replicas, or not at all."""
-    whole = plans.shard_group == plans.dp[0, 0] * plans.cp
+    whole = plans.shard_group == first_dp(plans) * plans.cp
     return whole | is_word(plans, "sharding", "none") | is_uniform(plans)
 
 

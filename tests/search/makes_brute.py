@@ -21,7 +21,7 @@ from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
 from astra.search.bulk import filled_fraction
 from astra.search.step import step_s
-from astra.strategy.makes import is_one_job, on_several_types
+from astra.strategy.makes import is_one_job
 from astra.strategy.pipelines import splits
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Flags, Plans, Task, plans_of
@@ -88,12 +88,18 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     return float(steps[fits].min(initial=np.inf))
 
 
+def _on_several_types(plans: Plans) -> Flags:
+    """Whether the stages of a plan lie on more than one GPU type. (plan,)"""
+    found: Flags = ((plans.gpu != plans.gpu[:1, :1]) & plans.used).any(axis=(0, 1))
+    return found
+
+
 def _is_or_could_be_one_job(table: Plans, task: Task, stack: Stack) -> Flags:
     names = ("recompute", "recompute_layers", "recompute_modules")
     least = replace(table, **{name: 0 * getattr(table, name) for name in names})
     view = view_of(least, task, every_stage=True)
     fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
-    found: Flags = (is_one_job(table) | (is_one_job(least) & fits)) & on_several_types(table)
+    found: Flags = (is_one_job(table) | (is_one_job(least) & fits)) & _on_several_types(table)
     return found
 
 

@@ -75,10 +75,12 @@ def test_any_runtime_mixes_types_as_flagscale_does_and_says_what_it_leaves_out()
     assert ONE_MAKE in notes["any"] and ONE_MAKE not in notes["megatron"]  # type: ignore[operator]
 
 
-def test_a_runtime_that_mixes_no_types_says_so() -> None:
-    notes = asked(runtime="fsdp", settings=()).request["notes"]
+def test_a_runtime_without_pipelines_over_types_says_so_and_mixes_them_in_uniform_plans() -> None:
+    found = asked(runtime="fsdp", settings=())
+    notes = found.request["notes"]
     assert isinstance(notes, list)
-    assert any(note.startswith("mixed pools are left out: plans of fsdp") for note in notes)
+    assert "plans of fsdp have no pipelines over several GPU types" in notes
+    assert {point.plan.runtime for point in found.frontier} == {"fsdp"}
 
 
 def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:
@@ -174,7 +176,8 @@ def test_what_cannot_be_mixed_is_said() -> None:
         settings=["micro_batch=1", "cp=1", "pp=2", "vpp=1"],
     )
     notes = found.request["notes"]
-    assert isinstance(notes, list) and any("mixed pools are left out" in note for note in notes)
+    assert isinstance(notes, list)
+    assert any(note.startswith("--set pp") and "are not searched" in note for note in notes)
 
 
 def offer(gpu: str, cloud: str, region: str, price: float, certainty: str = "high") -> Offer:

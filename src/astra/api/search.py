@@ -78,7 +78,7 @@ def plan(
         gpus, max_gpus = for_rent(gpus, wish, max_gpus, precision)
     machines, notes = machines_of(gpus, cluster, None if paid else precision)
     _check_goal(objective, use_all, min_tokens_per_s, wish)
-    runtimes = (runtime,) if runtime else _launchers(machines, paid)
+    runtimes = (runtime,) if runtime else _launchers(machines)
     machines = msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus)
     software = find_stack(stack or STACKS.get(runtimes[0], "megatron"))
     task = Task(model=shape, cluster=machines, runtime=runtimes[0], stack=software.full_name)
@@ -103,9 +103,9 @@ def plan(
     return _with_paper(found) if pipeline_model == "paper" else found
 
 
-def _launchers(machines: "Cluster", paid: bool) -> "tuple[Runtime, ...]":
+def _launchers(machines: "Cluster") -> "tuple[Runtime, ...]":
     """Runtimes that are asked by default: over several GPU types FlagScale too."""
-    return ("megatron", "flagscale") if len(machines.pools) > 1 and not paid else ("megatron",)
+    return ("megatron", "flagscale") if len(machines.pools) > 1 else ("megatron",)
 
 
 def _numbers(

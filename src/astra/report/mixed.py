@@ -5,7 +5,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from astra.hardware.topology import allowed_counts
-from astra.hardware.vendors import vendor_note
 from astra.report.priced import seconds
 from astra.search.answer import Mixed, MixedStage
 from astra.search.priced import Priced
@@ -133,9 +132,9 @@ def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["R
     lines: list[RenderableType] = []
     for name, step_s in mixed.alone_step_s.items():
         lines.append(_faster(f"{name} alone", step_s, best))
-    apart = vendor_note(best.plan.cluster)  # then no plan has all GPUs
-    if mixed.uniform_step_s != best.step_s and not (apart and mixed.uniform_step_s is None):
-        lines.append(_faster("One config and equal work on all GPUs", mixed.uniform_step_s, best))
+    if mixed.uniform_step_s not in (None, best.step_s):
+        words = "The best uniform plan (one config, equal work on all its GPUs)"
+        lines.append(_faster(words, mixed.uniform_step_s, best))
     if mixed.even_split_step_s is not None:
         lines.append(_faster("All GPUs, one tp, equal layers", mixed.even_split_step_s, best))
     idle = _idle(mixed)
@@ -171,24 +170,30 @@ def _launched(best: Priced, mixed: Mixed) -> str:
         for name, step_s in others.items()
         if step_s is not None and step_s > best.step_s
     ]
+    longer += [
+        f"; {LAUNCHERS[name]} has none that is at most 30% longer"
+        for name, step_s in others.items()
+        if step_s is None
+    ]
     names = " and ".join((LAUNCHERS[runtime], *equal))
     return f"{names} {'launch' if equal else 'launches'} it{''.join(longer)}."
 
 
 def _proven(mixed: Mixed) -> list[str]:
     """What is known of the space that was searched, and what that space is."""
-    mixes = [words for name, words in MIXES.items() if name in mixed.runtimes_step_s]
+    mixes = [words for name, words in MIXES.items() if name in mixed.pipelines_of]
+    uniform = "Of uniform plans it is the best found."
     if not mixes:
-        return ["Searched: each type alone, proven; uniform plans, the best found."]
+        return [f"Proven of each type alone: none is faster. {uniform}"]
     space = f"pipelines that mix types ({'; '.join(mixes)})"
     if mixed.gap_fraction <= 0:
-        lines = [f"Proven of each type alone and of {space}: none is faster."]
-    else:
-        lines = [
-            f"Of {space} none is faster by more than {mixed.gap_fraction:.2%}; --exact looks "
-            "longer. Proven of each type alone: none is faster."
-        ]
-    lines[0] += " Of uniform plans it is the best found."
+        return [f"Proven of each type alone and of {space}: none is faster. {uniform}"]
+    more = "" if mixed.launched_step_s is not None else "; --exact looks longer"
+    space += ", and plans whose replicas differ," if mixed.launched_step_s is not None else ""
+    lines = [
+        f"Of {space} none is faster by more than {mixed.gap_fraction:.2%}{more}. Proven of each "
+        f"type alone: none is faster. {uniform}"
+    ]
     return lines if mixed.launched_step_s is None else [*lines, REPLICAS_DIFFER]
 
 

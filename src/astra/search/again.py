@@ -10,7 +10,7 @@ from astra.search.host import pool_room_bytes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
 from astra.strategy.rules.book import rules_for
-from astra.strategy.space import Space
+from astra.strategy.space import Space, parse_set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def check_narrowing(space: Space, settings: tuple[str, ...]) -> None:
     if len(space.question.task.cluster.pools) == 1:
         return
     known = narrowed_by(space.question.task.runtime)
-    for name in space.chosen:
+    for name in parse_set(settings):
         if name not in known:
             raise InputError(
                 f"--against {' '.join(settings)}: over several GPU types {name} cannot be told "

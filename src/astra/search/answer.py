@@ -75,7 +75,8 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True):
     alone_step_s: dict[str, float | None]  # the best on each type; None: nothing fits there
     uniform_step_s: float | None = None  # the best uniform plan over several types
     even_split_step_s: float | None  # all GPUs, one tp, equal layers
-    runtimes_step_s: dict[str, float | None] = {}  # the best that each launches
+    runtimes_step_s: dict[str, float | None] = {}  # the best of each; None: over 30 % slower
+    pipelines_of: tuple[str, ...] = ()  # runtimes whose pipelines over several types were searched
     idle: dict[str, int]  # GPUs that the best plan leaves alone
     left_out: tuple[str, ...]
     stages: tuple[MixedStage, ...]

@@ -83,7 +83,7 @@ class MixedSearch:
         self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
         self.trades, self.progress = list(known), progress
         self.beaten: set[tuple[float, float]] = set()
-        self.labels = self.searched = self.open = self.skipped = 0
+        self.labels = self.open = self.skipped = 0
         self.left = MOST_WORK
         asked = wanted.space.chosen
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
@@ -184,20 +184,20 @@ class MixedSearch:
 
     def _fastest(self, mixture: Mixture, limit: float) -> Priced | None:
         """The fastest plan on these GPUs with a step below the limit: uniform, or a pipeline over
-        types as Megatron-LM or FlagScale runs it.
+        types by the rules of a runtime that is asked.
         """
         own = replace(self.wanted, space=self._space(mixture.cluster))
         if self.offloads:
             rule = host_rule(mixture.room_bytes, own.stack)
             own = replace(own, own_rules=(*own.own_rules, rule))
-        uniform = UniformSearch(as_runtime(own, "megatron"), {}, None, limit).run()
-        self.searched += 1
+        asked = MIXES if "any" in own.asked_runtimes else own.asked_runtimes
+        uniform = UniformSearch(as_runtime(own, asked[0]), {}, None, limit).run()
         self.labels += sum(funnel.candidates for funnel in uniform.funnels)
         best = uniform.found[0] if uniform.found and uniform.step_s < limit else None
-        for runtime in MIXES:
-            asked = as_runtime(own, runtime)
-            if why_not_mixed(asked.space) is None:
-                found = self._pipeline(asked, best.step_s if best else limit)
+        for runtime in asked:
+            mixing = as_runtime(own, runtime)
+            if why_not_mixed(mixing.space) is None:
+                found = self._pipeline(mixing, best.step_s if best else limit)
                 best = found or best
         return best
 
@@ -241,13 +241,11 @@ def mixed_trades(
         return list(known), set(), notes
     if most > MOST_TYPES:
         words = f"mixed pools are searched over up to {MOST_TYPES} types; these are {most}"
-        return list(known), set(), [words]
+        return list(known), set(), [*notes, words]
     places = places_of(pools, offers, anywhere)
     if not places:
         elsewhere = "; --any-region looks at them" if places_of(pools, offers, True) else ""
         return list(known), set(), [*notes, f"{APART}{elsewhere}"]
-    if why := why_not_mixed(wanted.space):
-        return list(known), set(), [*notes, f"mixed pools are left out: {why}"]
     try:
         search = MixedSearch(wanted, known, tokens, kept, latest_h, progress)
         cap = question.task.cluster.max_gpus
@@ -255,6 +253,9 @@ def mixed_trades(
     except InputError as error:  # models and settings that cannot be mixed
         return list(known), set(), [*notes, f"mixed pools are left out: {error}"]
     notes.append(LEFT_OUT)
+    for runtime in wanted.asked_runtimes:
+        if why := why_not_mixed(as_runtime(wanted, runtime).space):
+            notes.append(why)
     if question.task.runtime == "any":
         notes.append(ONE_MAKE)
     if search.open:

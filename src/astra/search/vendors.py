@@ -51,11 +51,13 @@ def _joined(answers: Sequence[Answer], wanted: Wanted) -> Answer:
         )
         for place, priced in enumerate(plans[: wanted.top], 1)
     )
-    request = answers[0].request
-    said = request.get("notes")
-    notes = [*(said if isinstance(said, list) else []), vendor_note(cluster)]
+    request, notes = answers[0].request, dict[object, None]()
+    for each in answers:
+        said = each.request.get("notes")
+        notes |= dict.fromkeys(said if isinstance(said, list) else ())
+    notes[vendor_note(cluster)] = None
     return Answer(
-        request=request | {"notes": notes},
+        request=request | {"notes": [*notes]},
         search=_search([each.search for each in answers]),
         plans=ranked,
         nothing_fits=None if ranked else _nothing(answers, by_vendor(cluster)),
@@ -100,6 +102,7 @@ def _mixed(answers: Sequence[Answer], wanted: Wanted, best: Priced | None) -> Mi
             for own in known
             for name in own.runtimes_step_s
         },
+        pipelines_of=tuple(dict.fromkeys(name for own in known for name in own.pipelines_of)),
         idle={name: count for name, count in idle.items() if count},
         left_out=tuple(text for own in known for text in own.left_out),
         stages=stages_of(best, wanted.stack) if best else (),

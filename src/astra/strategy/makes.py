@@ -110,12 +110,6 @@ def is_one_job(plans: Plans) -> Flags:
     return held
 
 
-def on_several_types(plans: Plans) -> Flags:
-    """Whether the stages of a plan lie on more than one GPU type. (plan,)"""
-    found: Flags = ((plans.gpu != plans.gpu[:1, :1]) & plans.used).any(axis=(0, 1))
-    return found
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LayerMap:
     """Where every layer lies in each pipeline."""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.slowest import rate_of
 from astra.hardware.vendors import vendor_note
 from astra.search.alone import AloneFinder
 from astra.search.answer import (
@@ -31,7 +32,7 @@ from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.search.vendors import answer_each_vendor
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.plans import plan_at, plans_of
+from astra.strategy.plans import plan_at, plans_of, task_of
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
 
@@ -69,16 +70,15 @@ def answer_mixed(
         return answer_any(wanted, request, progress)
     start, first = time.perf_counter(), wanted.asked_runtimes[0]
     mixing = {r: _mixing(as_runtime(wanted, r)) for r in wanted.asked_runtimes if r in MIXES}
-    left_out = _left_out([each.left_out for each in mixing.values()])
     runtimes, wanted = wanted.asked_runtimes, as_runtime(wanted, first)
-    singles = _singles(wanted, _names(wanted, left_out), progress)
+    left_out = _left_out(wanted, [each for each in mixing.values() if each.finder])
+    singles = _singles(wanted, [n for n in _names(wanted) if n not in left_out], progress)
     funnels = [best.funnel for best in singles.values()]
     uniform = UniformSearch(wanted, singles, _after(progress, funnels)).run()
     funnels += uniform.funnels
     own = [] if wanted.space.question.use_all else _plans(singles, wanted)
-    ordinary = [*own, *uniform.found]  # plans that each of the runtimes launches
-    steps_s = dict.fromkeys(runtimes, _fastest_s(ordinary))
-    found = list(ordinary)
+    found = [*own, *uniform.found]
+    steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in mixing.items():
         limit_s = min(steps_s[runtime], COMPARED * _fastest_s(found))
         pipelines = each.search(limit_s, _after(progress, funnels))
@@ -86,6 +86,7 @@ def answer_mixed(
         found += pipelines
         funnels.append(each.funnel)
     ranked = ranked_plans(found, wanted)
+    slowest_s = COMPARED * _fastest_s(found)
     even_s = _even_split_s(list(mixing.values()))
     return Answer(
         request=request | {"notes": [*_notes(request), *_narrowed(mixing.values())]},
@@ -100,10 +101,12 @@ def answer_mixed(
             ),
             even_split_step_s=even_s,
             runtimes_step_s={
-                runtime: step_s if step_s < np.inf else None for runtime, step_s in steps_s.items()
+                runtime: step_s if step_s < slowest_s else None
+                for runtime, step_s in steps_s.items()
             },
+            pipelines_of=tuple(runtime for runtime, each in mixing.items() if each.finder),
             idle=idle_gpus(wanted, ranked),
-            left_out=left_out,
+            left_out=tuple(left_out.values()),
             stages=stages_of(ranked[0], wanted.stack) if ranked else (),
         ),
     )
@@ -115,7 +118,7 @@ class _Mixing:
 
     wanted: Wanted
     finder: MixedFinder | None  # None: the space was narrowed in a way it does not know
-    left_out: tuple[str, ...]  # words on types that it does not use
+    left_out: dict[str, str]  # words on types that it does not use
 
     def search(self, limit_s: float, progress: Progress | None) -> list[Priced]:
         """Pipelines of more than one type that are faster than the limit."""
@@ -150,7 +153,7 @@ class _Mixing:
 
 def _mixing(wanted: Wanted) -> _Mixing:
     if why_not_mixed(wanted.space):
-        return _Mixing(wanted, None, ())
+        return _Mixing(wanted, None, {})
     return _Mixing(wanted, *_holding(wanted))
 
 
@@ -186,16 +189,31 @@ def _notes(request: dict[str, object]) -> list[str]:
     return [*said] if isinstance(said, list) else []
 
 
-def _left_out(each: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """What all searches leave out."""
-    return tuple(text for text in each[0] if all(text in own for own in each)) if each else ()
+def _left_out(wanted: Wanted, mixing: Sequence[_Mixing]) -> dict[str, str]:
+    """Types that lack units for the format, or that no search for pipelines can use."""
+    question = wanted.space.question
+    found = {
+        pool.gpu.name: f"{pool.gpu.name} is left out: {_why(pool, question)}"
+        for pool in question.task.cluster.pools
+        if not rate_of(pool.gpu, question.precision)
+    }
+    for name, words in (mixing[0].left_out if mixing else {}).items():
+        if all(name in each.left_out for each in mixing):
+            found.setdefault(name, words)
+    return found
 
 
-def _names(wanted: Wanted, left_out: Sequence[str]) -> list[str]:
-    """Types that a plan may use."""
-    gone = {text.partition(" ")[0] for text in left_out}
-    pools = wanted.space.question.task.cluster.pools
-    return [pool.gpu.name for pool in pools if pool.gpu.name not in gone]
+def _names(wanted: Wanted) -> list[str]:
+    return [pool.gpu.name for pool in wanted.space.question.task.cluster.pools]
+
+
+def _launched_by(runtime: Runtime, priced: Sequence[Priced]) -> list[Priced]:
+    """Of these plans those that the rules of a runtime accept."""
+    if not priced:
+        return []
+    task = msgspec.structs.replace(task_of(priced[0].plan), runtime=runtime)
+    allowed = judge(plans_of([each.plan for each in priced]), task, rules_for(runtime)).allowed
+    return [each for each, held in zip(priced, allowed, strict=True) if held]
 
 
 def summed(funnels: Sequence[Funnel]) -> Funnel:
@@ -307,7 +325,7 @@ def mixed_space(space: Space) -> Space:
     return Space(space.question, {**space.chosen, "cp": tuple(values)})
 
 
-def _holding(wanted: Wanted) -> tuple[MixedFinder, tuple[str, ...]]:
+def _holding(wanted: Wanted) -> tuple[MixedFinder, dict[str, str]]:
     """A search without the types that cannot hold one layer, and what was left out and why."""
     finder, pools = _finder(wanted, mixed_space(wanted.space))
     space, ruled_out = _without(finder.space, pools, _why)
@@ -318,7 +336,7 @@ def _holding(wanted: Wanted) -> tuple[MixedFinder, tuple[str, ...]]:
     if too_small:
         finder, _ = _finder(wanted, space)
         finder.price()
-    return finder, (*ruled_out, *too_small)
+    return finder, ruled_out | too_small
 
 
 def _finder(wanted: Wanted, space: Space) -> tuple[MixedFinder, set[int]]:
@@ -344,16 +362,18 @@ def _why(pool: Pool, question: Question) -> str:
 
 def _without(
     space: Space, kept: set[int], why: Callable[[Pool, Question], str]
-) -> tuple[Space, tuple[str, ...]]:
+) -> tuple[Space, dict[str, str]]:
     """The space on these pools, and words on the others; all of them where none would be left."""
     cluster = space.question.task.cluster
     if not kept or len(kept) == len(cluster.pools):
-        return space, ()
+        return space, {}
     pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
     gone = [pool for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
-    words = (f"{pool.gpu.name} is left out: {why(pool, space.question)}" for pool in gone)
-    return _on(space, smaller), tuple(words)
+    words = {
+        pool.gpu.name: f"{pool.gpu.name} is left out: {why(pool, space.question)}" for pool in gone
+    }
+    return _on(space, smaller), words
 
 
 def _on(space: Space, cluster: Cluster) -> Space:

@@ -57,7 +57,8 @@ class UniformSearch:
         question = self.wanted.space.question
         pools = question.task.cluster.pools
         for chosen in _sets(pools, question.precision):
-            self._search(chosen)
+            if len(chosen) == len(pools) or not question.use_all:
+                self._search(chosen)
         self.found.sort(key=lambda each: each.step_s)
         return self
 
@@ -97,7 +98,13 @@ class UniformSearch:
         """The plan on these types, in the order of ranks that is best."""
         task = self.wanted.space.question.task
         (pipeline,) = plan.pipelines
-        counts = _shared_out(pools, sum(plan.gpus.values()), pipeline.segments[0].tp * plan.cp)
+        if self.wanted.space.question.use_all:
+            counts = {pool.gpu.name: pool.count for pool in pools}
+        else:
+            counts = _shared_out(pools, sum(plan.gpus.values()))
+        stage_gpus = pipeline.segments[0].tp * plan.cp
+        if any(count % stage_gpus for count in counts.values()):
+            return
         if len(counts) < 2:
             return
         whole = msgspec.structs.replace(plan, cluster=task.cluster)
@@ -143,13 +150,11 @@ def _counts(pools: Sequence[Pool]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _shared_out(pools: Sequence[Pool], gpus: int, stage_gpus: int) -> dict[str, int]:
-    """So many GPUs of these types, in whole stages, the first types first; empty: impossible."""
+def _shared_out(pools: Sequence[Pool], gpus: int) -> dict[str, int]:
+    """So many GPUs of these types as they are rented, all of the first ones first."""
     found, left = {}, gpus
     for pool in pools:
-        fitting = [n for n in allowed_counts(pool) if n <= left and n % stage_gpus == 0]
-        if left == pool.count and left % stage_gpus == 0:
-            fitting.append(left)
+        fitting = [n for n in allowed_counts(pool) if n <= left]
         if fitting:
             found[pool.gpu.name] = fitting[-1]
             left -= fitting[-1]

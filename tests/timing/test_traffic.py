@@ -44,7 +44,7 @@ def test_a_plan_has_the_traffic_of_exactly_the_degrees_it_has() -> None:
         ranks = {segment.tp for pipeline in plan.pipelines for segment in pipeline.segments}
         if len(ranks) > 1 or (plan.model.name == "deepseek-v3" and plan.pp > 1):
             continue  # the busiest stage may be one without
-        tp, dp = max(ranks), plan.pipelines[0].replicas
+        tp, dp = max(ranks), plan.dp
         talks = {
             "tensor_comm": tp > 1,
             "context_comm": plan.cp > 1,

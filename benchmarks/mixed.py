@@ -49,7 +49,8 @@ found = astra.plan({model!r}, gpus={gpus!r}, **question)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 gap = found.mixed.gap_fraction if found.mixed else 0.0
 best = found.best
-print(found.search.simulated, gap, memory, best.step_s, best.summary, sep="\\t")
+name = best.summary + " (" + best.plan.runtime + ")"
+print(found.search.simulated, gap, memory, best.step_s, name, sep="\\t")
 """
 
 
@@ -66,7 +67,7 @@ def seconds(model: str, types: int, gpus: int, setting: str) -> float:
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     simulated, gap, memory, step, best = output.strip().split("\t")
     print(
-        f"{model:<17}{types} x {gpus:<6}{setting or 'dp per mesh':<17}{spent:>6.2f}s"
+        f"{model:<17}{types} x {gpus:<6}{setting or 'every runtime':<17}{spent:>6.2f}s"
         f"{simulated:>10}{float(gap):>8.2%}{float(memory):>6.0f}  {float(step):.4g} s, {best}",
         flush=True,
     )

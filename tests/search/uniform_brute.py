@@ -83,9 +83,10 @@ def every_plan(space: Space) -> Iterator[Plan]:
 
 
 def _placed(plan: Plan, cluster: Cluster, counts: tuple[int, ...]) -> Iterator[Plan]:
-    stage_gpus = plan.pipelines[0].segments[0].tp * plan.cp
-    if any(count % stage_gpus for count in counts):
-        return
+    tp = plan.pipelines[0].segments[0].tp
+    domain = min(pool.gpu.link.domain_gpus for pool in cluster.pools)
+    if any(count % (tp * plan.cp) for count in counts) or (plan.overlap_tp and tp > domain):
+        return  # tensor-parallel traffic is hidden inside the link domains of all types
     named = [(pool.gpu.name, count) for pool, count in zip(cluster.pools, counts, strict=True)]
     for order in permutations(named):
         yield over_types(msgspec.structs.replace(plan, cluster=cluster), order)

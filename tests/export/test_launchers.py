@@ -129,10 +129,10 @@ def test_the_readme_names_every_file_and_the_commands(launcher: str) -> None:
 def test_the_readme_says_which_nodes_are_of_which_type() -> None:
     text = export_files(mixed_plan(), "megatron")["README.md"]
     script = export_files(mixed_plan(), "megatron")["launch.sh"]
-    lines = [line for line in text.splitlines() if line.startswith("- nodes ")]
+    lines = [line for line in text.splitlines() if line.startswith("- node")]
     assert len(lines) == 2 and lines[0].startswith("- nodes 0")
     assert all(line.removeprefix("- ") in script for line in lines)
-    assert "- nodes" not in export_files(plain_plan(), "megatron")["README.md"]
+    assert "- node" not in export_files(plain_plan(), "megatron")["README.md"]
 
 
 def test_a_price_makes_dollars() -> None:

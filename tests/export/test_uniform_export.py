@@ -167,7 +167,7 @@ def test_a_type_in_two_places_of_the_pipeline_has_its_nodes_in_both() -> None:
     between = msgspec.structs.replace(plan, pipelines=(parted,))
     assert nodes_of(between) == [(H100, 1, 8), (H200, 1, 8), (H100, 1, 8)]
     script = export_files(between, "megatron")["launch.sh"]
-    assert "#   nodes 2: 8 x H100-80GB-SXM each" in script
+    assert "#   node 2: 8 x H100-80GB-SXM" in script
 
 
 def test_with_the_other_order_of_ranks_types_take_turns() -> None:
@@ -229,7 +229,7 @@ def test_where_nodes_are_alike_the_script_says_a_number() -> None:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_folder_says_which_nodes_are_of_which_type(launcher: str) -> None:
     files = export_files(plan_for("megatron"), "megatron", launcher=launcher)
-    lines = [f"nodes 0 to 6: 8 x {H100} each", f"nodes 7: 8 x {H200} each"]
+    lines = [f"nodes 0 to 6: 8 x {H100} each", f"node 7: 8 x {H200}"]
     for line in lines:
         assert f"\n- {line}\n" in files["README.md"]
         assert f"#   {line}\n" in files["launch.sh"]
@@ -242,7 +242,7 @@ def test_the_folder_says_which_nodes_are_of_which_type(launcher: str) -> None:
 def test_a_run_that_strays_is_told_the_order_of_nodes() -> None:
     expected = json.loads(export_files(plan_for("megatron"), "megatron")["expected.json"])
     measured = {"step_s": 2 * expected["step_s"]}
-    said = f"Or nodes out of order; the plan has nodes 0 to 6: 8 x {H100} each; nodes 7: 8 x {H200}"
+    said = f"Or nodes out of order; the plan has nodes 0 to 6: 8 x {H100} each; node 7: 8 x {H200}"
     assert any(line.startswith(said) for line in advice(measured, expected))
     assert not any("out of order" in line for line in advice(measured, expected | {"nodes": []}))
 
@@ -255,9 +255,9 @@ def test_launchers_ask_for_each_type_in_the_order_of_ranks() -> None:
         (said, f"--nodes={nodes}\n", f"--gpus-per-node={each}\n")
         for said, nodes, each in (
             (f"nodes 0 to 1: 8 x {H100}", 2, 8),
-            (f"nodes 2: 4 x {H100}", 1, 4),
-            (f"nodes 3: 8 x {H200}", 1, 8),
-            (f"nodes 4: 4 x {H200}", 1, 4),
+            (f"node 2: 4 x {H100}", 1, 4),
+            (f"node 3: 8 x {H200}", 1, 8),
+            (f"node 4: 4 x {H200}", 1, 4),
         )
     ]
     assert len(parts) == 4
@@ -275,7 +275,7 @@ def test_launchers_ask_for_each_type_in_the_order_of_ranks() -> None:
 
 def test_the_command_says_which_nodes_are_of_which_type() -> None:
     lines = next_steps(plan_for("megatron"), "megatron", "job/launch.sh")
-    assert f"  nodes 7: 8 x {H200} each" in lines
+    assert f"  node 7: 8 x {H200}" in lines
 
 
 def test_flagscale_gets_an_ordinary_task_and_hosts_in_the_order_of_ranks() -> None:
@@ -315,4 +315,4 @@ def test_flagscales_tuner_gets_plans_on_hosts_of_one_kind_alone() -> None:
 def test_a_pool_with_two_networks_is_two_types() -> None:
     plan = uniform_plan(unlike_networks(24, 8), tp=4, pp=2)
     assert nodes_of(plan) == [(H100, 3, 8), ("H100-slow-network", 1, 8)]
-    assert "nodes 3: 8 x H100-slow-network each" in export_files(plan, "megatron")["launch.sh"]
+    assert "node 3: 8 x H100-slow-network" in export_files(plan, "megatron")["launch.sh"]

@@ -70,8 +70,10 @@ def rank_lines(groups: Sequence[Group], what: str = "nodes") -> list[str]:
     """Which nodes are of which type, as `   nodes 0 to 3: 8 x H100 each`."""
     first, lines = 0, []
     for name, count, per_node in groups:
-        ranks = f"{first} to {first + count - 1}" if count > 1 else str(first)
-        lines.append(f"   {what} {ranks}: {per_node} x {name} each")
+        if count > 1:
+            lines.append(f"   {what} {first} to {first + count - 1}: {per_node} x {name} each")
+        else:
+            lines.append(f"   {what.removesuffix('s')} {first}: {per_node} x {name}")
         first += count
     return lines
 

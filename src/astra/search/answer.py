@@ -1,6 +1,7 @@
 """A question answered: the best plans, the funnel, or why nothing fits."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,21 @@ def search_of(funnel: Funnel, seconds: float) -> Search:
         priced=funnel.priced,
         simulated=funnel.simulated,
         seconds=round(seconds, 3),
+    )
+
+
+def summed(parts: Sequence[Funnel | Search]) -> Funnel:
+    """Where the candidates of several searches went."""
+    removed: Counter[str] = Counter()
+    for part in parts:
+        removed.update(part.removed_by_rule)
+    return Funnel(
+        candidates=sum(part.candidates for part in parts),
+        removed_by_rule=dict(removed),
+        bounded=sum(part.bounded for part in parts),
+        out_of_memory=sum(part.out_of_memory for part in parts),
+        priced=sum(part.priced for part in parts),
+        simulated=sum(part.simulated for part in parts),
     )
 
 

@@ -1,6 +1,5 @@
 """A question over GPUs of several vendors: the answers for each, as one."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ import msgspec
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster
 from astra.hardware.vendors import by_vendor, vendor_note, vendor_of
-from astra.search.answer import Answer, Mixed, NothingFits, Search, Wanted
+from astra.search.answer import Answer, Mixed, NothingFits, Wanted, search_of, summed
 from astra.search.by_stage import stages_of
 from astra.search.find import Progress
 from astra.search.priced import Priced
@@ -56,27 +55,13 @@ def _joined(answers: Sequence[Answer], wanted: Wanted) -> Answer:
         said = each.request.get("notes")
         notes |= dict.fromkeys(said if isinstance(said, list) else ())
     notes[vendor_note(cluster)] = None
+    parts = [each.search for each in answers]
     return Answer(
         request=request | {"notes": [*notes]},
-        search=_search([each.search for each in answers]),
+        search=search_of(summed(parts), sum(part.seconds for part in parts)),
         plans=ranked,
         nothing_fits=None if ranked else _nothing(answers, by_vendor(cluster)),
         mixed=_mixed(answers, wanted, ranked[0] if ranked else None),
-    )
-
-
-def _search(parts: Sequence[Search]) -> Search:
-    removed: Counter[str] = Counter()
-    for part in parts:
-        removed.update(part.removed_by_rule)
-    return Search(
-        candidates=sum(part.candidates for part in parts),
-        removed_by_rule=dict(removed),
-        bounded=sum(part.bounded for part in parts),
-        out_of_memory=sum(part.out_of_memory for part in parts),
-        priced=sum(part.priced for part in parts),
-        simulated=sum(part.simulated for part in parts),
-        seconds=round(sum(part.seconds for part in parts), 3),
     )
 
 

@@ -1,7 +1,6 @@
 """A question over several GPU types answered: mixed plans, and the best on each type alone."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from astra.search.answer import (
     reaching,
     rules_of,
     search_of,
+    summed,
 )
 from astra.search.by_stage import stages_of
 from astra.search.find import Best, Funnel, Progress
@@ -214,21 +214,6 @@ def _launched_by(runtime: Runtime, priced: Sequence[Priced]) -> list[Priced]:
     task = msgspec.structs.replace(task_of(priced[0].plan), runtime=runtime)
     allowed = judge(plans_of([each.plan for each in priced]), task, rules_for(runtime)).allowed
     return [each for each, held in zip(priced, allowed, strict=True) if held]
-
-
-def summed(funnels: Sequence[Funnel]) -> Funnel:
-    """Where the candidates of several searches went."""
-    removed: Counter[str] = Counter()
-    for funnel in funnels:
-        removed.update(funnel.removed_by_rule)
-    return Funnel(
-        candidates=sum(funnel.candidates for funnel in funnels),
-        removed_by_rule=dict(removed),
-        bounded=sum(funnel.bounded for funnel in funnels),
-        out_of_memory=sum(funnel.out_of_memory for funnel in funnels),
-        priced=sum(funnel.priced for funnel in funnels),
-        simulated=sum(funnel.simulated for funnel in funnels),
-    )
 
 
 def ranked_plans(priced: Sequence[Priced], wanted: Wanted) -> tuple[Priced, ...]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from astra.api import predict
 from astra.errors import InputError
+from astra.strategy.makes import is_one_job
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of, task_of
 from astra.strategy.rules.book import broken_rules
@@ -105,3 +106,28 @@ def test_ranks_lie_in_blocks_by_type_and_nothing_else_changes(
     table = plans_of([found])
     assert plan_at(table, 0, task_of(found)) == found
     assert not [rule.name for rule in broken_rules(found) if rule.name.startswith("one-")]
+
+
+SAID_OTHERWISE: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"ep": 1, "etp": 1, "micro_batch": 1}, True),  # the plan's own, said again
+    ({"recompute": "full:uniform:1"}, True),
+    ({"recompute": "none"}, False),
+    ({"micro_batch": 2}, False),
+    ({"tp": 2}, False),
+]
+
+
+@pytest.mark.parametrize(("said", "same"), SAID_OTHERWISE)
+def test_a_plan_and_its_table_agree_on_what_is_one_job(said: dict[str, Any], same: bool) -> None:
+    """However the settings of the second group are spelled."""
+    plan = settled("h100:48,h200:16")
+    first, second = plan.pipelines
+    segments = tuple(msgspec.structs.replace(segment, **said) for segment in second.segments)
+    other = msgspec.structs.replace(second, segments=segments)
+    changed = msgspec.structs.replace(plan, pipelines=(first, other))
+    assert changed.is_one_job is same
+    assert bool(is_one_job(plans_of([changed]))[0]) is same
+    late = msgspec.structs.replace(second, micro_batches=second.micro_batches + 1)
+    unequal = msgspec.structs.replace(plan, pipelines=(first, late))
+    assert not unequal.is_one_job and not is_one_job(plans_of([unequal]))[0]

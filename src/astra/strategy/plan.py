@@ -153,7 +153,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """
         first, *others = self.pipelines
         same = (each.micro_batches == first.micro_batches for each in others)
-        return all(same) and len({_stage_settings(each) for each in self.pipelines}) == 1
+        return all(same) and len({_stage_settings(self, each) for each in self.pipelines}) == 1
 
     @property
     def rank_blocks(self) -> tuple[tuple[str, int], ...]:
@@ -205,8 +205,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             parts.append(f"x {'|'.join(str(each.micro_batches) for each in self.pipelines)}")
         if self.sharding in ("gradients", "parameters"):
             parts.append(f"sharded {self.sharding}")
-        shards = _shards(self.pipelines[0])
-        same = [each for each in self.pipelines if _shards(each) == shards]
+        shards = _shards(self, self.pipelines[0])
+        same = [each for each in self.pipelines if _shards(self, each) == shards]
         copies = sum(each.replicas for each in same) * self.cp
         if self.sharding != "none" and self.shard_group < copies:
             parts.append(f"in groups of {self.shard_group}")
@@ -221,19 +221,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return " ".join(parts)
 
 
-def _shards(pipeline: Pipeline) -> tuple[object, ...]:
+def _shards(plan: Plan, pipeline: Pipeline) -> tuple[object, ...]:
     """What every stage holds of the model."""
     return tuple(
-        (layers, segment.tp, segment.ep, segment.etp)
+        (layers, segment.tp, segment.ep or plan.ep, segment.etp or plan.etp)
         for segment in pipeline.segments
         for layers in segment.layers
     )
 
 
-def _stage_settings(pipeline: Pipeline) -> tuple[object, ...]:
-    """All that every stage is set to but for its GPU type."""
-    return _shards(pipeline) + tuple(
-        (segment.recompute, segment.micro_batch, segment.dp is None)
+def _stage_settings(plan: Plan, pipeline: Pipeline) -> tuple[object, ...]:
+    """All that every stage is set to but for its GPU type and copies."""
+    return _shards(plan, pipeline) + tuple(
+        (Recompute.parse(segment.recompute), segment.micro_batch or plan.micro_batch)
         for segment in pipeline.segments
         for _ in segment.layers
     )

@@ -16,9 +16,9 @@ from unittest.mock import patch
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost.price import steps_s
 from astra.fit.runs import Run, read_runs
 from astra.hardware.stack import Stack, find_stack
-from astra.search.price import steps_s
 from astra.strategy.plans import Floats
 from astra.timing import links
 from astra.timing.links import Curve, Inside

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost.price import steps_s
 from astra.fit.hierarchy import FACTOR_FIELDS, Floats, Observed, fit, held_back, stack_of
 from astra.fit.observe import fifths, gpu_groups, model_groups, observe, place_of, predicted_s
 from astra.fit.runs import Run, read_files
 from astra.fit.score import is_timed, pair_spread, score
 from astra.fit.validate import SWEEP_ROWS, sweep_key
 from astra.hardware.stack import FOLDER, Setting, Stack, find_stack, stack_names
-from astra.search.price import steps_s
 from astra.search.ranking import FILE as RANKING
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"

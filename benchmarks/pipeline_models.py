@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astra.search.paper import paper_end_s
+from astra.cost.paper import paper_end_s
 from astra.simulate.many import Pipes, stage_end_s
 
 # What, seconds of every stage, seconds of a link, micro-batches, chunks of a stage.

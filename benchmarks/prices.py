@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 
+from astra.cost.evaluate import evaluate
+from astra.cost.price import price_plan
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
-from astra.search.bulk import bulk_of
-from astra.search.price import price
 from astra.strategy.plans import Plans, Task, plan_at
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space
@@ -28,9 +28,9 @@ def timed(task: Task, stack: Stack) -> tuple[int, int, float, Plans]:
     for table in enumerate_plans(Space(Question(task, 1024, 2048))):
         if first is None:
             first = table
-            bulk_of(table, task, stack)  # tables of efficiencies are read once
+            evaluate(table, task, stack)  # tables of efficiencies are read once
         start = time.process_time()
-        fit += int(bulk_of(table, task, stack, book=book).fits.sum())
+        fit += int(evaluate(table, task, stack, book=book).fits.sum())
         seconds += time.process_time() - start
         rows += len(table)
         if rows >= PLANS:
@@ -53,7 +53,7 @@ def main() -> None:
         start = time.process_time()
         legal = np.flatnonzero(judge(first, task, rules_for(task.runtime)).allowed)
         for row in legal[:: len(legal) // ALONE][:ALONE]:
-            price(plan_at(first, int(row), task))
+            price_plan(plan_at(first, int(row), task))
         alone = (time.process_time() - start) / ALONE
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(

@@ -11,7 +11,7 @@ import pytest
 
 import astra
 from astra.cli import main as door
-from astra.search.priced import Priced
+from astra.cost.result import PricedPlan
 
 JOB: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
 
@@ -23,7 +23,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: Any, *words: str) -
     return json.loads(capsys.readouterr().out)
 
 
-def as_json(found: Priced) -> Any:
+def as_json(found: PricedPlan) -> Any:
     return json.loads(msgspec.json.encode(found))
 
 

@@ -15,7 +15,9 @@ ROOMS = (
     {"model", "hardware"},
     {"strategy"},
     {"memory", "timing", "simulate", "money"},
+    {"cost"},
     {"search", "fit"},
+    {"explain"},
     {"report", "export", "jobs"},
     {"cli", "web"},
 )
@@ -26,8 +28,7 @@ ALLOWED = {
 }
 ALLOWED["simulate"] = set()  # shares no formula with anyone, so that each can catch the other
 ALLOWED["profile"] = {"errors"}  # runs on bare training machines: torch and nothing else
-ALLOWED["fit"] |= {"search"}  # predictions are made there
-ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:5])  # the command line's words as functions
+ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:7])  # the command line's words as functions
 ALLOWED["cli"] |= {"api", "profile"}
 ALLOWED["web"] |= {"api"}
 ALLOWED["errors"] = ALLOWED["columns"] = set()

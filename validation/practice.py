@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from astra.cost.price import price_plan
+from astra.cost.result import PricedPlan
 from astra.fit.runs import Run, read_runs
 from astra.hardware.stack import find_stack
 from astra.search.answer import Wanted, answer
-from astra.search.price import price
-from astra.search.priced import Priced
 from astra.strategy.enumerate import enumerate_layouts, recompute_settings
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Plans, code, plan_at, task_of
@@ -90,8 +90,8 @@ class Pair:
     """A published layout and our answer to its question."""
 
     run: Run
-    theirs: Priced
-    ours: Priced | None
+    theirs: PricedPlan
+    ours: PricedPlan | None
     broken: tuple[str, ...]  # rules
     outside: tuple[str, ...]  # what of it the space does not hold
     otherwise: tuple[str, ...]  # what follows from other settings in the space, and does not here
@@ -205,7 +205,7 @@ def answered(run: Run) -> Pair:
     missing, otherwise = outside(run.plan, space)
     return Pair(
         run=run,
-        theirs=price(run.plan),
+        theirs=price_plan(run.plan),
         ours=found.best,
         broken=tuple(rule.name for rule in broken_rules(run.plan)),
         outside=missing,

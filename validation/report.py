@@ -16,6 +16,8 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
+from astra.cost.price import price_plans, steps_s
+from astra.cost.result import PricedPlan
 from astra.files import read_toml
 from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_back
 from astra.fit.observe import family_groups, fifths, gpu_groups, model_groups, observe
@@ -26,8 +28,6 @@ from astra.fit.validate import Row, Validation, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
 from astra.report.accuracy_plots import Dot, headline, small_multiples
-from astra.search.price import price_many, steps_s
-from astra.search.priced import Priced
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -48,9 +48,9 @@ COLUMNS = (
 )
 
 
-def priced_by_plan(found: Runs, stacks: dict[str, Stack] | None = None) -> dict[int, Priced]:
+def priced_by_plan(found: Runs, stacks: dict[str, Stack] | None = None) -> dict[int, PricedPlan]:
     plans = [run.plan for run in found.runs]
-    return dict(zip(map(id, plans), price_many(plans, stacks=stacks), strict=True))
+    return dict(zip(map(id, plans), price_plans(plans, stacks=stacks), strict=True))
 
 
 GROUPS: dict[str, Callable[[Sequence[Run]], list[str]]] = {
@@ -72,7 +72,7 @@ def families_of(runs: Sequence[Run], values: Sequence[float]) -> dict[str, list[
     return families
 
 
-def covered(runs: Sequence[Run], priced: dict[int, Priced], logs: Floats) -> float:
+def covered(runs: Sequence[Run], priced: dict[int, PricedPlan], logs: Floats) -> float:
     """Share of runs with these log errors inside their 80 % interval; families count alike."""
     inside = []
     for run, log in zip(runs, logs, strict=True):
@@ -81,7 +81,7 @@ def covered(runs: Sequence[Run], priced: dict[int, Priced], logs: Floats) -> flo
     return fmean(map(fmean, families_of(runs, inside).values()))
 
 
-def shipped_logs(runs: Sequence[Run], priced: dict[int, Priced]) -> Floats:
+def shipped_logs(runs: Sequence[Run], priced: dict[int, PricedPlan]) -> Floats:
     """log(predicted / measured) as shipped."""
     return np.array([math.log(priced[id(r.plan)].step_s / (r.measured_step_s or 1)) for r in runs])
 
@@ -95,7 +95,7 @@ def scored(runs: Sequence[Run], logs: Floats, moe: bool | None = None) -> float:
 
 
 def apart(
-    runs: Sequence[Run], priced: dict[int, Priced]
+    runs: Sequence[Run], priced: dict[int, PricedPlan]
 ) -> tuple[tuple[HeldBack, ...], dict[str, Floats]]:
     """Every run predicted by stacks that were fitted without it and its like; the log errors."""
     seen = observe(runs, {name: find_stack(name) for name in stack_names()}, steps_s)
@@ -134,7 +134,7 @@ def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[Part, ...]:
     )
 
 
-def compared(found: Runs, priced: dict[int, Priced]) -> Validation:
+def compared(found: Runs, priced: dict[int, PricedPlan]) -> Validation:
     return validate(
         found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped, worst=10
     )
@@ -176,9 +176,9 @@ def write_plots(runs: Sequence[Run], logs: Floats) -> None:
         (DOCS / f"accuracy-{name}.svg").write_text(page, encoding="utf-8")
 
 
-def timed_steps(name: str) -> list[tuple[TimedStep, Priced]]:
+def timed_steps(name: str) -> list[tuple[TimedStep, PricedPlan]]:
     steps = read_steps(HERE / "runs" / name)
-    return list(zip(steps, price_many([step.plan for step in steps]), strict=True))
+    return list(zip(steps, price_plans([step.plan for step in steps]), strict=True))
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astra.api import explain, import_job, plan, predict, predict_plan, prices
+    from astra.cost.result import PricedPlan
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
     from astra.report.frame import to_frame, to_rows
     from astra.search.answer import Answer
     from astra.search.explained import Explanation
-    from astra.search.priced import Priced
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
 
@@ -25,7 +25,7 @@ __all__ = [
     "Explanation",
     "InputError",
     "Plan",
-    "Priced",
+    "PricedPlan",
     "explain",
     "find_gpu",
     "find_model",
@@ -41,10 +41,10 @@ __all__ = [
 
 _HOMES = {
     "Answer": "astra.search.answer",
-    "Explanation": "astra.search.explain",
+    "Explanation": "astra.search.explained",
     "InputError": "astra.errors",
     "Plan": "astra.strategy.plan",
-    "Priced": "astra.search.priced",
+    "PricedPlan": "astra.cost.result",
     "explain": "astra.api",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import astra
+from astra.cost.price import price_plan
 from astra.export import check_job
 from astra.export.job_folder import expected
 from astra.export.run_row import row_of
@@ -18,7 +19,6 @@ from astra.fit.runs import parse_runs
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Model, Moe, Window
 from astra.model.zoo import find_model
-from astra.search.price import price
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.settle import Wish, settle
 
@@ -177,7 +177,7 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
     model = said.pop("model", "llama-3-8b")
     model = find_model(model) if isinstance(model, str) else model
     plan = settle(Wish(global_batch=64, seq_len=2048, **said), model, cluster, runtime).plan
-    numbers = expected(price(plan))
+    numbers = expected(price_plan(plan))
     row = {**numbers["row"], "measured_step_time_s": "2.5"}
     text = ",".join(row) + "\n" + ",".join(str(value) for value in row.values()) + "\n"
     found = parse_runs(text, "runs.csv")
@@ -188,8 +188,8 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
         assert getattr(run.plan, name) == getattr(plan, name), name
     own, read = plan.pipelines[0].segments[0], run.plan.pipelines[0].segments[0]
     assert (read.tp, read.gpu, read.recompute) == (own.tp, own.gpu, own.recompute)
-    wanted = price(replace(plan, stack=run.plan.stack))
-    assert price(run.plan).step_s == pytest.approx(wanted.step_s, rel=0.01)
+    wanted = price_plan(replace(plan, stack=run.plan.stack))
+    assert price_plan(run.plan).step_s == pytest.approx(wanted.step_s, rel=0.01)
 
 
 def test_a_mixed_job_gets_other_advice() -> None:
@@ -203,13 +203,13 @@ def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
     cluster, _ = parse_gpus("h100:16")
     windowed = replace(OWN, window=Window(tokens=512))
     wish = Wish(global_batch=64, seq_len=32768, tp=8)
-    numbers = expected(price(settle(wish, windowed, cluster).plan))
+    numbers = expected(price_plan(settle(wish, windowed, cluster).plan))
     assert numbers["row"] is None
     assert numbers["row_lacks"] == ("attention windows",)
     told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | numbers))
     assert "attention windows" in told and "measured_step_time_s" not in told
     short = Wish(global_batch=64, seq_len=512, tp=8)  # the window holds it all
-    kept = expected(price(settle(short, windowed, cluster).plan))
+    kept = expected(price_plan(settle(short, windowed, cluster).plan))
     assert kept["row"] is not None
     told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | kept))
     assert "changes little: attention windows" in told and "measured_step_time_s" in told

@@ -12,11 +12,11 @@ import pytest
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan
 
 from astra.cli import export as command
+from astra.cost.result import RentedNodes
 from astra.errors import InputError
 from astra.export.launchers import LAUNCHERS, skypilot_files, slurm_files
 from astra.export.rents import read_rents
 from astra.export.targets import export_files
-from astra.search.priced import Rented
 
 
 def test_the_command_line_knows_the_launchers() -> None:
@@ -149,7 +149,7 @@ def test_flagscale_has_a_launcher_of_its_own() -> None:
         export_files(plain_plan(), "flagscale", launcher="slurm")
 
 
-def rented(**more: Any) -> Rented:
+def rented(**more: Any) -> RentedNodes:
     said: dict[str, Any] = {
         "gpu": "H100-80GB-SXM",
         "cloud": "aws",
@@ -165,7 +165,7 @@ def rented(**more: Any) -> Rented:
         "price_source": "a list",
         "network_certainty": "high",
     }
-    return Rented(**said | more)
+    return RentedNodes(**said | more)
 
 
 def test_skypilot_rents_what_the_search_for_money_chose(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 import astra
 from astra.cli.main import run
+from astra.cost.price import steps_s
 from astra.errors import InputError
 from astra.fit.calibrate import calibrate, usual_base
 from astra.fit.runs import Run, read_runs
 from astra.fit.stack_file import stack_text
 from astra.hardware.stack import Stack, find_stack, own_folder, shipped_stacks
-from astra.search.price import steps_s
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 EXAMPLE = RUNS.parents[2] / "examples" / "own-runs.csv"

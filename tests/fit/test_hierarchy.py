@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from astra.cost.price import steps_s
 from astra.fit.hierarchy import (
     NAMES,
     Effect,
@@ -23,7 +24,6 @@ from astra.fit.observe import observe
 from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import find_stack
-from astra.search.price import steps_s
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 

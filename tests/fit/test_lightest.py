@@ -2,8 +2,8 @@
 
 from tests.fit.test_runs import GOOD, table
 
+from astra.cost.price import price_plan
 from astra.fit.runs import Run, parse_runs
-from astra.search.price import price
 
 # 70 B parameters over 64 GPUs of 80 GB, all sharded: without recompute 8192 tokens do not fit.
 LARGE = GOOD | {
@@ -28,7 +28,7 @@ def recompute_of(run: Run) -> str:
 
 def may_fit(run: Run) -> bool:
     """Memory is predicted to 8 %: what is called full to 105 % fits one time in four."""
-    return price(run.plan).memory.fit_probability > 0.25
+    return price_plan(run.plan).memory.fit_probability > 0.25
 
 
 def test_a_run_that_ran_is_read_with_the_least_recompute_that_fits() -> None:
@@ -50,7 +50,7 @@ def test_what_is_stated_stays_and_so_does_what_fits() -> None:
 def test_a_run_that_failed_for_memory_is_never_made_to_fit() -> None:
     failed = read(completeness="X", measured_step_time_s="")
     assert failed.failed_for_memory and recompute_of(failed) == "none"
-    assert not price(failed.plan).memory.fits
+    assert not price_plan(failed.plan).memory.fits
 
 
 def test_a_heavier_load_is_read_with_no_less_recompute() -> None:

@@ -5,10 +5,10 @@ from statistics import fmean, median
 
 import pytest
 
+from astra.cost.price import price_plans
 from astra.fit.runs import read_runs
 from astra.fit.steps import read_steps
 from astra.fit.validate import predicted_memory_bytes, validate
-from astra.search.price import price_many
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs"
 
@@ -17,7 +17,7 @@ RUNS = Path(__file__).parents[2] / "validation" / "runs"
 def test_the_score_over_the_published_runs_is_at_most_5_percent() -> None:
     found = read_runs(RUNS / "one-type.csv")
     plans = [run.plan for run in found.runs]
-    priced = dict(zip(map(id, plans), price_many(plans), strict=True))
+    priced = dict(zip(map(id, plans), price_plans(plans), strict=True))
     answer = validate(found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped)
     assert len(found.runs) >= 2_000 and len(found.skipped) <= 20
     assert answer.score is not None and round(answer.score, 3) <= 0.05
@@ -36,7 +36,7 @@ WAIT_FOR_THE_CPU = (
 def step_errors(name: str) -> dict[str, tuple[float, float]]:
     """Of time and of memory, by model, stack and shape."""
     steps = read_steps(RUNS / name)
-    priced = price_many([step.plan for step in steps])
+    priced = price_plans([step.plan for step in steps])
     return {
         f"{step.name}, {step.plan.micro_batch} x {step.plan.seq_len}": (
             answer.step_s / step.step_s - 1,
@@ -79,7 +79,7 @@ def memory_errors(kinds: set[str]) -> dict[str, list[tuple[str, float]]]:
     """Signed errors of the rows that measured memory of these kinds, by family."""
     runs = [run for run in read_runs(RUNS / "one-type.csv").runs if run.memory_kind in kinds]
     found: dict[str, list[tuple[str, float]]] = {}
-    for run, answer in zip(runs, price_many([run.plan for run in runs]), strict=True):
+    for run, answer in zip(runs, price_plans([run.plan for run in runs]), strict=True):
         predicted, measured = predicted_memory_bytes(run, answer), run.measured_memory_bytes
         assert predicted and measured
         found.setdefault(run.family, []).append((run.model_name, predicted / measured - 1))
@@ -119,7 +119,7 @@ def test_what_whole_gpus_held_is_within_8_percent_by_family() -> None:
 @pytest.mark.slow
 def test_few_runs_that_ran_are_called_unfit() -> None:
     runs = read_runs(RUNS / "one-type.csv").runs
-    priced = price_many([run.plan for run in runs])
+    priced = price_plans([run.plan for run in runs])
     ran = [answer.memory.fits for run, answer in zip(runs, priced, strict=True) if run.ran]
     assert ran.count(False) <= 0.02 * len(ran)
     failed = [a.memory.fits for r, a in zip(runs, priced, strict=True) if r.failed_for_memory]

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from astra.cli.main import run as cli
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.fit.factors import cross_validated, cross_validated_rows, fit_family_factors
 from astra.fit.runs import Run, Skipped, read_runs
 from astra.fit.validate import validate
 from astra.report.validation import validation_json, validation_page
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 
 DATA = Path(__file__).parent / "data"
@@ -29,7 +29,7 @@ def stage(number: int) -> SimpleNamespace:
     return SimpleNamespace(pipeline=0, stage=number, **parts)
 
 
-def priced(plan: Plan, step_s: float | None, fits: bool | None = True) -> Priced:
+def priced(plan: Plan, step_s: float | None, fits: bool | None = True) -> PricedPlan:
     """A prediction of 10 GiB allocated, 12 reserved, 1 of them outside of the allocator."""
     memory = SimpleNamespace(
         fits=fits,
@@ -40,7 +40,7 @@ def priced(plan: Plan, step_s: float | None, fits: bool | None = True) -> Priced
         stages=(stage(0), stage(1)),
     )
     answer = SimpleNamespace(step_s=step_s, memory=memory, summary=plan.summary())
-    return cast("Priced", answer)
+    return cast("PricedPlan", answer)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_what_is_not_predicted_yet_is_listed_and_left_out(runs: tuple[Run, ...])
 
 
 def test_a_plan_that_cannot_be_priced_is_skipped_with_the_reason(runs: tuple[Run, ...]) -> None:
-    def refuse(plan: Plan) -> Priced:
+    def refuse(plan: Plan) -> PricedPlan:
         raise InputError(f"{plan.model.name} has no price.")
 
     found = validate(runs[:1], price=refuse)

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, stack, view, with_segments
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, stack, view, with_segments
 
 from astra.api import predict
 from astra.hardware.catalogue import find_gpu

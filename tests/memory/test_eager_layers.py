@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from astra.cost.price import price_plans
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.huggingface import model_from_config
-from astra.search.price import price_many
 from astra.strategy.plan import Plan
 from astra.strategy.settle import Wish, settle
 
@@ -39,7 +39,7 @@ def plan(config: dict[str, Any], stack: str, layers: int, length: int = 128) -> 
 def layer_bytes(config: dict[str, Any], stack: str, length: int = 128) -> float:
     """Kept of one layer for each token."""
     plans = [plan(config, stack, layers, length) for layers in (1, 2)]
-    one, two = (answer.memory.stages[0].activations_bytes for answer in price_many(plans))
+    one, two = (answer.memory.stages[0].activations_bytes for answer in price_plans(plans))
     return (two - one) / length
 
 

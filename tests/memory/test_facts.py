@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.search.some_plans import changed, stack, view
+from tests.cost.some_plans import changed, stack, view
 
 from astra.api import predict
 from astra.hardware.stack import find_stack

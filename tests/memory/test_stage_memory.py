@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, stack, view, with_segments
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, stack, view, with_segments
 from tests.simulate.random_pipes import shapes
 
 from astra.api import predict
+from astra.cost.price import price_plans
 from astra.memory.flying import in_flight
 from astra.memory.stage import memory_of
-from astra.search.price import price_many
 from astra.simulate.schedule import interleaved, one_f_one_b
 from astra.strategy.plan import Plan
 
@@ -23,7 +23,7 @@ COLUMNS = ("weights", "gradients", "optimizer", "activations", "logits", "buffer
 
 
 def test_columns_of_every_stage_sum_to_what_is_allocated() -> None:
-    for found in price_many(some_plans.every_plan()):
+    for found in price_plans(some_plans.every_plan()):
         for row in found.memory.stages:
             parts = [getattr(row, f"{name}_bytes") for name in COLUMNS]
             assert min(parts) >= 0 and row.runtime_bytes > 0
@@ -33,7 +33,7 @@ def test_columns_of_every_stage_sum_to_what_is_allocated() -> None:
 def test_the_plans_peak_is_the_stage_that_fills_its_gpu_most() -> None:
     plans = some_plans.every_plan()
     worst_stages = set()
-    for plan, found in zip(plans, price_many(plans), strict=True):
+    for plan, found in zip(plans, price_plans(plans), strict=True):
         memory = found.memory
         usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
         slack = 1 + STACK.slack_fraction

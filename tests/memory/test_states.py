@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, view
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, view
 
 from astra.api import predict
+from astra.cost.price import price_plan
+from astra.cost.result import PricedPlan
 from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.model.parameters import parameters
 from astra.model.zoo import find_model
-from astra.search.price import price
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 
 STACK = find_stack("megatron")
@@ -30,7 +30,7 @@ def states_bytes(plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]
     return np.asarray(total[..., 0])
 
 
-def alone(name: str, **settings: object) -> Priced:
+def alone(name: str, **settings: object) -> PricedPlan:
     """A model on one stage of H100s, whether or not it fits."""
     return predict(name, global_batch=256, seq_len=1024, **settings)  # type: ignore[arg-type]
 
@@ -172,8 +172,8 @@ def test_what_leaves_the_gpu_by_offload_arrives_on_the_host(plan: Plan, fraction
 
 
 def test_a_checkpoint_holds_every_parameter_once_however_it_is_cut() -> None:
-    sizes = {price(plan).checkpoint_bytes for plan in some_plans.legal_plans("llama-3-8b", 5)}
+    sizes = {price_plan(plan).checkpoint_bytes for plan in some_plans.legal_plans("llama-3-8b", 5)}
     total = parameters(find_model("llama-3-8b")).total
     assert sizes == {14.0 * total}
     (plan,) = some_plans.legal_plans("llama-3-8b", 1)
-    assert price(changed(plan, moment_dtypes=("fp8", "bf16"))).checkpoint_bytes == 9.0 * total
+    assert price_plan(changed(plan, moment_dtypes=("fp8", "bf16"))).checkpoint_bytes == 9.0 * total

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 import astra
+from astra.cost.step import PARTS
 from astra.report import frame
-from astra.search.step import PARTS
 
 
 @pytest.fixture(scope="module")
-def priced() -> list[astra.Priced]:
+def priced() -> list[astra.PricedPlan]:
     return [
         astra.predict("llama-3-8b", gpus="h100:16", tp=tp, pp=2, global_batch=64, seq_len=4096)
         for tp in (1, 2)
     ]
 
 
-def test_rows_are_flat_and_alike(priced: list[astra.Priced]) -> None:
+def test_rows_are_flat_and_alike(priced: list[astra.PricedPlan]) -> None:
     rows = astra.to_rows(priced)
     assert [row["tp"] for row in rows] == [1, 2]
     assert rows[0].keys() == rows[1].keys()
@@ -31,7 +31,7 @@ def test_rows_are_flat_and_alike(priced: list[astra.Priced]) -> None:
         assert row["allocated_bytes"] < row["reserved_bytes"] < row["usable_bytes"]
 
 
-def test_one_answer_is_one_row(priced: list[astra.Priced]) -> None:
+def test_one_answer_is_one_row(priced: list[astra.PricedPlan]) -> None:
     assert astra.to_rows(priced[0]) == astra.to_rows(priced)[:1]
     assert astra.to_rows([]) == []
 
@@ -54,7 +54,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     ],
 )
 def test_a_frame_is_made_by_the_library_that_is_there(
-    priced: list[astra.Priced],
+    priced: list[astra.PricedPlan],
     monkeypatch: pytest.MonkeyPatch,
     installed: tuple[str, ...],
     wanted: str | None,
@@ -66,7 +66,7 @@ def test_a_frame_is_made_by_the_library_that_is_there(
 
 
 def test_without_a_library_the_error_names_the_way_out(
-    priced: list[astra.Priced], monkeypatch: pytest.MonkeyPatch
+    priced: list[astra.PricedPlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
     with pytest.raises(astra.InputError, match=r"neither pandas nor polars.*to_rows"):

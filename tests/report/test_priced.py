@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.search import some_plans
+from tests.cost import some_plans
 
 import astra
 from astra.cli.printing import print_parts
+from astra.cost.price import price_plan, price_plans
+from astra.cost.step import PARTS
 from astra.hardware.cluster import Gpu
 from astra.report.answer import answer_page
 from astra.report.priced import BAR, PART_NAMES, export_hint, page, priced_json, seconds, sentence
-from astra.search.price import price, price_many
-from astra.search.step import PARTS
 from astra.strategy.plan import Runtime
 
 ASTRA = Path(sys.executable).parent / "astra"
@@ -28,18 +28,18 @@ def narrow_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDE))
 
 
-def lines(priced: astra.Priced, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def lines(priced: astra.PricedPlan, capsys: pytest.CaptureFixture[str]) -> list[str]:
     print_parts(*page(priced))
     return capsys.readouterr().out.splitlines()
 
 
-def gpt3(pp: int, **fields: Any) -> astra.Priced:
+def gpt3(pp: int, **fields: Any) -> astra.PricedPlan:
     job: dict[str, Any] = {"tp": 8, "pp": pp, "global_batch": 512, "seq_len": 2048, **fields}
     return astra.predict("gpt3-175b", gpus=f"h100:{8 * pp}", **job)
 
 
 def test_every_page_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    for found in price_many(some_plans.every_plan()[::2]):
+    for found in price_plans(some_plans.every_plan()[::2]):
         for line in lines(found, capsys):
             assert len(line) <= WIDE, line
             assert "\x1b" not in line and line == line.rstrip()
@@ -115,7 +115,7 @@ def test_each_gpu_type_is_as_full_as_its_own_memory(capsys: pytest.CaptureFixtur
         return msgspec.structs.replace(gpu, usable_bytes=third)
 
     plan = some_plans.with_gpus(plan, smaller)
-    found = price(plan)
+    found = price_plan(plan)
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
     slack = found.memory.slack
     shown = lines(found, capsys)
@@ -158,7 +158,7 @@ def test_seconds_have_three_figures_and_a_unit(value: float, text: str) -> None:
 
 def test_json_is_the_answer_itself() -> None:
     found = gpt3(8)
-    assert msgspec.convert(priced_json(found), astra.Priced) == found
+    assert msgspec.convert(priced_json(found), astra.PricedPlan) == found
 
 
 def test_a_search_says_what_its_model_left_open() -> None:

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 from tests.search.mixed_brute import MARGIN, TYPES, shortest_of
 
+from astra.cost.evaluate import memory_fraction
+from astra.cost.step import step_s
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
-from astra.search.bulk import filled_fraction
-from astra.search.step import step_s
 from astra.strategy.makes import is_one_job
 from astra.strategy.pipelines import splits
 from astra.strategy.plan import Pipeline, Plan, Segment
@@ -83,7 +83,7 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     if not len(table):
         return np.inf
     view = view_of(table, whole, every_stage=True)
-    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
+    fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     steps = step_s(table, view.stages, stage_times(view, stack))
     return float(steps[fits].min(initial=np.inf))
 
@@ -98,7 +98,7 @@ def _is_or_could_be_one_job(table: Plans, task: Task, stack: Stack) -> Flags:
     names = ("recompute", "recompute_layers", "recompute_modules")
     least = replace(table, **{name: 0 * getattr(table, name) for name in names})
     view = view_of(least, task, every_stage=True)
-    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
+    fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     found: Flags = (is_one_job(table) | (is_one_job(least) & fits)) & _on_several_types(table)
     return found
 

@@ -10,13 +10,13 @@ from itertools import permutations, product
 import msgspec
 import numpy as np
 
+from astra.cost.step import step_s
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
-from astra.search.step import step_s
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import Task, plans_of
 from astra.strategy.rules.book import judge, rules_for

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.search.some_plans import MODELS, legal_plans, mixed_plans
+from tests.cost.some_plans import MODELS, legal_plans, mixed_plans
 from tests.timing.test_several_makes import two_makes
 
 import astra
+from astra.cost.price import price_plan
 from astra.errors import InputError
 from astra.hardware.topology import ranks_per_domain
 from astra.search.breakdown import CLASSES, Detail, Exchange, detail_of, exchanges, parts_s
 from astra.search.explain import explain as explain_plans
 from astra.search.explained import Change, Explanation
-from astra.search.price import price
 from astra.search.what_if import MORE_MEMORY
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
@@ -55,7 +55,7 @@ def change(explanation: Explanation, what: str) -> Change:
 @pytest.mark.parametrize("model", MODELS)
 def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
     for plan in (*legal_plans(model)[:8], *mixed_plans(model)[:4]):
-        parts, priced = parts_s(detail_of(plan)), price(plan)
+        parts, priced = parts_s(detail_of(plan)), price_plan(plan)
         assert sum(parts.values()) == pytest.approx(priced.step_s, rel=1e-9)
         kernels = priced.step_parts_s["forward"] + priced.step_parts_s["backward"]
         assert sum(parts[name] for name in CLASSES) == pytest.approx(kernels, rel=1e-9)
@@ -272,7 +272,7 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     sent = [each for each in exchanges(detail) if each.group == "dp"]
     seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
     own = detail.stack.on(detail.gpu)
-    expected = price(plan).step_parts_s["data_comm"]
+    expected = price_plan(plan).step_parts_s["data_comm"]
     assert seconds * own.data_factor * own.communication_factor == pytest.approx(expected)
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.strategy.mixed_plans import small_model
 
+from astra.cost.evaluate import evaluate
+from astra.cost.step import simulated_step
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
-from astra.search.bulk import bulk_of
 from astra.search.find import Best, Finder
-from astra.search.step import simulated_step
 from astra.strategy import enumerate as enumerate_module
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
@@ -94,7 +94,7 @@ def by_brute_force(space: Space) -> tuple[Floats, int]:
         count += len(table)
         legal = table.take(judge(table, task, rules_for(task.runtime)).allowed)
         if len(legal):
-            fits = np.flatnonzero(bulk_of(legal, task, stack_of(space)).fits)
+            fits = np.flatnonzero(evaluate(legal, task, stack_of(space)).fits)
             if len(fits):
                 found.append(steps_of(legal.take(fits), space))
     return np.sort(np.concatenate(found))[:TOP], count
@@ -175,7 +175,7 @@ def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
         legal = table.take(judge(table, task, rules_for("megatron")).allowed)
         if len(legal):
             some = legal.take(np.arange(0, len(legal), max(len(legal) // 200, 1)))
-            bounds = bulk_of(some, task, stack_of(space)).bound_s
+            bounds = evaluate(some, task, stack_of(space)).bound_s
             assert (bounds <= steps_of(some, space) * (1 + 1e-9)).all()
 
 
@@ -224,7 +224,7 @@ def test_folded_plans_are_the_best_of_each_kind(seed: int) -> None:
     kinds: dict[tuple[int, ...], float] = {}
     for table in enumerate_plans(space):
         legal = table.take(judge(table, task, rules_for("megatron")).allowed)
-        fits = legal.take(np.flatnonzero(bulk_of(legal, task, stack_of(space)).fits))
+        fits = legal.take(np.flatnonzero(evaluate(legal, task, stack_of(space)).fits))
         if len(fits):
             order = np.argsort(steps := steps_of(fits, space), kind="stable")
             kind = kinds_of(fits)[order]

@@ -13,6 +13,7 @@ from tests.search.makes_brute import best_of_makes_s, random_question
 from tests.search.mixed_brute import MARGIN
 
 import astra
+from astra.cost.result import NOT_LAUNCHED
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import find_stack
 from astra.report.answer import answer_page
@@ -23,7 +24,6 @@ from astra.search.makes.commons import commons_of, degrees_of
 from astra.search.makes.find import MakesFinder
 from astra.search.makes.stock import Stock
 from astra.search.mixed.answer import answer_mixed
-from astra.search.priced import NOT_LAUNCHED
 from astra.strategy.rules.book import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook

@@ -15,6 +15,9 @@ from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 
 import astra
+from astra.cost.evaluate import evaluate
+from astra.cost.result import PricedPlan
+from astra.cost.step import simulated_step
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
@@ -25,11 +28,8 @@ from astra.money.conditions import Conditions, conditions
 from astra.money.wish import Wish, goals_of, hours_until
 from astra.report.money import money_page
 from astra.search.answer import Answer, Wanted, Wished
-from astra.search.bulk import bulk_of
 from astra.search.market import Machine, Search, machines_of, space_on
 from astra.search.money import with_money
-from astra.search.priced import Priced
-from astra.search.step import simulated_step
 from astra.search.wished import wished_of
 from astra.strategy.plans import Task
 from astra.strategy.rules.book import judge, rules_for
@@ -190,7 +190,7 @@ def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float, float
         plans = plans.take(np.flatnonzero(judge(plans, task, rules_for("megatron")).allowed))
         if not len(plans):
             continue
-        fits = bulk_of(plans, task, wanted.stack, wanted.margin).fits
+        fits = evaluate(plans, task, wanted.stack, wanted.margin).fits
         plans = plans.take(np.flatnonzero(fits))
         if not len(plans):
             continue
@@ -377,7 +377,7 @@ def test_every_figure_follows_from_the_terms_beside_it(answer: Answer) -> None:
         assert_terms(plan)
 
 
-def assert_terms(plan: Priced) -> None:
+def assert_terms(plan: PricedPlan) -> None:
     money = plan.money
     assert money is not None and plan.hours is not None and plan.usd is not None
     parts = money.goodput_fraction + money.writing_fraction + money.lost_fraction

@@ -9,6 +9,7 @@ from tests.search.mixed_brute import MARGIN, best_step_s, every_plan, fitting, r
 
 import astra
 from astra.api import import_job
+from astra.cost.step import step_s
 from astra.export.folder import write_folder
 from astra.export.targets import export_files
 from astra.hardware.stack import find_stack
@@ -16,7 +17,6 @@ from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.chunked_plans import chunked_plans
 from astra.search.mixed.interleave import interleaving
 from astra.search.mixed.solve import MixedFinder
-from astra.search.step import step_s
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, Plans, plan_at, plans_of
 from astra.strategy.rules.book import broken_rules, rules_for

@@ -3,8 +3,8 @@
 import pytest
 
 from astra import predict
+from astra.cost.result import PricedPlan
 from astra.model.shape import Model
-from astra.search.priced import Priced
 
 # Layers, hidden, heads; pp, vpp, batch, micro-batch; seconds with selective recompute and
 # sequence parallelism, and with full recompute. Tensor parallel 8, sequences of 2,048.
@@ -39,7 +39,7 @@ def gpt(layers: int, hidden: int, heads: int) -> Model:
     )
 
 
-def predicted(run: str, *, selective: bool) -> Priced:
+def predicted(run: str, *, selective: bool) -> PricedPlan:
     shape, (pp, vpp, batch, micro_batch), _ = RUNS[run]
     return predict(
         gpt(*shape),

@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.search.some_plans import numbers
+from tests.cost.some_plans import numbers
 
 import astra
+from astra.cost.result import PricedPlan
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.search.priced import Priced
 from astra.strategy.uniform import over_types
 
 
@@ -23,7 +23,7 @@ def named(gpu: str, name: str, **node: Any) -> Gpu:
 
 def on_one_and_on_two(
     model: str, gpu: str, counts: tuple[int, int], **settings: Any
-) -> tuple[Priced, Priced]:
+) -> tuple[PricedPlan, PricedPlan]:
     """The same plan on one pool of a GPU and on two of it."""
     first, second = named(gpu, "X"), named(gpu, "Y")
     single = Cluster(name="one", pools=(Pool(gpu=first, count=sum(counts)),))

@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 from tests.search.mixed_brute import MARGIN, TYPES, shortest_of
 
+from astra.cost.evaluate import memory_fraction
+from astra.cost.step import step_s
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
-from astra.search.bulk import filled_fraction
-from astra.search.step import step_s
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at, plans_of
@@ -100,6 +100,6 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     if not len(table):
         return np.inf
     view = view_of(table, task, every_stage=True)
-    fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
+    fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     steps = step_s(table, view.stages, stage_times(view, stack))
     return float(steps[fits].min(initial=np.inf))

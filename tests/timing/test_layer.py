@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, stack, view
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, stack, view
 
 from astra.hardware.stack import KERNELS, TRAFFIC, Setting
 from astra.strategy.plan import Plan

@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.search.some_plans import view
+from tests.cost.some_plans import view
 
 from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu

@@ -8,7 +8,7 @@ from benchmarks.pipeline_models import pipes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.search.paper import paper_end_s
+from astra.cost.paper import paper_end_s
 from astra.simulate.many import stage_end_s
 from astra.timing.paper import paper_pipeline_s
 

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.search import some_plans
-from tests.search.some_plans import changed, stack, view
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, stack, view
 
 from astra.api import predict
 from astra.fit.runs import read_runs

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, stack, view, with_segments
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, stack, view, with_segments
 
 from astra.api import predict
-from astra.search.price import price
+from astra.cost.price import price_plan
 from astra.strategy.plan import Plan
 from astra.timing.collectives import p2p_s
 from astra.timing.layer import layers_of
@@ -71,7 +71,7 @@ def test_recompute_adds_its_own_seconds_to_the_step_where_nothing_overlaps(
     fields: dict[str, Any] = {"gpus": "h100:8", "tp": 2, "global_batch": 16, "seq_len": 2048}
     fields |= {"overlap_grad_reduce": False, "overlap_param_gather": False, "overlap_tp": False}
     plan = predict(model, **fields).plan
-    none, some = price(plan), price(with_segments(plan, recompute=how))
+    none, some = price_plan(plan), price_plan(with_segments(plan, recompute=how))
     added = some.step_s - none.step_s
     assert added == pytest.approx(some.step_parts_s["recompute"], rel=1e-9)
     micro_batches = plan.pipelines[0].micro_batches
@@ -82,7 +82,7 @@ def test_recompute_adds_its_own_seconds_to_the_step_where_nothing_overlaps(
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan(), st.sampled_from(("overlap_grad_reduce", "overlap_param_gather")))
 def test_overlap_with_other_replicas_never_makes_a_slower_step(plan: Plan, switch: str) -> None:
-    off, on = (price(changed(plan, **{switch: way})).step_s for way in (False, True))
+    off, on = (price_plan(changed(plan, **{switch: way})).step_s for way in (False, True))
     assert on <= off * (1 + 1e-9)
 
 

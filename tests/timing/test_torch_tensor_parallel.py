@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.search.some_plans import view
+from tests.cost.some_plans import view
 from tests.timing.test_own_kernels import H200, timed
 from tests.timing.test_traffic import DENSE, LLAMA, keys
 

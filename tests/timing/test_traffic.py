@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, stack, view
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, stack, view
 
 from astra.api import predict
+from astra.cost.price import price_plans
 from astra.hardware.catalogue import find_gpu
 from astra.model.kinds import layer_kinds
 from astra.model.zoo import find_model
-from astra.search.price import price_many
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.layer import layers_of
 from astra.timing.operators import Keys, Operator
@@ -40,7 +40,7 @@ def test_a_plan_has_the_traffic_of_exactly_the_degrees_it_has() -> None:
     plans = some_plans.every_plan()
     silent = {"tensor_comm": 0, "context_comm": 0, "expert_comm": 0, "data_comm": 0}
     loud = dict(silent)
-    for plan, found in zip(plans, price_many(plans), strict=True):
+    for plan, found in zip(plans, price_plans(plans), strict=True):
         ranks = {segment.tp for pipeline in plan.pipelines for segment in pipeline.segments}
         if len(ranks) > 1 or (plan.model.name == "deepseek-v3" and plan.pp > 1):
             continue  # the busiest stage may be one without

@@ -20,9 +20,9 @@ needs("torch", "triton", "megatron.core", "megatron.training")
 from tests.support.megatron_oracle import _environment, megatron, verdict  # noqa: E402
 
 from astra import predict  # noqa: E402
+from astra.cost.result import PricedPlan  # noqa: E402
 from astra.export.megatron import architecture, arguments, environment  # noqa: E402
 from astra.model.parameters import norm_width  # noqa: E402
-from astra.search.priced import Priced  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
 
 MODELS = (
@@ -71,7 +71,7 @@ def estimate_bytes(plan: Plan) -> float:
     return float(compute_weight_and_optimizer_memory(parsed))
 
 
-def states_bytes(priced: Priced) -> list[float]:
+def states_bytes(priced: PricedPlan) -> list[float]:
     """Ours, of every stage."""
     return [
         row.weights_bytes + row.gradients_bytes + row.optimizer_bytes

@@ -17,13 +17,13 @@ needs("torch", "triton", "megatron.core", "megatron.training", "accelerate")
 import msgspec  # noqa: E402
 
 from astra.api import predict  # noqa: E402
+from astra.cost.result import PricedPlan  # noqa: E402
 from astra.export.folder import write_folder  # noqa: E402
 from astra.export.layout import chunks_of  # noqa: E402
 from astra.export.targets import export_files, plan_json  # noqa: E402
 from astra.export.torchrun import nodes_of  # noqa: E402
 from astra.model.parameters import parameters  # noqa: E402
 from astra.model.shape import Model  # noqa: E402
-from astra.search.priced import Priced  # noqa: E402
 from astra.strategy.plan import Runtime  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def test_megatron_trains_as_the_exported_plan_says(world: int, tmp_path: Path) -
         compare(priced, [rank[row] for rank in ranks])
 
 
-def compare(priced: Priced, ranks: list[dict[str, Any]]) -> None:
+def compare(priced: PricedPlan, ranks: list[dict[str, Any]]) -> None:
     """GPU type, layers, parameters and micro-batches of each rank, and a loss that falls."""
     plan = priced.plan
     chunks = chunks_of(plan)

@@ -14,12 +14,12 @@ needs("sky", "yaml")
 
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan  # noqa: E402
 
+from astra.cost.result import RentedNodes  # noqa: E402
 from astra.errors import InputError  # noqa: E402
 from astra.export.launchers import Job, skypilot_files  # noqa: E402
 from astra.export.rents import SKY_CLOUDS  # noqa: E402
 from astra.money.catalogue import Instance, Offer, shipped_offers  # noqa: E402
 from astra.money.sky import names  # noqa: E402
-from astra.search.priced import Rented  # noqa: E402
 
 HERE = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def sky_name(machine: Instance) -> str:
 
 def rented_job(machine: Instance, region: str, spot: bool) -> Job:
     """Two nodes of a machine, as the search for money would rent them."""
-    rent = Rented(
+    rent = RentedNodes(
         gpu=machine.gpu,
         cloud=machine.cloud,
         region=region,

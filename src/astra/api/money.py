@@ -8,11 +8,11 @@ import msgspec
 from astra.errors import InputError, NoPriceError, did_you_mean
 
 if TYPE_CHECKING:
+    from astra.cost.result import PricedPlan
     from astra.hardware.cluster import Cluster
     from astra.money.catalogue import Offer
     from astra.money.wish import Wish
     from astra.search.answer import Answer, Wanted
-    from astra.search.priced import Priced
 
 MONEY = ("money", "frontier")  # objectives
 MOST_RENTED = 1024  # GPUs of a type, where nobody says how many there are
@@ -112,8 +112,8 @@ def _own_gpus(cluster: "Cluster") -> dict[str, object]:
 
 
 def with_dollars(
-    plans: "Sequence[Priced]", wish: "Wish | None", cluster: "Cluster"
-) -> "list[Priced]":
+    plans: "Sequence[PricedPlan]", wish: "Wish | None", cluster: "Cluster"
+) -> "list[PricedPlan]":
     """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
     if wish is None:
         return list(plans)
@@ -136,8 +136,8 @@ def with_dollars(
     return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
 
 
-def _warned(plan: "Priced", text: str) -> "Priced":
-    from astra.search.priced import NO_MONEY, UNFIT_MONEY
+def _warned(plan: "PricedPlan", text: str) -> "PricedPlan":
+    from astra.cost.result import NO_MONEY, UNFIT_MONEY
 
     kept = tuple(said for said in plan.warnings if said not in (NO_MONEY, UNFIT_MONEY))
     return msgspec.structs.replace(plan, warnings=(*kept, text))

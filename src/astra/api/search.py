@@ -22,11 +22,11 @@ from astra.api.money import MONEY, bought, for_rent, has_goals, money_of, with_d
 from astra.errors import InputError
 
 if TYPE_CHECKING:
+    from astra.cost.result import PricedPlan
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
     from astra.money.wish import Wish
     from astra.search.answer import Answer, Wanted
-    from astra.search.priced import Priced
     from astra.strategy.plan import Runtime
     from astra.strategy.space import Question
 
@@ -180,9 +180,9 @@ def _answered(
     return answer(wanted, request, progress)
 
 
-def _with_ram_notes(found: "Answer", plans: "tuple[Priced, ...]") -> "Answer":
+def _with_ram_notes(found: "Answer", plans: "tuple[PricedPlan, ...]") -> "Answer":
     """The answer with these plans, and a word where the RAM for their offload is not known."""
-    from astra.search.host import ram_notes
+    from astra.cost.host import ram_notes
 
     said = found.request.get("notes")
     notes = [*(said if isinstance(said, list) else []), *ram_notes(plans)]
@@ -190,7 +190,7 @@ def _with_ram_notes(found: "Answer", plans: "tuple[Priced, ...]") -> "Answer":
 
 
 def _with_paper(found: "Answer") -> "Answer":
-    from astra.search.paper import compared
+    from astra.cost.paper import compared
 
     return msgspec.structs.replace(found, paper=compared(found.plans))
 

@@ -19,12 +19,12 @@ from astra.errors import InputError
 from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
+    from astra.cost.result import PricedPlan
     from astra.hardware.cluster import Cluster
     from astra.jobs.read import Job
     from astra.model.shape import Model
     from astra.search.answer import Answer
     from astra.search.explained import Explanation
-    from astra.search.priced import Priced
     from astra.strategy.plan import Plan, Runtime
 
 
@@ -39,7 +39,7 @@ def predict(
     pipeline_model: str = "simulated",
     money: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> "Priced":
+) -> "PricedPlan":
     """One plan, checked against its runtime's rules and priced.
 
     `pipeline_model="paper"` takes the pipeline formula of arXiv 2502.13480 in place of the
@@ -51,8 +51,8 @@ def predict(
     `{"tokens": "1T", "price": "h100=2.49"}` the answer has hours and dollars. A plan that the
     runtime would refuse, and anything else a person can mend, is an `InputError`.
     """
+    from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
-    from astra.search.price import price
     from astra.strategy.advice import refuse
     from astra.strategy.rules.book import broken_rules
 
@@ -73,7 +73,7 @@ def predict(
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
     priced = _modelled(
-        price(answer.plan, answer.assumed, notes, checked_margin(margin)), pipeline_model
+        price_plan(answer.plan, answer.assumed, notes, checked_margin(margin)), pipeline_model
     )
     return with_dollars([priced], money_of(money or {}), machines)[0]
 
@@ -85,9 +85,9 @@ def predict_plan(
     margin: float = 0.05,
     pipeline_model: str = "simulated",
     money: Mapping[str, Any] | None = None,
-) -> "Priced":
+) -> "PricedPlan":
     """A whole plan, from a file or as it is, checked and priced."""
-    from astra.search.price import price
+    from astra.cost.price import price_plan
     from astra.strategy.advice import refuse
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
@@ -98,19 +98,19 @@ def predict_plan(
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    priced = _modelled(price(found, margin=checked_margin(margin)), pipeline_model)
+    priced = _modelled(price_plan(found, margin=checked_margin(margin)), pipeline_model)
     return with_dollars([priced], money_of(money or {}), found.cluster)[0]
 
 
-def _modelled(priced: "Priced", pipeline_model: str) -> "Priced":
+def _modelled(priced: "PricedPlan", pipeline_model: str) -> "PricedPlan":
     """By the simulator, or by the paper's formula."""
-    from astra.search.paper import by_paper
+    from astra.cost.paper import by_paper
 
     return by_paper(priced) if checked_pipeline_model(pipeline_model) == "paper" else priced
 
 
 def explain(
-    plan: "str | Path | Plan | Priced | Answer",
+    plan: "str | Path | Plan | PricedPlan | Answer",
     against: str | None = None,
     rank: int = 1,
     *,

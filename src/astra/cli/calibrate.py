@@ -32,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.cost.price import steps_s
     from astra.errors import shorten
     from astra.export.folder import write_folder
     from astra.fit.calibrate import calibrate, usual_base
@@ -39,7 +40,6 @@ def run(options: argparse.Namespace) -> int:
     from astra.fit.stack_file import stack_text
     from astra.hardware.stack import find_stack
     from astra.report.calibration import calibration_json, calibration_page
-    from astra.search.price import steps_s
 
     path = _file_of(options.name, options.force)
     if sys.stderr.isatty():  # two thousand runs take ten seconds

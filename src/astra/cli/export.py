@@ -111,11 +111,11 @@ def _report(
     files: dict[str, str],
     verdicts: "list[Verdict]",
 ) -> None:
+    from astra.cost.price import price_plan
     from astra.export.targets import TARGETS, expectations, next_steps, not_expressed
-    from astra.search.price import price
 
     lacks = not_expressed(plans[0], options.to)
-    expected = expectations(price(plans[0]))
+    expected = expectations(price_plan(plans[0]))
     if options.json:
         answer = {"out": options.out, "files": sorted(files)}
         said = [verdict.line() for verdict in verdicts]

@@ -19,7 +19,7 @@ from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.search.priced import Priced
+    from astra.cost.result import PricedPlan
 
 EXAMPLES = """\
 examples:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _from_file(options: argparse.Namespace) -> "Priced":
+def _from_file(options: argparse.Namespace) -> "PricedPlan":
     from astra.api import predict_plan
     from astra.cli.options import whole
 
@@ -96,7 +96,7 @@ def _margin(options: argparse.Namespace) -> float:
     return number(options.memory_margin, "--memory-margin", least=0.0, most=0.9)
 
 
-def _from_options(options: argparse.Namespace) -> "Priced":
+def _from_options(options: argparse.Namespace) -> "PricedPlan":
     from astra.api import predict
 
     if options.model is None:

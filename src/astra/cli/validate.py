@@ -34,11 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.cost.price import price_plans
     from astra.errors import shorten
     from astra.fit.runs import read_files
     from astra.fit.validate import validate
     from astra.report.validation import validation_json, validation_page
-    from astra.search.price import price_many
 
     worst = whole(options.worst, "--worst", least=0, most=100_000)
     if sys.stderr.isatty():  # two thousand runs take ten seconds
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if options.family is not None:
         found = _only(found, options.family)
     plans = [run.plan for run in found.runs]
-    priced = dict(zip(map(id, plans), price_many(plans), strict=True))
+    priced = dict(zip(map(id, plans), price_plans(plans), strict=True))
     answer = validate(
         found.runs,
         price=lambda plan: priced[id(plan)],

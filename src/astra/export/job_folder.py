@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from importlib.resources import files as package_files
 from typing import Any
 
+from astra.cost.result import PricedPlan
 from astra.export.run_row import row_of
 from astra.export.torchrun import one_line
-from astra.search.priced import Priced
 
 README = """\
 # {title}
@@ -60,7 +60,7 @@ ABOUT = {
 }
 
 
-def expected(priced: Priced, nodes: Sequence[str] = ()) -> dict[str, Any]:
+def expected(priced: PricedPlan, nodes: Sequence[str] = ()) -> dict[str, Any]:
     """What a run should show, as numbers; `nodes` says in lines which are of which type."""
     plan, memory = priced.plan, priced.memory
     (segment, *_) = plan.pipelines[0].segments
@@ -88,7 +88,7 @@ def expected(priced: Priced, nodes: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def usd_per_hour(priced: Priced) -> float | None:
+def usd_per_hour(priced: PricedPlan) -> float | None:
     """Of all GPUs of the plan, where the price of each type is known."""
     if priced.usd_per_hour is not None:
         return priced.usd_per_hour
@@ -102,7 +102,7 @@ def usd_per_hour(priced: Priced) -> float | None:
     return total
 
 
-def expected_lines(priced: Priced) -> list[str]:
+def expected_lines(priced: PricedPlan) -> list[str]:
     """The same for a person, as lines of a list."""
     memory = priced.memory
     tokens = priced.plan.global_batch * priced.plan.seq_len
@@ -128,7 +128,7 @@ def expected_lines(priced: Priced) -> list[str]:
 
 
 def folder_files(
-    priced: Priced,
+    priced: PricedPlan,
     name: str,
     steps: Sequence[str],
     logs: str,

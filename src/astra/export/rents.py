@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from astra.cost.result import RentedNodes
 from astra.errors import InputError
 from astra.files import convert, read_json
-from astra.search.priced import Rented
 
-Rents = tuple[Rented, ...]
+Rents = tuple[RentedNodes, ...]
 OWN = "given"  # the cloud of prices that the user gave
 ANYWHERE = "any"  # the region of a cloud that has none
 # Clouds where SkyPilot starts machines, as of 0.14.1.

@@ -4,13 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from astra.cost.price import price_plan
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.export.torchrun import one_line
 from astra.fit.cells import Cells
 from astra.fit.row_plan import plan_of
 from astra.model.shape import Model
-from astra.search.price import price
-from astra.search.priced import Priced
 from astra.strategy.groups import least_group
 from astra.strategy.plan import Plan
 
@@ -48,7 +48,7 @@ SAID = {  # what a row may lack, in words
 }
 
 
-def row_of(priced: Priced) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def row_of(priced: PricedPlan) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The row, and what of the plan it cannot say; none where that would mislead.
 
     The row is read as `astra calibrate` will and priced again.
@@ -64,7 +64,7 @@ def row_of(priced: Priced) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     except InputError as error:
         return None, (str(error),)
     lost = _lost(plan, read)
-    step_s = price(replace(read, stack=plan.stack)).step_s
+    step_s = price_plan(replace(read, stack=plan.stack)).step_s
     room_s = STRAY_FRACTION * (priced.step_s_high - priced.step_s)
     return (row if abs(step_s - priced.step_s) <= room_s else None), lost
 

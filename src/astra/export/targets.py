@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from astra.cost.price import price_plan
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.export import (
     accelerate,
@@ -19,8 +21,6 @@ from astra.export.job_folder import folder_files
 from astra.export.launchers import LAUNCHERS, Job, start_lines
 from astra.export.rents import Rents
 from astra.export.torchrun import kinds_of, nodes_of
-from astra.search.price import price
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.book import broken_rules
 from astra.strategy.rules.ours import ONE_JOB
@@ -125,7 +125,7 @@ def export_files(
     refused = refusal(plan, target)
     if refused:
         raise InputError(refused)
-    own, priced = TARGETS[target], price(plan)
+    own, priced = TARGETS[target], price_plan(plan)
     notes = [*expectations(priced), *not_expressed(plan, target)]
     made = own.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
     made |= {"plan.json": plan_json(plan)}
@@ -226,7 +226,7 @@ def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun")
     ]
 
 
-def expectations(priced: Priced) -> list[str]:
+def expectations(priced: PricedPlan) -> list[str]:
     """What a run of this plan should show, and whether it should run at all."""
     memory = priced.memory
     gib = f"{memory.reserved_bytes / 2**30:.1f} of {memory.usable_bytes / 2**30:.1f} GiB"

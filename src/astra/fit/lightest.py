@@ -3,10 +3,10 @@
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost.evaluate import memory_fraction
 from astra.fit.cells import Cells
 from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
-from astra.search.bulk import filled_fraction
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import view_of
@@ -34,7 +34,7 @@ def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
     wanted = [plan, *(_recomputing(plan, each) for each in _from_light_to_heavy(plan))]
     view = view_of(plans_of(wanted), task_of(plan))
     stack = find_stack(plan.stack)
-    fitting = filled_fraction(view, memory_of(view, stack), stack) <= COULD_FILL
+    fitting = memory_fraction(view, memory_of(view, stack), stack) <= COULD_FILL
     if fitting[0] or not (fitting.any() or plan.runtime == "fsdp"):
         return plan, None
     if not fitting.any():

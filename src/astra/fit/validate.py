@@ -13,9 +13,9 @@ from astra.fit.score import error_fraction, is_timed, kendall_tau, regret_fracti
 from astra.strategy.plan import Plan
 
 if TYPE_CHECKING:
-    from astra.search.priced import Priced, StageMemory
+    from astra.cost.result import PricedPlan, StageMemory
 
-Price = Callable[[Plan], "Priced"]
+Price = Callable[[Plan], "PricedPlan"]
 
 SWEEP_ROWS = 5
 
@@ -143,7 +143,7 @@ def pairs_of(rows: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def _row(run: Run, priced: "Priced", factor: float) -> Row:
+def _row(run: Run, priced: "PricedPlan", factor: float) -> Row:
     step_s = None if priced.step_s is None else priced.step_s * factor
     memory = predicted_memory_bytes(run, priced)
     return Row(
@@ -169,7 +169,7 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
     return error_fraction(predicted, measured) if predicted and measured else None
 
 
-def predicted_memory_bytes(run: Run, priced: "Priced") -> float | None:
+def predicted_memory_bytes(run: Run, priced: "PricedPlan") -> float | None:
     """What the measurement should have read: on the worst stage, or on the one that logs."""
     memory = priced.memory
     stages = {(stage.pipeline, stage.stage): stage for stage in memory.stages}

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import log1p
 from statistics import fmean
 
+from astra.cost.result import PricedPlan
 from astra.fit.steps import TimedStep
 from astra.fit.validate import Row, Sweep, Validation
 from astra.memory.facts import facts
-from astra.search.priced import Priced
 
 HEAD = """\
 # Accuracy
@@ -23,7 +23,7 @@ fraction; the mean per family (families of fewer than ten runs pooled); the mean
 """
 
 
-Steps = Sequence[tuple[TimedStep, Priced]]
+Steps = Sequence[tuple[TimedStep, PricedPlan]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

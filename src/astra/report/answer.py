@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.cost.result import PaperComparison, PricedPlan
 from astra.report.mixed import pipeline
 from astra.report.priced import (
     export_hint,
@@ -16,7 +17,6 @@ from astra.report.priced import (
 )
 from astra.report.warned import remarks
 from astra.search.answer import Answer, NothingFits
-from astra.search.priced import Compared, Priced
 from astra.search.ranking import as_fast, ranking
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     ]
 
 
-def _export(plans: Sequence[Priced], file: str) -> list[str]:
+def _export(plans: Sequence[PricedPlan], file: str) -> list[str]:
     """How to start the best, or the best that can be, where there are launch files for it."""
     launched = (hint for plan in plans if (hint := export_hint(plan, file)))
     return next(launched, [])
 
 
-def paper_table(plans: tuple[Compared, ...]) -> list["RenderableType"]:
+def paper_table(plans: tuple[PaperComparison, ...]) -> list["RenderableType"]:
     """The plans by the paper's formula beside the simulator, and which one it would take."""
     from rich.table import Table
 
@@ -123,7 +123,7 @@ def paper_table(plans: tuple[Compared, ...]) -> list["RenderableType"]:
     ]
 
 
-def _paid(best: Priced) -> list["RenderableType"]:
+def _paid(best: PricedPlan) -> list["RenderableType"]:
     """Hours and dollars of the best, where tokens and a price are known."""
     if best.money is None:
         return []
@@ -132,7 +132,7 @@ def _paid(best: Priced) -> list["RenderableType"]:
     return [money_sentence(best), *terms(best), ""]
 
 
-def safer(plans: tuple[Priced, ...]) -> list[str]:
+def safer(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Where the best fills its GPUs to the brim: the fastest one that surely fits."""
     best = plans[0]
     if best.memory.fit_probability >= SURE:
@@ -145,7 +145,7 @@ def safer(plans: tuple[Priced, ...]) -> list[str]:
     return [f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability {said}."]
 
 
-def alike(plans: tuple[Priced, ...]) -> list[str]:
+def alike(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Which of the best cannot be told apart."""
     count, off = as_fast(plans), ranking().pair_fraction
     if count < 2:
@@ -168,7 +168,7 @@ def funnel(answer: Answer) -> str:
     )
 
 
-def _table(plans: tuple[Priced, ...]) -> "RenderableType":
+def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

@@ -5,19 +5,19 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
-from astra.search.priced import Priced
 
 LIBRARIES = ("pandas", "polars")
 
 
-def to_rows(priced: Priced | Sequence[Priced]) -> list[dict[str, Any]]:
+def to_rows(priced: PricedPlan | Sequence[PricedPlan]) -> list[dict[str, Any]]:
     """One flat dictionary a plan: its degrees, its seconds by part, its memory."""
-    plans = [priced] if isinstance(priced, Priced) else list(priced)
+    plans = [priced] if isinstance(priced, PricedPlan) else list(priced)
     return [_row(plan) for plan in plans]
 
 
-def to_frame(priced: Priced | Sequence[Priced], library: str | None = None) -> Any:
+def to_frame(priced: PricedPlan | Sequence[PricedPlan], library: str | None = None) -> Any:
     """The rows as a DataFrame of pandas or polars, whichever is installed."""
     installed = [name for name in LIBRARIES if find_spec(name) is not None]
     if library is not None and library not in LIBRARIES:
@@ -29,7 +29,7 @@ def to_frame(priced: Priced | Sequence[Priced], library: str | None = None) -> A
     return import_module(library or installed[0]).DataFrame(to_rows(priced))
 
 
-def _row(priced: Priced) -> dict[str, Any]:
+def _row(priced: PricedPlan) -> dict[str, Any]:
     plan = priced.plan
     segment = plan.pipelines[0].segments[0]
     return {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from astra.cost.result import PricedPlan
 from astra.search.answer import Market
-from astra.search.priced import Priced
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -23,7 +23,7 @@ Grid = list[list[str]]
 class Drawing:
     """The frontier, as wide as the screen allows."""
 
-    points: Sequence[Priced]
+    points: Sequence[PricedPlan]
     market: Market
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
@@ -33,7 +33,7 @@ class Drawing:
         yield Text(text, no_wrap=True, overflow="ignore")
 
 
-def drawn(points: Sequence[Priced], market: Market, room: int = 80) -> str:
+def drawn(points: Sequence[PricedPlan], market: Market, room: int = 80) -> str:
     """Dollars over hours, both logarithmic: plans by their ranks, joined; goals as lines."""
     hours = [point.hours or 0.0 for point in points]
     dollars = [point.usd or 0.0 for point in points]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from astra.cost.result import PricedPlan
 from astra.hardware.topology import allowed_counts
 from astra.report.priced import seconds
 from astra.search.answer import Mixed, MixedStage
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ MIXES = {
 BAR = 10  # characters of the busiest stage
 
 
-def pipeline(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
+def pipeline(
+    best: PricedPlan, mixed: Mixed, request: Mapping[str, object]
+) -> list["RenderableType"]:
     """The winner stage by stage, first to last, and what others would take."""
     return [
         *pipelines(best.plan, mixed.stages, best.step_s, ", work of a step and memory of a GPU"),
@@ -127,7 +129,7 @@ def _look(stage: MixedStage) -> tuple[object, ...]:
     return (*own, round(stage.busy_s, 6))
 
 
-def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
+def _worth(best: PricedPlan, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
     """What others would take, what stays idle, who launches it, and what is proven."""
     lines: list[RenderableType] = []
     for name, step_s in mixed.alone_step_s.items():
@@ -145,13 +147,13 @@ def _worth(best: Priced, mixed: Mixed, request: Mapping[str, object]) -> list["R
     return [*lines, _launched(best, mixed), *_proven(mixed)]
 
 
-def _faster(what: str, step_s: float | None, best: Priced) -> str:
+def _faster(what: str, step_s: float | None, best: PricedPlan) -> str:
     if step_s is None:
         return f"{what}: nothing fits."
     return f"{what}: {seconds(step_s)}; this is {step_s / best.step_s:.2f} x as fast."
 
 
-def _launched(best: Priced, mixed: Mixed) -> str:
+def _launched(best: PricedPlan, mixed: Mixed) -> str:
     """Who launches the best, and what the other runtimes that were asked reach."""
     runtime = best.plan.runtime
     if runtime == "any":
@@ -207,7 +209,7 @@ def _idle(mixed: Mixed) -> dict[str, int]:
     }
 
 
-def _why_idle(best: Priced, idle: Mapping[str, int], request: Mapping[str, object]) -> str:
+def _why_idle(best: PricedPlan, idle: Mapping[str, int], request: Mapping[str, object]) -> str:
     """What was asked for may forbid GPUs that would be of use."""
     cap, used = request.get("max_gpus"), sum(best.gpus.values())
     if request.get("objective") == "gpus":
@@ -226,7 +228,7 @@ def _why_idle(best: Priced, idle: Mapping[str, int], request: Mapping[str, objec
     return "no plan that uses them was faster"
 
 
-def _odd(best: Priced, idle: Mapping[str, int]) -> dict[str, int]:
+def _odd(best: PricedPlan, idle: Mapping[str, int]) -> dict[str, int]:
     """Idle GPUs that no plan could use, since they are left over from whole nodes."""
     left = {
         pool.gpu.name: pool.count - allowed_counts(pool)[-1] for pool in best.plan.cluster.pools

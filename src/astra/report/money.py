@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from astra.cost.result import Money, PricedPlan, RentedNodes
 from astra.money.dollars import GB, MONTH_H
 from astra.money.given import LISTED
 from astra.report.frontier_text import Drawing
@@ -19,7 +20,6 @@ from astra.report.priced import (
 )
 from astra.report.warned import remarks
 from astra.search.answer import Answer, Elsewhere, Market, Wished
-from astra.search.priced import Money, Priced, Rented
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,7 +65,7 @@ def _minutes(value_s: float) -> str:
     return f"{value_s / 60:.0f} min" if value_s < 36_000 else f"{value_s / 3600:.3g} h"
 
 
-def money_sentence(plan: Priced) -> str:
+def money_sentence(plan: PricedPlan) -> str:
     """How much, how long, on what, at which price of which day."""
     assert plan.money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
@@ -80,7 +80,7 @@ def money_sentence(plan: Priced) -> str:
     )
 
 
-def place_of(rent: Rented) -> str:
+def place_of(rent: RentedNodes) -> str:
     """Where nodes are rented, at which price of which day; or whose price it is."""
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
@@ -95,7 +95,7 @@ def place_of(rent: Rented) -> str:
     )
 
 
-def _guessed(rent: Rented) -> bool:
+def _guessed(rent: RentedNodes) -> bool:
     """One node asks for no network."""
     return rent.network_certainty == "guessed" and rent.nodes > 1
 
@@ -117,7 +117,9 @@ def tokens_down(value: float) -> str:
     return tokens(math.floor(value / step) * step)
 
 
-def terms(plan: Priced, conditions: Mapping[str, object] | None = None) -> list["RenderableType"]:
+def terms(
+    plan: PricedPlan, conditions: Mapping[str, object] | None = None
+) -> list["RenderableType"]:
     """The arithmetic of one plan, line by line: each figure follows from those before it."""
     money = plan.money
     assert money is not None and plan.usd is not None
@@ -153,7 +155,7 @@ def terms(plan: Priced, conditions: Mapping[str, object] | None = None) -> list[
     return [titled(title, text) for title, text in rows]
 
 
-def _stored(plan: Priced, conditions: Mapping[str, object] | None) -> str:
+def _stored(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
     """GB, the price of one for a month, and the months."""
     assert plan.hours is not None
     if conditions is None:
@@ -163,19 +165,19 @@ def _stored(plan: Priced, conditions: Mapping[str, object] | None) -> str:
     return f"{_gb(plan, conditions['storage_bytes'])} GB x ${price:g} x {months} = "
 
 
-def _sent(plan: Priced, conditions: Mapping[str, object] | None) -> str:
+def _sent(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
     if conditions is None:
         return ""
     price = conditions["egress_usd_per_gb"]
     return f"{_gb(plan, conditions['egress_bytes'])} GB x ${price:g} = "
 
 
-def _gb(plan: Priced, said: object) -> str:
+def _gb(plan: PricedPlan, said: object) -> str:
     size = said if isinstance(said, int | float) else plan.checkpoint_bytes
     return f"{size / GB:,.2f}"
 
 
-def _nodes(rent: Rented) -> str:
+def _nodes(rent: RentedNodes) -> str:
     idle = f", {rent.idle_gpus} idle" if rent.idle_gpus else ""
     if rent.cloud == "given":
         return f"{rent.nodes} node{'s' * (rent.nodes > 1)} ({rent.instance}{idle})"
@@ -245,7 +247,7 @@ def money_remarks(answer: Answer, market: Market) -> list[str]:
     return said
 
 
-def _verdict(market: Market, points: tuple[Priced, ...]) -> list[str]:
+def _verdict(market: Market, points: tuple[PricedPlan, ...]) -> list[str]:
     """What the goals come to, before anything else where they cannot be met."""
     wished = market.wished
     if wished is None or wished.possible:
@@ -274,7 +276,7 @@ def _nearer(wished: Wished, market: Market) -> str:
     return f", which misses {most}{max(own):.1%}, not {max(other):.1%}"
 
 
-def _impossible(wished: Wished, market: Market, points: tuple[Priced, ...]) -> str:
+def _impossible(wished: Wished, market: Market, points: tuple[PricedPlan, ...]) -> str:
     """Which goals no plan keeps, what comes nearest, and what it is enough for."""
     budget, deadline = market.budget_usd, market.deadline_hours
     near = points[wished.rank - 1]
@@ -301,7 +303,7 @@ def _impossible(wished: Wished, market: Market, points: tuple[Priced, ...]) -> s
     return f"{text} {goals} not enough to start {which} up."
 
 
-def _ways(wished: Wished, points: tuple[Priced, ...]) -> str:
+def _ways(wished: Wished, points: tuple[PricedPlan, ...]) -> str:
     """The cheapest within the deadline and the fastest within the budget, or what there is."""
     ways = [(wished.rank, wished.gap_usd, wished.gap_hours)]
     if wished.also_rank is not None:
@@ -325,7 +327,7 @@ def _ways(wished: Wished, points: tuple[Priced, ...]) -> str:
     return " ".join(said)
 
 
-def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
+def _table(points: tuple[PricedPlan, ...], market: Market) -> "RenderableType":
     from astra.report.rows import Column, Rows
 
     columns = (
@@ -355,7 +357,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
     return Rows(columns, tuple(rows))
 
 
-def _short(rent: Rented) -> str:
+def _short(rent: RentedNodes) -> str:
     if rent.cloud == "given":
         if rent.price_source.startswith(LISTED):
             return f"own nodes, list price{' spot' if rent.spot else ''}"
@@ -393,7 +395,7 @@ def _names(answer: Answer, market: Market) -> list[str]:
     return lines
 
 
-def _what_if(market: Market, best: Priced) -> list["RenderableType"]:
+def _what_if(market: Market, best: PricedPlan) -> list["RenderableType"]:
     other = market.what_if
     if other is None:
         return []
@@ -408,7 +410,7 @@ def _what_if(market: Market, best: Priced) -> list["RenderableType"]:
     return [f"With {other.what}: {kind}, {change}{missed}:", money_sentence(other.plan), ""]
 
 
-def _elsewhere(places: tuple[Elsewhere, ...], best: Priced) -> list["RenderableType"]:
+def _elsewhere(places: tuple[Elsewhere, ...], best: PricedPlan) -> list["RenderableType"]:
     if not places:
         return []
     from astra.report.rows import Column, Rows

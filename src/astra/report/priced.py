@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.search.priced import NO_MONEY, RAM_UNKNOWN, PlanMemory, Priced, StageMemory
+from astra.cost.result import NO_MONEY, RAM_UNKNOWN, PlanMemory, PricedPlan, StageMemory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,12 +46,12 @@ TARGETS = {  # whose launch files a runtime's plans become
 LEGEND = "weights, gradients, optimizer, activations, logits, buffers, rest: CUDA, NCCL, slack"
 
 
-def priced_json(priced: Priced) -> dict[str, Any]:
+def priced_json(priced: PricedPlan) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(priced)
     return found
 
 
-def sentence(priced: Priced) -> str:
+def sentence(priced: PricedPlan) -> str:
     """What, on what, how fast, and whether it fits: the first line of an answer."""
     plan = priced.plan
     gpus = " + ".join(f"{count} {name}" for name, count in priced.gpus.items())
@@ -75,7 +75,7 @@ def _fitting(memory: PlanMemory) -> str:
     )
 
 
-def export_hint(priced: Priced, file: str) -> list[str]:
+def export_hint(priced: PricedPlan, file: str) -> list[str]:
     """How to get launch files of a plan, where there are any for its runtime."""
     runtime = priced.plan.runtime
     plain = runtime == "flagscale" and len(priced.gpus) == 1
@@ -97,7 +97,7 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms"
 
 
-def page(priced: Priced) -> list["RenderableType"]:
+def page(priced: PricedPlan) -> list["RenderableType"]:
     """The whole answer, part by part."""
     low, high = seconds(priced.step_s_low), seconds(priced.step_s_high)
     parts: list[RenderableType] = [
@@ -141,7 +141,7 @@ def page(priced: Priced) -> list["RenderableType"]:
     return parts
 
 
-def host_lines(priced: Priced) -> list["RenderableType"]:
+def host_lines(priced: PricedPlan) -> list["RenderableType"]:
     """What is offloaded, beside the RAM of the nodes where they are known; or nothing."""
     if not priced.host_memory_bytes:
         return []
@@ -171,7 +171,7 @@ def titled(title: str, text: str) -> "RenderableType":
     return table
 
 
-def time_bars(priced: Priced) -> "RenderableType":
+def time_bars(priced: PricedPlan) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -187,19 +187,19 @@ def time_bars(priced: Priced) -> "RenderableType":
     return table
 
 
-def _usable(priced: Priced) -> dict[str, float]:
+def _usable(priced: PricedPlan) -> dict[str, float]:
     """Memory of each GPU type that the plan runs on."""
     pools = priced.plan.cluster.pools
     return {pool.gpu.name: pool.gpu.usable_bytes for pool in pools if pool.gpu.name in priced.gpus}
 
 
-def sizes(priced: Priced) -> str:
+def sizes(priced: PricedPlan) -> str:
     """`79.1`, or `79.1 and 31.7` where the types differ."""
     shown = [f"{usable / GIB:.1f}" for usable in _usable(priced).values()]
     return " and ".join(dict.fromkeys(shown))
 
 
-def memory_bars(priced: Priced) -> "RenderableType":
+def memory_bars(priced: PricedPlan) -> "RenderableType":
     from rich.table import Table
 
     memory, usable = priced.memory, _usable(priced)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from astra.cost.result import NO_MONEY, NOT_LAUNCHED, RAM_UNKNOWN, PricedPlan
 from astra.search.answer import Answer
-from astra.search.priced import NO_MONEY, NOT_LAUNCHED, RAM_UNKNOWN, Priced
 
 
-def remarks(answer: Answer, plans: Sequence[Priced]) -> list[str]:
+def remarks(answer: Answer, plans: Sequence[PricedPlan]) -> list[str]:
     """Warnings, what the model's config left open, and notes on the question, a line each."""
     notes = answer.request.get("notes")
     assumed = dict.fromkeys(text for plan in plans for text in plan.assumed)
@@ -17,7 +17,7 @@ def remarks(answer: Answer, plans: Sequence[Priced]) -> list[str]:
     ]
 
 
-def warnings_of(plans: Sequence[Priced]) -> list[str]:
+def warnings_of(plans: Sequence[PricedPlan]) -> list[str]:
     """What an answer's plans warn of; but for what its notes and its drawing tell."""
     ranks: dict[str, list[int]] = {}
     for plan in plans:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from astra.cost.host import pool_room_bytes
 from astra.errors import InputError
 from astra.hardware.stack import find_stack
 from astra.search.explained import Subject
 from astra.search.find import Finder
-from astra.search.host import pool_room_bytes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
 from astra.strategy.rules.book import rules_for

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
+from astra.cost.host import too_small_ram
+from astra.cost.price import price_plan
 from astra.errors import InputError
 from astra.search.again import Again, check_narrowing, search_again
 from astra.search.explained import Against, Loss, Subject, loss_of
-from astra.search.host import too_small_ram
-from astra.search.price import price
 from astra.strategy.advice import explain as rule_in_words
 from astra.strategy.plan import Plan
 from astra.strategy.plans import task_of
@@ -117,7 +117,7 @@ def _slower(loss: Loss, subject: Subject) -> str:
 def _too_large(subject: Subject, settings: tuple[str, ...], closest: Plan, best: Again) -> Against:
     if best.host is not None:
         return _ram_too_small(subject, settings, closest, best)
-    memory = price(closest, margin=subject.asked.margin).memory
+    memory = price_plan(closest, margin=subject.asked.margin).memory
     usable = memory.usable_bytes * (1 - subject.asked.margin)
     needed = memory.reserved_bytes
     return Against(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from astra.cost.host import pool_room_bytes, too_small_ram
+from astra.cost.price import MARGIN, price_plans
+from astra.cost.result import PaperComparison, PricedPlan
 from astra.errors import either
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.search.find import Best, Finder, Funnel, Progress
-from astra.search.host import pool_room_bytes, too_small_ram
-from astra.search.price import MARGIN, price_many
-from astra.search.priced import Compared, Priced
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Task, plan_at
@@ -51,7 +51,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no plan, the closest one, and what would help."""
 
-    closest: Priced | None
+    closest: PricedPlan | None
     binding: str
     tries: tuple[str, ...] = msgspec.field(name="try")
 
@@ -134,7 +134,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The answer if something were different."""
 
     what: str
-    plan: Priced | None  # None: nothing fits then
+    plan: PricedPlan | None  # None: nothing fits then
     same_plan: bool  # on as many GPUs
     usd_change: float = 0.0
     hours_change: float = 0.0
@@ -170,15 +170,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     request: dict[str, object]
     search: Search
-    plans: tuple[Priced, ...]
+    plans: tuple[PricedPlan, ...]
     nothing_fits: NothingFits | None = None
     mixed: Mixed | None = None  # over several GPU types
-    paper: tuple[Compared, ...] | None = None  # by the paper's pipeline formula, where asked for
-    frontier: tuple[Priced, ...] = ()  # of hours and dollars, fastest first, where asked
+    paper: tuple[PaperComparison, ...] | None = (
+        None  # by the paper's pipeline formula, where asked for
+    )
+    frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
     market: Market | None = None  # what the money buys
 
     @property
-    def best(self) -> Priced | None:
+    def best(self) -> PricedPlan | None:
         return self.plans[0] if self.plans else None
 
     def explain(
@@ -213,7 +215,7 @@ def answer(wanted: Wanted, request: dict[str, object], progress: Progress | None
     start = time.perf_counter()
     best = _best(wanted, wanted.space, progress)
     task = wanted.space.question.task
-    priced = price_many(_plans(best, task), wanted.margin)
+    priced = price_plans(_plans(best, task), wanted.margin)
     ranked = [msgspec.structs.replace(p, rank=place) for place, p in enumerate(priced, 1)]
     nothing = None if ranked else nothing_fits(wanted, best)
     return Answer(
@@ -308,12 +310,12 @@ def nothing_fits(wanted: Wanted, best: Best) -> NothingFits:
     task = wanted.space.question.task
     need, hosted = best.least_host
     if hosted is not None:
-        (closest,) = price_many([plan_at(hosted, 0, task)], wanted.margin)
+        (closest,) = price_plans([plan_at(hosted, 0, task)], wanted.margin)
         binding = too_small_ram(need, pool_room_bytes(task.cluster.pools))
         return NothingFits(closest=closest, binding=binding, tries=_more(wanted))
     if best.closest is None:
         return _emptied(wanted, best.funnel)
-    (closest,) = price_many([plan_at(best.closest, 0, task)], wanted.margin)
+    (closest,) = price_plans([plan_at(best.closest, 0, task)], wanted.margin)
     memory = closest.memory
     usable = memory.usable_bytes * (1 - wanted.margin) / 2**30
     binding = (

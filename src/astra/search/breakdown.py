@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from astra.cost.step import Step, simulated_step
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack, find_stack
 from astra.model.kinds import layer_kinds
-from astra.search.step import Step, simulated_step
 from astra.strategy.held import padded_vocab
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from astra.cost.price import MARGIN
+from astra.cost.result import PlanMemory, PricedPlan
+from astra.cost.stages import stage_summaries
 from astra.errors import InputError
 from astra.files import read_json
 from astra.hardware.stack import find_stack
 from astra.search.against import against_of, compared_with, settings_in
 from astra.search.answer import MixedStage
 from astra.search.breakdown import CLASSES, Detail, exchanges
-from astra.search.by_stage import stages_of
 from astra.search.explained import (
     Against,
     Asked,
@@ -24,8 +26,6 @@ from astra.search.explained import (
     loss_of,
     subject_of,
 )
-from astra.search.price import MARGIN
-from astra.search.priced import PlanMemory, Priced
 from astra.search.what_if import AS_IS, MORE_MEMORY, repriced, searched
 from astra.strategy.advice import refuse
 from astra.strategy.own_rules import read_own_rules
@@ -53,14 +53,14 @@ TRAFFIC = {  # parts of the step, and the groups that exchange something in them
 
 
 def found_plans(
-    source: "str | Path | Plan | Priced | Answer",
+    source: "str | Path | Plan | PricedPlan | Answer",
 ) -> tuple[list[Plan], Mapping[str, object], str]:
     """All plans of an answer or a file, what they were searched for, and the name of the place."""
     from astra.search.answer import Answer
 
     if isinstance(source, Plan):
         return [source], {}, "plan"
-    if isinstance(source, Priced):
+    if isinstance(source, PricedPlan):
         return [source.plan], {}, "plan"
     if isinstance(source, Answer):
         return [priced.plan for priced in source.plans], source.request, "answer"
@@ -93,7 +93,7 @@ def asked_of(request: Mapping[str, object], plan: Plan, margin: float | None = N
 
 
 def explain_source(
-    source: "str | Path | Plan | Priced | Answer",
+    source: "str | Path | Plan | PricedPlan | Answer",
     against: str | None = None,
     rank: int = 1,
     *,
@@ -124,14 +124,14 @@ def explain_source(
     return msgspec.structs.replace(found, prices=moves, notes=(*found.notes, *notes))
 
 
-def _mixed_choices(source: "str | Path | Plan | Priced | Answer") -> "list[Choice]":
+def _mixed_choices(source: "str | Path | Plan | PricedPlan | Answer") -> "list[Choice]":
     """The points of a frontier that mix GPU types, out of an answer or its file."""
     from astra.search.answer import Answer
     from astra.search.price_moves import choice_in, choice_of
 
     if isinstance(source, Answer):
         return [choice_of(point) for point in source.frontier if len(point.gpus) > 1]
-    if isinstance(source, Plan | Priced):
+    if isinstance(source, Plan | PricedPlan):
         return []
     document = read_json(Path(source))
     points = document.get("frontier") if isinstance(document, dict) else None
@@ -192,7 +192,7 @@ def _stages(subject: Subject) -> tuple[MixedStage, ...]:
     plan = subject.plan
     if len(plan.gpus) == 1 and len(plan.pipelines) == 1:
         return ()
-    return stages_of(subject.priced, find_stack(plan.stack))
+    return stage_summaries(subject.priced, find_stack(plan.stack))
 
 
 def _notes(subject: Subject, plain: bool) -> tuple[str, ...]:

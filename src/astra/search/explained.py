@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from astra.cost.price import MARGIN, price_plan
+from astra.cost.result import PricedPlan
 from astra.search.answer import MixedStage
 from astra.search.breakdown import Detail, Exchange, detail_of, parts_s
-from astra.search.price import MARGIN, price
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.rules.rule import Rule
 
@@ -127,7 +127,7 @@ class Subject:
     """The plan that is explained, priced and in detail."""
 
     plan: Plan
-    priced: Priced
+    priced: PricedPlan
     detail: Detail
     parts_s: dict[str, float]
     asked: Asked
@@ -138,7 +138,7 @@ def subject_of(plan: Plan, asked: Asked, say: Say) -> Subject:
     detail = detail_of(plan)
     return Subject(
         plan=plan,
-        priced=price(plan, margin=asked.margin),
+        priced=price_plan(plan, margin=asked.margin),
         detail=detail,
         parts_s=parts_s(detail),
         asked=asked,

@@ -5,20 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from astra.cost.evaluate import evaluate, least_memory_fraction, memory_fraction, simulate
+from astra.cost.host import node_bytes, offloads, pool_room_bytes
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.search.bulk import (
-    bound_s,
-    bulk_of,
-    filled_fraction,
-    least_filled_fraction,
-    tight_bound_s,
-    work_bound_s,
-)
-from astra.search.host import node_bytes, offloads, pool_room_bytes
-from astra.search.squeeze import filled_bound_s
-from astra.search.step import step_s
-from astra.search.variants import least_added_s
 from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.book import rules_for
@@ -33,6 +23,13 @@ from astra.strategy.variants import (
 )
 from astra.strategy.view import View, cuts_of, view_of
 from astra.timing.layer import LayerBook, Work, book_rows, work_of
+from astra.timing.plan_bounds import (
+    fill_bound_s,
+    step_bound_s,
+    tight_bound_s,
+    variant_added_s,
+    work_bound_s,
+)
 from astra.timing.stage import stage_base, stage_times
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
@@ -177,7 +174,7 @@ class Finder:
         """Bounds of layouts: those of their cuts, or the time that filling a pipeline takes."""
         rows = self.layer[cuts]
         layer, head = self.work.layer_s[rows], self.work.head_s[rows]
-        filled = filled_bound_s(layouts, layer, head, self.stack) * (1 - SAME)
+        filled = fill_bound_s(layouts, layer, head, self.stack) * (1 - SAME)
         return np.maximum(self._of_cuts_s(layouts, cuts), filled)
 
     def _of_cuts_s(self, layouts: Plans, cuts: Ints) -> Floats:
@@ -228,7 +225,7 @@ class Finder:
                 plans = variants_of(some, self.space)
                 plans = plans.take(self._judge(plans, np.ones(len(plans), np.int64)))
                 view = view_of(plans, self.task)
-                filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+                filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
                 if len(self._hosted(plans, np.flatnonzero(filled <= 1 - self.margin))):
                     return True
         return False
@@ -254,7 +251,7 @@ class Finder:
 
     def _bounds(self, view: View) -> Floats:
         shared = stage_base(view, self.stack, self.book)
-        return bound_s(view, stage_times(view, self.stack, shared))
+        return step_bound_s(view, stage_times(view, self.stack, shared))
 
     def _together(self, tables: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
         """Those of several tables that can still win."""
@@ -268,7 +265,7 @@ class Finder:
         kept, bounds = [], [np.zeros(0)]
         for some in _slices(layouts):
             view = view_of(some, self.task)
-            least = least_filled_fraction(view, self.stack, offloaded)
+            least = least_memory_fraction(view, self.stack, offloaded)
             roomy = np.flatnonzero(least <= 1 - self.margin)
             if len(roomy) < len(some):
                 full = np.flatnonzero(least > 1 - self.margin)
@@ -300,7 +297,7 @@ class Finder:
         allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
         plans = plans.take(np.flatnonzero(allowed))
         if len(plans):
-            bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
+            bulk = evaluate(plans, self.task, self.stack, self.margin, self.book)
             rows = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
             rows = self._hosted(plans, rows)
             rows = rows[np.argsort(bulk.bound_s[rows], kind="stable")]
@@ -340,10 +337,10 @@ class Finder:
             plans = plans.take(self._judge(plans, ones, self.about_variants))
         if not len(plans):
             return
-        bulk = bulk_of(plans, self.task, self.stack, self.margin, self.book)
+        bulk = evaluate(plans, self.task, self.stack, self.margin, self.book)
         self.funnel.priced += len(plans)
         self.funnel.out_of_memory += int((~bulk.fits).sum())
-        self._remember_closest(plans, bulk.filled_fraction, bulk.fits)
+        self._remember_closest(plans, bulk.memory_fraction, bulk.fits)
         useful = np.flatnonzero(bulk.fits & (bulk.bound_s < self.limits_s(plans)))
         rows = self._hosted(plans, useful)
         self.funnel.out_of_memory += len(useful) - len(rows)
@@ -372,7 +369,7 @@ class Finder:
         limits = np.broadcast_to(self.limits_s(layouts), len(layouts))
         if np.isinf(limits).all():
             return found
-        added = least_added_s(layouts, found, self.task, self.stack, self.book)
+        added = variant_added_s(layouts, found, self.task, self.stack, self.book)
         least = (bounds[found.rows] + added) * (1 - SAME)
         useful = np.flatnonzero(least < limits[found.rows])
         self.funnel.bounded += len(found) - len(useful)
@@ -426,9 +423,7 @@ class Finder:
         ]
 
     def _simulate(self, plans: Plans) -> None:
-        view = view_of(plans, self.task, every_stage=True)
-        shared = stage_base(view, self.stack, self.book)
-        steps = step_s(plans, view.stages, stage_times(view, self.stack, shared))
+        steps = simulate(plans, self.task, self.stack, self.book)
         count = self.funnel.simulated
         self.funnel.simulated += len(plans)
         keys = self._keys(plans)
@@ -461,7 +456,7 @@ class Finder:
             plans = plans.take(np.flatnonzero(allowed))
             if len(plans):
                 view = view_of(plans, self.task)
-                filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+                filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
                 self._remember_closest(plans, filled, filled <= 1 - self.margin)
 
     def _remember_closest(self, plans: Plans, filled: Floats, fits: Flags) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from astra.cost.bounds import forced_recompute_bound_s
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.model.parameters import parameters
@@ -14,7 +15,6 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.search.find import MOST_GROUP, Best, Finder, Found, Key, Progress
-from astra.search.squeeze import squeezed_bound_s
 from astra.strategy.enumerate import Layouts, module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule
@@ -163,7 +163,7 @@ class FrontierFinder(Finder):
         self.least_s = np.zeros(int(layouts.counts.sum()))
         self.layer = np.zeros(len(self.least_s), np.int32)
         for (_, cuts), plans in zip(layouts.blocks(), layouts.cuts(), strict=True):
-            self.least_s[cuts], self.layer[cuts] = squeezed_bound_s(
+            self.least_s[cuts], self.layer[cuts] = forced_recompute_bound_s(
                 plans, self.task, self.stack, self.margin, modules, self.book
             )
         self._look_up()

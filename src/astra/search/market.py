@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from astra.cost.host import room_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import facts
 from astra.money.catalogue import GUESSED, Instance, Offer, machine_gpu
@@ -14,7 +15,6 @@ from astra.money.frontier import frontier
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Best, Funnel, Progress
 from astra.search.frontier import FrontierFinder, Point
-from astra.search.host import room_bytes
 from astra.search.money import rent_of
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at

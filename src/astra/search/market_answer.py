@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from astra.cost.host import ram_notes, room_bytes, too_small_ram
+from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
@@ -33,7 +36,6 @@ from astra.search.answer import (
     search_of,
 )
 from astra.search.find import Progress
-from astra.search.host import ram_notes, room_bytes, too_small_ram
 from astra.search.market import (
     Found,
     Machine,
@@ -45,8 +47,6 @@ from astra.search.market import Search as MarketSearch
 from astra.search.mixed_market import mixed_trades
 from astra.search.money import with_money
 from astra.search.offers import catalogue_of, offers_of, own_nodes
-from astra.search.price import price_many
-from astra.search.priced import Priced
 from astra.search.wished import chosen_row, ranked
 from astra.strategy.plan import Plan
 from astra.strategy.space import Space
@@ -145,9 +145,9 @@ def _affordable(goals: Goals, found: Found) -> bool:
     return min(trade.usd for trade in found.trades) <= goals.budget_usd
 
 
-def points_of(asked: Asked, scene: Scene, found: Found) -> list[Priced]:
+def points_of(asked: Asked, scene: Scene, found: Found) -> list[PricedPlan]:
     """The frontier as priced plans, fastest first."""
-    plans = price_many([trade.plan for trade in found.trades], asked.wanted.margin)
+    plans = price_plans([trade.plan for trade in found.trades], asked.wanted.margin)
     return [
         msgspec.structs.replace(
             with_money(plan, trade.offers, asked.tokens, scene.kept), rank=place
@@ -218,7 +218,7 @@ def _with_prices(
     return request | {"money": money}
 
 
-def _what_if(asked: Asked, points: Sequence[Priced], before: Priced) -> WhatIf:
+def _what_if(asked: Asked, points: Sequence[PricedPlan], before: PricedPlan) -> WhatIf:
     """The answer in the changed market beside the one there is."""
     assert asked.wish.what_if is not None
     if not points:
@@ -251,7 +251,7 @@ def _nothing(wanted: Wanted, found: Found) -> NothingFits:
 
 def _host_too_small(wanted: Wanted, need: float, machine: Machine, plan: Plan) -> NothingFits:
     """Plans fit their GPUs only with an offload that no machine has the RAM for."""
-    (closest,) = price_many([plan], wanted.margin)
+    (closest,) = price_plans([plan], wanted.margin)
     own = machine.offers[0].machine
     return NothingFits(
         closest=closest,
@@ -267,7 +267,11 @@ def _host_too_small(wanted: Wanted, need: float, machine: Machine, plan: Plan) -
 
 
 def _market(
-    asked: Asked, points: Sequence[Priced], found: Found, machines: Sequence[Machine], latest: float
+    asked: Asked,
+    points: Sequence[PricedPlan],
+    found: Found,
+    machines: Sequence[Machine],
+    latest: float,
 ) -> Market:
     goals = asked.goals
     hours = np.array([point.hours for point in points], np.float64)
@@ -294,7 +298,7 @@ def _market(
     )
 
 
-def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...]:
+def _elsewhere(asked: Asked, best: PricedPlan, trade: Trade) -> tuple[Elsewhere, ...]:
     """The chosen plan on the same kind of machine in other places, cheapest first."""
     found: list[Elsewhere] = []
     if trade.machine is None:

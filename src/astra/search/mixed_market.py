@@ -11,6 +11,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from astra.cost.host import host_rule
+from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import by_vendor, vendor_note
@@ -21,7 +24,6 @@ from astra.money.dollars import bill, losses, step_within
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Progress
 from astra.search.frontier import checkpoint_sizes
-from astra.search.host import host_rule
 from astra.search.market import Trade, beaten_by, best_of
 from astra.search.mixed.answer import MIXES, as_runtime, mixed_space, why_not_mixed
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
@@ -29,8 +31,6 @@ from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.uniform import UniformSearch
 from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
-from astra.search.price import price_many
-from astra.search.priced import Priced
 from astra.strategy.plans import Floats, plan_at
 from astra.strategy.rules.book import rules_for
 from astra.strategy.space import Space
@@ -54,7 +54,7 @@ ONE_MAKE = (
 
 
 def hours_and_usd(
-    plan: Priced, offers: dict[str, Offer], tokens: float, kept: Conditions
+    plan: PricedPlan, offers: dict[str, Offer], tokens: float, kept: Conditions
 ) -> tuple[float, float]:
     """As `with_money` says them."""
     nodes = {gpu: -(-count // offers[gpu].machine.gpus) for gpu, count in plan.gpus.items()}
@@ -88,7 +88,7 @@ class MixedSearch:
         asked = wanted.space.chosen
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
-        self.known: dict[tuple[object, ...], tuple[float, Priced | None]] = {}
+        self.known: dict[tuple[object, ...], tuple[float, PricedPlan | None]] = {}
         self.most = wanted.space.question.task.cluster.pools
         self.seconds: dict[Gpu, Floats] = {}
 
@@ -182,7 +182,7 @@ class MixedSearch:
         self.trades = best_of(every)
         self.beaten |= beaten_by(self.trades, every)
 
-    def _fastest(self, mixture: Mixture, limit: float) -> Priced | None:
+    def _fastest(self, mixture: Mixture, limit: float) -> PricedPlan | None:
         """The fastest plan on these GPUs with a step below the limit: uniform, or a pipeline over
         types by the rules of a runtime that is asked.
         """
@@ -201,7 +201,7 @@ class MixedSearch:
                 best = found or best
         return best
 
-    def _pipeline(self, wanted: Wanted, limit: float) -> Priced | None:
+    def _pipeline(self, wanted: Wanted, limit: float) -> PricedPlan | None:
         """The fastest pipeline over these types by the rules of one runtime, below the limit."""
         space, rules = mixed_space(wanted.space), rules_of(wanted)
         finder = MixedFinder(space, rules, wanted.stack, wanted.margin, limit, wanted.exact)
@@ -216,7 +216,7 @@ class MixedSearch:
         if not found or found[0].step_s >= limit:
             return None
         plan = plan_at(found[0].plans, 0, space.question.task)
-        (priced,) = price_many([plan], wanted.margin)
+        (priced,) = price_plans([plan], wanted.margin)
         return priced
 
 

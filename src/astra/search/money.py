@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from astra.cost.host import KEPT, room_bytes
+from astra.cost.result import NO_MONEY, RAM_UNKNOWN, UNFIT_MONEY, Money, PricedPlan, RentedNodes
 from astra.money.catalogue import GIB, Instance, Offer
 from astra.money.conditions import Conditions
 from astra.money.dollars import Rent, bill, losses
 from astra.money.goodput import HOUR_S
-from astra.search.host import KEPT, room_bytes
-from astra.search.priced import NO_MONEY, RAM_UNKNOWN, UNFIT_MONEY, Money, Priced, Rented
 
 MILLION = 1e6
 
@@ -19,11 +19,11 @@ def rent_of(offer: Offer) -> Rent:
     return Rent(node_gpus=offer.machine.gpus, node_usd_per_hour=offer.usd_per_hour, spot=offer.spot)
 
 
-def rented(gpu: str, count: int, offer: Offer) -> Rented:
+def rented(gpu: str, count: int, offer: Offer) -> RentedNodes:
     """Whole nodes that hold so many GPUs."""
     machine = offer.machine
     nodes = -(-count // machine.gpus)
-    return Rented(
+    return RentedNodes(
         gpu=gpu,
         cloud=machine.cloud,
         region=offer.region,
@@ -42,8 +42,8 @@ def rented(gpu: str, count: int, offer: Offer) -> Rented:
 
 
 def with_money(
-    priced: Priced, offers: Mapping[str, Offer], tokens: float, kept: Conditions
-) -> Priced:
+    priced: PricedPlan, offers: Mapping[str, Offer], tokens: float, kept: Conditions
+) -> PricedPlan:
     """The plan with what a run of so many tokens takes and costs; an offer for each GPU type."""
     plan = priced.plan
     rents = tuple(rented(gpu, count, offers[gpu]) for gpu, count in priced.gpus.items())

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
+from astra.cost.host import room_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import vendor_of
 from astra.money.catalogue import Offer
-from astra.search.host import room_bytes
 from astra.search.market import gpu_in, joins
 
 MOST_TYPES = 3  # that are mixed; more take minutes

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astra.cost.result import Money, PricedPlan
 from astra.errors import InputError
 from astra.files import convert
 from astra.hardware.catalogue import find_gpu
@@ -18,7 +19,6 @@ from astra.money.wish import goals_of, wish_of
 from astra.search.answer import Wanted
 from astra.search.explained import PriceMove, Rival, Say
 from astra.search.market_answer import Asked, Scene, points_of, scene_of, searched
-from astra.search.priced import Money, Priced
 from astra.search.wished import wished_of
 from astra.strategy.own_rules import read_own_rules
 from astra.strategy.plan import Plan, Runtime
@@ -87,7 +87,7 @@ class Choice:
         return self.usd + (factor - 1) * self.rent_usd.get(gpu, 0.0)
 
 
-def choice_of(point: Priced) -> Choice:
+def choice_of(point: PricedPlan) -> Choice:
     """Of a plan with hours and dollars."""
     assert point.money is not None and point.hours is not None and point.usd is not None
     return Choice(

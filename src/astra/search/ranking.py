@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from astra.cost.result import PricedPlan
 from astra.files import Source, convert, parse_toml
-from astra.search.priced import Priced
 
 FILE = Path(__file__).parent.parent / "data" / "ranking.toml"
 
@@ -26,7 +26,7 @@ def ranking() -> Ranking:
     return convert(parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), Ranking, FILE.name)
 
 
-def as_fast(plans: Sequence[Priced]) -> int:
+def as_fast(plans: Sequence[PricedPlan]) -> int:
     """How many of these plans, best first, may as well be the fastest one."""
     limit = plans[0].step_s * (1 + ranking().pair_fraction)
     return sum(plan.step_s < limit for plan in plans)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import msgspec
 
+from astra.cost.result import PricedPlan
+from astra.cost.stages import stage_summaries
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster
 from astra.hardware.vendors import by_vendor, vendor_note, vendor_of
 from astra.search.answer import Answer, Mixed, NothingFits, Wanted, search_of, summed
-from astra.search.by_stage import stages_of
 from astra.search.find import Progress
-from astra.search.priced import Priced
 from astra.strategy.space import Space
 
 Ask = Callable[[Wanted, dict[str, object], Progress | None], Answer]
@@ -65,7 +65,7 @@ def _joined(answers: Sequence[Answer], wanted: Wanted) -> Answer:
     )
 
 
-def _mixed(answers: Sequence[Answer], wanted: Wanted, best: Priced | None) -> Mixed:
+def _mixed(answers: Sequence[Answer], wanted: Wanted, best: PricedPlan | None) -> Mixed:
     """What the best plan is worth beside those of every vendor."""
     known = [each.mixed for each in answers if each.mixed]
     bounds = [
@@ -90,7 +90,7 @@ def _mixed(answers: Sequence[Answer], wanted: Wanted, best: Priced | None) -> Mi
         pipelines_of=tuple(dict.fromkeys(name for own in known for name in own.pipelines_of)),
         idle={name: count for name, count in idle.items() if count},
         left_out=tuple(text for own in known for text in own.left_out),
-        stages=stages_of(best, wanted.stack) if best else (),
+        stages=stage_summaries(best, wanted.stack) if best else (),
         launched_step_s=min(launched, default=None),
     )
 
@@ -111,5 +111,5 @@ def _nothing(answers: Sequence[Answer], apart: Sequence[Cluster]) -> NothingFits
     )
 
 
-def _filled(plan: Priced) -> float:
+def _filled(plan: PricedPlan) -> float:
     return plan.memory.reserved_bytes / plan.memory.usable_bytes

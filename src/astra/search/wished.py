@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from astra.cost.result import PricedPlan
 from astra.money.dollars import tokens_within
 from astra.money.wish import Goals
 from astra.search.answer import Answer, Market, Wished
-from astra.search.priced import Priced
 
 
 def best_of(answers: Sequence[Answer]) -> Answer:
@@ -34,7 +34,9 @@ def _precedence(answer: Answer) -> tuple[float, ...]:
     return (-best.tokens_per_s if best.hours is None else best.hours,)
 
 
-def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[int, Wished | None]:
+def chosen_row(
+    points: Sequence[PricedPlan], goals: Goals, tokens: float
+) -> tuple[int, Wished | None]:
     """Which point of a frontier is the answer."""
     hours = np.array([point.hours for point in points], np.float64)
     usd = np.array([point.usd for point in points], np.float64)
@@ -48,7 +50,7 @@ def chosen_row(points: Sequence[Priced], goals: Goals, tokens: float) -> tuple[i
     return row, wished
 
 
-def _enough(point: Priced, goals: Goals, tokens: float) -> float:
+def _enough(point: PricedPlan, goals: Goals, tokens: float) -> float:
     """The tokens of this plan that keep all goals, whole ones; 0 where starting up breaks one."""
     assert point.money is not None and point.hours is not None and point.usd is not None
     bill = (point.hours, point.usd, point.money.startup_hours, point.money.egress_usd)
@@ -116,7 +118,7 @@ def _over(value: float, goal: float | None) -> float | None:
     return None if goal is None or value <= goal else value - goal
 
 
-def ranked(points: Sequence[Priced], market: Market) -> list[Priced]:
+def ranked(points: Sequence[PricedPlan], market: Market) -> list[PricedPlan]:
     """The same points, each with its rank: the answer is first, then come the others that meet
     the wish, in the order asked for.
     """
@@ -128,7 +130,7 @@ def ranked(points: Sequence[Priced], market: Market) -> list[Priced]:
     return [msgspec.structs.replace(p, rank=order.index(row) + 1) for row, p in enumerate(points)]
 
 
-def _meets(point: Priced, market: Market) -> bool:
+def _meets(point: PricedPlan, market: Market) -> bool:
     assert point.usd is not None and point.hours is not None
     paid = market.budget_usd is None or point.usd <= market.budget_usd
     return paid and (market.deadline_hours is None or point.hours <= market.deadline_hours)

@@ -8,10 +8,12 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from astra.cost.host import host_rules
+from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
+from astra.cost.stages import stage_summaries
 from astra.search.answer import Answer, Mixed, Search, Wanted, rules_of
-from astra.search.by_stage import stages_of
 from astra.search.find import Progress
-from astra.search.host import host_rules
 from astra.search.makes.find import Found, MakesFinder
 from astra.search.mixed.answer import (
     MIXES,
@@ -21,8 +23,6 @@ from astra.search.mixed.answer import (
     mixed_space,
     ranked_plans,
 )
-from astra.search.price import price_many
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.rules.book import broken_rules
 
@@ -44,7 +44,7 @@ def answer_any(
     finder = MakesFinder(space, rules, wanted.stack, wanted.margin, limit, progress)
     found = finder.run()
     chosen = _folded(found) if wanted.fold else found
-    priced = price_many([_named(each.plan) for each in chosen[: wanted.top]], wanted.margin)
+    priced = price_plans([_named(each.plan) for each in chosen[: wanted.top]], wanted.margin)
     plans = ranked_plans([*launched.plans, *priced], wanted)
     search, stock, removed = launched.search, finder.stock, finder.removed_by_rule
     return msgspec.structs.replace(
@@ -88,7 +88,7 @@ def _named(plan: Plan) -> Plan:
 
 
 def _told(
-    wanted: Wanted, launched: Answer, finder: MakesFinder, plans: tuple[Priced, ...]
+    wanted: Wanted, launched: Answer, finder: MakesFinder, plans: tuple[PricedPlan, ...]
 ) -> Mixed | None:
     """What the best plan is worth; what is proven holds for both kinds of plans."""
     known = launched.mixed
@@ -102,6 +102,6 @@ def _told(
         known,
         gap_fraction=max(best.step_s / least - 1, 0.0),
         idle=idle_gpus(wanted, plans),
-        stages=stages_of(best, wanted.stack),
+        stages=stage_summaries(best, wanted.stack),
         launched_step_s=launched.best.step_s if launched.best else None,
     )

@@ -7,21 +7,17 @@ from itertools import product
 
 import numpy as np
 
+from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import Stack
-from astra.memory.stage import memory_of
-from astra.search.bulk import filled_fraction
 from astra.search.find import Progress
 from astra.search.makes.allot import Part, block_of, joined, shared_out
 from astra.search.makes.commons import Common
 from astra.search.makes.stock import Makes, Stock, refused_by
-from astra.search.step import step_s
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
 
 TIGHT = 1e-4  # relative, how near the bound is found
 RISES = (
@@ -310,13 +306,9 @@ class MakesFinder:
         if not len(rows):
             return
         table = table.take(rows)
-        view = view_of(table, self.task, every_stage=True)
-        filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
-        times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
-        steps = step_s(table, view.stages, times)
+        steps, fits = simulate_fitting(table, self.task, self.stack, self.margin, self.book)
         self.simulated += len(rows)
-        self.out_of_memory += int((filled > 1 - self.margin).sum())
-        steps = np.where(filled <= 1 - self.margin, steps, np.inf)
+        self.out_of_memory += int((~fits).sum())
         best = int(steps.argmin())
         own = self.commons[common]
         known = self.found[own].step_s if own in self.found else np.inf

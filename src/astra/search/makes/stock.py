@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from astra.cost.evaluate import least_memory_fraction, memory_fraction
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.search.bulk import filled_fraction, least_filled_fraction
 from astra.search.makes.commons import (
     Common,
     Degrees,
@@ -192,7 +192,7 @@ class Stock:
         for start in range(0, len(plans), BLOCK):
             some = slice(start, start + BLOCK)
             view = view_of(plans.take(some), self.task)
-            least[some] = least_filled_fraction(view, self.stack, offloaded)
+            least[some] = least_memory_fraction(view, self.stack, offloaded)
         rows = np.flatnonzero(least <= 1 - self.margin)
         self.priced += len(plans) - len(rows)
         self.out_of_memory += len(plans) - len(rows)
@@ -300,7 +300,7 @@ class Stock:
         for start in range(0, len(plans), BLOCK):
             some = slice(start, start + BLOCK)
             view = view_of(plans.take(some), self.task)
-            filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
+            filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
             times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
             fits[some] = filled <= 1 - self.margin
             again[some] = (times.recompute_s * view.stages.count).sum(axis=(0, 1))

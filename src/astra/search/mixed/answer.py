@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from astra.cost.host import host_rules
+from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
+from astra.cost.stages import stage_summaries
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.slowest import rate_of
 from astra.hardware.vendors import vendor_note
@@ -22,14 +26,10 @@ from astra.search.answer import (
     search_of,
     summed,
 )
-from astra.search.by_stage import stages_of
 from astra.search.find import Best, Funnel, Progress
-from astra.search.host import host_rules
 from astra.search.mixed.naive import even_split_s
 from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.uniform import UniformSearch
-from astra.search.price import price_many
-from astra.search.priced import Priced
 from astra.search.vendors import answer_each_vendor
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plan_at, plans_of, task_of
@@ -107,7 +107,7 @@ def answer_mixed(
             pipelines_of=tuple(runtime for runtime, each in mixing.items() if each.finder),
             idle=idle_gpus(wanted, ranked),
             left_out=tuple(left_out.values()),
-            stages=stages_of(ranked[0], wanted.stack) if ranked else (),
+            stages=stage_summaries(ranked[0], wanted.stack) if ranked else (),
         ),
     )
 
@@ -120,7 +120,7 @@ class _Mixing:
     finder: MixedFinder | None  # None: the space was narrowed in a way it does not know
     left_out: dict[str, str]  # words on types that it does not use
 
-    def search(self, limit_s: float, progress: Progress | None) -> list[Priced]:
+    def search(self, limit_s: float, progress: Progress | None) -> list[PricedPlan]:
         """Pipelines of more than one type that are faster than the limit."""
         if self.finder is None or len(self.finder.space.question.task.cluster.pools) < 2:
             return []
@@ -129,7 +129,7 @@ class _Mixing:
         found = self.finder.run(rules_for(task.runtime))
         own = self.finder.space.question.task
         plans = [_whole(plan_at(each.plans, 0, own), task.cluster) for each in found]
-        return price_many(plans, self.wanted.margin)
+        return price_plans(plans, self.wanted.margin)
 
     @property
     def open_s(self) -> float:
@@ -207,7 +207,7 @@ def _names(wanted: Wanted) -> list[str]:
     return [pool.gpu.name for pool in wanted.space.question.task.cluster.pools]
 
 
-def _launched_by(runtime: Runtime, priced: Sequence[Priced]) -> list[Priced]:
+def _launched_by(runtime: Runtime, priced: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Of these plans those that the rules of a runtime accept."""
     if not priced:
         return []
@@ -216,22 +216,22 @@ def _launched_by(runtime: Runtime, priced: Sequence[Priced]) -> list[Priced]:
     return [each for each, held in zip(priced, allowed, strict=True) if held]
 
 
-def ranked_plans(priced: Sequence[Priced], wanted: Wanted) -> tuple[Priced, ...]:
+def ranked_plans(priced: Sequence[PricedPlan], wanted: Wanted) -> tuple[PricedPlan, ...]:
     """The fastest first; what two runtimes launch alike is told once, of the first."""
-    kept: dict[Plan, Priced] = {}
+    kept: dict[Plan, PricedPlan] = {}
     for each in sorted(priced, key=lambda each: each.step_s):
         kept.setdefault(msgspec.structs.replace(each.plan, runtime="any"), each)
     places = enumerate(list(kept.values())[: wanted.top], 1)
     return tuple(msgspec.structs.replace(each, rank=place) for place, each in places)
 
 
-def _gap(ranked: Sequence[Priced], bounds_s: Sequence[float]) -> float:
+def _gap(ranked: Sequence[PricedPlan], bounds_s: Sequence[float]) -> float:
     """How much faster a pipeline may be than the best plan, at most."""
     open_s = min(bounds_s, default=np.inf)
     return max(ranked[0].step_s / open_s - 1, 0.0) if ranked and np.isfinite(open_s) else 0.0
 
 
-def _fastest_s(plans: Sequence[Priced]) -> float:
+def _fastest_s(plans: Sequence[PricedPlan]) -> float:
     return min((plan.step_s for plan in plans), default=np.inf)
 
 
@@ -248,7 +248,7 @@ def _even_split_s(mixing: Sequence[_Mixing]) -> float | None:
     return None
 
 
-def idle_gpus(wanted: Wanted, ranked: Sequence[Priced]) -> dict[str, int]:
+def idle_gpus(wanted: Wanted, ranked: Sequence[PricedPlan]) -> dict[str, int]:
     """GPUs that the best plan leaves alone."""
     used = ranked[0].gpus if ranked else {}
     pools = wanted.space.question.task.cluster.pools
@@ -390,7 +390,7 @@ def _after(progress: Progress | None, done: Sequence[Funnel]) -> Progress | None
     return (lambda count: progress(before + count)) if progress else None
 
 
-def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:
+def _plans(singles: dict[str, Best], wanted: Wanted) -> list[PricedPlan]:
     """The plans on one type, as plans on the whole cluster, that the rules accept there."""
     task, whole = wanted.space.question.task, []
     for name, best in singles.items():
@@ -402,7 +402,7 @@ def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:
     if not whole:
         return []
     allowed = judge(plans_of(whole), task, rules_of(wanted)).allowed
-    return price_many([whole[row] for row in np.flatnonzero(allowed)], wanted.margin)
+    return price_plans([whole[row] for row in np.flatnonzero(allowed)], wanted.margin)
 
 
 def _whole(plan: Plan, cluster: Cluster) -> Plan:

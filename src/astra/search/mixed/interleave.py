@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astra.cost.evaluate import memory_fraction
+from astra.cost.step import step_s
 from astra.memory.stage import memory_of
-from astra.search.bulk import filled_fraction, tight_step_s
 from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.chunked import Lister, Pairs, TooManyPipelinesError
 from astra.search.mixed.chunked_plans import Listed, chunked_plans
@@ -21,10 +22,10 @@ from astra.search.mixed.roomy import Whole, open_rows
 from astra.search.mixed.shapes import Shapes, TooManyShapesError, holding, ordered, shapes_of
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.turning import Cut, Turning, ends_hold
-from astra.search.step import step_s
 from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.view import View, view_of
+from astra.timing.plan_bounds import tight_stage_bound_s
 from astra.timing.stage import stage_base, stage_times
 
 if TYPE_CHECKING:
@@ -396,10 +397,10 @@ class Interleaving:
             return
         view = view_of(plans.take(rows), finder.task, every_stage=True)
         base = stage_base(view, finder.stack, finder.book)
-        bound = tight_step_s(view, stage_times(view, finder.stack, base))
+        bound = tight_stage_bound_s(view, stage_times(view, finder.stack, base))
         keep = np.flatnonzero(bound < finder.limit_s)
         some = _part(view, keep)
-        filled = filled_fraction(some, memory_of(some, finder.stack), finder.stack)
+        filled = memory_fraction(some, memory_of(some, finder.stack), finder.stack)
         fits = filled <= 1 - finder.margin
         finder.tally.out_of_memory += int((~fits).sum())
         keep = keep[fits]

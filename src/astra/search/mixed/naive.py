@@ -2,13 +2,12 @@
 
 import numpy as np
 
+from astra.cost.evaluate import memory_fraction, simulate
 from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
-from astra.search.bulk import bound_s, filled_fraction
 from astra.search.mixed.cells import Cell, cells_of
 from astra.search.mixed.columns import DEGREES, plans_table
-from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.book import judge, rules_for
@@ -16,6 +15,7 @@ from astra.strategy.settle import split_layers
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
+from astra.timing.plan_bounds import step_bound_s
 from astra.timing.stage import stage_base, stage_times
 
 FEW = 4  # plans that are simulated together
@@ -51,9 +51,9 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     for start in range(0, len(many), BLOCK):
         some = slice(start, start + BLOCK)
         view = view_of(many.take(some), task, every_stage=True)
-        fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
+        fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
         times = stage_times(view, stack, stage_base(view, stack, book))
-        bounds[some] = np.where(fits, bound_s(view, times), np.inf)
+        bounds[some] = np.where(fits, step_bound_s(view, times), np.inf)
     rows = np.flatnonzero(np.isfinite(bounds))
     return _least_s(many.take(rows), bounds[rows], task, stack, book) if len(rows) else None
 
@@ -62,9 +62,8 @@ def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: Layer
     """The shortest step of these, by bound, until none can be shorter. [s]"""
     order, best = np.argsort(bounds, kind="stable"), np.inf
     while len(order):
-        view = view_of(plans.take(order[:FEW]), task, every_stage=True)
-        times = stage_times(view, stack, stage_base(view, stack, book))
-        best = min(best, float(step_s(view.plans, view.stages, times).min()))
+        steps = simulate(plans.take(order[:FEW]), task, stack, book)
+        best = min(best, float(steps.min()))
         order = order[FEW:]
         order = order[bounds[order] < best]
     return best

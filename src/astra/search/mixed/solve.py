@@ -6,10 +6,9 @@ from itertools import product
 
 import numpy as np
 
+from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import Stack
-from astra.memory.stage import memory_of
 from astra.model.kinds import layer_kinds
-from astra.search.bulk import filled_fraction
 from astra.search.find import Progress
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
@@ -32,13 +31,10 @@ from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
 from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
 from astra.search.mixed.tally import Found, Tally
-from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
 from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
 
 BEAM = 400  # labels a round of the first try
 RISE = 1.06  # of the time that a first plan is looked for under
@@ -393,13 +389,9 @@ class MixedFinder:
                 plans = plans.take(np.flatnonzero(held))
         if not len(plans):
             return
-        view = view_of(plans, self.task, every_stage=True)
-        filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
-        times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
-        steps = step_s(plans, view.stages, times)
+        steps, fits = simulate_fitting(plans, self.task, self.stack, self.margin, self.book)
         self.tally.simulated += len(plans)
-        self.tally.out_of_memory += int((filled > 1 - self.margin).sum())
-        steps = np.where(filled <= 1 - self.margin, steps, np.inf)
+        self.tally.out_of_memory += int((~fits).sum())
         best = int(steps.argmin())
         self.keep(cell, float(steps[best]), plans, best)
 

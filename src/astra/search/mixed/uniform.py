@@ -7,15 +7,15 @@ from itertools import combinations, permutations
 import msgspec
 import numpy as np
 
+from astra.cost.host import host_rules
+from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import rate_of, slowest_of
 from astra.hardware.topology import allowed_counts
 from astra.search.alone import AloneFinder
 from astra.search.answer import Wanted, rules_of
 from astra.search.find import Best, Funnel, Progress
-from astra.search.host import host_rules
-from astra.search.price import price_many
-from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge
@@ -45,7 +45,7 @@ class UniformSearch:
         """`singles`: the best on types alone, as far as they are known."""
         self.wanted, self.progress, self.limit_s = wanted, progress, limit_s
         self.known = {name: best for name, best in singles.items() if best.plans is not None}
-        self.found: list[Priced] = []
+        self.found: list[PricedPlan] = []
         self.funnels: list[Funnel] = []
 
     @property
@@ -111,7 +111,7 @@ class UniformSearch:
         some = [over_types(whole, order) for order in _orders(counts, pools)]
         rules = (*rules_of(self.wanted), *host_rules(task.cluster, self.wanted.stack))
         allowed = judge(plans_of(some), task, rules).allowed
-        priced = price_many([some[row] for row in np.flatnonzero(allowed)], self.wanted.margin)
+        priced = price_plans([some[row] for row in np.flatnonzero(allowed)], self.wanted.margin)
         fitting = [each for each in priced if each.memory.fits]
         if fitting:
             self.found.append(min(fitting, key=lambda each: each.step_s))

@@ -68,7 +68,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Rented(msgspec.Struct, frozen=True, kw_only=True):
+class RentedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one kind, and what an hour of them costs."""
 
     gpu: str
@@ -95,7 +95,7 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tokens: float
-    rents: tuple[Rented, ...]
+    rents: tuple[RentedNodes, ...]
     training_hours: float
     goodput_fraction: float
     writing_fraction: float
@@ -112,7 +112,7 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: float
 
 
-class Priced(msgspec.Struct, frozen=True, kw_only=True):
+class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One plan with what it costs."""
 
     rank: int
@@ -149,7 +149,7 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory.fits and self.fits_host
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class PaperComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One plan by the simulator and by the formula."""
 
     rank: int  # by the simulator

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from astra.cost.result import PaperComparison, PricedPlan
+from astra.cost.step import Step, simulated_step
 from astra.hardware.stack import find_stack
-from astra.search.priced import Compared, Priced
-from astra.search.step import Step, simulated_step
 from astra.simulate.many import Pipes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, plans_of, task_of
@@ -38,7 +38,7 @@ def paper_step(plan: Plan) -> Step:
     return simulated_step(table, view.stages, stage_times(view, stack), paper_end_s)
 
 
-def by_paper(priced: Priced) -> Priced:
+def by_paper(priced: PricedPlan) -> PricedPlan:
     """A priced plan with the formula's step; a warning keeps the simulator's."""
     step = paper_step(priced.plan)
     step_s = float(step.step_s[0])
@@ -61,13 +61,13 @@ def by_paper(priced: Priced) -> Priced:
     )
 
 
-def compared(plans: Sequence[Priced]) -> tuple[Compared, ...]:
+def compared(plans: Sequence[PricedPlan]) -> tuple[PaperComparison, ...]:
     """The plans of an answer by both."""
     found = []
     for priced in plans:
         paper_s = float(paper_step(priced.plan).step_s[0])
         found.append(
-            Compared(
+            PaperComparison(
                 rank=priced.rank,
                 summary=priced.summary,
                 simulated_s=priced.step_s,

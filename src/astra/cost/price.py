@@ -6,24 +6,24 @@ from math import erf, sqrt
 import msgspec
 import numpy as np
 
-from astra.hardware.stack import Stack, find_stack, release_note
-from astra.memory.facts import facts
-from astra.memory.stage import Memory, memory_of
-from astra.model.flops import step_flops
-from astra.model.parameters import parameters
-from astra.search.host import is_room_open, on_a_node, pool_room_bytes, too_small_ram
-from astra.search.priced import (
+from astra.cost.host import is_room_open, on_a_node, pool_room_bytes, too_small_ram
+from astra.cost.result import (
     HOST_UNFIT,
     NO_MONEY,
     NOT_LAUNCHED,
     RAM_UNKNOWN,
     PlanMemory,
-    Priced,
+    PricedPlan,
     Provenance,
     StageMemory,
 )
-from astra.search.step import Step, simulated_step
-from astra.search.step import step_s as simulated_s
+from astra.cost.step import Step, simulated_step
+from astra.cost.step import step_s as simulated_s
+from astra.hardware.stack import Stack, find_stack, release_note
+from astra.memory.facts import facts
+from astra.memory.stage import Memory, memory_of
+from astra.model.flops import step_flops
+from astra.model.parameters import parameters
 from astra.strategy.plan import Plan
 from astra.strategy.plans import DTYPE_BYTES, Floats, plans_of, task_of
 from astra.strategy.view import view_of
@@ -37,28 +37,28 @@ KERNELS = ("forward", "backward", "recompute")
 HIDDEN_BY = {"tensor": "overlap_tp", "expert": "overlap_ep", "data": "overlap_grad_reduce"}
 
 
-def price(
+def price_plan(
     plan: Plan,
     assumed: Sequence[str] = (),
     notes: Sequence[str] = (),
     margin: float = MARGIN,
     stack: Stack | None = None,
-) -> Priced:
+) -> PricedPlan:
     """What one plan needs and takes. No rule is asked, but its schedule must be one that runs."""
     (priced,) = _price_table([plan], margin, stack or find_stack(plan.stack))
     said = msgspec.structs.replace(priced.provenance, notes=(*notes, *priced.provenance.notes))
     return msgspec.structs.replace(priced, assumed=(*assumed, *priced.assumed), provenance=said)
 
 
-def price_many(
+def price_plans(
     plans: Sequence[Plan], margin: float = MARGIN, stacks: Mapping[str, Stack] | None = None
-) -> list[Priced]:
+) -> list[PricedPlan]:
     """Many plans, those of one model on one kind of cluster as one table.
 
     `stacks` replaces stacks of these names, for fitting them.
     """
     own = stacks or {}
-    found: dict[int, Priced] = {}
+    found: dict[int, PricedPlan] = {}
     for rows, group in _tables(plans):
         name = group[0].stack
         priced = _price_table(group, margin, own.get(name) or find_stack(name))
@@ -85,7 +85,7 @@ def _tables(plans: Sequence[Plan]) -> list[tuple[list[int], list[Plan]]]:
     return [(rows, [plans[row] for row in rows]) for rows in tables.values()]
 
 
-def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Priced]:
+def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[PricedPlan]:
     """Plans of one task as one table."""
     table, task = plans_of(plans), task_of(plans[0])
     view = view_of(table, task, every_stage=True)
@@ -99,7 +99,7 @@ def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Pri
 
 def _priced(
     plan: Plan, row: int, step: Step, held: Memory, used: Used, margin: float, stack: Stack
-) -> Priced:
+) -> PricedPlan:
     memory = _memory(plan, row, held, margin, stack)
     parts_s = {name: float(part[row]) for name, part in step.parts_s.items()}
     origin = _provenance(plan, used, stack, parts_s)
@@ -109,7 +109,7 @@ def _priced(
     step_s = float(step.step_s[row])
     tokens_per_s = plan.global_batch * plan.seq_len / step_s
     host = _host_bytes(plan, held, row)
-    return Priced(
+    return PricedPlan(
         rank=1,
         summary=plan.summary(),
         plan=plan,

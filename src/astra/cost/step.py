@@ -9,7 +9,8 @@ from astra.simulate.held import held
 from astra.simulate.many import Pipes, stage_end_s
 from astra.strategy.makes import layer_map
 from astra.strategy.plans import Floats, Ints, Plans
-from astra.strategy.stages import Stages, chunk_layers
+from astra.strategy.stages import Stages
+from astra.timing.chunks import chunk_shares, chunk_times
 from astra.timing.stage import StageTime
 
 PARTS = (
@@ -111,49 +112,13 @@ def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> 
     return np.where(used, met + together, 0.0).max(axis=(0, 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Chunks:
-    """Seconds of each chunk of the stages of one pipeline. (chunk, run, plan)"""
-
-    forward_s: Floats
-    backward_s: Floats
-    first_extra_s: Floats  # on top of the first micro-batch's forward
-
-
-def chunks_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Chunks:
-    """A stage's seconds shared out among its chunks by their layers; the ends lie at the ends.
-
-    All stages gather their parameters at once when the step begins, so only the first stage's
-    first chunk waits for it.
-    """
-    share = _shares(plans, stages)[:, pipeline]
-    first = np.zeros_like(share)
-    first[0] = 1.0
-    place = np.arange(share.shape[0])[:, np.newaxis, np.newaxis]
-    last = np.broadcast_to((place == plans.vpp - 1).astype(np.float64), share.shape)
-
-    def of(column: Floats) -> Floats:
-        return np.asarray(column[pipeline])
-
-    def spread(whole: Floats, way: str) -> Floats:
-        head, start = of(times.part(f"head_{way}_s")), of(times.part(f"embedding_{way}_s"))
-        return share * (of(whole) - head - start) + last * head + first * start
-
-    opening = first * stages.embedding[pipeline] * share
-    return Chunks(
-        forward_s=spread(times.whole_forward_s, "forward"),
-        backward_s=spread(times.whole_backward_s, "backward"),
-        first_extra_s=opening * of(times.first_extra_s()),
-    )
-
-
 def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Pipes:
     """Stages as the simulator takes them: chunks in front, short pipelines at the end.
 
     Gradients are reduced behind a stage's last backward pass and hold up no other stage.
     """
     depth = (stages.count[pipeline] > 0).sum(axis=0)
-    chunks = chunks_of(plans, stages, times, pipeline)
+    chunks = chunk_times(plans, stages, times, pipeline)
     link = _to_the_end(np.asarray(times.part("link_s")[pipeline]), depth)
     forward = _to_the_end(chunks.forward_s, depth)
     return Pipes(
@@ -169,15 +134,6 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         last_extra_s=np.zeros_like(forward),
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
-
-
-def _shares(plans: Plans, stages: Stages) -> Floats:
-    """What each chunk has of its stage's layers; the first has all of none. (chunk, ..., plan)"""
-    chunks = chunk_layers(plans, stages.slot, stages.count > 0)
-    total = chunks.sum(axis=0)
-    share = chunks / np.maximum(total, 1)
-    share[0] = np.where(total == 0, 1.0, share[0])
-    return share
 
 
 def _to_the_end(column: Floats, depth: Ints) -> Floats:
@@ -214,7 +170,7 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         "context_comm": count * both("context"),
         "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
-        + np.where(stages.embedding, times.first_extra_s() * _shares(plans, stages)[0], 0.0)
+        + np.where(stages.embedding, times.first_extra_s() * chunk_shares(plans, stages)[0], 0.0)
         + times.last_extra_s()
         + times.across_s(),
         "pipeline_comm": times.tied_s(),

@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
+from astra.cost.evaluate import evaluate, memory_fraction
+from astra.cost.step import step_s
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.model.kinds import layer_kinds
 from astra.model.zoo import find_model
-from astra.search.bulk import bulk_of, filled_fraction, tight_bound_s, work_bound_s
-from astra.search.step import step_s
 from astra.strategy.plans import Plans, Task, concatenate
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.variants import enumerate_plans
 from astra.strategy.view import cuts_of, view_of
 from astra.timing.layer import work_s
+from astra.timing.plan_bounds import tight_bound_s, work_bound_s
 from astra.timing.stage import stage_times
 
 STACK = find_stack("megatron")
@@ -51,7 +52,7 @@ def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int])
     view = view_of(plans, task, every_stage=True)
     step = step_s(plans, view.stages, stage_times(view, STACK))
     tight = tight_bound_s(plans, task, STACK)
-    loose = bulk_of(plans, task, STACK).bound_s
+    loose = evaluate(plans, task, STACK).bound_s
     ((work, _, _),) = work_s([cuts_of(plans, task)], STACK)
     first = work_bound_s(plans.micro_batches[0], plans.pp[0], work[0, 0])
     for bound in (first, loose, tight):
@@ -69,7 +70,7 @@ def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) ->
     assert runs.stages.count.shape[1] <= apart.stages.count.shape[1]
     assert (runs.stages.count > 1).any() or len(layer_kinds(task.model).kinds) > 1
     assert (runs.stages.count.sum(axis=1) == plans.pp).all()
-    full, few = (filled_fraction(v, memory_of(v, STACK), STACK) for v in (apart, runs))
+    full, few = (memory_fraction(v, memory_of(v, STACK), STACK) for v in (apart, runs))
     assert full == pytest.approx(few, rel=1e-12)
 
 
@@ -87,10 +88,10 @@ def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: st
             break
     some = table.take(np.sort(dice.choice(rows, 60, replace=False)))
     assert len(set(some.offload_optimizer_fraction)) > 1
-    together = bulk_of(some, task, STACK)
+    together = evaluate(some, task, STACK)
     for row in range(len(some)):
-        alone = bulk_of(some.take([row]), task, STACK)
-        assert alone.filled_fraction[0] == pytest.approx(together.filled_fraction[row], rel=1e-9)
+        alone = evaluate(some.take([row]), task, STACK)
+        assert alone.memory_fraction[0] == pytest.approx(together.memory_fraction[row], rel=1e-9)
         assert alone.bound_s[0] == pytest.approx(together.bound_s[row], rel=1e-9)
 
 
@@ -115,8 +116,8 @@ def test_one_list_of_chunks_may_be_cut_for_few_stages_or_for_many(model: str, gp
     rows = np.flatnonzero(np.isin(table.chunking, shared) & (table.micro_batches[0] >= table.pp[0]))
     some = table.take(rows[:: max(len(rows) // 40, 1)])
     assert len(set(some.vpp.tolist())) > 1
-    together = bulk_of(some, task, STACK)
+    together = evaluate(some, task, STACK)
     for row in range(len(some)):
-        alone = bulk_of(some.take([row]), task, STACK)
-        assert alone.filled_fraction[0] == pytest.approx(together.filled_fraction[row], rel=1e-9)
+        alone = evaluate(some.take([row]), task, STACK)
+        assert alone.memory_fraction[0] == pytest.approx(together.memory_fraction[row], rel=1e-9)
         assert alone.bound_s[0] == pytest.approx(together.bound_s[row], rel=1e-9)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 import astra
 from astra.cli.main import run
+from astra.cost.host import host_rule, is_room_open
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
@@ -18,7 +19,6 @@ from astra.model.zoo import find_model
 from astra.money.catalogue import instances
 from astra.search.answer import Answer
 from astra.search.find import Finder
-from astra.search.host import host_rule, is_room_open
 from astra.strategy.plans import Task, plan_at
 from astra.strategy.rules.book import rules_for
 from astra.strategy.space import Question, Space, parse_set

@@ -1,4 +1,7 @@
-"""Bounds for cuts that know of whole layers, of filling the pipeline and of memory.
+"""Bounds that know of memory, and the list of all bounds.
+
+No simulated step of a plan that fits is shorter than any of `BOUNDS` says of it: one property test
+holds them all against the simulator. Those that need seconds alone are in `timing/plan_bounds.py`.
 
 Stage k cannot begin before a first chunk has passed the k stages above it, nor end before one
 has come back:  T >= k c + m t_k,  with c the time of one layer, both ways, and t_k that of the
@@ -14,6 +17,7 @@ the least, q_i = min(m, p - i). Where that fails for A without recompute, module
 are recomputed, and the least time that this takes is added to the work of the cut.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 
@@ -23,36 +27,27 @@ from astra.hardware.stack import Stack
 from astra.memory.activations import checkpoint_bytes, cut_of, layer_bytes
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
+from astra.strategy.enumerate import module_sets
 from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View, cuts_of
-from astra.timing.layer import LayerBook, Layers, Rows, layers_of, work_of
+from astra.strategy.space import Question
+from astra.strategy.variants import Variants
+from astra.strategy.view import View, cuts_of, view_of
+from astra.timing.layer import LayerBook, Layers, Rows, Work, layers_of, work_of
+from astra.timing.plan_bounds import (
+    fill_bound_s,
+    step_bound_s,
+    tight_bound_s,
+    variant_added_s,
+    work_bound_s,
+)
+from astra.timing.stage import stage_times
 
 HALVINGS = 10  # of the share of layers that are recomputed whole
 
 
-def filled_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack) -> Floats:
-    """Least step of layouts with one pipeline, by the stage that ends last. (plan,) [s]
-
-        T >= c (sum over the stages above k of floor(n_j / v)  +  m n_k)  +  m h_k  +  W m c n_0
-
-    with n layers on a stage in v chunks, of which the first has no fewer than floor(n / v), c the
-    least time of one layer, both ways, h that of the head on the last stage, and W the share that
-    waiting for the slowest GPU adds to what the first stage did.
-    """
-    stages, layers = layouts.stages[0], layouts.layers[0]
-    chunk, count = layers // layouts.vpp, layouts.micro_batches[0]
-    passed = np.cumsum(stages * chunk, axis=0)
-    below = (passed[-1] - passed) > 0  # stages of further slots
-    found = layer_s * (passed - chunk + count * layers)  # above the last stage of each slot
-    found += np.where(below, 0.0, count * head_s)
-    waits = stack.jitter_fraction * np.log2(layouts.gpus) * count * layers[0] * layer_s
-    most: Floats = np.where(stages > 0, found, 0.0).max(axis=0) + waits
-    return most
-
-
-def squeezed_bound_s(
+def forced_recompute_bound_s(
     plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
 ) -> tuple[Floats, Rows]:
     """Least step of any plan of each cut, and the row of its layer in the book. (cut,) [s]
@@ -153,3 +148,66 @@ def _least_share(
         enough = _fits((1 - middle) * none + middle * input_bytes, held, plans, task, room)
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return low
+
+
+# ------------------------------------------------------------------ all of them, alike
+
+Bound = Callable[[Plans, Task, Stack, float], Floats]  # plans, task, stack, margin -> (plan,) [s]
+
+
+def _work(plans: Plans, task: Task, stack: Stack) -> Work:
+    """What the layers of each plan take."""
+    book = LayerBook()
+    rows = layers_of(cuts_of(plans, task), stack, book).rows[0, 0]
+    return work_of(book, task.model, rows)
+
+
+def _work_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
+    work = _work(plans, task, stack)
+    return work_bound_s(plans.micro_batches[0], plans.pp[0], work.total_s)
+
+
+def _fill_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
+    work = _work(plans, task, stack)
+    return fill_bound_s(plans, work.layer_s, work.head_s, stack)
+
+
+def _forced_recompute_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
+    question = Question(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
+    modules = tuple(sorted({each for some in module_sets(question) for each in some}))
+    return forced_recompute_bound_s(plans, task, stack, margin, modules, LayerBook())[0]
+
+
+def _step_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
+    view = view_of(plans, task)
+    return step_bound_s(view, stage_times(view, stack))
+
+
+def _tight_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
+    return tight_bound_s(plans, task, stack)
+
+
+def _variant_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
+    """The bound of the layout, and what recompute and offload add to it."""
+    codes = ("recompute", "recompute_layers", "recompute_modules")
+    first, rows = plans.without((*codes, "offload_optimizer_fraction"))
+    mode, layers, modules = (getattr(plans, name)[0, 0] for name in codes)
+    offloaded = plans.offload_optimizer_fraction
+    variants = Variants(
+        rows=rows, recompute=mode, layers=layers, modules=modules, offloaded=offloaded
+    )
+    layouts = plans.take(first)
+    bare = {name: np.zeros_like(getattr(layouts, name)) for name in codes}
+    layouts = replace(layouts, offload_optimizer_fraction=np.zeros(len(layouts)), **bare)
+    added = variant_added_s(layouts, variants, task, stack, LayerBook())
+    return _step_s(layouts, task, stack, margin)[rows] + added
+
+
+BOUNDS: dict[str, Bound] = {
+    "work": _work_s,
+    "fill": _fill_s,
+    "forced recompute": _forced_recompute_s,
+    "step": _step_s,
+    "tight": _tight_s,
+    "variant": _variant_s,
+}

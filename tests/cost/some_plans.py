@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import strategies as st
 from tests.support.random_plans import random_plan
 
+from astra.cost.result import PricedPlan
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack, find_stack
 from astra.model.shape import Model
 from astra.model.zoo import find_model
-from astra.search.priced import Priced
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.rules.book import broken_rules
@@ -180,7 +180,7 @@ def stack(**fields: Any) -> Stack:
     return msgspec.structs.replace(find_stack("megatron"), **fields)
 
 
-def numbers(priced: Priced) -> dict[str, float]:
+def numbers(priced: PricedPlan) -> dict[str, float]:
     """Everything that was worked out about a plan, by name."""
     found = {
         "step_s": priced.step_s,

@@ -5,12 +5,12 @@ from functools import cache
 
 import numpy as np
 
+from astra.cost.result import RAM_UNKNOWN, PricedPlan
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.pools import is_own
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.money.catalogue import GIB, Instance, instances
-from astra.search.priced import RAM_UNKNOWN, Priced
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
 from astra.strategy.view import view_of
@@ -90,7 +90,7 @@ def too_small_ram(need: float, room: float) -> str:
     )
 
 
-def ram_notes(plans: Sequence[Priced]) -> tuple[str, ...]:
+def ram_notes(plans: Sequence[PricedPlan]) -> tuple[str, ...]:
     """Once for all plans of an answer: some offload, and nobody knows into how much RAM."""
     some = [plan for plan in plans if any(text.endswith(RAM_UNKNOWN) for text in plan.warnings)]
     if not some:

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, view
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, view
 
+from astra.cost.price import price_plan, price_plans
+from astra.cost.step import PARTS, pipes_of, simulated_step
 from astra.hardware.stack import find_stack
-from astra.search.price import price, price_many
-from astra.search.step import PARTS, pipes_of, simulated_step
 from astra.strategy.plan import Plan
 from astra.timing.bounds import (
     interleaved_bound_s,
@@ -24,7 +24,7 @@ STACK = find_stack("megatron")
 
 
 def test_parts_of_every_plan_sum_to_its_step_and_none_is_negative() -> None:
-    for found in price_many(some_plans.every_plan()):
+    for found in price_plans(some_plans.every_plan()):
         parts = found.step_parts_s
         assert tuple(parts) == PARTS
         assert sum(parts.values()) == pytest.approx(found.step_s, rel=1e-9)
@@ -53,7 +53,7 @@ def test_the_first_stage_waits_for_its_first_chunk_alone() -> None:
     )
     waits = []
     for first in (1, 12, 23):
-        found = price(changed(plan, chunk_layers=(first, 4, 24 - first, 4)))
+        found = price_plan(changed(plan, chunk_layers=(first, 4, 24 - first, 4)))
         parts = found.step_parts_s
         assert found.parts_stage == 0
         assert parts["bubble"] >= -1e-9 * found.step_s, first
@@ -136,4 +136,4 @@ def test_pipelines_side_by_side_end_with_the_last(model: str, row: int) -> None:
         msgspec.structs.replace(each, micro_batches=1) if place == idle else each
         for place, each in enumerate(plan.pipelines)
     )
-    assert price(changed(plan, pipelines=shorter)).step_s <= both * (1 + 1e-9)
+    assert price_plan(changed(plan, pipelines=shorter)).step_s <= both * (1 + 1e-9)

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search import some_plans
-from tests.search.some_plans import changed, faster, numbers, with_gpus, with_segments
+from tests.cost import some_plans
+from tests.cost.some_plans import changed, faster, numbers, with_gpus, with_segments
 
+from astra.cost.price import MARGIN, price_plan, price_plans
+from astra.cost.result import PricedPlan
 from astra.fit.runs import read_runs
 from astra.fit.validate import predicted_memory_bytes
 from astra.hardware.catalogue import find_gpu
@@ -20,8 +22,6 @@ from astra.hardware.cluster import Pool
 from astra.hardware.stack import find_stack
 from astra.memory.facts import facts
 from astra.model.zoo import find_model
-from astra.search.price import MARGIN, price, price_many
-from astra.search.priced import Priced
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Plans, concatenate, plans_of, task_of
 from astra.strategy.settle import split_layers
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 RECOMPUTES = ("none", "selective", "full:uniform:1", "full:uniform:2", "full:block:1")
 
 
-def assert_alike(one: Priced, other: Priced, what: object = "") -> None:
+def assert_alike(one: PricedPlan, other: PricedPlan, what: object = "") -> None:
     """Every number of two answers, to 1e-9 of itself; parts to 1e-9 of the step."""
     first, second = numbers(one), numbers(other)
     assert first.keys() == second.keys()
@@ -66,8 +66,8 @@ def plan_of(pp: int = 4, **fields: Any) -> Plan:
 @pytest.mark.slow
 def test_every_plan_costs_the_same_alone_as_among_all_others() -> None:
     plans = some_plans.every_plan()
-    for plan, among in zip(plans, price_many(plans), strict=True):
-        assert_alike(price(plan), among, plan.summary())
+    for plan, among in zip(plans, price_plans(plans), strict=True):
+        assert_alike(price_plan(plan), among, plan.summary())
 
 
 @settings(max_examples=15, deadline=None)
@@ -75,8 +75,8 @@ def test_every_plan_costs_the_same_alone_as_among_all_others() -> None:
 def test_permuting_a_table_permutes_its_answers(table: list[Plan], dice: random.Random) -> None:
     order = list(range(len(table)))
     dice.shuffle(order)
-    straight = price_many(table)
-    for row, found in zip(order, price_many([table[row] for row in order]), strict=True):
+    straight = price_plans(table)
+    for row, found in zip(order, price_plans([table[row] for row in order]), strict=True):
         assert_alike(straight[row], found)
 
 
@@ -116,8 +116,8 @@ def test_plans_that_differ_in_recompute_only_cost_what_each_costs_alone(plan: Pl
     """They share what recompute does not touch; sharing it changes nothing."""
     table = [with_segments(plan, recompute=how) for how in RECOMPUTES]
     table += [changed(table[2], offload_optimizer_fraction=0.5), plan, table[0]]
-    for each, found in zip(table, price_many(table), strict=True):
-        assert_alike(price(each), found, each.summary())
+    for each, found in zip(table, price_plans(table), strict=True):
+        assert_alike(price_plan(each), found, each.summary())
 
 
 @settings(max_examples=20, deadline=None)
@@ -131,7 +131,7 @@ def test_cutting_a_segment_in_two_alike_changes_nothing(pp: int, how: str, where
         for layers in (segment.layers[:at], segment.layers[at:])
     )
     cut = msgspec.structs.replace(whole.pipelines[0], segments=halves)
-    assert_alike(price(whole), price(changed(whole, pipelines=(cut,))))
+    assert_alike(price_plan(whole), price_plan(changed(whole, pipelines=(cut,))))
 
 
 def test_a_gpu_type_that_a_plan_leaves_idle_costs_it_nothing() -> None:
@@ -140,7 +140,7 @@ def test_a_gpu_type_that_a_plan_leaves_idle_costs_it_nothing() -> None:
     slow = Pool(gpu=find_gpu("v100-32g")[0], count=64)
     pools = (*plan.cluster.pools, slow)
     wider = changed(plan, cluster=msgspec.structs.replace(plan.cluster, pools=pools))
-    assert_alike(price(plan), price(wider))
+    assert_alike(price_plan(plan), price_plan(wider))
 
 
 def test_between_two_gpu_types_the_slower_nic_rules() -> None:
@@ -169,7 +169,7 @@ PARTS = ("compute", "memory", "link", "nic", "pcie")
 
 def never_slower(plans: tuple[Plan, ...], *parts: str) -> None:
     better = [with_gpus(plan, lambda gpu: faster(gpu, 1.3, *parts)) for plan in plans]
-    before, after = (price_many(table) for table in (plans, better))
+    before, after = (price_plans(table) for table in (plans, better))
     for plan, old, new in zip(plans, before, after, strict=True):
         assert new.step_s <= old.step_s * (1 + 1e-9), (plan.model.name, plan.summary(), parts)
     assert any(new.step_s < old.step_s for old, new in zip(before, after, strict=True))
@@ -202,8 +202,8 @@ def test_more_memory_never_turns_a_fit_into_a_misfit(plan: Plan, factor: float) 
     def sized(gpu: Any, scale: float) -> Any:
         return msgspec.structs.replace(gpu, usable_bytes=gpu.usable_bytes * scale)
 
-    small = price(with_gpus(plan, lambda gpu: sized(gpu, factor))).memory
-    large = price(with_gpus(plan, lambda gpu: sized(gpu, factor * 1.25))).memory
+    small = price_plan(with_gpus(plan, lambda gpu: sized(gpu, factor))).memory
+    large = price_plan(with_gpus(plan, lambda gpu: sized(gpu, factor * 1.25))).memory
     assert large.fits or not small.fits
     assert large.fit_probability >= small.fit_probability
     assert large.allocated_bytes == pytest.approx(small.allocated_bytes, rel=1e-12)
@@ -211,12 +211,12 @@ def test_more_memory_never_turns_a_fit_into_a_misfit(plan: Plan, factor: float) 
 
 def test_memory_and_margin_decide_what_fits() -> None:
     plan = plan_of()
-    found = price(plan).memory
+    found = price_plan(plan).memory
     needed = found.reserved_bytes
 
     def with_memory(usable_bytes: float, margin: float) -> bool:
         gpus = with_gpus(plan, lambda gpu: msgspec.structs.replace(gpu, usable_bytes=usable_bytes))
-        return price(gpus, margin=margin).memory.fits
+        return price_plan(gpus, margin=margin).memory.fits
 
     assert found.fits == (needed <= found.usable_bytes * (1 - MARGIN))
     assert with_memory(needed * 1.0001, 0.0) and not with_memory(needed * 0.9999, 0.0)
@@ -234,7 +234,7 @@ def test_more_micro_batches_make_a_longer_step(plan: Plan, times: int) -> None:
             for each in plan.pipelines
         ),
     )
-    assert price(more).step_s > price(plan).step_s
+    assert price_plan(more).step_s > price_plan(plan).step_s
 
 
 # ------------------------------------------------------------------ what an answer says
@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_said_of_the_stage_that_is_fullest() -> None:
         msgspec.structs.replace(with_segments(plan, tp=tp).pipelines[0], replicas=1)
         for tp in (8, 1)
     )
-    found = price(changed(plan, pipelines=pipelines, shard_group=1))
+    found = price_plan(changed(plan, pipelines=pipelines, shard_group=1))
     cut, whole = found.memory.stages
     assert (found.memory.worst_pipeline, found.memory.worst_stage) == (1, 0)
     assert whole.runtime_bytes < cut.runtime_bytes
@@ -256,15 +256,15 @@ def test_what_does_not_fit_is_said_of_the_stage_that_is_fullest() -> None:
 
 
 def test_a_sequence_beyond_the_models_positions_is_warned_of() -> None:
-    said = price(plan_of(seq_len=16_384)).warnings
+    said = price_plan(plan_of(seq_len=16_384)).warnings
     assert any("16,384" in text and "8,192" in text for text in said), said
-    assert not any("positions" in text for text in price(plan_of(seq_len=8_192)).warnings)
+    assert not any("positions" in text for text in price_plan(plan_of(seq_len=8_192)).warnings)
 
 
 @settings(max_examples=25, deadline=None)
 @given(some_plans.any_plan())
 def test_rates_follow_from_the_step(plan: Plan) -> None:
-    found = price(plan)
+    found = price_plan(plan)
     tokens = plan.global_batch * plan.seq_len
     assert found.tokens_per_s == pytest.approx(tokens / found.step_s)
     assert found.tokens_per_s_per_gpu * sum(found.gpus.values()) == pytest.approx(
@@ -283,7 +283,7 @@ def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
     whole = [run for run in runs if run.memory_kind in ("reserved", "device")]
     assert len(whole) > 80
     squares: dict[str, list[float]] = {}
-    for run, found in zip(whole, price_many([run.plan for run in whole]), strict=True):
+    for run, found in zip(whole, price_plans([run.plan for run in whole]), strict=True):
         predicted, measured = predicted_memory_bytes(run, found), run.measured_memory_bytes
         assert predicted and measured
         squares.setdefault(run.family, []).append(math.log(predicted / measured) ** 2)
@@ -292,8 +292,8 @@ def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
 
 
 def test_hidden_traffic_and_host_times_are_called_guesses() -> None:
-    shown = price(plan_of(overlap_grad_reduce=False)).provenance
-    hidden = price(plan_of(overlap_grad_reduce=True)).provenance
+    shown = price_plan(plan_of(overlap_grad_reduce=False)).provenance
+    hidden = price_plan(plan_of(overlap_grad_reduce=True)).provenance
     assert hidden.guessed_fraction > 0
     assert shown.fitted_fraction > hidden.fitted_fraction
 

@@ -1,0 +1,123 @@
+"""A whole table of plans at once: does each fit, and how fast can it be at best?"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astra.cost.step import step_s
+from astra.hardware.stack import Stack
+from astra.memory.stage import (
+    Memory,
+    least_bytes,
+    memory_base,
+    memory_of,
+    offload_frees_bytes,
+)
+from astra.strategy.plans import Flags, Floats, Plans, Task
+from astra.strategy.view import View, view_of, views_of
+from astra.timing.layer import LayerBook
+from astra.timing.plan_bounds import step_bound_s
+from astra.timing.stage import stage_base, stage_times
+
+BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Evaluation:
+    """What a search needs of every plan before it simulates any. (plan,)"""
+
+    bound_s: Floats  # no simulated step is shorter
+    memory_fraction: Floats  # of the usable memory, on the fullest stage
+    fits: Flags
+
+
+def evaluate(
+    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerBook | None = None
+) -> Evaluation:
+    """Memory and the least step of many plans of one task with one pipeline each.
+
+    Plans that differ only in how much of the optimizer is offloaded are worked out once, with
+    nothing offloaded; what it takes and what it frees is added.
+    """
+    fraction = plans.offload_optimizer_fraction
+    first, rows = plans.without(("offload_optimizer_fraction",))
+    nothing = np.broadcast_to(0.0, len(first))
+    kept = replace(plans.take(_stride(first, len(plans))), offload_optimizer_fraction=nothing)
+    bounds, host_s = np.zeros(len(kept)), np.zeros(len(kept))
+    filled = {value: np.zeros(len(kept)) for value in _distinct(fraction)}
+    shared = None
+    for block, view in enumerate(views_of(kept, task, BLOCK_ROWS)):
+        if shared is None:
+            shared = stage_base(view, stack, book), memory_base(view, stack)
+        some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
+        times = stage_times(view, stack, shared[0])
+        bounds[some], host_s[some] = step_bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
+        needed = _needed_bytes(memory_of(view, stack, shared[1]), stack)
+        for value, column in filled.items():
+            freed = offload_frees_bytes(shared[1], value) * (1 + stack.slack_fraction)
+            column[some] = _fullest(view, needed - freed[..., view.rows] if value else needed)
+    each = np.zeros(len(plans))
+    for value, column in filled.items():
+        here = np.flatnonzero(fraction == value)
+        each[here] = column[rows[here]]
+    return Evaluation(
+        bound_s=bounds[rows] + fraction * host_s[rows],
+        memory_fraction=each,
+        fits=each <= 1 - margin,
+    )
+
+
+def _stride(rows: NDArray[np.intp], count: int) -> slice | NDArray[np.intp]:
+    """These rows as a slice where every n-th is taken: nothing need be copied."""
+    step = count // max(len(rows), 1)
+    if step * len(rows) == count and (rows == np.arange(0, count, step)).all():
+        return slice(0, count, step)
+    return rows
+
+
+def _distinct(column: Floats) -> list[float]:
+    """The few values of a column, without sorting it."""
+    found = []
+    while len(column):
+        found.append(float(column[0]))
+        column = column[column != column[0]]
+    return found
+
+
+def memory_fraction(view: View, memory: Memory, stack: Stack) -> Floats:
+    """Reserved and runtime memory over what is usable, on the stage that it fills most."""
+    return _fullest(view, _needed_bytes(memory, stack))
+
+
+def _needed_bytes(memory: Memory, stack: Stack) -> Floats:
+    return memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
+
+
+def least_memory_fraction(view: View, stack: Stack, offloaded: float) -> Floats:
+    """The same for what every variant of a layout needs at least."""
+    return _fullest(view, least_bytes(view, stack, offloaded))
+
+
+def _fullest(view: View, needed: Floats) -> Floats:
+    usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
+    filled = needed / usable[view.stages.of(view.plans.gpu)]
+    return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
+
+
+def simulate(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+    """The step of every plan by the event simulator, whether it fits or not. (plan,) [s]"""
+    return _simulate(view_of(plans, task, every_stage=True), stack, book)
+
+
+def simulate_fitting(
+    plans: Plans, task: Task, stack: Stack, margin: float, book: LayerBook | None = None
+) -> tuple[Floats, Flags]:
+    """The step of every plan, infinite where it does not fit; and which of them do. (plan,)"""
+    view = view_of(plans, task, every_stage=True)
+    fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
+    return np.where(fits, _simulate(view, stack, book), np.inf), fits
+
+
+def _simulate(view: View, stack: Stack, book: LayerBook | None) -> Floats:
+    return step_s(view.plans, view.stages, stage_times(view, stack, stage_base(view, stack, book)))

@@ -1,0 +1,76 @@
+"""No bound says more than the simulator, of any plan that fits; and each comes near somewhere."""
+
+import numpy as np
+import pytest
+from tests.search.test_find import QUICK, space_of, stack_of
+
+from astra.cost.bounds import BOUNDS
+from astra.cost.evaluate import evaluate, simulate
+from astra.strategy.enumerate import enumerate_layouts
+from astra.strategy.plans import Plans, concatenate
+from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.space import Space
+from astra.strategy.variants import enumerate_plans, variants_in, variants_of
+from astra.timing.layer import LayerBook
+from astra.timing.plan_bounds import variant_added_s
+
+SAMPLE = 400  # plans of a table
+
+
+def fitting_plans(space: Space, margin: float) -> Plans:
+    """Legal plans that fit, from all over a space."""
+    task, found = space.question.task, []
+    for plans in enumerate_plans(space):
+        plans = plans.take(np.flatnonzero(judge(plans, task, rules_for(task.runtime)).allowed))
+        if len(plans):
+            fits = evaluate(plans, task, stack_of(space), margin).fits
+            plans = plans.take(np.flatnonzero(fits))
+            found.append(plans.take(slice(0, len(plans), max(len(plans) // SAMPLE, 1))))
+    return concatenate([plans for plans in found if len(plans)] or found[:1])
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("margin", [0.05, 0.7])
+def test_no_bound_exceeds_the_simulated_step_of_a_plan_that_fits(seed: int, margin: float) -> None:
+    space = space_of(seed)
+    task, stack = space.question.task, stack_of(space)
+    plans = fitting_plans(space, margin)
+    if not len(plans):
+        return
+    steps = simulate(plans, task, stack)
+    for name, bound in BOUNDS.items():
+        bounds = bound(plans, task, stack, margin)
+        assert (bounds <= steps * (1 + 1e-9)).all(), name
+        assert name == "tight" or (bounds > 0).all(), name
+
+
+def test_every_bound_comes_near_the_simulated_step_of_some_plan() -> None:
+    """One that were always far below would prune nothing."""
+    nearest = dict.fromkeys(BOUNDS, 0.0)
+    for seed in range(6):
+        space = space_of(seed)
+        task, stack = space.question.task, stack_of(space)
+        plans = fitting_plans(space, 0.05)
+        if len(plans):
+            steps = simulate(plans, task, stack)
+            for name, bound in BOUNDS.items():
+                near = float((bound(plans, task, stack, 0.05) / steps).max())
+                nearest[name] = max(nearest[name], near)
+    assert min(nearest.values()) > 0.7, nearest
+
+
+@pytest.mark.parametrize("seed", [*range(16), *range(QUICK, QUICK + 24)])
+def test_no_variant_adds_less_to_the_bound_than_was_taken_off_in_advance(seed: int) -> None:
+    """A search prunes variants by the bound of their layout and what they add to it."""
+    space = space_of(seed)
+    task, stack = space.question.task, stack_of(space)
+    dice, told = np.random.default_rng(seed), 0.0
+    for layouts in enumerate_layouts(space):
+        layouts = layouts.take(np.sort(dice.permutation(len(layouts))[:200]))
+        every = variants_in(layouts, space)
+        own = evaluate(layouts, task, stack).bound_s[every.rows]
+        bounds = evaluate(variants_of(layouts, space), task, stack).bound_s
+        added = variant_added_s(layouts, every, task, stack, LayerBook())
+        assert (own + added <= bounds * (1 + 1e-12)).all()
+        told = max(told, float((added / np.maximum(bounds - own, 1e-12)).max(initial=0.0)))
+    assert told > 0.5  # most of what some variant adds is known in advance

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astra.api import explain, import_job, plan, predict, predict_plan, prices
+    from astra.api.answers import Answer
     from astra.cost.result import PricedPlan
     from astra.errors import InputError
+    from astra.explain.result import Explanation
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
     from astra.report.frame import to_frame, to_rows
-    from astra.search.answer import Answer
-    from astra.search.explained import Explanation
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
 
@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Answer": "astra.search.answer",
-    "Explanation": "astra.search.explained",
+    "Answer": "astra.api.answers",
+    "Explanation": "astra.explain.result",
     "InputError": "astra.errors",
     "Plan": "astra.strategy.plan",
     "PricedPlan": "astra.cost.result",

@@ -15,6 +15,7 @@ from astra.strategy.settle import Wish
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster, Gpu
     from astra.model.shape import Model
+    from astra.notes import Note
     from astra.strategy.plans import Task
     from astra.strategy.rules.rule import Rule
 
@@ -72,7 +73,7 @@ def shape_of(model: "str | Path | Model") -> "Model":
 
 def machines_of(
     gpus: str | None, cluster: "str | Path | Cluster | None", precision: str | None = None
-) -> tuple["Cluster", tuple[str, ...]]:
+) -> tuple["Cluster", tuple["Note", ...]]:
     """The machines, which know the format, and notes on how they were read."""
     found, notes = _read_machines(gpus, cluster)
     if precision is not None:
@@ -82,7 +83,7 @@ def machines_of(
 
 def _read_machines(
     gpus: str | None, cluster: "str | Path | Cluster | None"
-) -> tuple["Cluster", tuple[str, ...]]:
+) -> tuple["Cluster", tuple["Note", ...]]:
     if (gpus is None) == (cluster is None):
         raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
     if gpus is not None and not isinstance(gpus, str):

@@ -1,21 +1,16 @@
-"""Words about money: read, checked, and put on plans as hours and dollars."""
+"""Options about money: read and checked; and what GPUs cost to rent."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from astra.errors import InputError, NoPriceError, did_you_mean
+from astra.errors import InputError, did_you_mean
+from astra.search.query import FOR_MONEY
 
 if TYPE_CHECKING:
-    from astra.cost.result import PricedPlan
-    from astra.hardware.cluster import Cluster
     from astra.money.catalogue import Offer
     from astra.money.wish import Wish
-    from astra.search.answer import Answer, Wanted
 
-MONEY = ("money", "frontier")  # objectives
-MOST_RENTED = 1024  # GPUs of a type, where nobody says how many there are
+MAX_RENTED_GPUS = 1024  # of a type, where nobody says how many there are
 
 
 def prices(
@@ -36,9 +31,9 @@ def prices(
     return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
 
 
-def money_of(said: Mapping[str, Any], objective: str = "time") -> "Wish | None":
-    """The words about money, checked; None where nobody speaks of it."""
-    if not said and objective not in MONEY:
+def money_options(said: Mapping[str, Any], objective: str = "time") -> "Wish | None":
+    """The options about money, checked; None where nobody speaks of it."""
+    if not said and objective not in FOR_MONEY:
         return None
     from astra.money.wish import WORDS, goals_of, wish_of
 
@@ -55,17 +50,6 @@ def has_goals(money: Mapping[str, Any]) -> bool:
     return money.get("budget") is not None or money.get("deadline") is not None
 
 
-def money_said(wish: "Wish") -> dict[str, object]:
-    """The words about money as a result keeps them, so that it can be asked again."""
-    from astra.money.wish import goals_of
-
-    hours = goals_of(wish).deadline_h  # of a date: as many as there are today
-    given = msgspec.structs.replace(wish, offers=None, deadline=hours)
-    said = msgspec.to_builtins(given)
-    plain = msgspec.to_builtins(type(wish)())
-    return {"money": {name: value for name, value in said.items() if value != plain[name]}}
-
-
 def for_rent(
     gpus: str | None, wish: "Wish", max_gpus: int | None, precision: str
 ) -> tuple[str, int | None]:
@@ -76,7 +60,7 @@ def for_rent(
     from astra.money.catalogue import chosen, shipped_offers
     from astra.money.wish import names_in, prices_of
 
-    most = max_gpus or MOST_RENTED
+    most = max_gpus or MAX_RENTED_GPUS
     if gpus is not None:
         parts = [part.strip() for part in gpus.split(",")]
         parts = [part if ":" in part or not part else f"{part}:{most}" for part in parts]
@@ -86,58 +70,3 @@ def for_rent(
     names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
     able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
     return ",".join(f"{name}:{most}" for name in sorted(able)), None
-
-
-def bought(
-    wanted: "Wanted",
-    wish: "Wish",
-    request: dict[str, object],
-    progress: Callable[[int], None] | None,
-) -> "Answer":
-    """The frontier of hours and dollars, and what the goals come to."""
-    from astra.money.wish import goals_of
-    from astra.search.market_answer import Asked, answer_money
-
-    asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
-    own = _own_gpus(wanted.space.question.task.cluster)
-    return answer_money(asked, request | own | money_said(wish), progress)
-
-
-def _own_gpus(cluster: "Cluster") -> dict[str, object]:
-    """GPUs and nodes that the catalogue does not have, so that a result can be asked again."""
-    from astra.hardware.pools import is_own
-
-    own = [msgspec.to_builtins(pool.gpu) for pool in cluster.pools if is_own(pool)]
-    return {"own_gpus": own} if own else {}
-
-
-def with_dollars(
-    plans: "Sequence[PricedPlan]", wish: "Wish | None", cluster: "Cluster"
-) -> "list[PricedPlan]":
-    """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
-    if wish is None:
-        return list(plans)
-    from astra.money.wish import goals_of
-    from astra.search.money import with_money
-    from astra.search.offers import offers_for
-
-    goals = goals_of(wish)
-    try:
-        offers = offers_for(wish, cluster)
-    except NoPriceError as error:
-        return [_warned(plan, str(error)) for plan in plans]
-    if goals.tokens is None:
-        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
-        missing = "hours and dollars need --tokens"
-        return [
-            _warned(msgspec.structs.replace(plan, money=None, hours=None, usd=None), missing)
-            for plan in found
-        ]
-    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
-
-
-def _warned(plan: "PricedPlan", text: str) -> "PricedPlan":
-    from astra.cost.result import NO_MONEY, UNFIT_MONEY
-
-    kept = tuple(said for said in plan.warnings if said not in (NO_MONEY, UNFIT_MONEY))
-    return msgspec.structs.replace(plan, warnings=(*kept, text))

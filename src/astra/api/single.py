@@ -1,6 +1,7 @@
 """One plan: from a person's words, from a file or from a job that runs today; and why it is so."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,17 @@ from astra.api.asked import (
     shape_of,
     wish_of,
 )
-from astra.api.money import money_of, with_dollars
+from astra.api.money import money_options
 from astra.errors import InputError
 from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
+    from astra.api.answers import Answer
     from astra.cost.result import PricedPlan
+    from astra.explain.result import Explanation
     from astra.hardware.cluster import Cluster
     from astra.jobs.read import Job
     from astra.model.shape import Model
-    from astra.search.answer import Answer
-    from astra.search.explained import Explanation
     from astra.strategy.plan import Plan, Runtime
 
 
@@ -72,10 +73,8 @@ def predict(
     broken = broken_rules(answer.plan)
     if broken:
         raise InputError(refuse(answer.plan, broken, settled, wish))
-    priced = _modelled(
-        price_plan(answer.plan, answer.assumed, notes, checked_margin(margin)), pipeline_model
-    )
-    return with_dollars([priced], money_of(money or {}), machines)[0]
+    priced = price_plan(answer.plan, answer.assumed, notes, checked_margin(margin))
+    return _told(priced, pipeline_model, money, machines)
 
 
 def predict_plan(
@@ -98,15 +97,25 @@ def predict_plan(
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refuse(found, broken, None, None)}")
-    priced = _modelled(price_plan(found, margin=checked_margin(margin)), pipeline_model)
-    return with_dollars([priced], money_of(money or {}), found.cluster)[0]
+    priced = price_plan(found, margin=checked_margin(margin))
+    return _told(priced, pipeline_model, money, found.cluster)
 
 
-def _modelled(priced: "PricedPlan", pipeline_model: str) -> "PricedPlan":
-    """By the simulator, or by the paper's formula."""
+def _told(
+    priced: "PricedPlan",
+    pipeline_model: str,
+    money: Mapping[str, Any] | None,
+    machines: "Cluster",
+) -> "PricedPlan":
+    """By the simulator or the paper's formula, with dollars where they are asked for, in words."""
     from astra.cost.paper import by_paper
+    from astra.report.words import with_words
+    from astra.search.bill import with_dollars
 
-    return by_paper(priced) if checked_pipeline_model(pipeline_model) == "paper" else priced
+    if checked_pipeline_model(pipeline_model) == "paper":
+        priced = by_paper(priced)
+    (paid,) = with_dollars([priced], money_options(money or {}), machines)
+    return with_words(paid)
 
 
 def explain(
@@ -124,10 +133,10 @@ def explain(
     asks why not the best plan with these settings, `"tp=4 pp=8"`. `quick` leaves out the searches
     for what would change.
     """
-    from astra.search.explain import explain_source
+    from astra.api.explanations import explain_answer
 
     kept = None if margin is None else checked_margin(margin)
-    return explain_source(plan, against, rank, quick=quick, margin=kept, say=say)
+    return explain_answer(plan, against, rank, quick=quick, margin=kept, say=say)
 
 
 def import_job(
@@ -148,6 +157,7 @@ def import_job(
     """
     from astra.hardware.gpus_option import parse_rank_blocks
     from astra.jobs.read import Asked, read_job
+    from astra.report.words import all_words
 
     blocks = parse_rank_blocks(gpus)[1] if ":" in gpus or "," in gpus else ()
     count = sum(count for _, count in blocks) or world_size
@@ -161,4 +171,5 @@ def import_job(
         seq_len=seq_len,
         vocab=vocab_size,
     )
-    return read_job(Path(file), asked)
+    job = read_job(Path(file), asked)
+    return replace(job, assumed=(*all_words(job.notes), *job.assumed))

@@ -74,10 +74,11 @@ def _listing(options: argparse.Namespace) -> int:
 def _one(options: argparse.Namespace) -> int:
     from astra.hardware.catalogue import find_gpu
     from astra.report.gpus import gpu_json, gpu_page
+    from astra.report.words import words
 
     gpu, note = find_gpu(options.name)
     if options.json:
-        write_json(gpu_json(gpu, note))
+        write_json(gpu_json(gpu, words(note) if note else None))
     else:
-        print_parts(*([f"{note}.", ""] if note else []), gpu_page(gpu))
+        print_parts(*([f"{words(note)}.", ""] if note else []), gpu_page(gpu))
     return 0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from astra.search.answer import Answer
+    from astra.api.answers import Answer
 
 EXAMPLES = """\
 examples:
@@ -101,8 +101,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from astra.api.answers import best_answer
     from astra.report.answer import answer_json, batches_table
-    from astra.search.wished import best_of
 
     seq_len = whole(thousands(options.seq_len), "--seq-len")
     _check_plot(options)
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     picture = None if options.plot is None else out_path(options.plot, "--plot")
     batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
     answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
-    chosen = best_of(answers)
+    chosen = best_answer(answers)
     if out is not None:
         _keep(out, answer_json(chosen, answers))
     if picture is not None:

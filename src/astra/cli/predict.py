@@ -50,7 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.report.priced import page, priced_json
+    from astra.report.plan_page import page
+    from astra.report.priced import priced_json
 
     priced = _from_file(options) if options.plan is not None else _from_options(options)
     if options.json:

@@ -38,15 +38,18 @@ def run(options: argparse.Namespace) -> int:
         prices_json,
         prices_table,
     )
+    from astra.report.words import words as note_words
 
     offers = chosen(
         catalogue_of(options.prices), words(options.cloud), words(options.region), options.spot
     )
-    note, most = None, whole(options.top, "--top", most=100_000)
+    note: str | None = None
+    most = whole(options.top, "--top", most=100_000)
     if options.gpu is None:
         rows = cheapest_of_each(offers)
     else:
-        gpu, note = find_gpu(options.gpu)
+        gpu, read_as = find_gpu(options.gpu)
+        note = note_words(read_as) if read_as else None
         rows = ordered([offer for offer in offers if offer.machine.gpu == gpu.name])
         if not rows and not (options.cloud or options.region):
             raise InputError(

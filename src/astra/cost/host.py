@@ -5,12 +5,13 @@ from functools import cache
 
 import numpy as np
 
-from astra.cost.result import RAM_UNKNOWN, PricedPlan
+from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.pools import is_own
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.money.catalogue import GIB, Instance, instances
+from astra.money.catalogue import Instance, instances
+from astra.notes import Note, NoteCode, has, note
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
 from astra.strategy.view import view_of
@@ -83,25 +84,24 @@ def host_rules(cluster: Cluster, stack: Stack) -> tuple[Rule, ...]:
     return () if np.isinf(room) else (host_rule(room, stack),)
 
 
-def too_small_ram(need: float, room: float) -> str:
-    return (
-        f"host memory: {need / GIB:.0f} GiB a node needed for offload, {room / GIB:.0f} GiB usable "
-        f"({1 - KEPT:.0%} of its RAM)"
+def ram_too_small(needed_bytes: float, usable_bytes: float) -> Note:
+    """That a node does not hold what is offloaded."""
+    return note(
+        NoteCode.RAM_TOO_SMALL,
+        needed_bytes=needed_bytes,
+        usable_bytes=usable_bytes,
+        usable_fraction=1 - KEPT,
     )
 
 
-def ram_notes(plans: Sequence[PricedPlan]) -> tuple[str, ...]:
+def ram_notes(plans: Sequence[PricedPlan]) -> tuple[Note, ...]:
     """Once for all plans of an answer: some offload, and nobody knows into how much RAM."""
-    some = [plan for plan in plans if any(text.endswith(RAM_UNKNOWN) for text in plan.warnings)]
+    some = [plan for plan in plans if has(plan.notes, NoteCode.RAM_UNKNOWN)]
     if not some:
         return ()
-    most = max(plan.host_memory_bytes for plan in some) / GIB
-    ranks = ", ".join(str(plan.rank) for plan in some)
-    which = f"plan {ranks} offloads" if len(some) == 1 else f"plans {ranks} offload up to"
-    return (
-        f"{which} {most:.0f} GiB a node, and {RAM_UNKNOWN}: see that it is enough, or give "
-        "ram_bytes in a cluster file",
-    )
+    most = max(plan.host_memory_bytes for plan in some)
+    ranks = [plan.rank for plan in some]
+    return (note(NoteCode.RAM_UNKNOWN_OF_PLANS, ranks=ranks, needed_bytes=most),)
 
 
 def host_rule(room: float, stack: Stack) -> Rule:

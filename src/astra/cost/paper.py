@@ -8,6 +8,7 @@ import numpy as np
 from astra.cost.result import PaperComparison, PricedPlan
 from astra.cost.step import Step, simulated_step
 from astra.hardware.stack import find_stack
+from astra.notes import NoteCode, note
 from astra.simulate.many import Pipes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, plans_of, task_of
@@ -39,14 +40,11 @@ def paper_step(plan: Plan) -> Step:
 
 
 def by_paper(priced: PricedPlan) -> PricedPlan:
-    """A priced plan with the formula's step; a warning keeps the simulator's."""
+    """A priced plan with the formula's step; a note keeps the simulator's."""
     step = paper_step(priced.plan)
     step_s = float(step.step_s[0])
     ratio = step_s / priced.step_s
-    said = (
-        "pipeline by the formula of arXiv 2502.13480; the simulator gives "
-        f"{priced.step_s:.4g} s ({ratio - 1:+.1%})"
-    )
+    said = note(NoteCode.PAPER_FORMULA, simulated_s=priced.step_s, excess_fraction=ratio - 1)
     return msgspec.structs.replace(
         priced,
         step_s=step_s,
@@ -57,7 +55,7 @@ def by_paper(priced: PricedPlan) -> PricedPlan:
         tokens_per_s=priced.tokens_per_s / ratio,
         tokens_per_s_per_gpu=priced.tokens_per_s_per_gpu / ratio,
         mfu_fraction=priced.mfu_fraction / ratio,
-        warnings=(*priced.warnings, said),
+        notes=(*priced.notes, said),
     )
 
 

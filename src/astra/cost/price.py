@@ -6,24 +6,16 @@ from math import erf, sqrt
 import msgspec
 import numpy as np
 
-from astra.cost.host import is_room_open, on_a_node, pool_room_bytes, too_small_ram
-from astra.cost.result import (
-    HOST_UNFIT,
-    NO_MONEY,
-    NOT_LAUNCHED,
-    RAM_UNKNOWN,
-    PlanMemory,
-    PricedPlan,
-    Provenance,
-    StageMemory,
-)
+from astra.cost.host import is_room_open, on_a_node, pool_room_bytes, ram_too_small
+from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
-from astra.hardware.stack import Stack, find_stack, release_note
+from astra.hardware.stack import Stack, find_stack
 from astra.memory.facts import facts
 from astra.memory.stage import Memory, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
+from astra.notes import Note, NoteCode, note
 from astra.strategy.plan import Plan
 from astra.strategy.plans import DTYPE_BYTES, Floats, plans_of, task_of
 from astra.strategy.view import view_of
@@ -40,14 +32,15 @@ HIDDEN_BY = {"tensor": "overlap_tp", "expert": "overlap_ep", "data": "overlap_gr
 def price_plan(
     plan: Plan,
     assumed: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
     margin: float = MARGIN,
     stack: Stack | None = None,
 ) -> PricedPlan:
     """What one plan needs and takes. No rule is asked, but its schedule must be one that runs."""
     (priced,) = _price_table([plan], margin, stack or find_stack(plan.stack))
-    said = msgspec.structs.replace(priced.provenance, notes=(*notes, *priced.provenance.notes))
-    return msgspec.structs.replace(priced, assumed=(*assumed, *priced.assumed), provenance=said)
+    origin = priced.provenance
+    origin = msgspec.structs.replace(origin, sources=(*notes, *origin.sources))
+    return msgspec.structs.replace(priced, assumed=(*assumed, *priced.assumed), provenance=origin)
 
 
 def price_plans(
@@ -127,7 +120,7 @@ def _priced(
         host_memory_bytes=host,
         checkpoint_bytes=checkpoint_bytes(plan),
         provenance=origin,
-        warnings=_warnings(plan, memory, margin, host, stack),
+        notes=_notes(plan, memory, margin, host, stack),
     )
 
 
@@ -214,30 +207,46 @@ def _provenance(plan: Plan, used: Used, stack: Stack, parts_s: Mapping[str, floa
             kinds[_traffic_kind(plan, name.removesuffix("_comm"))] += seconds / busy
     kinds["guessed"] = max(1.0 - kinds["measured"] - kinds["fitted"], 0.0)  # with host, optimizer
     total = sum(used.seconds.values()) or 1.0
-    said = [
-        f"{source}: {seconds / total:.0%} of kernel time"
+    sources = [
+        note(NoteCode.KERNEL_SOURCE, source=source, fraction=seconds / total)
         for source, seconds in used.seconds.items()
     ]
     if used.outside_s > 0.01 * total:
-        said.append(f"{used.outside_s / total:.0%} of kernel time is outside of what was measured")
-    said += _stack_notes(plan, stack)
-    guesses = [f"{pool.gpu.name}: {g}" for pool in plan.cluster.pools for g in pool.gpu.assumed]
+        sources.append(note(NoteCode.OUTSIDE_MEASURED, fraction=used.outside_s / total))
+    sources += _stack_sources(plan, stack)
+    sources += [
+        note(NoteCode.GPU_ASSUMED, gpu=pool.gpu.name, what=each)
+        for pool in plan.cluster.pools
+        for each in pool.gpu.assumed
+    ]
     return Provenance(
         measured_fraction=kinds["measured"],
         fitted_fraction=kinds["fitted"],
         guessed_fraction=kinds["guessed"],
-        notes=(*said, *guesses),
+        sources=tuple(sources),
     )
 
 
-def _stack_notes(plan: Plan, stack: Stack) -> list[str]:
+def _stack_sources(plan: Plan, stack: Stack) -> list[Note]:
     """Where the factors come from, and which settings of the stack they hold."""
-    said = [f"stack {stack.full_name}: {stack.source.kind}, {stack.source.where}"]
-    for pool in plan.cluster.pools:
-        for row in stack.applied(pool.gpu, plan.fp8_recipe or plan.precision):
-            factors = ", ".join(f"{name} x {value:g}" for name, value in row.factors().items())
-            said.append(f"stack {stack.name} on {row.told()}: {factors} ({row.runs} runs)")
-    return said
+    own = note(
+        NoteCode.STACK_SOURCE,
+        stack=stack.full_name,
+        kind=stack.source.kind,
+        where=stack.source.where,
+    )
+    rows = [
+        note(
+            NoteCode.STACK_FACTORS,
+            stack=stack.name,
+            setting=row.told(),
+            factors=row.factors(),
+            runs=row.runs,
+        )
+        for pool in plan.cluster.pools
+        for row in stack.applied(pool.gpu, plan.fp8_recipe or plan.precision)
+    ]
+    return [own, *rows]
 
 
 def _kernel_kinds(used: Used) -> dict[str, float]:
@@ -264,36 +273,50 @@ def _source_kind(source: str) -> str:
     return "fitted" if "fitted" in source else head
 
 
-def _host_warnings(plan: Plan, host_bytes: float) -> list[str]:
+def _host_notes(plan: Plan, host_bytes: float) -> list[Note]:
     """Where the RAM of a node does not hold what is offloaded, or nobody knows whether it does."""
     pools = [pool for pool in plan.cluster.pools if pool.gpu.name in plan.gpus]
     room = pool_room_bytes(pools)
     if host_bytes > room:
-        return [f"{HOST_UNFIT}: {too_small_ram(host_bytes, room)}"]
+        return [ram_too_small(host_bytes, room)]
     if any(is_room_open(pool, host_bytes) for pool in pools):
-        return [f"{host_bytes / 2**30:.0f} GiB a node are offloaded, and {RAM_UNKNOWN}"]
+        return [note(NoteCode.RAM_UNKNOWN, needed_bytes=host_bytes)]
     return []
 
 
-def _warnings(
+def _notes(
     plan: Plan, memory: PlanMemory, margin: float, host_bytes: float, stack: Stack
-) -> tuple[str, ...]:
-    said = release_note(stack)
-    found = [said] if said else []
+) -> tuple[Note, ...]:
+    found = []
+    if stack.release is not None and stack.release not in stack.releases:
+        found.append(
+            note(
+                NoteCode.UNKNOWN_RELEASE,
+                stack=stack.name,
+                release=stack.release,
+                known=sorted(stack.releases),
+            )
+        )
     if not memory.fits:
         found.append(
-            f"does not fit: stage {memory.worst_stage} needs "
-            f"{memory.reserved_bytes / 2**30:.1f} GiB, "
-            f"{memory.usable_bytes * (1 - margin) / 2**30:.1f} GiB are usable beside the margin"
+            note(
+                NoteCode.DOES_NOT_FIT,
+                stage=memory.worst_stage,
+                needed_bytes=memory.reserved_bytes,
+                usable_bytes=memory.usable_bytes * (1 - margin),
+            )
         )
-    found += _host_warnings(plan, host_bytes)
+    found += _host_notes(plan, host_bytes)
     if not plan.is_one_job:
-        found.append(NOT_LAUNCHED)
+        found.append(note(NoteCode.NOT_LAUNCHABLE))
     limit = plan.model.max_positions
     if limit is not None and plan.seq_len > limit:
         found.append(
-            f"sequence length {plan.seq_len:,} is beyond the {limit:,} positions "
-            f"{plan.model.name} was made for"
+            note(
+                NoteCode.BEYOND_POSITIONS,
+                seq_len=plan.seq_len,
+                positions=limit,
+                model=plan.model.name,
+            )
         )
-    found.append(NO_MONEY)
-    return tuple(found)
+    return (*found, note(NoteCode.NO_MONEY))

@@ -1,17 +1,12 @@
-"""A priced plan: the answer in the words of the JSON schema."""
+"""A priced plan: the answer in the words of the JSON schema.
+
+Notes have codes and numbers; their sentences are made by `report`, beside them.
+"""
 
 import msgspec
 
+from astra.notes import Note, NoteCode, has
 from astra.strategy.plan import Plan
-
-NO_MONEY = "hours and dollars need tokens and a price"
-UNFIT_MONEY = "hours and dollars are of a plan that does not fit: no run will take or cost that"
-HOST_UNFIT = "does not fit the RAM of its nodes"  # how a warning begins
-RAM_UNKNOWN = "how much RAM a node has is not known"  # how a warning ends
-NOT_LAUNCHED = (
-    "no public runtime launches it: its replicas differ in make or take different numbers of "
-    "micro-batches"
-)
 
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +60,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     measured_fraction: float
     fitted_fraction: float
     guessed_fraction: float
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # in words
+    sources: tuple[Note, ...] = msgspec.field(default=(), name="note_codes")
 
 
 class RentedNodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,17 +132,31 @@ class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd: float | None = None
     money: Money | None = None
     provenance: Provenance
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # in words
+    notes: tuple[Note, ...] = msgspec.field(default=(), name="warning_codes")
 
     @property
     def fits_host(self) -> bool:
         """Whether the RAM of its nodes holds what it offloads, as far as it is known."""
-        return not any(said.startswith(HOST_UNFIT) for said in self.warnings)
+        return not has(self.notes, NoteCode.RAM_TOO_SMALL)
 
     @property
     def runs(self) -> bool:
         """Whether it fits its GPUs and, as far as it is known, its hosts."""
         return self.memory.fits and self.fits_host
+
+
+class MixedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a pipeline over several GPU types."""
+
+    pipeline: int = 0
+    gpu: str
+    layers: int
+    tp: int
+    recompute: str
+    busy_s: float  # of a step, its micro-batches alone
+    filled_fraction: float  # of its GPUs' memory
+    chunks: tuple[int, ...] = ()  # layers of each, where stages are interleaved
 
 
 class PaperComparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,7 @@
 """Who does what in a plan."""
 
-from astra.cost.result import PricedPlan
+from astra.cost.result import MixedStage, PricedPlan
 from astra.hardware.stack import Stack
-from astra.search.answer import MixedStage
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import view_of
 from astra.timing.stage import stage_times

@@ -39,7 +39,7 @@ def gpu_of(cells: Cells) -> tuple[Gpu, list[str]]:
         name = cells.text(column)
         if name and not is_path(name) and len(name) <= 80:
             gpu, note = find_gpu(name)
-            return gpu, [note] if note else []
+            return gpu, [f"{name} was read as {gpu.name}"] if note else []
     raise InputError("gpu_id is not known")
 
 

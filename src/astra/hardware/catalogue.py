@@ -8,6 +8,7 @@ from astra.errors import InputError, did_you_mean, shorten
 from astra.files import convert, read_toml
 from astra.hardware.cluster import Gpu
 from astra.hardware.gpu_file import TEN_LINES, read_gpu
+from astra.notes import Note, NoteCode, note
 
 FOLDER = Path(__file__).parent.parent / "data" / "gpus"
 _MAKERS = re.compile(r"^(nvidia|amd|intel|habana|tesla|geforce|instinct|quadro)+")
@@ -19,7 +20,7 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(sorted((path.stem for path in FOLDER.glob("*.toml")), key=str.lower))
 
 
-def find_gpu(text: str) -> tuple[Gpu, str | None]:
+def find_gpu(text: str) -> tuple[Gpu, Note | None]:
     """The GPU called `text`, and a note where the name had to be read as another.
 
     `text` is a canonical name, an alias, a driver's name, or the path of a TOML file. Case,
@@ -34,7 +35,7 @@ def find_gpu(text: str) -> tuple[Gpu, str | None]:
         return _load(name), None
     name = aliases().get(key)
     if name:
-        return _load(name), f"{wanted} was read as {name}"
+        return _load(name), note(NoteCode.GPU_READ_AS, written=wanted, gpu=name)
     raise InputError(f"unknown GPU {shorten(wanted)}. {_advice(wanted)}")
 
 

@@ -22,6 +22,7 @@ from astra.hardware.gpu_file import (
 )
 from astra.hardware.pools import merge_twins
 from astra.hardware.units import bare, quantities
+from astra.notes import Note
 
 MOST_POOLS = 64
 
@@ -50,14 +51,14 @@ class ClusterTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gpus: dict[str, dict[str, Any]] = {}
 
 
-def read_cluster(path: Path) -> tuple[Cluster, tuple[str, ...]]:
+def read_cluster(path: Path) -> tuple[Cluster, tuple[Note, ...]]:
     """The cluster a user described in a file, and notes on how it was read."""
     return cluster_of(read_hardware_toml(path), str(path), path.parent, path.stem)
 
 
 def cluster_of(
     raw: dict[str, Any], where: str, folder: Path, name: str
-) -> tuple[Cluster, tuple[str, ...]]:
+) -> tuple[Cluster, tuple[Note, ...]]:
     """A cluster out of a TOML document; paths in it start from `folder`."""
     table = _typed(raw, where)
     own = {
@@ -65,7 +66,7 @@ def cluster_of(
         for own_name, gpu in table.gpus.items()
     }
     pools: list[Pool] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     for number, entry in enumerate(table.pools):
         place = f"{where}: pools[{number}]"
         gpu, note = _gpu(entry, own, folder, place)
@@ -100,7 +101,9 @@ def _typed(raw: dict[str, Any], where: str) -> ClusterTable:
     return convert(raw | {"pools": si}, ClusterTable, where)
 
 
-def _gpu(entry: PoolTable, own: dict[str, Gpu], folder: Path, place: str) -> tuple[Gpu, str | None]:
+def _gpu(
+    entry: PoolTable, own: dict[str, Gpu], folder: Path, place: str
+) -> tuple[Gpu, Note | None]:
     """The GPU of a pool: the file's own, one in another file, or the catalogue's."""
     if entry.gpu in own:
         return own[entry.gpu], None

@@ -9,13 +9,14 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import MOST_GPUS, facts, idle_note, merge_twins
 from astra.hardware.units import bare
+from astra.notes import Note
 
 RankBlock = tuple[str, int]  # a GPU type, and how many ranks of it stand in a row
 MOST_TYPES = 64
 FORM = "The form is TYPE:COUNT[,TYPE:COUNT...], such as h100:512,a100-80g:256."
 
 
-def parse_gpus(text: str) -> tuple[Cluster, tuple[str, ...]]:
+def parse_gpus(text: str) -> tuple[Cluster, tuple[Note, ...]]:
     """The cluster of a `--gpus` option, and notes on how it was read."""
     pools: dict[str, Pool] = {}
     entries, notes = _entries(text)
@@ -29,7 +30,7 @@ def parse_gpus(text: str) -> tuple[Cluster, tuple[str, ...]]:
     return cluster, (*notes, *more, *idle)
 
 
-def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[str, ...]]:
+def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[Note, ...]]:
     """The same where the order counts: also how many ranks of each type stand in a row.
 
     A type may come again behind another.
@@ -43,10 +44,11 @@ def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[
     cluster, more = _cluster(pools)
     names = {facts(pool.gpu): pool.gpu.name for pool in cluster.pools}  # twins have one
     blocks = tuple((names[facts(pool.gpu)], pool.count) for _, _, pool in entries)
-    return cluster, blocks, tuple(dict.fromkeys([*notes, *more]))
+    said = [*notes, *more]
+    return cluster, blocks, tuple(n for row, n in enumerate(said) if n not in said[:row])
 
 
-def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[str]]:
+def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[Note]]:
     """Every TYPE:COUNT as it is written, its place and its pool; and notes."""
     if not text.strip():
         raise InputError(f"--gpus is empty. {FORM}")
@@ -62,13 +64,13 @@ def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[str]]:
     return entries, notes
 
 
-def _cluster(pools: dict[str, Pool]) -> tuple[Cluster, tuple[str, ...]]:
+def _cluster(pools: dict[str, Pool]) -> tuple[Cluster, tuple[Note, ...]]:
     merged, notes = merge_twins(pools.values(), "--gpus")
     name = ",".join(f"{pool.gpu.name}:{pool.count}" for pool in merged)
     return Cluster(name=name, pools=merged), notes
 
 
-def _pool(entry: str, where: str) -> tuple[Pool, str | None]:
+def _pool(entry: str, where: str) -> tuple[Pool, Note | None]:
     """One TYPE:COUNT."""
     if not entry.strip():
         raise InputError(f"{where}: empty. Is there a comma too many? {FORM}")
@@ -103,7 +105,7 @@ def parse_count(count: str, where: str, kind: str) -> int:
     return int(digits)
 
 
-def _find(kind: str, where: str) -> tuple[Gpu, str | None]:
+def _find(kind: str, where: str) -> tuple[Gpu, Note | None]:
     try:
         return find_gpu(kind)
     except InputError as error:

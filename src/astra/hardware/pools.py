@@ -12,11 +12,12 @@ from astra.hardware.catalogue import find_gpu, gpu_names
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.gpu_file import check_gpu
 from astra.hardware.units import quantities
+from astra.notes import Note, NoteCode, note
 
 MOST_GPUS = 10**7
 
 
-def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
+def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tuple[Note, ...]]:
     """Pools sorted by name, those of equal data and price made one; and notes that say so.
 
     Two names for one type would let a search find plans that one name hides, so that the
@@ -25,7 +26,7 @@ def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tu
     known = set(gpu_names())
     ranked = sorted(pools, key=lambda pool: (pool.gpu.name not in known, pool.gpu.name))
     merged: dict[tuple[Gpu, float | None], Pool] = {}
-    notes: list[str] = []
+    notes: list[Note] = []
     for pool in ranked:
         key = (facts(pool.gpu), pool.usd_per_hour)
         first = merged.get(key)
@@ -40,8 +41,7 @@ def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tu
             )
         merged[key] = replace(first, count=total, described=first.described or pool.described)
         notes.append(
-            f"{pool.gpu.name} has the same data as {first.gpu.name}: "
-            f"counted as {total} of the latter"
+            note(NoteCode.EQUAL_GPUS, gpu=pool.gpu.name, first=first.gpu.name, count=total)
         )
     return tuple(sorted(merged.values(), key=lambda pool: pool.gpu.name)), tuple(notes)
 
@@ -82,13 +82,16 @@ def is_own(pool: Pool) -> bool:
     return facts(gpu) != facts(find_gpu(gpu.name)[0])
 
 
-def idle_note(pool: Pool) -> str | None:
+def idle_note(pool: Pool) -> Note | None:
     """Says so when the pool does not end with a whole node."""
     node = pool.gpu.node.gpus
     rest = pool.count % node
     if pool.count < node or not rest:
         return None
-    return (
-        f"{pool.count} {pool.gpu.name} do not fill nodes of {node}: "
-        f"plans use at most {pool.count - rest} of them"
+    return note(
+        NoteCode.PARTIAL_NODES,
+        count=pool.count,
+        gpu=pool.gpu.name,
+        node_gpus=node,
+        used=pool.count - rest,
     )

@@ -8,6 +8,7 @@ form a group (ROCm/rccl issue 1220), and no released framework joins them (arXiv
 from msgspec.structs import replace
 
 from astra.hardware.cluster import Cluster, Gpu
+from astra.notes import Note, NoteCode, note
 
 LIBRARIES = {"AMD": "RCCL", "Intel": "HCCL", "NVIDIA": "NCCL"}
 USUAL = "NVIDIA"  # where a GPU's own file names no vendor
@@ -29,13 +30,10 @@ def by_vendor(cluster: Cluster) -> tuple[Cluster, ...]:
     )
 
 
-def vendor_note(cluster: Cluster) -> str | None:
+def vendor_note(cluster: Cluster) -> Note | None:
     """Why GPUs of a cluster are not joined; None where they may be."""
     names = sorted({vendor_of(pool.gpu) for pool in cluster.pools})
     if len(names) < 2:
         return None
-    libraries = " and ".join(LIBRARIES.get(name, f"that of {name}") for name in names)
-    return (
-        f"{' and '.join(names)} GPUs are planned apart: no job has both, for {libraries} do not "
-        "speak to each other"
-    )
+    libraries = [LIBRARIES.get(name, f"that of {name}") for name in names]
+    return note(NoteCode.VENDORS_APART, vendors=names, libraries=libraries)

@@ -17,6 +17,7 @@ from astra.jobs.options import Options, plain, training_words
 from astra.jobs.shell import Script, read_script
 from astra.model.shape import Model
 from astra.model.zoo import find_model
+from astra.notes import Note
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plan_file import read_plan
 from astra.strategy.rules.book import broken_rules
@@ -56,6 +57,7 @@ class Job:
     assumed: tuple[str, ...]
     not_understood: tuple[str, ...]
     refused: tuple[str, ...]  # what the runtime will say against it
+    notes: tuple[Note, ...] = ()  # on how the GPUs were read
 
 
 def read_job(path: Path, asked: Asked) -> Job:
@@ -388,7 +390,8 @@ def _job(
     return Job(
         plan=plan,
         framework=names[runtime],
-        assumed=(*notes, *said, *model.assumed),
+        assumed=(*said, *model.assumed),
+        notes=notes,
         not_understood=tuple(left),
         refused=tuple(f"{rule.reason} [rule {rule.name}]" for rule in broken),
     )

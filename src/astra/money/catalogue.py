@@ -157,3 +157,8 @@ def chosen(
         for offer in some
         if (not regions or offer.region in regions) and (spot or not offer.spot)
     ]
+
+
+def joins(machine: Instance) -> bool:
+    """Whether something is known of the network between nodes, or RDMA is at least likely."""
+    return machine.certainty != GUESSED or machine.rdma

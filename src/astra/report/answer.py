@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
+from astra.report.document import AnswerDocument
 from astra.report.mixed import pipeline
+from astra.report.note_lines import note_lines
 from astra.report.priced import (
     export_hint,
     memory_bars,
@@ -15,9 +17,8 @@ from astra.report.priced import (
     sizes,
     time_bars,
 )
-from astra.report.warned import remarks
-from astra.search.answer import Answer, NothingFits
 from astra.search.ranking import as_fast, ranking
+from astra.search.result import NothingFits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 SURE = 0.95  # of fitting
 
 
-def answer_json(answer: Answer, batches: Sequence[Answer] = ()) -> dict[str, Any]:
+def answer_json(answer: AnswerDocument, batches: Sequence[AnswerDocument] = ()) -> dict[str, Any]:
     """The answer; where several batches were compared, the best of each besides."""
     found: dict[str, Any] = msgspec.to_builtins(answer)
     if len(batches) > 1:
@@ -33,17 +34,17 @@ def answer_json(answer: Answer, batches: Sequence[Answer] = ()) -> dict[str, Any
     return found
 
 
-def _batch(answer: Answer) -> dict[str, Any]:
+def _batch(answer: AnswerDocument) -> dict[str, Any]:
     best = answer.best
     return {
-        "global_batch": answer.request["global_batch"],
+        "global_batch": answer.request.global_batch,
         "summary": best.summary if best else None,
         "step_s": best.step_s if best else None,
         "tokens_per_s": best.tokens_per_s if best else None,
     }
 
 
-def batches_table(answers: Sequence[Answer]) -> "RenderableType":
+def batches_table(answers: Sequence[AnswerDocument]) -> "RenderableType":
     """The best plan of each batch that was asked for."""
     from rich.table import Table
 
@@ -58,7 +59,7 @@ def batches_table(answers: Sequence[Answer]) -> "RenderableType":
     return table
 
 
-def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
+def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableType"]:
     """The whole answer, part by part."""
     best = answer.best
     if best is None:
@@ -83,7 +84,7 @@ def answer_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
         f"Memory of one GPU by stage, GiB of {sizes(best)}",
         memory_bars(best),
         "",
-        *remarks(answer, answer.plans),
+        *note_lines(answer, answer.plans),
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None
         else f"Kept in {saved}. Next:",
@@ -157,7 +158,7 @@ def alike(plans: tuple[PricedPlan, ...]) -> list[str]:
     ]
 
 
-def funnel(answer: Answer) -> str:
+def funnel(answer: AnswerDocument) -> str:
     """Where the candidates went, in one line."""
     search = answer.search
     removed = sum(search.removed_by_rule.values())
@@ -189,7 +190,7 @@ def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
     return table
 
 
-def _nothing(answer: Answer, why: NothingFits) -> list["RenderableType"]:
+def _nothing(answer: AnswerDocument, why: NothingFits) -> list["RenderableType"]:
     lines: list[RenderableType] = [
         "No plan fits." if why.closest else "No plan is left.",
         funnel(answer),

@@ -4,10 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.explain.result import (
+    Alternative,
+    Exchange,
+    Explanation,
+    PlanDifference,
+    PriceSensitivity,
+    RunnerUp,
+    WhatIf,
+)
 from astra.report.mixed import drawn
 from astra.report.priced import BAR, PART_NAMES, seconds
-from astra.search.breakdown import Exchange
-from astra.search.explained import Against, Change, Explanation, Loss, PriceMove, Rival
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -104,7 +111,7 @@ def _shares(found: Explanation) -> list[str]:
     return lines
 
 
-def _price(move: PriceMove) -> str:
+def _price(move: PriceSensitivity) -> str:
     """One GPU type in a line: how far it must move either way, and what is chosen then."""
     said = []
     if move.rise_rival is not None:
@@ -118,7 +125,7 @@ def _price(move: PriceMove) -> str:
     return f"  {move.gpu}: {'; or '.join(f'{by}, {then}' for by, then in said)}"
 
 
-def _then(rival: Rival) -> str:
+def _then(rival: RunnerUp) -> str:
     gpus = " + ".join(f"{count} {name}" for name, count in rival.gpus.items())
     return f"then {gpus} ({rival.summary}), today ${rival.usd:,.0f}, {rival.hours:,.0f} h"
 
@@ -161,7 +168,7 @@ def signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
-def difference(loss: Loss) -> str:
+def difference(loss: PlanDifference) -> str:
     """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first."""
     ordered = sorted(loss.parts_s.items(), key=lambda item: -abs(item[1]))
     least = max(SHOWN * abs(ordered[0][1]), 1e-6)
@@ -176,14 +183,14 @@ def difference(loss: Loss) -> str:
     return f"{signed(loss.slower_s)}: {', '.join(said)}{where}"
 
 
-def _losses(plans: tuple[Loss, ...]) -> "RenderableType":
+def _losses(plans: tuple[PlanDifference, ...]) -> "RenderableType":
     table = _grid("rww")
     for plan in plans:
         table.add_row(str(plan.rank), plan.summary, difference(plan))
     return table
 
 
-def _against(explained: Explanation, found: Against) -> list["RenderableType"]:
+def _against(explained: Explanation, found: Alternative) -> list["RenderableType"]:
     """Why not another one: part by part where it runs."""
     lines: list[RenderableType] = [f"Against {' '.join(found.settings)}: {found.sentence}"]
     if found.outcome != "time" or found.plan is None:
@@ -208,7 +215,7 @@ def _against(explained: Explanation, found: Against) -> list["RenderableType"]:
     return lines
 
 
-def _changes(changes: tuple[Change, ...]) -> "RenderableType":
+def _changes(changes: tuple[WhatIf, ...]) -> "RenderableType":
     table = _grid("wrw")
     for change in changes:
         if change.plan is None:

@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from astra.errors import InputError, shorten
+from astra.report.document import AnswerDocument
 from astra.report.money import money_remarks, money_sentence, place_of, tokens, usd
 from astra.report.raster import png
-from astra.search.answer import Answer
 
 WIDTH, HEIGHT = 860, 520
 LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58
@@ -64,7 +64,7 @@ def kind_of(path: str) -> str:
     return kind
 
 
-def plot(answer: Answer, kind: str) -> str | bytes:
+def plot(answer: AnswerDocument, kind: str) -> str | bytes:
     """The picture in this format."""
     shapes = shapes_of(answer)
     if kind == "png":
@@ -75,7 +75,7 @@ def plot(answer: Answer, kind: str) -> str | bytes:
     return svg(shapes) if kind == "svg" else html(answer, shapes)
 
 
-def shapes_of(answer: Answer) -> list[Shape]:
+def shapes_of(answer: AnswerDocument) -> list[Shape]:
     """Dollars over hours, both logarithmic; plans joined; goals as dashed lines; all labelled."""
     market, points = answer.market, answer.frontier
     assert market is not None
@@ -311,7 +311,7 @@ def _svg(shape: Shape) -> str:
     )
 
 
-def html(answer: Answer, shapes: Sequence[Shape]) -> str:
+def html(answer: AnswerDocument, shapes: Sequence[Shape]) -> str:
     """The picture and the frontier as a table, in one file that needs no other."""
     assert answer.market is not None
     rows = []
@@ -345,7 +345,7 @@ def html(answer: Answer, shapes: Sequence[Shape]) -> str:
     )
 
 
-def _remarks(answer: Answer) -> str:
+def _remarks(answer: AnswerDocument) -> str:
     """Warnings and notes, as the page in a terminal has them."""
     assert answer.market is not None
     said = money_remarks(answer, answer.market)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from astra.cost.result import PricedPlan
-from astra.search.answer import Market
+from astra.search.result import MarketResult
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -24,7 +24,7 @@ class Drawing:
     """The frontier, as wide as the screen allows."""
 
     points: Sequence[PricedPlan]
-    market: Market
+    market: MarketResult
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
         from rich.text import Text
@@ -33,7 +33,7 @@ class Drawing:
         yield Text(text, no_wrap=True, overflow="ignore")
 
 
-def drawn(points: Sequence[PricedPlan], market: Market, room: int = 80) -> str:
+def drawn(points: Sequence[PricedPlan], market: MarketResult, room: int = 80) -> str:
     """Dollars over hours, both logarithmic: plans by their ranks, joined; goals as lines."""
     hours = [point.hours or 0.0 for point in points]
     dollars = [point.usd or 0.0 for point in points]
@@ -69,7 +69,7 @@ def _near(goal: float | None, values: Sequence[float]) -> list[float]:
 
 
 def _goal_lines(
-    grid: Grid, across: "_Axis", up: "_Axis", market: Market
+    grid: Grid, across: "_Axis", up: "_Axis", market: MarketResult
 ) -> tuple[int | None, int | None]:
     """Draw them; the budget's row and the deadline's column, where they are in the picture."""
     budget, deadline = market.budget_usd, market.deadline_hours

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from astra.cost.result import PricedPlan
+from astra.cost.result import MixedStage, PricedPlan
 from astra.hardware.topology import allowed_counts
 from astra.report.priced import seconds
-from astra.search.answer import Mixed, MixedStage
+from astra.search.request import Request
+from astra.search.result import Comparison
 from astra.strategy.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ MIXES = {
 BAR = 10  # characters of the busiest stage
 
 
-def pipeline(
-    best: PricedPlan, mixed: Mixed, request: Mapping[str, object]
-) -> list["RenderableType"]:
+def pipeline(best: PricedPlan, mixed: Comparison, request: Request) -> list["RenderableType"]:
     """The winner stage by stage, first to last, and what others would take."""
     return [
         *pipelines(best.plan, mixed.stages, best.step_s, ", work of a step and memory of a GPU"),
@@ -129,7 +128,7 @@ def _look(stage: MixedStage) -> tuple[object, ...]:
     return (*own, round(stage.busy_s, 6))
 
 
-def _worth(best: PricedPlan, mixed: Mixed, request: Mapping[str, object]) -> list["RenderableType"]:
+def _worth(best: PricedPlan, mixed: Comparison, request: Request) -> list["RenderableType"]:
     """What others would take, what stays idle, who launches it, and what is proven."""
     lines: list[RenderableType] = []
     for name, step_s in mixed.alone_step_s.items():
@@ -153,7 +152,7 @@ def _faster(what: str, step_s: float | None, best: PricedPlan) -> str:
     return f"{what}: {seconds(step_s)}; this is {step_s / best.step_s:.2f} x as fast."
 
 
-def _launched(best: PricedPlan, mixed: Mixed) -> str:
+def _launched(best: PricedPlan, mixed: Comparison) -> str:
     """Who launches the best, and what the other runtimes that were asked reach."""
     runtime = best.plan.runtime
     if runtime == "any":
@@ -181,7 +180,7 @@ def _launched(best: PricedPlan, mixed: Mixed) -> str:
     return f"{names} {'launch' if equal else 'launches'} it{''.join(longer)}."
 
 
-def _proven(mixed: Mixed) -> list[str]:
+def _proven(mixed: Comparison) -> list[str]:
     """What is known of the space that was searched, and what that space is."""
     mixes = [words for name, words in MIXES.items() if name in mixed.pipelines_of]
     uniform = "Of uniform plans it is the best found."
@@ -199,24 +198,24 @@ def _proven(mixed: Mixed) -> list[str]:
     return lines if mixed.launched_step_s is None else [*lines, REPLICAS_DIFFER]
 
 
-def _idle(mixed: Mixed) -> dict[str, int]:
+def _idle(mixed: Comparison) -> dict[str, int]:
     """GPUs that the best plan leaves alone, but for types that no plan can use, of which is said
     why."""
     return {
         name: count
         for name, count in mixed.idle.items()
-        if not any(text.startswith(f"{name} is left out") for text in mixed.left_out)
+        if all(name != note.facts["gpu"] for note in mixed.types_left_out)
     }
 
 
-def _why_idle(best: PricedPlan, idle: Mapping[str, int], request: Mapping[str, object]) -> str:
+def _why_idle(best: PricedPlan, idle: Mapping[str, int], request: Request) -> str:
     """What was asked for may forbid GPUs that would be of use."""
-    cap, used = request.get("max_gpus"), sum(best.gpus.values())
-    if request.get("objective") == "gpus":
+    cap, used = request.max_gpus, sum(best.gpus.values())
+    if request.objective == "gpus":
         return "the fewest GPUs were asked for"
-    if isinstance(cap, int) and used >= cap:
+    if cap is not None and used >= cap:
         return f"the cap of {cap} GPUs allows no more"
-    if isinstance(cap, int) and cap - used < sum(idle.values()):
+    if cap is not None and cap - used < sum(idle.values()):
         return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them was faster"
     whole = "GPUs are used 1, 2, 4 or whole nodes at a time"
     odd = _odd(best, idle)

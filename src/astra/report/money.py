@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from astra.cost.result import Money, PricedPlan, RentedNodes
 from astra.money.dollars import GB, MONTH_H
 from astra.money.given import LISTED
+from astra.report.document import AnswerDocument
 from astra.report.frontier_text import Drawing
+from astra.report.note_lines import note_lines
 from astra.report.priced import (
     LEGEND,
     export_hint,
@@ -18,8 +20,7 @@ from astra.report.priced import (
     time_bars,
     titled,
 )
-from astra.report.warned import remarks
-from astra.search.answer import Answer, Elsewhere, Market, Wished
+from astra.search.result import GoalOutcome, MarketResult, OtherRegion
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -196,7 +197,7 @@ def _lost(money: Money) -> str:
     )
 
 
-def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
+def money_page(answer: AnswerDocument, saved: str | None) -> list["RenderableType"]:
     """The whole answer, part by part."""
     market, points = answer.market, answer.frontier
     assert market is not None
@@ -237,9 +238,9 @@ def money_page(answer: Answer, saved: str | None) -> list["RenderableType"]:
     ]
 
 
-def money_remarks(answer: Answer, market: Market) -> list[str]:
+def money_remarks(answer: AnswerDocument, market: MarketResult) -> list[str]:
     """Warnings and notes, a line each, for a terminal and for a page."""
-    said = remarks(answer, answer.frontier)
+    said = note_lines(answer, answer.frontier)
     if market.longest_hours:
         said.append(f"note: plans that take longer than {hours(market.longest_hours)} are left out")
     if any(machine.cloud != "given" for machine in market.machines):
@@ -247,7 +248,7 @@ def money_remarks(answer: Answer, market: Market) -> list[str]:
     return said
 
 
-def _verdict(market: Market, points: tuple[PricedPlan, ...]) -> list[str]:
+def _verdict(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
     """What the goals come to, before anything else where they cannot be met."""
     wished = market.wished
     if wished is None or wished.possible:
@@ -263,7 +264,7 @@ def _verdict(market: Market, points: tuple[PricedPlan, ...]) -> list[str]:
     return [_impossible(wished, market, points), f"The nearest{_nearer(wished, market)}:"]
 
 
-def _nearer(wished: Wished, market: Market) -> str:
+def _nearer(wished: GoalOutcome, market: MarketResult) -> str:
     """Why it is the nearest, where another may be taken for it."""
     budget, deadline = market.budget_usd, market.deadline_hours
     if wished.also_rank is None or budget is None or deadline is None:
@@ -276,7 +277,7 @@ def _nearer(wished: Wished, market: Market) -> str:
     return f", which misses {most}{max(own):.1%}, not {max(other):.1%}"
 
 
-def _impossible(wished: Wished, market: Market, points: tuple[PricedPlan, ...]) -> str:
+def _impossible(wished: GoalOutcome, market: MarketResult, points: tuple[PricedPlan, ...]) -> str:
     """Which goals no plan keeps, what comes nearest, and what it is enough for."""
     budget, deadline = market.budget_usd, market.deadline_hours
     near = points[wished.rank - 1]
@@ -303,7 +304,7 @@ def _impossible(wished: Wished, market: Market, points: tuple[PricedPlan, ...]) 
     return f"{text} {goals} not enough to start {which} up."
 
 
-def _ways(wished: Wished, points: tuple[PricedPlan, ...]) -> str:
+def _ways(wished: GoalOutcome, points: tuple[PricedPlan, ...]) -> str:
     """The cheapest within the deadline and the fastest within the budget, or what there is."""
     ways = [(wished.rank, wished.gap_usd, wished.gap_hours)]
     if wished.also_rank is not None:
@@ -327,7 +328,7 @@ def _ways(wished: Wished, points: tuple[PricedPlan, ...]) -> str:
     return " ".join(said)
 
 
-def _table(points: tuple[PricedPlan, ...], market: Market) -> "RenderableType":
+def _table(points: tuple[PricedPlan, ...], market: MarketResult) -> "RenderableType":
     from astra.report.rows import Column, Rows
 
     columns = (
@@ -366,7 +367,7 @@ def _short(rent: RentedNodes) -> str:
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 
 
-def _names(answer: Answer, market: Market) -> list[str]:
+def _names(answer: AnswerDocument, market: MarketResult) -> list[str]:
     points = answer.frontier
     fastest, knee, cheapest = (
         points[place - 1].rank for place in (market.fastest, market.knee, market.cheapest)
@@ -395,7 +396,7 @@ def _names(answer: Answer, market: Market) -> list[str]:
     return lines
 
 
-def _what_if(market: Market, best: PricedPlan) -> list["RenderableType"]:
+def _what_if(market: MarketResult, best: PricedPlan) -> list["RenderableType"]:
     other = market.what_if
     if other is None:
         return []
@@ -410,7 +411,7 @@ def _what_if(market: Market, best: PricedPlan) -> list["RenderableType"]:
     return [f"With {other.what}: {kind}, {change}{missed}:", money_sentence(other.plan), ""]
 
 
-def _elsewhere(places: tuple[Elsewhere, ...], best: PricedPlan) -> list["RenderableType"]:
+def _elsewhere(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["RenderableType"]:
     if not places:
         return []
     from astra.report.rows import Column, Rows
@@ -438,7 +439,7 @@ def _elsewhere(places: tuple[Elsewhere, ...], best: PricedPlan) -> list["Rendera
     return ["The same plan on the same machines elsewhere, the cheapest of each cloud", table, ""]
 
 
-def _searched(answer: Answer, market: Market) -> str:
+def _searched(answer: AnswerDocument, market: MarketResult) -> str:
     search = answer.search
     kinds = len(market.machines)
     return (

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.cost.result import NO_MONEY, RAM_UNKNOWN, PlanMemory, PricedPlan, StageMemory
+from astra.cost.result import PlanMemory, PricedPlan, StageMemory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -95,50 +95,6 @@ def seconds(value: float) -> str:
     if value >= 0.1:
         return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
     return f"{value * 1e3:.3g} ms"
-
-
-def page(priced: PricedPlan) -> list["RenderableType"]:
-    """The whole answer, part by part."""
-    low, high = seconds(priced.step_s_low), seconds(priced.step_s_high)
-    parts: list[RenderableType] = [
-        sentence(priced),
-        "",
-        f"Where the time goes (stage {priced.parts_stage}; 80 % interval {low} to {high})",
-        time_bars(priced),
-        "",
-        f"Memory of one GPU by stage, GiB of {sizes(priced)}",
-        memory_bars(priced),
-        LEGEND,
-        "",
-    ]
-    parts += host_lines(priced)
-    if priced.money is not None:
-        from astra.report.money import money_sentence, terms
-
-        title = "What a run takes and costs"
-        if not priced.runs:
-            title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"
-        parts += [title, money_sentence(priced), *terms(priced), ""]
-    elif priced.usd_per_hour is not None:
-        parts.append(titled("price", f"${priced.usd_per_hour:,.2f} an hour"))
-    parts.append(titled("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
-    if priced.assumed:
-        parts.append(titled("assumed", "; ".join(priced.assumed)))
-    known = priced.provenance
-    share = (
-        f"{known.measured_fraction:.0%} of the busy time measured, "
-        f"{known.fitted_fraction:.0%} fitted, {known.guessed_fraction:.0%} guessed; "
-        f"step times of the stack {priced.plan.stack} "
-        "(`--json` names each source)"
-    )
-    parts.append(titled("sources", share))
-    parts += [titled("note", note) for note in known.notes if " was read as " in note]
-    said = [text for text in priced.warnings if text != NO_MONEY]
-    parts += [titled("warning", text) for text in said if not text.endswith(RAM_UNKNOWN)]
-    if not priced.memory.fits:
-        text = "`astra plan` with the same model, GPUs and batch finds the fastest plans that fit"
-        parts.append(titled("try", text))
-    return parts
 
 
 def host_lines(priced: PricedPlan) -> list["RenderableType"]:

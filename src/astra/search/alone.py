@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astra.search.find import MOST_GROUP, Best, Finder, Key, Progress
+from astra.search.find import MOST_GROUP, Best, Finder, Key
+from astra.search.result import Progress
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.variants import plans_in

@@ -1,7 +1,7 @@
 """The best plans of a space, exactly: bound every layout, simulate what can still win."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from astra.cost.evaluate import evaluate, least_memory_fraction, memory_fraction
 from astra.cost.host import node_bytes, offloads, pool_room_bytes
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
+from astra.search.result import Funnel, Progress
 from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.book import rules_for
@@ -40,24 +41,8 @@ MOST_GROUP = 1024  # and in the end
 BATCH = 512  # plans that are bounded tightly together
 SAME = 1e-12  # relative; steps that differ by rounding alone
 
-Progress = Callable[[int], None]
 Key = tuple[int, ...]
 Found = tuple[float, int, Key, Plans]  # step, order of finding, kind, one plan
-
-
-@dataclass(slots=True)
-class Funnel:
-    """Where the candidates went."""
-
-    candidates: int = 0
-    removed_by_rule: dict[str, int] = field(default_factory=dict)
-    bounded: int = 0  # cannot beat the best: their layout alone takes longer
-    out_of_memory: int = 0
-    priced: int = 0
-    simulated: int = 0
-
-    def remove(self, rule: str, count: int) -> None:
-        self.removed_by_rule[rule] = self.removed_by_rule.get(rule, 0) + count
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from astra.model.parameters import parameters
 from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
-from astra.search.find import MOST_GROUP, Best, Finder, Found, Key, Progress
+from astra.search.find import MOST_GROUP, Best, Finder, Found, Key
+from astra.search.result import Progress
 from astra.strategy.enumerate import Layouts, module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule

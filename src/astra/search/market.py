@@ -1,7 +1,7 @@
 """Which GPUs to rent: the frontier of hours and dollars over machines, counts and plans."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -9,13 +9,15 @@ import numpy as np
 from astra.cost.host import room_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import facts
-from astra.money.catalogue import GUESSED, Instance, Offer, machine_gpu
+from astra.money.catalogue import GUESSED, Instance, Offer, joins, machine_gpu
 from astra.money.conditions import Conditions
 from astra.money.frontier import frontier
-from astra.search.answer import Wanted, rules_of
-from astra.search.find import Best, Funnel, Progress
+from astra.notes import Note
+from astra.search.bill import rent_of
+from astra.search.find import Best
 from astra.search.frontier import FrontierFinder, Point
-from astra.search.money import rent_of
+from astra.search.query import Query
+from astra.search.result import Funnel, Progress, progress_after
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
 from astra.strategy.space import Space
@@ -32,6 +34,10 @@ class Machine:
     room_bytes: float = np.inf  # of a node's RAM, for what plans offload; infinite: not known
     extends: bool = False  # there is one alike that costs no more, with less RAM
 
+    def cluster(self, whole: Cluster) -> Cluster:
+        """Of such nodes alone."""
+        return msgspec.structs.replace(whole, pools=(Pool(gpu=self.gpu, count=self.most),))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trade:
@@ -45,7 +51,7 @@ class Trade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FrontierFound:
     """The frontier, fastest first, and where the candidates went."""
 
     trades: tuple[Trade, ...]
@@ -54,7 +60,7 @@ class Found:
     least_host: tuple[float, Machine, Plan] | None  # where RAM alone is too small
     skipped: int  # machines whose best bound is dominated already
     beaten: tuple[tuple[float, float], ...] = ()  # hours and dollars of plans simulated, not kept
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def machines_of(
@@ -108,11 +114,6 @@ def _by_room(own: Sequence[Offer]) -> list[tuple[float, tuple[Offer, ...]]]:
     return [(room, some) for some, room in found.items()]
 
 
-def joins(machine: Instance) -> bool:
-    """Whether something is known of the network between nodes, or RDMA is at least likely."""
-    return machine.certainty != GUESSED or machine.rdma
-
-
 def undominated(machines: Sequence[Machine]) -> list[Machine]:
     """Without those that another one equals but for faster NICs at no higher price.
 
@@ -159,14 +160,14 @@ def gpu_in(machine: Instance, own: Gpu) -> Gpu:
     return own if machine.cloud == "given" else machine_gpu(machine)
 
 
-class Search:
+class MarketSearch:
     """One search over machines; what one finds prunes the next."""
 
     def __init__(
-        self, wanted: Wanted, machines: Sequence[Machine], tokens: float, kept: Conditions,
+        self, query: Query, machines: Sequence[Machine], tokens: float, kept: Conditions,
         latest_h: float,
     ) -> None:  # fmt: skip
-        self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
+        self.query, self.tokens, self.kept, self.latest_h = query, tokens, kept, latest_h
         self.machines = sorted(undominated(machines), key=_promise)
         self.trades: list[Trade] = []
         self.beaten: set[tuple[float, float]] = set()
@@ -175,10 +176,10 @@ class Search:
         self.least_host: tuple[float, Machine, Plan] | None = None
         self.skipped = 0
 
-    def run(self, progress: Progress | None = None) -> Found:
+    def run(self, progress: Progress | None = None) -> FrontierFound:
         for machine in self.machines:
             self._search(machine, progress)
-        return Found(
+        return FrontierFound(
             trades=tuple(self.trades),
             funnel=self.funnel,
             closest=None if self.trades else self.closest,
@@ -188,7 +189,7 @@ class Search:
         )
 
     def _search(self, machine: Machine, progress: Progress | None) -> None:
-        whole = space_on(self.wanted.space, machine)
+        whole = self.query.on(machine.cluster(self.query.cluster)).space
         space = offloading(whole) if machine.extends else whole
         if space is None:
             return
@@ -196,9 +197,9 @@ class Search:
         steps = self.tokens / (question.global_batch * question.seq_len)
         finder = FrontierFinder(
             space,
-            rules_of(self.wanted),
-            self.wanted.stack,
-            self.wanted.margin,
+            self.query.rules,
+            self.query.stack,
+            self.query.margin,
             [rent_of(offer) for offer in machine.offers],
             steps,
             self.kept,
@@ -209,8 +210,7 @@ class Search:
             np.array([trade.wall_h for trade in self.trades]),
             np.array([trade.usd for trade in self.trades]),
         )
-        before = self.funnel.candidates
-        best = finder.run((lambda count: progress(before + count)) if progress else None)
+        best = finder.run(progress_after(progress, self.funnel.candidates))
         self.skipped += finder.hopeless
         _add(self.funnel, best.funnel)
         if self.closest is None or best.closest_filled < self.closest[1].closest_filled:
@@ -255,15 +255,6 @@ def _promise(machine: Machine) -> tuple[float, str]:
     gpu = machine.gpu
     rate = gpu.bf16_flops_per_s or gpu.fp16_flops_per_s or 1.0
     return min(offer.usd_per_gpu_hour for offer in machine.offers) / rate, gpu.name
-
-
-def space_on(space: Space, machine: Machine) -> Space:
-    """The question on this machine alone."""
-    pool = Pool(gpu=machine.gpu, count=machine.most)
-    cluster = space.question.task.cluster
-    smaller = msgspec.structs.replace(cluster, pools=(pool,))
-    task = msgspec.structs.replace(space.question.task, cluster=smaller)
-    return Space(replace(space.question, task=task), space.chosen)
 
 
 def offloading(space: Space) -> Space | None:

@@ -7,8 +7,8 @@ from itertools import combinations, product
 from astra.cost.host import room_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import vendor_of
-from astra.money.catalogue import Offer
-from astra.search.market import gpu_in, joins
+from astra.money.catalogue import Offer, joins
+from astra.search.market import gpu_in
 
 MOST_TYPES = 3  # that are mixed; more take minutes
 PARTS = (1, 2, 4, 8)  # of one type of a mixture: all there are, a half, a quarter, an eighth

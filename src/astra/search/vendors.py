@@ -1,7 +1,6 @@
-"""A question over GPUs of several vendors: the answers for each, as one."""
+"""A question over GPUs of several vendors: the results of each, as one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -9,75 +8,72 @@ from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster
-from astra.hardware.vendors import by_vendor, vendor_note, vendor_of
-from astra.search.answer import Answer, Mixed, NothingFits, Wanted, search_of, summed
-from astra.search.find import Progress
-from astra.strategy.space import Space
+from astra.hardware.vendors import by_vendor, vendor_of
+from astra.notes import Note, NoteCode, note
+from astra.search.query import Query
+from astra.search.result import (
+    Comparison,
+    NothingFits,
+    Progress,
+    Result,
+    progress_after,
+    sum_funnels,
+)
 
-Ask = Callable[[Wanted, dict[str, object], Progress | None], Answer]
+Solve = Callable[[Query, Progress | None], Result]
 
 
-def answer_each_vendor(
-    wanted: Wanted, request: dict[str, object], progress: Progress | None, ask: Ask
-) -> Answer:
-    """What `ask` says of the GPUs of each vendor, as one answer: the best plans of any of them."""
-    question = wanted.space.question
-    cluster = question.task.cluster
-    if question.use_all:
+def solve_each_vendor(query: Query, apart: Note, progress: Progress | None, solve: Solve) -> Result:
+    """What `solve` says of the GPUs of each vendor, as one result: the best plans of any."""
+    if query.use_all:
+        names = " and ".join(vendor_of(own.pools[0].gpu) for own in by_vendor(query.cluster))
         raise InputError(
-            f"--use-all: {vendor_note(cluster)}. Leave it out, or give the GPUs of one vendor."
+            f"--use-all: {names} GPUs are planned apart: no job has both. Leave it out, or give "
+            "the GPUs of one vendor."
         )
-    answers: list[Answer] = []
-    for own in by_vendor(cluster):
-        task = msgspec.structs.replace(question.task, cluster=own)
-        space = Space(replace(question, task=task), wanted.space.chosen)
-        answers.append(ask(replace(wanted, space=space), request, _after(progress, answers)))
-    return _joined(answers, wanted)
+    results: list[Result] = []
+    for own in by_vendor(query.cluster):
+        done = sum(each.funnel.candidates for each in results)
+        results.append(solve(query.on(own), progress_after(progress, done)))
+    return _joined(results, query, apart)
 
 
-def _after(progress: Progress | None, done: Sequence[Answer]) -> Progress | None:
-    """The same, counting on from the searches that are done."""
-    before = sum(each.search.candidates for each in done)
-    return (lambda count: progress(before + count)) if progress else None
-
-
-def _joined(answers: Sequence[Answer], wanted: Wanted) -> Answer:
-    cluster = wanted.space.question.task.cluster
-    plans = sorted((plan for each in answers for plan in each.plans), key=lambda plan: plan.step_s)
+def _joined(results: Sequence[Result], query: Query, apart: Note) -> Result:
+    plans = sorted((plan for each in results for plan in each.plans), key=lambda plan: plan.step_s)
     ranked = tuple(
         msgspec.structs.replace(
-            priced, rank=place, plan=msgspec.structs.replace(priced.plan, cluster=cluster)
+            priced, rank=place, plan=msgspec.structs.replace(priced.plan, cluster=query.cluster)
         )
-        for place, priced in enumerate(plans[: wanted.top], 1)
+        for place, priced in enumerate(plans[: query.top], 1)
     )
-    request, notes = answers[0].request, dict[object, None]()
-    for each in answers:
-        said = each.request.get("notes")
-        notes |= dict.fromkeys(said if isinstance(said, list) else ())
-    notes[vendor_note(cluster)] = None
-    parts = [each.search for each in answers]
-    return Answer(
-        request=request | {"notes": [*notes]},
-        search=search_of(summed(parts), sum(part.seconds for part in parts)),
+    notes: list[Note] = []
+    for each in (*(said for result in results for said in result.notes), apart):
+        if each not in notes:
+            notes.append(each)
+    return Result(
+        query=query,
+        funnel=sum_funnels(each.funnel for each in results),
+        seconds=sum(each.seconds for each in results),
         plans=ranked,
-        nothing_fits=None if ranked else _nothing(answers, by_vendor(cluster)),
-        mixed=_mixed(answers, wanted, ranked[0] if ranked else None),
+        nothing_fits=None if ranked else _nothing(results, by_vendor(query.cluster)),
+        comparison=_compared(results, query, ranked[0] if ranked else None),
+        notes=tuple(notes),
     )
 
 
-def _mixed(answers: Sequence[Answer], wanted: Wanted, best: PricedPlan | None) -> Mixed:
+def _compared(results: Sequence[Result], query: Query, best: PricedPlan | None) -> Comparison:
     """What the best plan is worth beside those of every vendor."""
-    known = [each.mixed for each in answers if each.mixed]
+    known = [each.comparison for each in results if each.comparison]
     bounds = [
-        each.best.step_s / (1 + each.mixed.gap_fraction)
-        for each in answers
-        if each.best and each.mixed
+        each.best.step_s / (1 + each.comparison.gap_fraction)
+        for each in results
+        if each.best and each.comparison
     ]
     launched = [own.launched_step_s for own in known if own.launched_step_s is not None]
     used = best.gpus if best else {}
-    caps = {pool.gpu.name: pool.count for pool in wanted.space.question.task.cluster.pools}
+    caps = {pool.gpu.name: pool.count for pool in query.cluster.pools}
     idle = {name: count - used.get(name, 0) for name, count in caps.items()}
-    return Mixed(
+    return Comparison(
         gap_fraction=max(best.step_s / min(bounds) - 1, 0.0) if best else 0.0,
         alone_step_s={name: step for own in known for name, step in own.alone_step_s.items()},
         uniform_step_s=_least([own.uniform_step_s for own in known]),
@@ -89,8 +85,8 @@ def _mixed(answers: Sequence[Answer], wanted: Wanted, best: PricedPlan | None) -
         },
         pipelines_of=tuple(dict.fromkeys(name for own in known for name in own.pipelines_of)),
         idle={name: count for name, count in idle.items() if count},
-        left_out=tuple(text for own in known for text in own.left_out),
-        stages=stage_summaries(best, wanted.stack) if best else (),
+        types_left_out=tuple(each for own in known for each in own.types_left_out),
+        stages=stage_summaries(best, query.stack) if best else (),
         launched_step_s=min(launched, default=None),
     )
 
@@ -99,17 +95,22 @@ def _least(steps_s: Sequence[float | None]) -> float | None:
     return min((step_s for step_s in steps_s if step_s is not None), default=None)
 
 
-def _nothing(answers: Sequence[Answer], apart: Sequence[Cluster]) -> NothingFits:
+def _nothing(results: Sequence[Result], apart: Sequence[Cluster]) -> NothingFits:
     """Why, of every vendor, and what comes closest to fitting."""
-    why = [each.nothing_fits for each in answers if each.nothing_fits]
+    why = [each.nothing_fits for each in results if each.nothing_fits]
     names = [vendor_of(own.pools[0].gpu) for own in apart]
     closest = [own.closest for own in why if own.closest]
+    reasons: list[Note] = []
+    suggestions: list[Note] = []
+    for name, own in zip(names, why, strict=True):
+        reasons += [note(NoteCode.OF_VENDOR, vendor=name), *own.reasons]
+        suggestions += [each for each in own.suggestions if each not in suggestions]
     return NothingFits(
-        closest=min(closest, key=_filled, default=None),
-        binding="; ".join(f"{name}: {own.binding}" for name, own in zip(names, why, strict=True)),
-        tries=tuple(dict.fromkeys(text for own in why for text in own.tries)),
+        closest=min(closest, key=_memory_fraction, default=None),
+        reasons=tuple(reasons),
+        suggestions=tuple(suggestions),
     )
 
 
-def _filled(plan: PricedPlan) -> float:
+def _memory_fraction(plan: PricedPlan) -> float:
     return plan.memory.reserved_bytes / plan.memory.usable_bytes

@@ -194,8 +194,8 @@ class Space:
         return name not in self.chosen or value in self.chosen[name]
 
 
-def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """`tp=4,8` and the like as values of dimensions.
+def parse_set(texts: Sequence[str], option: str = "--set") -> dict[str, tuple[Any, ...]]:
+    """`tp=4,8` and the like as values of dimensions; `option`: as errors call it.
 
     >>> parse_set(["tp=4,8", "recompute=none,full:block:4"])
     {'tp': (4, 8), 'recompute': ('none', 'full:block:4')}
@@ -206,13 +206,13 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         name = name.strip().replace("-", "_")
         name = SHORT.get(name, name)
         if not equals or not values.strip():
-            raise InputError(f"--set {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
+            raise InputError(f"{option} {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
         if name not in SETTABLE:
             hint = did_you_mean(name, SETTABLE, f"The dimensions are {', '.join(SETTABLE)}.")
-            raise InputError(f"--set {shorten(text)}: no dimension {shorten(name)}. {hint}")
+            raise InputError(f"{option} {shorten(text)}: no dimension {shorten(name)}. {hint}")
         if name in chosen:
-            raise InputError(f"--set {name} is given twice; list its values with commas.")
-        found = [_value(name, value.strip(), f"--set {name}") for value in values.split(",")]
+            raise InputError(f"{option} {name} is given twice; list its values with commas.")
+        found = [_value(name, value.strip(), f"{option} {name}") for value in values.split(",")]
         chosen[name] = tuple(dict.fromkeys(found))
     return chosen
 

@@ -12,54 +12,46 @@ from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
-from astra.search.answer import Answer, Mixed, Search, Wanted, rules_of
-from astra.search.find import Progress
 from astra.search.makes.find import Found, MakesFinder
-from astra.search.mixed.answer import (
-    MIXES,
-    answer_mixed,
-    as_runtime,
-    idle_gpus,
-    mixed_space,
-    ranked_plans,
-)
+from astra.search.mixed.answer import MIXES, idle_gpus, mixed_space, ranked_plans, solve_mixed
+from astra.search.query import Query
+from astra.search.result import Comparison, Funnel, Progress, Result
 from astra.strategy.plan import Plan
 from astra.strategy.rules.book import broken_rules
 
 
-def answer_any(
-    wanted: Wanted, request: dict[str, object], progress: Progress | None = None
-) -> Answer:
+def solve_any(query: Query, progress: Progress | None = None) -> Result:
     """The best that public runtimes launch, and the best whose replicas differ.
 
     The gap is proven against pipelines over several types, and a bound on plans whose replicas
     differ.
     """
-    start = time.perf_counter()
-    launched = answer_mixed(replace(wanted, runtimes=MIXES), request, progress)
+    start, asked = time.perf_counter(), query
+    launched = solve_mixed(replace(query, runtimes=MIXES), progress)
     limit = launched.best.step_s if launched.best else np.inf
-    wanted = as_runtime(wanted, "any")
-    space = mixed_space(wanted.space)
-    rules = (*rules_of(wanted), *host_rules(space.question.task.cluster, wanted.stack))
-    finder = MakesFinder(space, rules, wanted.stack, wanted.margin, limit, progress)
+    query = query.of_runtime("any")
+    space = mixed_space(query.space)
+    rules = (*query.rules, *host_rules(query.cluster, query.stack))
+    finder = MakesFinder(space, rules, query.stack, query.margin, limit, progress)
     found = finder.run()
-    chosen = _folded(found) if wanted.fold else found
-    priced = price_plans([_named(each.plan) for each in chosen[: wanted.top]], wanted.margin)
-    plans = ranked_plans([*launched.plans, *priced], wanted)
-    search, stock, removed = launched.search, finder.stock, finder.removed_by_rule
-    return msgspec.structs.replace(
+    chosen = _folded(found) if query.fold else found
+    priced = price_plans([_named(each.plan) for each in chosen[: query.top]], query.margin)
+    plans = ranked_plans([*launched.plans, *priced], query)
+    known, stock, removed = launched.funnel, finder.stock, finder.removed_by_rule
+    return replace(
         launched,
+        query=asked,
         plans=plans,
         nothing_fits=None if plans else launched.nothing_fits,
-        mixed=_told(wanted, launched, finder, plans),
-        search=Search(
-            candidates=search.candidates + stock.candidates + removed.total() + finder.simulated,
-            removed_by_rule=dict(stock.removed_by_rule + removed + Counter(search.removed_by_rule)),
-            bounded=search.bounded + stock.bounded,
-            out_of_memory=search.out_of_memory + stock.out_of_memory + finder.out_of_memory,
-            priced=search.priced + stock.priced + finder.simulated,
-            simulated=search.simulated + finder.simulated,
-            seconds=round(time.perf_counter() - start, 3),
+        comparison=_compared(query, launched, finder, plans),
+        seconds=time.perf_counter() - start,
+        funnel=Funnel(
+            candidates=known.candidates + stock.candidates + removed.total() + finder.simulated,
+            removed_by_rule=dict(stock.removed_by_rule + removed + Counter(known.removed_by_rule)),
+            bounded=known.bounded + stock.bounded,
+            out_of_memory=known.out_of_memory + stock.out_of_memory + finder.out_of_memory,
+            priced=known.priced + stock.priced + finder.simulated,
+            simulated=known.simulated + finder.simulated,
         ),
     )
 
@@ -87,11 +79,11 @@ def _named(plan: Plan) -> Plan:
     return plan
 
 
-def _told(
-    wanted: Wanted, launched: Answer, finder: MakesFinder, plans: tuple[PricedPlan, ...]
-) -> Mixed | None:
+def _compared(
+    query: Query, launched: Result, finder: MakesFinder, plans: tuple[PricedPlan, ...]
+) -> Comparison | None:
     """What the best plan is worth; what is proven holds for both kinds of plans."""
-    known = launched.mixed
+    known = launched.comparison
     if known is None or not plans:
         return known
     best = plans[0]
@@ -101,7 +93,7 @@ def _told(
     return msgspec.structs.replace(
         known,
         gap_fraction=max(best.step_s / least - 1, 0.0),
-        idle=idle_gpus(wanted, plans),
-        stages=stage_summaries(best, wanted.stack),
+        idle=idle_gpus(query, plans),
+        stages=stage_summaries(best, query.stack),
         launched_step_s=launched.best.step_s if launched.best else None,
     )

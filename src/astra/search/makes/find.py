@@ -9,10 +9,10 @@ import numpy as np
 
 from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import Stack
-from astra.search.find import Progress
 from astra.search.makes.allot import Part, block_of, joined, shared_out
 from astra.search.makes.commons import Common
 from astra.search.makes.stock import Makes, Stock, refused_by
+from astra.search.result import Progress
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
 from astra.strategy.rules.rule import Rule

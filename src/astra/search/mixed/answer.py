@@ -13,28 +13,27 @@ from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.slowest import rate_of
-from astra.hardware.vendors import vendor_note
+from astra.notes import Note, NoteCode, note
 from astra.search.alone import AloneFinder
-from astra.search.answer import (
-    Answer,
-    Mixed,
-    NothingFits,
-    Wanted,
-    nothing_fits,
-    reaching,
-    rules_of,
-    search_of,
-    summed,
-)
-from astra.search.find import Best, Funnel, Progress
+from astra.search.find import Best
 from astra.search.mixed.naive import even_split_s
 from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.uniform import UniformSearch
-from astra.search.vendors import answer_each_vendor
+from astra.search.nothing_fits import nothing_fits
+from astra.search.query import Query
+from astra.search.result import (
+    Comparison,
+    Funnel,
+    NothingFits,
+    Progress,
+    Result,
+    progress_after,
+    sum_funnels,
+)
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plan_at, plans_of, task_of
 from astra.strategy.rules.book import judge, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space
 
 # Dimensions of a mixed plan that can be narrowed.
 SEARCHED = (
@@ -56,27 +55,19 @@ COMPARED = 1.3  # times the best of all, up to which what another runtime reache
 LONG = 4096  # tokens of a GPU, below which context parallelism is not tried unless asked for
 
 
-def answer_mixed(
-    wanted: Wanted, request: dict[str, object], progress: Progress | None = None
-) -> Answer:
+def solve_mixed(query: Query, progress: Progress | None = None) -> Result:
     """The best plans over several types: those on one type, uniform ones, and pipelines that mix
     types by the rules of each runtime that is asked.
     """
-    if vendor_note(wanted.space.question.task.cluster):
-        return answer_each_vendor(wanted, request, progress, answer_mixed)
-    if "any" in wanted.asked_runtimes:
-        from astra.search.makes.answer import answer_any
-
-        return answer_any(wanted, request, progress)
-    start, first = time.perf_counter(), wanted.asked_runtimes[0]
-    mixing = {r: _mixing(as_runtime(wanted, r)) for r in wanted.asked_runtimes if r in MIXES}
-    runtimes, wanted = wanted.asked_runtimes, as_runtime(wanted, first)
-    left_out = _left_out(wanted, [each for each in mixing.values() if each.finder])
-    singles = _singles(wanted, [n for n in _names(wanted) if n not in left_out], progress)
+    start, runtimes = time.perf_counter(), query.runtimes
+    mixing = {r: _mixing(query.of_runtime(r)) for r in runtimes if r in MIXES}
+    asked, query = query, query.of_runtime(query.runtime)
+    left_out = _left_out(query, [each for each in mixing.values() if each.finder])
+    singles = _singles(query, [n for n in _names(query) if n not in left_out], progress)
     funnels = [best.funnel for best in singles.values()]
-    uniform = UniformSearch(wanted, singles, _after(progress, funnels)).run()
+    uniform = UniformSearch(query, singles, _after(progress, funnels)).run()
     funnels += uniform.funnels
-    own = [] if wanted.space.question.use_all else _plans(singles, wanted)
+    own = [] if query.use_all else _plans(singles, query)
     found = [*own, *uniform.found]
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in mixing.items():
@@ -85,15 +76,17 @@ def answer_mixed(
         steps_s[runtime] = min(steps_s[runtime], _fastest_s(pipelines))
         found += pipelines
         funnels.append(each.funnel)
-    ranked = ranked_plans(found, wanted)
+    ranked = ranked_plans(found, query)
     slowest_s = COMPARED * _fastest_s(found)
     even_s = _even_split_s(list(mixing.values()))
-    return Answer(
-        request=request | {"notes": [*_notes(request), *_narrowed(mixing.values())]},
-        search=search_of(summed(funnels), time.perf_counter() - start),
+    return Result(
+        query=asked,
+        funnel=sum_funnels(funnels),
+        seconds=time.perf_counter() - start,
         plans=ranked,
-        nothing_fits=None if ranked else _nothing(wanted, singles),
-        mixed=Mixed(
+        nothing_fits=None if ranked else _nothing(query, singles),
+        notes=(*asked.notes, *_narrowed(mixing.values())),
+        comparison=Comparison(
             gap_fraction=_gap(ranked, [each.open_s for each in mixing.values()]),
             alone_step_s={name: _least_s(best) for name, best in singles.items()},
             uniform_step_s=min(
@@ -105,9 +98,9 @@ def answer_mixed(
                 for runtime, step_s in steps_s.items()
             },
             pipelines_of=tuple(runtime for runtime, each in mixing.items() if each.finder),
-            idle=idle_gpus(wanted, ranked),
-            left_out=tuple(left_out.values()),
-            stages=stage_summaries(ranked[0], wanted.stack) if ranked else (),
+            idle=idle_gpus(query, ranked),
+            types_left_out=tuple(left_out.values()),
+            stages=stage_summaries(ranked[0], query.stack) if ranked else (),
         ),
     )
 
@@ -116,20 +109,20 @@ def answer_mixed(
 class _Mixing:
     """A search for pipelines over several types by the rules of one runtime."""
 
-    wanted: Wanted
+    query: Query
     finder: MixedFinder | None  # None: the space was narrowed in a way it does not know
-    left_out: dict[str, str]  # words on types that it does not use
+    left_out: dict[str, Note]  # types that it does not use
 
     def search(self, limit_s: float, progress: Progress | None) -> list[PricedPlan]:
         """Pipelines of more than one type that are faster than the limit."""
         if self.finder is None or len(self.finder.space.question.task.cluster.pools) < 2:
             return []
         self.finder.limit_s, self.finder.progress = limit_s, progress
-        task = self.wanted.space.question.task
+        task = self.query.task
         found = self.finder.run(rules_for(task.runtime))
         own = self.finder.space.question.task
         plans = [_whole(plan_at(each.plans, 0, own), task.cluster) for each in found]
-        return price_plans(plans, self.wanted.margin)
+        return price_plans(plans, self.query.margin)
 
     @property
     def open_s(self) -> float:
@@ -151,60 +144,52 @@ class _Mixing:
         )
 
 
-def _mixing(wanted: Wanted) -> _Mixing:
-    if why_not_mixed(wanted.space):
-        return _Mixing(wanted, None, {})
-    return _Mixing(wanted, *_holding(wanted))
+def _mixing(query: Query) -> _Mixing:
+    if why_not_mixed(query.space):
+        return _Mixing(query, None, {})
+    return _Mixing(query, *_holding(query))
 
 
-def why_not_mixed(space: Space) -> str | None:
+def why_not_mixed(space: Space) -> Note | None:
     """Why no pipelines over several types are searched; None where they are."""
     runtime, names = space.question.task.runtime, narrowed_by(space.question.task.runtime)
     if runtime not in (*MIXES, "any"):
-        return f"plans of {runtime} have no pipelines over several GPU types"
+        return note(NoteCode.NO_MIXED_PIPELINES, runtime=runtime)
     cps = space.chosen.get("cp", (1,))
     if runtime == "flagscale" and 1 not in cps:
-        return (
-            f"cp={','.join(map(str, cps))} leaves no pipeline over several GPU types for "
-            "flagscale, which excludes context parallelism there"
-        )
+        return note(NoteCode.NO_CONTEXT_OVER_TYPES, cp=list(cps))
     unknown = [name for name in space.chosen if name not in names]
     if not unknown:
         return None
-    asked = " ".join(f"--set {name}" for name in unknown)
-    excluded = "; FlagScale excludes interleaving there" if set(unknown) & set(TURNS) else ""
-    return (
-        f"{asked}: pipelines over several GPU types are not searched for {runtime}, where "
-        f"{', '.join(names)} can be narrowed{excluded}"
+    return note(
+        NoteCode.NOT_NARROWED_OVER_TYPES,
+        settings=unknown,
+        runtime=runtime,
+        narrowed_by=list(names),
+        interleaved=bool(set(unknown) & set(TURNS)),
     )
 
 
-def _narrowed(mixing: Iterable[_Mixing]) -> list[str]:
-    """Words on pipelines that are not searched for."""
-    return [said for each in mixing if (said := why_not_mixed(each.wanted.space))]
+def _narrowed(mixing: Iterable[_Mixing]) -> list[Note]:
+    """On pipelines that are not searched for."""
+    return [why for each in mixing if (why := why_not_mixed(each.query.space))]
 
 
-def _notes(request: dict[str, object]) -> list[str]:
-    said = request.get("notes")
-    return [*said] if isinstance(said, list) else []
-
-
-def _left_out(wanted: Wanted, mixing: Sequence[_Mixing]) -> dict[str, str]:
+def _left_out(query: Query, mixing: Sequence[_Mixing]) -> dict[str, Note]:
     """Types that lack units for the format, or that no search for pipelines can use."""
-    question = wanted.space.question
     found = {
-        pool.gpu.name: f"{pool.gpu.name} is left out: {_why(pool, question)}"
-        for pool in question.task.cluster.pools
-        if not rate_of(pool.gpu, question.precision)
+        pool.gpu.name: _lacking(pool, query.precision)
+        for pool in query.cluster.pools
+        if not rate_of(pool.gpu, query.precision)
     }
-    for name, words in (mixing[0].left_out if mixing else {}).items():
+    for name, why in (mixing[0].left_out if mixing else {}).items():
         if all(name in each.left_out for each in mixing):
-            found.setdefault(name, words)
+            found.setdefault(name, why)
     return found
 
 
-def _names(wanted: Wanted) -> list[str]:
-    return [pool.gpu.name for pool in wanted.space.question.task.cluster.pools]
+def _names(query: Query) -> list[str]:
+    return [pool.gpu.name for pool in query.cluster.pools]
 
 
 def _launched_by(runtime: Runtime, priced: Sequence[PricedPlan]) -> list[PricedPlan]:
@@ -216,12 +201,12 @@ def _launched_by(runtime: Runtime, priced: Sequence[PricedPlan]) -> list[PricedP
     return [each for each, held in zip(priced, allowed, strict=True) if held]
 
 
-def ranked_plans(priced: Sequence[PricedPlan], wanted: Wanted) -> tuple[PricedPlan, ...]:
+def ranked_plans(priced: Sequence[PricedPlan], query: Query) -> tuple[PricedPlan, ...]:
     """The fastest first; what two runtimes launch alike is told once, of the first."""
     kept: dict[Plan, PricedPlan] = {}
     for each in sorted(priced, key=lambda each: each.step_s):
         kept.setdefault(msgspec.structs.replace(each.plan, runtime="any"), each)
-    places = enumerate(list(kept.values())[: wanted.top], 1)
+    places = enumerate(list(kept.values())[: query.top], 1)
     return tuple(msgspec.structs.replace(each, rank=place) for place, each in places)
 
 
@@ -243,55 +228,17 @@ def _even_split_s(mixing: Sequence[_Mixing]) -> float | None:
     """Of the last runtime that mixes types: FlagScale's meshes may have any even split."""
     for each in reversed(mixing):
         if each.finder is not None and len(each.finder.space.question.task.cluster.pools) > 1:
-            own = each.wanted
+            own = each.query
             return even_split_s(each.finder.space, own.stack, own.margin, each.finder.book)
     return None
 
 
-def idle_gpus(wanted: Wanted, ranked: Sequence[PricedPlan]) -> dict[str, int]:
+def idle_gpus(query: Query, ranked: Sequence[PricedPlan]) -> dict[str, int]:
     """GPUs that the best plan leaves alone."""
     used = ranked[0].gpus if ranked else {}
-    pools = wanted.space.question.task.cluster.pools
+    pools = query.cluster.pools
     idle = {pool.gpu.name: pool.count - used.get(pool.gpu.name, 0) for pool in pools}
     return {name: count for name, count in idle.items() if count}
-
-
-def as_runtime(wanted: Wanted, runtime: Runtime) -> Wanted:
-    """The same question for plans of one runtime."""
-    question = wanted.space.question
-    task = msgspec.structs.replace(question.task, runtime=runtime)
-    space = Space(replace(question, task=task), wanted.space.chosen)
-    return replace(wanted, space=space, runtimes=(runtime,))
-
-
-def fewest_mixed(
-    wanted: Wanted, request: dict[str, object], tokens_per_s: float, progress: Progress | None
-) -> Answer:
-    """The best plans on the fewest GPUs of all types that fit, or that reach a throughput.
-
-    More GPUs never take longer, so the least total is found by halving.
-    """
-    best = answer_mixed(wanted, request, progress)
-
-    def used(found: Answer) -> int | None:
-        enough = [plan for plan in found.plans if plan.tokens_per_s >= tokens_per_s]
-        return min((sum(plan.gpus.values()) for plan in enough), default=None)
-
-    high, low = used(best), 0  # the most that is enough, and one that is not
-    while high is not None and high - low > 1:
-        middle = (low + high) // 2
-        found = answer_mixed(_capped(wanted, middle), request, progress)
-        now = used(found)
-        low, high = (low, now) if now is not None else (middle, high)
-    if high is not None:
-        best = answer_mixed(_capped(wanted, high), request, progress)
-    total = sum(pool.count for pool in wanted.space.question.task.cluster.pools)
-    return reaching(best, tokens_per_s, total)
-
-
-def _capped(wanted: Wanted, gpus: int) -> Wanted:
-    cluster = wanted.space.question.task.cluster
-    return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, max_gpus=gpus)))
 
 
 def narrowed_by(runtime: str) -> tuple[str, ...]:
@@ -310,74 +257,73 @@ def mixed_space(space: Space) -> Space:
     return Space(space.question, {**space.chosen, "cp": tuple(values)})
 
 
-def _holding(wanted: Wanted) -> tuple[MixedFinder, dict[str, str]]:
+def _holding(query: Query) -> tuple[MixedFinder, dict[str, Note]]:
     """A search without the types that cannot hold one layer, and what was left out and why."""
-    finder, pools = _finder(wanted, mixed_space(wanted.space))
-    space, ruled_out = _without(finder.space, pools, _why)
+    finder, pools = _finder(query, mixed_space(query.space))
+    space, ruled_out = _without(finder.space, pools, _lacking)
     if ruled_out:
-        finder, _ = _finder(wanted, space)
+        finder, _ = _finder(query, space)
     finder.price()
     space, too_small = _without(space, finder.able(), _too_small)
     if too_small:
-        finder, _ = _finder(wanted, space)
+        finder, _ = _finder(query, space)
         finder.price()
     return finder, ruled_out | too_small
 
 
-def _finder(wanted: Wanted, space: Space) -> tuple[MixedFinder, set[int]]:
+def _finder(query: Query, space: Space) -> tuple[MixedFinder, set[int]]:
     """A search that knows its cells, and the types that the rules allow."""
     cluster = space.question.task.cluster
-    rules = (*rules_of(wanted), *host_rules(cluster, wanted.stack))
-    finder = MixedFinder(space, rules, wanted.stack, wanted.margin, np.inf, wanted.exact)
+    rules = (*query.rules, *host_rules(cluster, query.stack))
+    finder = MixedFinder(space, rules, query.stack, query.margin, np.inf, query.exact)
     return finder, finder.allow(rules_for(space.question.task.runtime))
 
 
-def _too_small(pool: Pool, _: Question) -> str:
-    return f"{pool.gpu.usable_bytes / 2**30:.0f} GiB cannot hold one layer"
+def _too_small(pool: Pool, _: str) -> Note:
+    return note(
+        NoteCode.TYPE_TOO_SMALL, gpu=pool.gpu.name, usable_bytes=float(pool.gpu.usable_bytes)
+    )
 
 
-def _why(pool: Pool, question: Question) -> str:
+def _lacking(pool: Pool, precision: str) -> Note:
     """What a type lacks that all its plans would need."""
-    precision, gpu = question.precision, pool.gpu
+    gpu = pool.gpu
     if getattr(gpu, f"{precision}_flops_per_s") is not None:
-        return "the rules allow no plan on it"
-    other = "; --precision fp16 would use it" if gpu.fp16_flops_per_s is not None else ""
-    return f"it has no {precision} units{other}"
+        return note(NoteCode.TYPE_AGAINST_RULES, gpu=gpu.name)
+    return note(
+        NoteCode.TYPE_WITHOUT_UNITS,
+        gpu=gpu.name,
+        precision=precision,
+        has_fp16=gpu.fp16_flops_per_s is not None,
+    )
 
 
 def _without(
-    space: Space, kept: set[int], why: Callable[[Pool, Question], str]
-) -> tuple[Space, dict[str, str]]:
-    """The space on these pools, and words on the others; all of them where none would be left."""
+    space: Space, kept: set[int], why: Callable[[Pool, str], Note]
+) -> tuple[Space, dict[str, Note]]:
+    """The space on these pools, and why not on the others; all where none would be left."""
     cluster = space.question.task.cluster
     if not kept or len(kept) == len(cluster.pools):
         return space, {}
     pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
     gone = [pool for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
-    words = {
-        pool.gpu.name: f"{pool.gpu.name} is left out: {why(pool, space.question)}" for pool in gone
-    }
-    return _on(space, smaller), words
+    task = msgspec.structs.replace(space.question.task, cluster=smaller)
+    narrower = Space(replace(space.question, task=task), space.chosen)
+    return narrower, {pool.gpu.name: why(pool, space.question.precision) for pool in gone}
 
 
-def _on(space: Space, cluster: Cluster) -> Space:
-    task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.chosen)
+def _single(query: Query, name: str) -> Query:
+    pools = tuple(pool for pool in query.cluster.pools if pool.gpu.name == name)
+    return query.on(msgspec.structs.replace(query.cluster, pools=pools))
 
 
-def _single(wanted: Wanted, name: str) -> Wanted:
-    cluster = wanted.space.question.task.cluster
-    pools = tuple(pool for pool in cluster.pools if pool.gpu.name == name)
-    return replace(wanted, space=_on(wanted.space, msgspec.structs.replace(cluster, pools=pools)))
-
-
-def _singles(wanted: Wanted, names: list[str], progress: Progress | None) -> dict[str, Best]:
+def _singles(query: Query, names: list[str], progress: Progress | None) -> dict[str, Best]:
     """The best plan on each type."""
     found: dict[str, Best] = {}
     for name in names:
-        one = _single(wanted, name)
-        finder = AloneFinder(one.space, rules_of(one), one.stack, 1, one.margin, one.fold)
+        one = _single(query, name)
+        finder = AloneFinder(one.space, one.rules, one.stack, 1, one.margin, one.fold)
         known = [best.plans for best in found.values() if best.plans is not None]
         done = [best.funnel for best in found.values()]
         found[name] = finder.seeded(known, _after(progress, done))
@@ -386,35 +332,39 @@ def _singles(wanted: Wanted, names: list[str], progress: Progress | None) -> dic
 
 def _after(progress: Progress | None, done: Sequence[Funnel]) -> Progress | None:
     """The same, counting on from the searches that are done."""
-    before = sum(funnel.candidates for funnel in done)
-    return (lambda count: progress(before + count)) if progress else None
+    return progress_after(progress, sum(funnel.candidates for funnel in done))
 
 
-def _plans(singles: dict[str, Best], wanted: Wanted) -> list[PricedPlan]:
+def _plans(singles: dict[str, Best], query: Query) -> list[PricedPlan]:
     """The plans on one type, as plans on the whole cluster, that the rules accept there."""
-    task, whole = wanted.space.question.task, []
+    task, whole = query.task, []
     for name, best in singles.items():
-        own = _single(wanted, name).space.question.task
+        own = _single(query, name).task
         rows = range(len(best.plans)) if best.plans is not None else ()
         for row in rows:
             assert best.plans is not None
             whole.append(_whole(plan_at(best.plans, row, own), task.cluster))
     if not whole:
         return []
-    allowed = judge(plans_of(whole), task, rules_of(wanted)).allowed
-    return price_plans([whole[row] for row in np.flatnonzero(allowed)], wanted.margin)
+    allowed = judge(plans_of(whole), task, query.rules).allowed
+    return price_plans([whole[row] for row in np.flatnonzero(allowed)], query.margin)
 
 
 def _whole(plan: Plan, cluster: Cluster) -> Plan:
     return msgspec.structs.replace(plan, cluster=cluster)
 
 
-def _nothing(wanted: Wanted, singles: dict[str, Best]) -> NothingFits:
+def _nothing(query: Query, singles: dict[str, Best]) -> NothingFits:
     """As of the type that comes closest to holding a plan."""
     name = min(singles, key=lambda each: singles[each].closest_filled)
-    why = nothing_fits(_single(wanted, name), singles[name])
+    why = nothing_fits(_single(query, name), singles[name])
     return msgspec.structs.replace(
         why,
-        binding=f"no mixed plan fits, nor any on one type; closest is {name}: {why.binding}",
-        tries=tuple(text.replace(" GPUs", f" {name}") for text in why.tries),
+        reasons=(note(NoteCode.CLOSEST_TYPE, gpu=name), *why.reasons),
+        suggestions=tuple(
+            note(each.code, **(each.facts | {"gpu": name}))
+            if each.code is NoteCode.TRY_GPUS
+            else each
+            for each in why.suggestions
+        ),
     )

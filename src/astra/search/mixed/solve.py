@@ -9,7 +9,6 @@ import numpy as np
 from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import Stack
 from astra.model.kinds import layer_kinds
-from astra.search.find import Progress
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
@@ -31,6 +30,7 @@ from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
 from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
 from astra.search.mixed.tally import Found, Tally
+from astra.search.result import Progress
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space

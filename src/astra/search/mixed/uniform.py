@@ -14,8 +14,9 @@ from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import rate_of, slowest_of
 from astra.hardware.topology import allowed_counts
 from astra.search.alone import AloneFinder
-from astra.search.answer import Wanted, rules_of
-from astra.search.find import Best, Funnel, Progress
+from astra.search.find import Best
+from astra.search.query import Query
+from astra.search.result import Funnel, Progress, progress_after
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of
 from astra.strategy.rules.book import judge
@@ -37,13 +38,13 @@ class UniformSearch:
 
     def __init__(
         self,
-        wanted: Wanted,
+        query: Query,
         singles: Mapping[str, Best],
         progress: Progress | None,
         limit_s: float = np.inf,
     ) -> None:
         """`singles`: the best on types alone, as far as they are known."""
-        self.wanted, self.progress, self.limit_s = wanted, progress, limit_s
+        self.query, self.progress, self.limit_s = query, progress, limit_s
         self.known = {name: best for name, best in singles.items() if best.plans is not None}
         self.found: list[PricedPlan] = []
         self.funnels: list[Funnel] = []
@@ -54,27 +55,25 @@ class UniformSearch:
 
     def run(self) -> "UniformSearch":
         """The most promising set first; later ones must come near the best."""
-        question = self.wanted.space.question
-        pools = question.task.cluster.pools
-        for chosen in _sets(pools, question.precision):
-            if len(chosen) == len(pools) or not question.use_all:
+        pools = self.query.cluster.pools
+        for chosen in _sets(pools, self.query.precision):
+            if len(chosen) == len(pools) or not self.query.use_all:
                 self._search(chosen)
         self.found.sort(key=lambda each: each.step_s)
         return self
 
     def _search(self, pools: tuple[Pool, ...]) -> None:
         """Of one set of types, the fastest first."""
-        wanted = self.wanted
-        space = wanted.space
+        query = self.query
+        space = query.space
         task = msgspec.structs.replace(space.question.task, cluster=self._as_one(pools))
         question = replace(space.question, task=task, gpu_counts=_counts(pools))
         single = Space(question, space.chosen)
-        rules = (*rules_of(wanted), *host_rules(task.cluster, wanted.stack))
-        finder = AloneFinder(single, rules, wanted.stack, FAMILIES, wanted.margin, True)
+        rules = (*query.rules, *host_rules(task.cluster, query.stack))
+        finder = AloneFinder(single, rules, query.stack, FAMILIES, query.margin, True)
         finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)
         done = sum(funnel.candidates for funnel in self.funnels)
-        progress = self.progress
-        best = finder.seeded([], progress and (lambda count: progress(done + count)))
+        best = finder.seeded([], progress_after(self.progress, done))
         self.funnels.append(best.funnel)
         rows = range(len(best.plans)) if best.plans is not None else ()
         for row in rows:
@@ -82,23 +81,22 @@ class UniformSearch:
             self._price(plan_at(best.plans, row, task), pools)
 
     def _as_one(self, pools: tuple[Pool, ...]) -> Cluster:
-        question = self.wanted.space.question
         count = sum(pool.count for pool in pools)
         gpu = slowest_of([pool.gpu for pool in pools], self._slowest(pools))
-        return msgspec.structs.replace(question.task.cluster, pools=(Pool(gpu=gpu, count=count),))
+        return msgspec.structs.replace(self.query.cluster, pools=(Pool(gpu=gpu, count=count),))
 
     def _slowest(self, pools: Sequence[Pool]) -> Gpu:
         """The type that takes most GPU-seconds for a step alone, or by its rate."""
-        gpus, precision = [pool.gpu for pool in pools], self.wanted.space.question.precision
+        gpus, precision = [pool.gpu for pool in pools], self.query.precision
         if all(gpu.name in self.known for gpu in gpus):
             return max(gpus, key=lambda gpu: _gpu_seconds(self.known[gpu.name]))
         return min(gpus, key=lambda gpu: (rate_of(gpu, precision), gpu.name))
 
     def _price(self, plan: Plan, pools: tuple[Pool, ...]) -> None:
         """The plan on these types, in the order of ranks that is best."""
-        task = self.wanted.space.question.task
+        task = self.query.task
         (pipeline,) = plan.pipelines
-        if self.wanted.space.question.use_all:
+        if self.query.use_all:
             counts = {pool.gpu.name: pool.count for pool in pools}
         else:
             counts = _shared_out(pools, sum(plan.gpus.values()))
@@ -109,9 +107,9 @@ class UniformSearch:
             return
         whole = msgspec.structs.replace(plan, cluster=task.cluster)
         some = [over_types(whole, order) for order in _orders(counts, pools)]
-        rules = (*rules_of(self.wanted), *host_rules(task.cluster, self.wanted.stack))
+        rules = (*self.query.rules, *host_rules(task.cluster, self.query.stack))
         allowed = judge(plans_of(some), task, rules).allowed
-        priced = price_plans([some[row] for row in np.flatnonzero(allowed)], self.wanted.margin)
+        priced = price_plans([some[row] for row in np.flatnonzero(allowed)], self.query.margin)
         fitting = [each for each in priced if each.memory.fits]
         if fitting:
             self.found.append(min(fitting, key=lambda each: each.step_s))

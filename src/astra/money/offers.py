@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from astra.errors import InputError, NoPriceError
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.pools import facts, is_own
-from astra.money.catalogue import Offer, chosen, machine_gpu, shipped_offers
+from astra.money.catalogue import Offer, chosen, joins, machine_gpu, shipped_offers
 from astra.money.given import LISTED, given_offer
 from astra.money.wish import Wish, names_in, owned_terms, prices_of, today
-from astra.search.market import joins
+from astra.notes import Note, NoteCode, note
 
 ALIKE = 0.9  # a network of at least so many times the speed is taken for as good
 
@@ -100,12 +100,17 @@ def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
     ]
 
 
-def own_nodes(offers: Sequence[Offer]) -> list[str]:
-    """Says of nodes that were described without a price whose price they have."""
+def list_price_notes(offers: Sequence[Offer]) -> list[Note]:
+    """Of nodes that were described without a price: whose price they have."""
     return [
-        f"{offer.machine.gpu}: its nodes and network as described; no price is given for them, "
-        f"so ${offer.usd_per_gpu_hour:.2f} an hour is the {offer.source}{' spot' * offer.spot} "
-        f"({offer.date}). usd_per_hour or --price gives another"
+        note(
+            NoteCode.LIST_PRICE,
+            gpu=offer.machine.gpu,
+            usd_per_gpu_hour=offer.usd_per_gpu_hour,
+            source=offer.source,
+            spot=offer.spot,
+            date=offer.date,
+        )
         for offer in offers
         if offer.source.startswith(LISTED)
     ]

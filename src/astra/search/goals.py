@@ -1,4 +1,4 @@
-"""Which points of a frontier answer a wish, or come nearest."""
+"""Which points of a frontier meet the goals, or come nearest."""
 
 import math
 from collections.abc import Sequence
@@ -9,38 +9,16 @@ import numpy as np
 from astra.cost.result import PricedPlan
 from astra.money.dollars import tokens_within
 from astra.money.wish import Goals
-from astra.search.answer import Answer, Market, Wished
-
-
-def best_of(answers: Sequence[Answer]) -> Answer:
-    """Of answers for several batches the one that keeps the goals, or comes nearest to them; of
-    those that keep them, the first in the order asked for.
-    """
-    return min(answers, key=_precedence)
-
-
-def _precedence(answer: Answer) -> tuple[float, ...]:
-    """What the best plan of an answer misses, then what is to be small of it."""
-    best, market, request = answer.best, answer.market, answer.request
-    if best is None:
-        return (math.inf,)
-    if market is not None:
-        assert best.hours is not None and best.usd is not None
-        missed = _missed(best.hours, best.usd, market.deadline_hours, market.budget_usd)
-        return (*missed, best.hours if market.order == "throughput" else best.usd)
-    if request["objective"] == "gpus":
-        below = best.tokens_per_s < request["min_tokens_per_s"]  # type: ignore[operator]
-        return below, 0 if below else sum(best.gpus.values()), -best.tokens_per_s
-    return (-best.tokens_per_s if best.hours is None else best.hours,)
+from astra.search.result import GoalOutcome, MarketResult
 
 
 def chosen_row(
     points: Sequence[PricedPlan], goals: Goals, tokens: float
-) -> tuple[int, Wished | None]:
+) -> tuple[int, GoalOutcome | None]:
     """Which point of a frontier is the answer."""
     hours = np.array([point.hours for point in points], np.float64)
     usd = np.array([point.usd for point in points], np.float64)
-    wished = wished_of(hours, usd, goals)
+    wished = goal_outcome(hours, usd, goals)
     if wished is None:
         return (0 if goals.order == "throughput" else len(points) - 1), None
     row = wished.rank - 1
@@ -58,7 +36,7 @@ def _enough(point: PricedPlan, goals: Goals, tokens: float) -> float:
     return float(math.floor(within))
 
 
-def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None:
+def goal_outcome(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> GoalOutcome | None:
     """Which point of a frontier answers a wish, or comes nearest, and the gap.
 
     Along a frontier, fastest first, dollars fall: the points within a budget are the last ones,
@@ -78,7 +56,7 @@ def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None
     )
     if len(both):
         rank = both[0] if goals.order == "throughput" else both[-1]
-        return Wished(what=what, possible=True, rank=int(rank) + 1)
+        return GoalOutcome(what=what, possible=True, rank=int(rank) + 1)
     cheap = int(timely[-1]) if len(timely) else 0
     fast = int(paid[0]) if len(paid) else len(usd) - 1
     ways = [fast] if deadline is None else [cheap] if budget is None else [cheap, fast]
@@ -87,12 +65,12 @@ def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None
         return _over(float(usd[row]), budget), _over(float(hours[row]), deadline)
 
     def missed(row: int) -> tuple[bool, float]:
-        return _missed(float(hours[row]), float(usd[row]), deadline, budget)
+        return goals_missed(float(hours[row]), float(usd[row]), deadline, budget)
 
     row, *other = sorted(dict.fromkeys(ways), key=missed)
     also = other[0] if other else None
     also_usd, also_hours = (None, None) if also is None else gaps(also)
-    return Wished(
+    return GoalOutcome(
         what=what,
         possible=False,
         rank=row + 1,
@@ -104,7 +82,7 @@ def wished_of(hours: np.ndarray, usd: np.ndarray, goals: Goals) -> Wished | None
     )
 
 
-def _missed(
+def goals_missed(
     hours: float, usd: float, deadline_h: float | None, budget_usd: float | None
 ) -> tuple[bool, float]:
     """Whether no goal is kept, and the larger share by which one is missed; 0: all are kept."""
@@ -118,7 +96,7 @@ def _over(value: float, goal: float | None) -> float | None:
     return None if goal is None or value <= goal else value - goal
 
 
-def ranked(points: Sequence[PricedPlan], market: Market) -> list[PricedPlan]:
+def ranked(points: Sequence[PricedPlan], market: MarketResult) -> list[PricedPlan]:
     """The same points, each with its rank: the answer is first, then come the others that meet
     the wish, in the order asked for.
     """
@@ -130,7 +108,7 @@ def ranked(points: Sequence[PricedPlan], market: Market) -> list[PricedPlan]:
     return [msgspec.structs.replace(p, rank=order.index(row) + 1) for row, p in enumerate(points)]
 
 
-def _meets(point: PricedPlan, market: Market) -> bool:
+def _meets(point: PricedPlan, market: MarketResult) -> bool:
     assert point.usd is not None and point.hours is not None
     paid = market.budget_usd is None or point.usd <= market.budget_usd
     return paid and (market.deadline_hours is None or point.hours <= market.deadline_hours)

@@ -1,0 +1,111 @@
+"""Why a plan: of an answer, of a priced or a bare plan, or of a file with any of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.errors import InputError
+from astra.explain.explain import explain_plan
+from astra.explain.result import Explanation
+from astra.files import convert, read_json
+from astra.report.document import AnswerDocument
+from astra.report.explanation_words import explanation_with_words
+from astra.report.words import words
+from astra.search.request import read_request
+from astra.strategy.advice import refuse
+from astra.strategy.plan import Plan
+from astra.strategy.plan_file import read_plans
+from astra.strategy.rules.book import broken_rules
+
+if TYPE_CHECKING:
+    from astra.cost.result import PricedPlan
+    from astra.explain.price_sensitivity import Choice
+    from astra.notes import Note
+    from astra.search.query import Query
+
+
+def explain_answer(
+    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+    against: str | None = None,
+    rank: int = 1,
+    *,
+    quick: bool = False,
+    margin: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Explanation:
+    """The plan of this rank in an answer or a file, checked against its runtime's rules."""
+    plans, request, where = _plans_of(source)
+    if not plans:
+        raise InputError(f"{where}: the search found no plan, so there is none to explain.")
+    if not 1 <= rank <= len(plans):
+        held = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
+        raise InputError(f"{where}: there is no rank {rank}; it holds {held}.")
+    for plan in plans:
+        broken = broken_rules(plan)
+        if broken:
+            raise InputError(f"{where}: {refuse(plan, broken, None, None)}")
+    query = read_request(request, plans[rank - 1], where) if request else None
+
+    def tell(what: "Note") -> None:
+        if say:
+            say(_working_on(what))
+
+    found = explain_plan(plans, rank, against, asked=query, margin=margin, quick=quick, say=tell)
+    if not quick and query is not None and query.money is not None:
+        found = _with_prices(found, read_request(request, plans[0], where), source, tell)
+    return explanation_with_words(found)
+
+
+def _working_on(what: "Note") -> str:
+    """A search in words, behind `searching`."""
+    from astra.notes import NoteCode
+
+    alone = what.code is NoteCode.TYPE_ALONE
+    return words(what) if alone else f"the best plan with {words(what)}"
+
+
+def _plans_of(
+    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+) -> tuple[list[Plan], Mapping[str, object], str]:
+    """All plans of an answer or a file, what they were searched for, and the name of the place."""
+    if isinstance(source, Plan):
+        return [source], {}, "plan"
+    if isinstance(source, AnswerDocument):
+        request = msgspec.to_builtins(source.request)
+        return [priced.plan for priced in source.plans], request, "answer"
+    if not isinstance(source, str | Path):
+        return [source.plan], {}, "plan"
+    path = Path(source)
+    document = read_json(path)
+    saved = document.get("request") if isinstance(document, dict) else None
+    return read_plans(path), saved if isinstance(saved, dict) else {}, str(path)
+
+
+def _with_prices(
+    found: Explanation,
+    query: "Query",
+    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+    say: "Callable[[Note], None]",
+) -> Explanation:
+    from astra.explain.price_sensitivity import price_sensitivity
+
+    moves, notes = price_sensitivity(query, say, _mixed_choices(source))
+    return msgspec.structs.replace(found, prices=moves, remarks=(*found.remarks, *notes))
+
+
+def _mixed_choices(
+    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+) -> "Sequence[Choice]":
+    """The points of a frontier that mix GPU types, out of an answer or its file."""
+    from astra.explain.price_sensitivity import SavedPoint, choice_of
+
+    points: Sequence[Any] = ()
+    if isinstance(source, AnswerDocument):
+        points = source.frontier
+    elif isinstance(source, str | Path):
+        document = read_json(Path(source))
+        saved = document.get("frontier") if isinstance(document, dict) else None
+        points = [convert(each, SavedPoint, f"{source}: frontier") for each in saved or ()]
+    return [choice_of(point) for point in points if len(point.gpus) > 1]

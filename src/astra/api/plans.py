@@ -1,0 +1,232 @@
+"""The best plans for a question."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astra.api.asked import (
+    PRECISIONS,
+    RUNTIMES,
+    STACKS,
+    checked_margin,
+    checked_pipeline_model,
+    counted,
+    machines_of,
+    one_of,
+    rules_of,
+    shape_of,
+)
+from astra.api.money import for_rent, has_goals, money_options
+from astra.errors import InputError
+from astra.search.query import FOR_MONEY
+
+if TYPE_CHECKING:
+    from astra.api.answers import Answer
+    from astra.hardware.cluster import Cluster
+    from astra.model.shape import Model
+    from astra.money.wish import Wish
+    from astra.notes import Note
+    from astra.search.query import Query
+    from astra.strategy.plan import Runtime
+
+
+def plan(
+    model: "str | Path | Model",
+    *,
+    global_batch: int,
+    seq_len: int,
+    gpus: str | None = None,
+    cluster: "str | Path | Cluster | None" = None,
+    runtime: "Runtime | None" = None,
+    stack: str | None = None,
+    precision: str = "bf16",
+    settings: Sequence[str] = (),
+    rules: "str | Path | None" = None,
+    top: int = 10,
+    margin: float = 0.05,
+    max_gpus: int | None = None,
+    use_all: bool = False,
+    objective: str | None = None,
+    min_tokens_per_s: float = 0.0,
+    fold: bool = True,
+    exact: bool = False,
+    pipeline_model: str = "simulated",
+    progress: Callable[[int], None] | None = None,
+    **money: Any,
+) -> "Answer":
+    """The best plans; on one GPU type proven: no plan of the space has a shorter simulated step.
+
+    Over several types uniform plans and pipelines that mix types are searched too, for Megatron-LM
+    and FlagScale unless `runtime` names one; `mixed` tells what the best is worth. `settings`
+    narrow the space (`["tp=4,8"]`), `rules` is a file. `objective` is as in `astra plan --help`:
+    time, gpus, money or frontier, with its words about money. "Nothing fits" is an answer.
+    """
+    from astra.api.answers import answer_of
+    from astra.search.solve import solve
+
+    query = query_of(
+        model,
+        global_batch=global_batch,
+        seq_len=seq_len,
+        gpus=gpus,
+        cluster=cluster,
+        runtime=runtime,
+        stack=stack,
+        precision=precision,
+        settings=settings,
+        rules=rules,
+        top=top,
+        margin=margin,
+        max_gpus=max_gpus,
+        use_all=use_all,
+        objective=objective,
+        min_tokens_per_s=min_tokens_per_s,
+        fold=fold,
+        exact=exact,
+        pipeline_model=pipeline_model,
+        money=money,
+    )
+    return answer_of(solve(query, progress))
+
+
+def query_of(
+    model: "str | Path | Model",
+    *,
+    global_batch: int,
+    seq_len: int,
+    gpus: str | None,
+    cluster: "str | Path | Cluster | None",
+    runtime: "Runtime | None",
+    stack: str | None,
+    precision: str,
+    settings: Sequence[str],
+    rules: "str | Path | None",
+    top: int,
+    margin: float,
+    max_gpus: int | None,
+    use_all: bool,
+    objective: str | None,
+    min_tokens_per_s: float,
+    fold: bool,
+    exact: bool,
+    pipeline_model: str,
+    money: dict[str, Any],
+) -> "Query":
+    """What a person says, read and checked."""
+    from astra.hardware.stack import find_stack
+    from astra.money.wish import goals_of
+    from astra.search.query import Query
+    from astra.strategy.settle import trained_mtp_layers
+    from astra.strategy.space import parse_set
+
+    shape = shape_of(model)
+    _check_words(precision, runtime, settings, pipeline_model)
+    max_gpus = None if max_gpus is None else counted("max_gpus", max_gpus)
+    objective = objective or ("money" if has_goals(money) else "time")
+    wish = money_options(money, objective)
+    paid = objective in FOR_MONEY
+    if wish is not None and paid and cluster is None:
+        gpus, max_gpus = for_rent(gpus, wish, max_gpus, precision)
+    machines, notes = machines_of(gpus, cluster, None if paid else precision)
+    _check_goal(objective, use_all, min_tokens_per_s, wish)
+    runtimes = (runtime,) if runtime else _launchers(machines)
+    asked = Query(
+        model=shape,
+        cluster=msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus),
+        stack=find_stack(stack or STACKS.get(runtimes[0], "megatron")),
+        global_batch=counted("global_batch", global_batch),
+        seq_len=counted("seq_len", seq_len),
+        runtimes=runtimes,
+        precision=precision,
+        mtp_layers=trained_mtp_layers(shape, runtimes[0]),
+        use_all=use_all,
+        settings=parse_set(settings),
+        set_words=tuple(settings),
+        rules_file=None if rules is None else str(rules),
+        objective=objective,  # type: ignore[arg-type]
+        min_tokens_per_s=min_tokens_per_s,
+        money=wish,
+        goals=None if wish is None else goals_of(wish),
+        top=counted("top", top, most=1000),
+        fold=fold,
+        exact=exact,
+        margin=checked_margin(margin),
+        pipeline_model=pipeline_model,
+    )
+    return _with_rules_and_notes(asked, rules, notes)
+
+
+def _with_rules_and_notes(
+    query: "Query", rules: "str | Path | None", notes: "Sequence[Note]"
+) -> "Query":
+    from dataclasses import replace
+
+    if len(query.cluster.pools) == 1 and "mesh_dp" in query.settings:
+        raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
+    return replace(
+        query, user_rules=rules_of(rules, query.task), notes=(*notes, *_reading_notes(query))
+    )
+
+
+def _reading_notes(query: "Query") -> "list[Note]":
+    """What is not needed, and what plans of a runtime leave out."""
+    from astra.notes import NoteCode, note
+
+    found = []
+    if query.exact and len(query.cluster.pools) == 1:
+        found.append(note(NoteCode.PROVEN_ANYWAY))
+    layers = query.model.mtp_layers
+    if query.mtp_layers != layers:
+        found.append(note(NoteCode.MTP_LEFT_OUT, layers=layers, runtime=query.runtime))
+    return found
+
+
+def _launchers(machines: "Cluster") -> "tuple[Runtime, ...]":
+    """Runtimes that are asked by default: over several GPU types FlagScale too."""
+    return ("megatron", "flagscale") if len(machines.pools) > 1 else ("megatron",)
+
+
+def _check_words(
+    precision: str, runtime: str | None, settings: Sequence[str], pipeline_model: str
+) -> None:
+    checked_pipeline_model(pipeline_model)
+    one_of("precision", precision, PRECISIONS)
+    if runtime is not None:
+        one_of("runtime", runtime, RUNTIMES)
+    if isinstance(settings, str):
+        raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
+
+
+def _check_goal(
+    objective: str, use_all: bool, min_tokens_per_s: float, wish: "Wish | None"
+) -> None:
+    """Goals that contradict each other, or that are not known."""
+    if objective not in ("time", "gpus", *FOR_MONEY):
+        raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
+    if objective in FOR_MONEY and (wish is None or wish.tokens is None):
+        raise InputError(
+            f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
+            "--tokens 1T; hours and dollars follow from them."
+        )
+    if objective in FOR_MONEY and use_all:
+        raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
+    for name in ("budget", "deadline", "longest", "order", "what_if"):
+        if getattr(wish, name, None) is not None and objective not in FOR_MONEY:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is a goal of --objective money; add that.")
+    if wish is not None and objective not in FOR_MONEY:
+        rented = {
+            "--join-guessed": wish.join_guessed,
+            "--any-region": wish.any_region,
+            "--no-mixed": not wish.mixed,
+        }
+        for option in (option for option, said in rented.items() if said):
+            raise InputError(f"{option} is about what --objective money rents; add that.")
+    if objective == "gpus" and use_all:
+        raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
+    if not 0 <= min_tokens_per_s <= 1e15:
+        raise InputError(f"min_tokens_per_s = {min_tokens_per_s}: must lie between 0 and 1e15.")
+    if min_tokens_per_s and objective != "gpus":
+        raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")

@@ -1,0 +1,137 @@
+"""What would be with a faster network, more memory, another micro-batch or other GPUs."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from astra.explain.explained_plan import ExplainedPlan, difference
+from astra.explain.result import WhatIf
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.topology import allowed_counts
+from astra.notes import Note, NoteCode, note
+from astra.search.query import Query
+from astra.search.solve import solve
+
+FORMATS = ("bf16", "fp16", "tf32", "fp8", "fp4", "fp32")
+FEWER_GPUS = 0.9  # of those that the plan runs on
+Change = Callable[[Gpu], Gpu]
+
+
+def repriced(explained: ExplainedPlan) -> list[WhatIf]:
+    """The same plan on other hardware."""
+    bandwidth = note(NoteCode.MORE_MEMORY_BANDWIDTH, factor=1.5)
+    changes: list[tuple[Note, Change]] = [
+        (note(NoteCode.MORE_NETWORK, factor=2), lambda gpu: _faster_nic(gpu, 2.0)),
+        (note(NoteCode.MORE_LINK, factor=2), lambda gpu: _faster_link(gpu, 2.0)),
+        (bandwidth, lambda gpu: _faster_memory(gpu, 1.5)),
+        (note(NoteCode.MORE_COMPUTE, factor=1.5), lambda gpu: _faster_compute(gpu, 1.5)),
+    ]
+    if len(explained.plan.gpus) > 1:
+        changes += [
+            (note(NoteCode.MORE_NETWORK, factor=2, gpu=name), _nic_of(name))
+            for name in explained.plan.gpus
+        ]
+    found = []
+    for what, change in changes:
+        cluster = _on_gpus(explained.plan.cluster, change)
+        plan = msgspec.structs.replace(explained.plan, cluster=cluster)
+        other = difference(plan, explained)
+        found.append(WhatIf(change=what, how="repriced", plan=other, same_plan=True))
+    return found
+
+
+def _nic_of(name: str) -> Change:
+    """A faster network on one type: the slower of two ends rules what passes between types."""
+    return lambda gpu: _faster_nic(gpu, 2.0) if gpu.name == name else gpu
+
+
+def _faster_nic(gpu: Gpu, times: float) -> Gpu:
+    node = msgspec.structs.replace(gpu.node, nic_bytes_per_s=times * gpu.node.nic_bytes_per_s)
+    return msgspec.structs.replace(gpu, node=node)
+
+
+def _faster_link(gpu: Gpu, times: float) -> Gpu:
+    link = msgspec.structs.replace(
+        gpu.link,
+        bytes_per_s=times * gpu.link.bytes_per_s,
+        peer_bytes_per_s=times * gpu.link.peer_bytes_per_s,
+    )
+    return msgspec.structs.replace(gpu, link=link)
+
+
+def _faster_memory(gpu: Gpu, times: float) -> Gpu:
+    return msgspec.structs.replace(gpu, memory_bytes_per_s=times * gpu.memory_bytes_per_s)
+
+
+def _faster_compute(gpu: Gpu, times: float) -> Gpu:
+    rates = {f"{name}_flops_per_s": getattr(gpu, f"{name}_flops_per_s") for name in FORMATS}
+    faster = {name: times * rate for name, rate in rates.items() if rate}
+    return msgspec.structs.replace(gpu, **faster)
+
+
+def _larger(gpu: Gpu, times: float) -> Gpu:
+    return msgspec.structs.replace(
+        gpu, memory_bytes=times * gpu.memory_bytes, usable_bytes=times * gpu.usable_bytes
+    )
+
+
+def _on_gpus(cluster: Cluster, change: Change) -> Cluster:
+    """The cluster with changed GPUs."""
+    pools = [msgspec.structs.replace(pool, gpu=change(pool.gpu)) for pool in cluster.pools]
+    return msgspec.structs.replace(cluster, pools=tuple(pools))
+
+
+def searched(explained: ExplainedPlan) -> list[WhatIf]:
+    """The best plans of the same question with something different."""
+    query, plan = explained.query, explained.plan
+    queries: list[tuple[Note, Query]] = []
+    if not explained.is_best:
+        queries.append((note(NoteCode.AS_IS), query))
+    larger = _on_gpus(query.cluster, lambda gpu: _larger(gpu, 1.25))
+    queries.append((note(NoteCode.MORE_MEMORY, factor=1.25), query.on(larger)))
+    if len(query.cluster.pools) > 1:
+        queries += _other_pools(query)
+    else:
+        for size in (plan.micro_batch // 2, plan.micro_batch * 2):
+            if size and plan.global_batch % size == 0:
+                narrowed = explained.narrowed([f"micro_batch={size}"])
+                queries.append((note(NoteCode.OTHER_MICRO_BATCH, micro_batch=size), narrowed))
+        (pool,) = query.cluster.pools
+        used = sum(plan.gpus.values())
+        counts = [count for count in allowed_counts(pool) if count <= FEWER_GPUS * used]
+        if counts:
+            what = note(NoteCode.OTHER_COUNT, count=max(counts), gpu=None)
+            queries.append((what, _with_pools(query, (_counted(pool, max(counts)),))))
+    return [_best(what, other, explained) for what, other in queries]
+
+
+def _other_pools(query: Query) -> list[tuple[Note, Query]]:
+    """Of every type twice as many, and none."""
+    found, pools = [], query.cluster.pools
+    for row, pool in enumerate(pools):
+        twice, name = _counted(pool, 2 * pool.count), pool.gpu.name
+        before, behind = pools[:row], pools[row + 1 :]
+        more = note(NoteCode.OTHER_COUNT, count=twice.count, gpu=name)
+        found.append((more, _with_pools(query, (*before, twice, *behind))))
+        none = note(NoteCode.WITHOUT_TYPE, gpu=name)
+        found.append((none, _with_pools(query, (*before, *behind))))
+    return found
+
+
+def _counted(pool: Pool, count: int) -> Pool:
+    return msgspec.structs.replace(pool, count=count)
+
+
+def _with_pools(query: Query, pools: tuple[Pool, ...]) -> Query:
+    return query.on(msgspec.structs.replace(query.cluster, pools=pools, max_gpus=None))
+
+
+def _best(what: Note, query: Query, explained: ExplainedPlan) -> WhatIf:
+    explained.say(what)
+    best = solve(query).best
+    if best is None:
+        return WhatIf(change=what, how="searched", plan=None, same_plan=False)
+    plan = best.plan
+    same = msgspec.structs.replace(plan, cluster=explained.plan.cluster) == explained.plan
+    other = difference(plan, explained)
+    return WhatIf(change=what, how="searched", plan=other, same_plan=same)

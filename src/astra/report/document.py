@@ -1,0 +1,71 @@
+"""An answer in the words of the JSON: a result with its request and its sentences."""
+
+import msgspec
+
+from astra.cost.result import PaperComparison, PricedPlan
+from astra.report.words import (
+    all_words,
+    comparison_with_words,
+    market_with_words,
+    nothing_with_words,
+    with_words,
+)
+from astra.search.request import Request, request_of
+from astra.search.result import Comparison, MarketResult, NothingFits, Result
+
+
+class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The funnel: how many candidates there were and what became of them."""
+
+    candidates: int
+    removed_by_rule: dict[str, int]
+    bounded: int  # their layout alone takes longer than the best plans
+    out_of_memory: int
+    priced: int
+    simulated: int
+    seconds: float
+
+
+class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search says, in the words of the JSON."""
+
+    request: Request
+    search: SearchSummary
+    plans: tuple[PricedPlan, ...]
+    nothing_fits: NothingFits | None = None
+    mixed: Comparison | None = None  # over several GPU types
+    paper: tuple[PaperComparison, ...] | None = None  # by the paper's formula, where asked for
+    frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
+    market: MarketResult | None = None  # what the money buys
+
+    @property
+    def best(self) -> PricedPlan | None:
+        return self.plans[0] if self.plans else None
+
+
+def document(result: Result) -> AnswerDocument:
+    """The result for people and programs."""
+    request = msgspec.structs.replace(
+        request_of(result.query), notes=all_words(result.notes), note_codes=result.notes
+    )
+    funnel = result.funnel
+    search = SearchSummary(
+        candidates=funnel.candidates,
+        removed_by_rule=funnel.removed_by_rule,
+        bounded=funnel.bounded,
+        out_of_memory=funnel.out_of_memory,
+        priced=funnel.priced,
+        simulated=funnel.simulated,
+        seconds=round(result.seconds, 3),
+    )
+    nothing, mixed, market = result.nothing_fits, result.comparison, result.market
+    return AnswerDocument(
+        request=request,
+        search=search,
+        plans=tuple(map(with_words, result.plans)),
+        nothing_fits=None if nothing is None else nothing_with_words(nothing),
+        mixed=None if mixed is None else comparison_with_words(mixed),
+        paper=result.paper,
+        frontier=tuple(map(with_words, result.frontier)),
+        market=None if market is None else market_with_words(market),
+    )

@@ -1,0 +1,120 @@
+"""An explanation with its sentences: what binds, why not another plan, what would change."""
+
+import msgspec
+
+from astra.explain.result import Alternative, Binding, Explanation, PlanDifference, WhatIf
+from astra.notes import NoteCode
+from astra.report.words import GIB, all_words, words
+
+
+def explanation_with_words(found: Explanation) -> Explanation:
+    """All of it, from codes and numbers."""
+    changes = tuple(_change(each) for each in found.changes)
+    said = msgspec.structs.replace(
+        found,
+        best=found.best and _difference(found.best),
+        next_plans=tuple(map(_difference, found.next_plans)),
+        changes=changes,
+        notes=all_words(found.remarks),
+    )
+    against = found.against and _alternative(found.against, said)
+    sentence = f"{_binding(said)}{_memory(found.binding)}"
+    binding = msgspec.structs.replace(found.binding, sentence=sentence)
+    return msgspec.structs.replace(said, binding=binding, against=against)
+
+
+def _change(change: WhatIf) -> WhatIf:
+    return msgspec.structs.replace(
+        change, what=words(change.change), plan=change.plan and _difference(change.plan)
+    )
+
+
+def _difference(plan: PlanDifference) -> PlanDifference:
+    return msgspec.structs.replace(plan, busiest=_busiest(plan))
+
+
+def _busiest(plan: PlanDifference) -> str:
+    if plan.stages == 1:
+        return f"its one stage, on {plan.busiest_gpu}"
+    first, last = plan.parts_stage == 0, plan.parts_stage == plan.stages - 1
+    ends = ", the first" if first else ", the last" if last else ""
+    return f"stage {plan.parts_stage} of {plan.stages} on {plan.busiest_gpu}{ends}"
+
+
+def _binding(found: Explanation) -> str:
+    """The binding constraint with its number."""
+    own, what = found.binding, found.binding.constraint
+    share = f"{own.cost_s[what] / found.step_s:.0%} of the step"
+    if what == "plan":
+        better = next(c.plan for c in found.changes if c.change.code is NoteCode.AS_IS and c.plan)
+        return f"The plan itself binds: {better.summary} would save {share}"
+    if what == "memory":
+        return f"Memory binds: {_memory_cost(found, share)}"
+    if what in ("network", "link"):
+        assert own.traffic is not None
+        kind = own.traffic.removesuffix("_comm")
+        most = f"{kind}-parallel {found.parts_s[own.traffic] / found.step_s:.0%}"
+        where = "The network" if what == "network" else "The link between GPUs"
+        return f"{where} binds: its traffic that shows is {share} ({most})"
+    if what == "batch":
+        return (
+            f"The batch binds: {own.micro_batches} micro-batches per replica are few for "
+            f"{own.stages} stages, so waiting is {share}"
+        )
+    if what == "bubble":
+        return f"Waiting between stages binds: the bubble is {share}"
+    return f"Compute binds: kernels are {share}"
+
+
+def _memory_cost(found: Explanation, share: str) -> str:
+    if not found.binding.fits:
+        return "the plan does not fit"
+    if found.parts_s["recompute"] >= found.binding.cost_s["memory"]:
+        return f"what is computed again to save it is {share}"
+    return f"a quarter more of it would save {share}"
+
+
+def _memory(binding: Binding) -> str:
+    """How full the fullest GPU is."""
+    need, have = binding.needed_bytes / GIB, binding.usable_bytes / GIB
+    return (
+        f"; the fullest stage, {binding.fullest_stage}, needs {need:.1f} of {have:.1f} GiB, "
+        f"{binding.filled_fraction:.0%} of what a plan may take."
+    )
+
+
+def _alternative(other: Alternative, explained: Explanation) -> Alternative:
+    plan = other.plan and _difference(other.plan)
+    return msgspec.structs.replace(other, plan=plan, sentence=_outcome(other, explained))
+
+
+def _outcome(other: Alternative, explained: Explanation) -> str:
+    settings, plan, why = " ".join(other.settings), other.plan, other.why
+    if other.outcome == "time":
+        assert plan is not None
+        name = f"Plan {plan.rank}" if plan.rank else f"The best plan with {settings}"
+        return f"{name} {_slower(plan, explained)}."
+    assert why is not None
+    if other.outcome == "memory":
+        assert plan is not None and other.needed_bytes and other.usable_bytes
+        if why.code is NoteCode.RAM_TOO_SMALL:
+            return f"No plan with {settings} fits: of the closest ({plan.summary}), {words(why)}."
+        over = other.needed_bytes - other.usable_bytes
+        return (
+            f"No plan with {settings} fits: the closest ({plan.summary}) needs "
+            f"{other.needed_bytes / GIB:.1f} GiB on stage {other.stage}, "
+            f"{other.usable_bytes / GIB:.1f} GiB are usable, {over / GIB:.1f} GiB too much."
+        )
+    if other.outcome == "none":
+        return f"There is no plan with {settings}: {why.facts['reason']}"
+    reasons = why.facts["reasons"]
+    said = [f"{reasons[name]} [rule {name}, {n:,} candidates]" for name, n in other.rules.items()]
+    return f"Rules forbid every plan with {settings}: {'; '.join(said[:3])}."
+
+
+def _slower(plan: PlanDifference, explained: Explanation) -> str:
+    if abs(plan.slower_s) < 1e-9 * explained.step_s:
+        return "is as fast"
+    more = "slower" if plan.slower_s > 0 else "faster"
+    share = abs(plan.slower_s) / explained.step_s
+    return f"is {abs(plan.slower_s):.3g} s ({share:.1%}) {more}"

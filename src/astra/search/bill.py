@@ -1,0 +1,156 @@
+"""Hours and dollars of a priced plan, every term of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from astra.cost.host import KEPT, room_bytes
+from astra.cost.result import Money, PricedPlan, RentedNodes
+from astra.errors import NoPriceError
+from astra.hardware.cluster import Cluster
+from astra.money.catalogue import Offer
+from astra.money.conditions import Conditions
+from astra.money.dollars import Bill, Losses, Rent, bill, losses
+from astra.money.goodput import HOUR_S
+from astra.money.offers import offers_for
+from astra.money.wish import Wish, goals_of
+from astra.notes import Note, NoteCode, note
+
+MILLION = 1e6
+
+
+def rent_of(offer: Offer) -> Rent:
+    return Rent(node_gpus=offer.machine.gpus, node_usd_per_hour=offer.usd_per_hour, spot=offer.spot)
+
+
+def rented(gpu: str, count: int, offer: Offer) -> RentedNodes:
+    """Whole nodes that hold so many GPUs."""
+    machine = offer.machine
+    nodes = -(-count // machine.gpus)
+    return RentedNodes(
+        gpu=gpu,
+        cloud=machine.cloud,
+        region=offer.region,
+        instance=machine.instance,
+        spot=offer.spot,
+        nodes=nodes,
+        node_gpus=machine.gpus,
+        idle_gpus=nodes * machine.gpus - count,
+        node_usd_per_hour=offer.usd_per_hour,
+        usd_per_gpu_hour=offer.usd_per_gpu_hour,
+        price_date=offer.date,
+        price_source=offer.source,
+        network_certainty=machine.certainty,
+        node_ram_bytes=machine.ram_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBill:
+    """What a run of so many tokens takes and costs on rented nodes."""
+
+    rents: tuple[RentedNodes, ...]
+    usd_per_hour: float
+    lost: Losses
+    bill: Bill
+
+
+def bill_of(
+    plan: PricedPlan, offers: Mapping[str, Offer], tokens: float, kept: Conditions
+) -> RunBill:
+    """At an offer for each GPU type."""
+    rents = tuple(rented(gpu, count, offers[gpu]) for gpu, count in plan.gpus.items())
+    nodes = sum(rent.nodes for rent in rents)
+    spot = sum(rent.nodes for rent in rents if rent.spot)
+    per_hour = sum(rent.nodes * rent.node_usd_per_hour for rent in rents)
+    size = np.array([plan.checkpoint_bytes])
+    gpus = np.array([sum(plan.gpus.values())])
+    lost = losses(gpus, np.array([nodes]), np.array([spot]), size, kept)
+    steps = tokens / (plan.plan.global_batch * plan.plan.seq_len)
+    found = bill(np.array([plan.step_s]), steps, lost, np.array([per_hour]), size, kept)
+    return RunBill(rents=rents, usd_per_hour=float(per_hour), lost=lost, bill=found)
+
+
+def with_money(
+    priced: PricedPlan, offers: Mapping[str, Offer], tokens: float, kept: Conditions
+) -> PricedPlan:
+    """The plan with what a run of so many tokens takes and costs; an offer for each GPU type."""
+    whole = bill_of(priced, offers, tokens, kept)
+    lost, found, share = whole.lost, whole.bill, whole.lost.goodput
+    interval = float(share.interval_s[0])
+    money = Money(
+        tokens=tokens,
+        rents=whole.rents,
+        training_hours=float(found.training_h[0]),
+        goodput_fraction=float(share.training[0]),
+        writing_fraction=float(share.writing[0]),
+        lost_fraction=float(share.lost[0]),
+        restarting_fraction=float(share.restarting[0]),
+        failures_per_hour=float(share.failures_per_s[0]) * HOUR_S,
+        checkpoint_s=float(lost.checkpoint_s[0]),
+        checkpoint_interval_s=interval if np.isfinite(interval) else None,
+        restart_s=float(lost.restart_s[0]),
+        startup_hours=lost.startup_h,
+        rent_usd=float(found.rent_usd[0]),
+        storage_usd=float(found.storage_usd[0]),
+        egress_usd=float(found.egress_usd[0]),
+        usd_per_million_tokens=float(found.usd[0]) / tokens * MILLION,
+    )
+    return msgspec.structs.replace(
+        priced,
+        money=money,
+        usd_per_hour=whole.usd_per_hour,
+        hours=float(found.wall_h[0]),
+        usd=float(found.usd[0]),
+        notes=_notes(priced, offers),
+    )
+
+
+def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
+    """Money is there; the nodes that are rented tell what the plan's own do not of their RAM."""
+    known = all(offer.machine.ram_bytes is not None for offer in offers.values())
+    answered = {NoteCode.NO_MONEY, *([NoteCode.RAM_UNKNOWN] if known else [])}
+    found = [each for each in priced.notes if each.code not in answered]
+    if not priced.runs:
+        found.append(note(NoteCode.UNFIT_MONEY))
+    need = priced.host_memory_bytes
+    for gpu in priced.gpus if priced.fits_host else ():  # else it is said already
+        machine = offers[gpu].machine
+        if need > room_bytes(machine):
+            found.append(
+                note(
+                    NoteCode.INSTANCE_RAM_TOO_SMALL,
+                    needed_bytes=need,
+                    cloud=machine.cloud,
+                    instance=machine.instance,
+                    ram_bytes=machine.ram_bytes,
+                    usable_fraction=1 - KEPT,
+                )
+            )
+    return tuple(found)
+
+
+def with_dollars(
+    plans: Sequence[PricedPlan], wish: Wish | None, cluster: Cluster
+) -> list[PricedPlan]:
+    """Plans with hours and dollars where tokens and prices are known, else with a note on it."""
+    if wish is None:
+        return list(plans)
+    goals = goals_of(wish)
+    try:
+        offers = offers_for(wish, cluster)
+    except NoPriceError as error:
+        return [_without_money(plan, note(NoteCode.NO_PRICE, error=str(error))) for plan in plans]
+    if goals.tokens is None:
+        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
+        bare = [msgspec.structs.replace(plan, money=None, hours=None, usd=None) for plan in found]
+        return [_without_money(plan, note(NoteCode.NO_TOKENS)) for plan in bare]
+    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
+
+
+def _without_money(plan: PricedPlan, why: Note) -> PricedPlan:
+    said = (NoteCode.NO_MONEY, NoteCode.UNFIT_MONEY)
+    kept = tuple(each for each in plan.notes if each.code not in said)
+    return msgspec.structs.replace(plan, notes=(*kept, why))

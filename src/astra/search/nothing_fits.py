@@ -1,0 +1,175 @@
+"""Why no plan fits, and the smallest changes that help."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from astra.cost.host import pool_room_bytes, ram_too_small
+from astra.cost.price import price_plans
+from astra.hardware.topology import allowed_counts
+from astra.notes import Note, NoteCode, note
+from astra.search.find import Best, Finder
+from astra.search.query import Query
+from astra.search.result import Funnel, NothingFits
+from astra.strategy.enumerate import enumerate_layouts
+from astra.strategy.plans import plan_at
+from astra.strategy.space import Space
+
+GROWTH = (2, 4, 8, 16, 32, 64)  # times as many GPUs that are tried when nothing fits
+LEAST_MEMORY: dict[str, tuple[Any, ...]] = {  # settings that need the least of it
+    "micro_batch": (1,),
+    # groups of N layers: checkpoints of L / N and N layers at work, least at N near sqrt(L)
+    "recompute": tuple(f"full:uniform:{layers}" for layers in range(1, 13)),
+    "offload_optimizer_fraction": (1.0,),
+    "overlap_ep": (False,),
+}
+
+
+def nothing_fits(query: Query, best: Best) -> NothingFits:
+    """The binding constraint: the space is empty, rules empty it, or memory does."""
+    need, hosted = best.least_host
+    closest = best.closest if hosted is None else hosted
+    if closest is None:
+        return _no_candidates(query, best.funnel)
+    (plan,) = price_plans([plan_at(closest, 0, query.task)], query.margin)
+    if hosted is not None:
+        reason = ram_too_small(need, pool_room_bytes(query.cluster.pools))
+    else:
+        reason = note(
+            NoteCode.MEMORY_BINDS,
+            stage=plan.memory.worst_stage,
+            gpu=plan.memory.worst.gpu,
+            needed_bytes=plan.memory.reserved_bytes,
+            usable_bytes=plan.memory.usable_bytes * (1 - query.margin),
+        )
+    return NothingFits(closest=plan, reasons=(reason,), suggestions=_suggestions(query))
+
+
+def _no_candidates(query: Query, funnel: Funnel) -> NothingFits:
+    """No plan was left to price: what the rule that removes most of them speaks of may change."""
+    if not funnel.candidates:
+        return _contradiction(query)
+    removed = sorted(funnel.removed_by_rule.items(), key=lambda item: -item[1])
+    first = next(rule for rule in query.rules if rule.name == removed[0][0])
+    return NothingFits(
+        closest=None,
+        reasons=(note(NoteCode.RULES_BIND, reason=first.reason, removed=dict(removed[:3])),),
+        suggestions=(
+            note(NoteCode.TRY_OTHER_SETTING, settings=first.about.split()),
+            note(NoteCode.TRY_FEWER_SETTINGS_OR_RULES),
+        ),
+    )
+
+
+def _contradiction(query: Query) -> NothingFits:
+    """No combination of degrees exists: the settings that leave none, each tried without."""
+    space = query.space
+    asked = {name: ",".join(map(str, values)) for name, values in query.settings.items()}
+    tries = []
+    for name, values in asked.items():
+        rest = {key: allowed for key, allowed in query.settings.items() if key != name}
+        if query.suggest and any(map(len, enumerate_layouts(Space(space.question, rest)))):
+            searched = Space(space.question).values(name)
+            tries.append(
+                note(
+                    NoteCode.TRY_WITHOUT_SETTING,
+                    setting=name,
+                    values=values,
+                    searched=list(searched or ()),
+                )
+            )
+    reason = note(
+        NoteCode.SETTINGS_BIND,
+        settings=asked,
+        global_batch=query.global_batch,
+        gpus=sum(pool.count for pool in query.cluster.pools),
+    )
+    other = (note(NoteCode.TRY_OTHER_BATCH_OR_GPUS), note(NoteCode.TRY_FEWER_SETTINGS))
+    return NothingFits(closest=None, reasons=(reason,), suggestions=tuple(tries) or other)
+
+
+def _suggestions(query: Query) -> tuple[Note, ...]:
+    """The smallest changes that help, found by looking for a plan that fits."""
+    if not query.suggest:
+        return ()
+    found = [*_without_settings(query), *_more_gpus(query)]
+    length = query.seq_len
+    while length > 1024:
+        length //= 2
+        if any_fits(replace(query, seq_len=length)):
+            found.append(note(NoteCode.TRY_SEQ_LEN, seq_len=length))
+            break
+    return tuple(found) or (note(NoteCode.TRY_LARGER_GPU),)
+
+
+def _without_settings(query: Query) -> list[Note]:
+    """Settings that were asked for, each left out: what is the best plan then? If no single one
+    helps, all of them.
+    """
+    left_out: list[tuple[str, ...]] = [(name,) for name in query.settings]
+    if len(left_out) > 1:
+        left_out.append(tuple(query.settings))
+    found: list[Note] = []
+    for names in left_out:
+        rest = {name: values for name, values in query.settings.items() if name not in names}
+        if len(names) == 1 or not found:
+            best = finder_of(replace(query, top=1, settings=rest)).run()
+            if best.plans is not None:
+                plan = plan_at(best.plans, 0, query.task)
+                found.append(
+                    note(
+                        NoteCode.TRY_WITHOUT_SETTINGS, settings=list(names), summary=plan.summary()
+                    )
+                )
+    return found
+
+
+def _more_gpus(query: Query) -> list[Note]:
+    """The fewest GPUs that hold a plan: doubled until one fits, then halved in between."""
+    pool = query.cluster.pools[0]
+    last = pool.count
+    for times in GROWTH:
+        if not any_fits(with_count(query, pool.count * times)):
+            last = pool.count * times
+            continue
+        most = msgspec.structs.replace(pool, count=pool.count * times)
+        counts = [count for count in allowed_counts(most) if count > last]
+        fewest = least_of(counts, lambda count: any_fits(with_count(query, count)))
+        return [note(NoteCode.TRY_GPUS, count=fewest, gpu=None)]
+    return []
+
+
+def least_of(counts: list[int], enough: Callable[[int], bool]) -> int:
+    """The first count that is enough, by halving: more is never worse; the last is taken as so."""
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(counts[middle]) else (middle + 1, high)
+    return counts[low]
+
+
+def with_count(query: Query, count: int) -> Query:
+    """The same on so many GPUs of its first type."""
+    pool = msgspec.structs.replace(query.cluster.pools[0], count=count)
+    return query.on(msgspec.structs.replace(query.cluster, pools=(pool,), max_gpus=None))
+
+
+def any_fits(query: Query) -> bool:
+    """Whether a plan fits, with all that saves memory turned on unless asked otherwise."""
+    saving = LEAST_MEMORY
+    if np.isfinite(pool_room_bytes(query.cluster.pools)):
+        saving = LEAST_MEMORY | {"offload_optimizer_fraction": (0.0, 1.0)}  # RAM may be too small
+    space = query.space
+    frugal = {
+        name: values
+        for name, values in saving.items()
+        if name not in query.settings and set(values) <= set(space.values(name) or values)
+    }
+    return finder_of(replace(query, top=1, settings={**query.settings, **frugal})).any_fits()
+
+
+def finder_of(query: Query) -> Finder:
+    return Finder(query.space, query.rules, query.stack, query.top, query.margin, query.fold)

@@ -1,0 +1,95 @@
+"""All that was asked, of one batch: model, machines, what narrows the space, and the goal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from astra.cost.price import MARGIN
+from astra.hardware.cluster import Cluster
+from astra.hardware.stack import Stack
+from astra.model.shape import Model
+from astra.money.wish import Goals, Wish
+from astra.notes import Note
+from astra.strategy.plan import Runtime
+from astra.strategy.plans import Task
+from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Question, Space
+
+Objective = Literal["time", "gpus", "money", "frontier"]
+FOR_MONEY: tuple[Objective, ...] = ("money", "frontier")  # hours against dollars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A question, typed. JSON's `request` is made of it and read back into it by `request.py`."""
+
+    model: Model
+    cluster: Cluster
+    stack: Stack
+    global_batch: int
+    seq_len: int
+    runtimes: tuple[Runtime, ...] = ("megatron",)  # whose plans are wanted
+    precision: str = "bf16"
+    mtp_layers: int = 0
+    use_all: bool = False  # no fewer GPUs than there are
+    settings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # `--set`, parsed
+    set_words: tuple[str, ...] = ()  # and as it was typed
+    user_rules: tuple[Rule, ...] = ()
+    rules_file: str | None = None
+    objective: Objective = "time"
+    min_tokens_per_s: float = 0.0  # with objective gpus
+    money: Wish | None = None  # None: nobody speaks of it
+    goals: Goals | None = None  # of the money, in numbers
+    top: int = 10
+    fold: bool = True  # near-identical plans as one
+    exact: bool = False  # over several GPU types: look far longer for a proof
+    margin: float = MARGIN  # of the usable memory, kept free
+    pipeline_model: str = "simulated"  # paper: the paper's formula beside it
+    suggest: bool = True  # where nothing fits, look for what would help
+    notes: tuple[Note, ...] = ()  # on how the question was read
+
+    @property
+    def runtime(self) -> Runtime:
+        """The first that is asked."""
+        return self.runtimes[0]
+
+    @property
+    def task(self) -> Task:
+        """What holds for all plans of the first runtime."""
+        return Task(
+            model=self.model,
+            cluster=self.cluster,
+            runtime=self.runtime,
+            stack=self.stack.full_name,
+        )
+
+    @property
+    def space(self) -> Space:
+        """The plans of the first runtime that may be tried."""
+        question = Question(
+            task=self.task,
+            global_batch=self.global_batch,
+            seq_len=self.seq_len,
+            mtp_layers=self.mtp_layers,
+            precision=self.precision,
+            use_all=self.use_all,
+        )
+        return Space(question, dict(self.settings))
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those of the first runtime, and the user's own."""
+        return (*rules_for(self.runtime), *self.user_rules)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.seq_len
+
+    def on(self, cluster: Cluster) -> "Query":
+        """The same on other machines."""
+        return replace(self, cluster=cluster)
+
+    def of_runtime(self, runtime: Runtime) -> "Query":
+        """The same for plans of one runtime."""
+        return replace(self, runtimes=(runtime,))

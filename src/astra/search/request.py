@@ -1,0 +1,151 @@
+"""JSON's `request`: a query written down, and read back. Nothing else writes or reads it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from astra.cost.price import MARGIN
+from astra.files import convert
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.pools import is_own
+from astra.hardware.stack import find_stack
+from astra.money.wish import Wish, goals_of, wish_of
+from astra.notes import Note, NoteCode, note
+from astra.search.query import Objective, Query
+from astra.strategy.own_rules import read_own_rules
+from astra.strategy.plan import Plan, Runtime
+from astra.strategy.plans import task_of
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import parse_set
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a result says of the question it answers; the model is in its plans."""
+
+    model: str = ""
+    gpus: dict[str, int] = {}
+    max_gpus: int | None = None
+    use_all: bool = False
+    global_batch: int | None = None
+    seq_len: int | None = None
+    runtime: Runtime | None = None
+    runtimes: tuple[Runtime, ...] = ()
+    stack: str | None = None
+    precision: str | None = None
+    top: int = 10
+    memory_margin: float = MARGIN
+    notes: tuple[str, ...] = ()  # in words
+    set: tuple[str, ...] = ()
+    rules: str | None = None
+    objective: Objective = "time"
+    min_tokens_per_s: float = 0.0
+    own_gpus: tuple[Gpu, ...] | UnsetType = UNSET  # that the catalogue does not have
+    money: dict[str, Any] | UnsetType = UNSET
+    note_codes: tuple[Note, ...] = ()
+    all: bool = False  # near-identical plans too
+    exact: bool = False
+    mtp_layers: int | None = None
+    pipeline_model: str = "simulated"
+
+
+def request_of(query: Query) -> Request:
+    """The query in the words of the JSON."""
+    pools, for_money = query.cluster.pools, query.objective in ("money", "frontier")
+    own = tuple(pool.gpu for pool in pools if is_own(pool)) if for_money else ()
+    return Request(
+        model=query.model.name,
+        gpus={pool.gpu.name: pool.count for pool in pools},
+        max_gpus=query.cluster.max_gpus,
+        use_all=query.use_all,
+        global_batch=query.global_batch,
+        seq_len=query.seq_len,
+        runtime=query.runtime,
+        runtimes=query.runtimes,
+        stack=query.stack.full_name,
+        precision=query.precision,
+        top=query.top,
+        memory_margin=query.margin,
+        set=query.set_words,
+        rules=query.rules_file,
+        objective=query.objective,
+        min_tokens_per_s=query.min_tokens_per_s,
+        own_gpus=own or UNSET,
+        money=_money(query) if query.money is not None and for_money else UNSET,
+        all=not query.fold,
+        exact=query.exact,
+        mtp_layers=query.mtp_layers,
+        pipeline_model=query.pipeline_model,
+    )
+
+
+def _money(query: Query) -> dict[str, Any]:
+    """What was said about money; a date as the hours that were left."""
+    assert query.money is not None and query.goals is not None
+    said = msgspec.structs.replace(query.money, deadline=query.goals.deadline_h)
+    plain = msgspec.to_builtins(Wish())
+    return {
+        name: value for name, value in msgspec.to_builtins(said).items() if value != plain[name]
+    }
+
+
+def read_request(request: Mapping[str, object], plan: Plan, where: str) -> Query:
+    """The query that a result answers; `plan` is one of its plans, which have the model and the
+    GPUs in full.
+    """
+    said = convert(dict(request), Request, f"{where}: request")
+    stack = find_stack(said.stack or plan.stack)
+    query = Query(
+        model=plan.model,
+        cluster=_cluster(said, plan),
+        stack=stack,
+        global_batch=said.global_batch or plan.global_batch,
+        seq_len=said.seq_len or plan.seq_len,
+        runtimes=said.runtimes or (said.runtime or plan.runtime,),
+        precision=said.precision or plan.precision,
+        mtp_layers=plan.mtp_layers if said.mtp_layers is None else said.mtp_layers,
+        use_all=said.use_all,
+        settings=parse_set(said.set),
+        set_words=said.set,
+        rules_file=said.rules,
+        objective=said.objective,
+        min_tokens_per_s=said.min_tokens_per_s,
+        top=said.top,
+        fold=not said.all,
+        exact=said.exact,
+        margin=said.memory_margin,
+        pipeline_model=said.pipeline_model,
+    )
+    rules, notes = _rules(said.rules, plan)
+    query = replace(query, user_rules=rules, notes=notes)
+    if isinstance(said.money, dict):
+        money = wish_of(said.money)
+        query = replace(query, money=money, goals=goals_of(money))
+    return query
+
+
+def _cluster(said: Request, plan: Plan) -> Cluster:
+    """Machines by their names: as a plan has them, as the result keeps them, or the catalogue's."""
+    if not said.gpus:
+        return plan.cluster
+    users = [pool.gpu for pool in plan.cluster.pools if pool.gpu.source.kind == "user"]
+    kept = said.own_gpus if isinstance(said.own_gpus, tuple) else ()
+    own = {gpu.name: gpu for gpu in (*users, *kept)}
+    pools = tuple(
+        Pool(gpu=own.get(name) or find_gpu(name)[0], count=count, described=name in own)
+        for name, count in said.gpus.items()
+    )
+    return Cluster(name="asked", pools=pools, max_gpus=said.max_gpus)
+
+
+def _rules(path: str | None, plan: Plan) -> tuple[tuple[Rule, ...], tuple[Note, ...]]:
+    """The user's rules, where their file is still there."""
+    if path is None:
+        return (), ()
+    if not Path(path).is_file():
+        return (), (note(NoteCode.RULES_GONE, file=path),)
+    return read_own_rules(Path(path), task_of(plan)), ()

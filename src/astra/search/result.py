@@ -1,0 +1,180 @@
+"""What a search says: the best plans, where the candidates went, or why nothing fits.
+
+Parts are in the words of the JSON. Notes have codes and numbers; `report` makes the sentences that
+stand beside them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from astra.cost.result import MixedStage, PaperComparison, PricedPlan
+from astra.notes import Note
+from astra.search.query import Query
+
+Progress = Callable[[int], None]  # hears how many candidates were looked at
+
+
+@dataclass(slots=True)
+class Funnel:
+    """Where the candidates went."""
+
+    candidates: int = 0
+    removed_by_rule: dict[str, int] = field(default_factory=dict)
+    bounded: int = 0  # cannot beat the best: their layout alone takes longer
+    out_of_memory: int = 0
+    priced: int = 0
+    simulated: int = 0
+
+    def remove(self, rule: str, count: int) -> None:
+        self.removed_by_rule[rule] = self.removed_by_rule.get(rule, 0) + count
+
+
+def sum_funnels(parts: Iterable[Funnel]) -> Funnel:
+    """Where the candidates of several searches went."""
+    parts = list(parts)
+    removed: Counter[str] = Counter()
+    for part in parts:
+        removed.update(part.removed_by_rule)
+    return Funnel(
+        candidates=sum(part.candidates for part in parts),
+        removed_by_rule=dict(removed),
+        bounded=sum(part.bounded for part in parts),
+        out_of_memory=sum(part.out_of_memory for part in parts),
+        priced=sum(part.priced for part in parts),
+        simulated=sum(part.simulated for part in parts),
+    )
+
+
+def progress_after(progress: Progress | None, done: int) -> Progress | None:
+    """The same, counting on from what was looked at before."""
+    return (lambda count: progress(done + count)) if progress else None
+
+
+class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
+    """Why there is no plan, the closest one, and what would help."""
+
+    closest: PricedPlan | None
+    binding: str = ""  # in words
+    tries: tuple[str, ...] = msgspec.field(default=(), name="try")  # in words
+    reasons: tuple[Note, ...] = msgspec.field(name="binding_codes")
+    suggestions: tuple[Note, ...] = msgspec.field(default=(), name="try_codes")
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What the best plan over several GPU types is worth."""
+
+    gap_fraction: float  # proven: no pipeline over several types is faster by more; 0: none is
+    alone_step_s: dict[str, float | None]  # the best on each type; None: nothing fits there
+    uniform_step_s: float | None = None  # the best uniform plan over several types
+    even_split_step_s: float | None  # all GPUs, one tp, equal layers
+    runtimes_step_s: dict[str, float | None] = {}  # the best of each; None: over 30 % slower
+    pipelines_of: tuple[str, ...] = ()  # runtimes whose pipelines over several types were searched
+    idle: dict[str, int]  # GPUs that the best plan leaves alone
+    left_out: tuple[str, ...] = ()  # in words
+    stages: tuple[MixedStage, ...]
+    launched_step_s: float | None = (
+        None  # with runtime any: the best that a public runtime launches
+    )
+    types_left_out: tuple[Note, ...] = msgspec.field(default=(), name="left_out_codes")
+
+
+class GoalOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A goal about money, and what comes of it."""
+
+    what: str  # within budget, within deadline, within both
+    possible: bool
+    rank: int  # place in the frontier: the answer, or what comes nearest
+    gap_usd: float | None = None  # that the nearest costs more than the budget
+    gap_hours: float | None = None  # that it takes longer than the deadline
+    also_rank: int | None = None  # nearest the other way, where both cannot be had
+    also_gap_usd: float | None = None
+    also_gap_hours: float | None = None
+    tokens: float | None = None  # of the nearest that keep all goals; None where they are met
+
+
+class OtherRegion(msgspec.Struct, frozen=True, kw_only=True):
+    """The best plan in another place."""
+
+    cloud: str
+    region: str
+    instance: str
+    spot: bool
+    price_date: str
+    network_certainty: str
+    usd_per_hour: float
+    hours: float
+    usd: float
+
+
+class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of node that was compared, and the cheapest place to rent it."""
+
+    gpu: str
+    node_gpus: int
+    nic_bytes_per_s: float
+    most_gpus: int
+    cloud: str
+    region: str
+    instance: str
+    usd_per_gpu_hour: float
+    spot_usd_per_gpu_hour: float | None
+    network_certainty: str
+    points: int  # of the frontier that it has
+
+
+class MarketWhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer if something were different."""
+
+    what: str
+    plan: PricedPlan | None  # None: nothing fits then
+    same_plan: bool  # on as many GPUs
+    usd_change: float = 0.0
+    hours_change: float = 0.0
+    possible: bool = True  # whether the goals can be met then
+
+
+class MarketResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the frontier's plans are worth naming: places in the frontier, fastest first,
+    counted from 1. A plan's own rank is its place among the plans of the answer.
+    """
+
+    tokens: float
+    budget_usd: float | None
+    deadline_hours: float | None
+    order: str  # throughput or cost: which of two plans that meet all goals comes first
+    fastest: int
+    cheapest: int
+    knee: int
+    wished: GoalOutcome | None
+    chosen: int  # the answer
+    next_saves_hours: tuple[float, ...]  # from each point to the next faster one
+    next_costs_usd: tuple[float, ...]
+    elsewhere: tuple[OtherRegion, ...]  # the chosen plan at other clouds
+    beaten: tuple[tuple[float, float], ...]  # hours and dollars of plans simulated, not kept
+    machines: tuple[NodeSummary, ...]
+    longest_hours: float  # plans that take longer were left out
+    conditions: dict[str, object]
+    what_if: MarketWhatIf | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The answer to a query."""
+
+    query: Query
+    plans: tuple[PricedPlan, ...]  # best first
+    funnel: Funnel
+    seconds: float
+    nothing_fits: NothingFits | None = None
+    comparison: Comparison | None = None  # over several GPU types
+    paper: tuple[PaperComparison, ...] | None = None  # by the paper's formula, where asked for
+    frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
+    market: MarketResult | None = None  # what the money buys
+    notes: tuple[Note, ...] = ()  # on the question and on the search
+
+    @property
+    def best(self) -> PricedPlan | None:
+        return self.plans[0] if self.plans else None

@@ -22,7 +22,7 @@ from astra.strategy.enumerate import enumerate_layouts, recompute_settings
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Plans, code, plan_at, task_of
 from astra.strategy.recompute import Recompute
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Question, Space
 
 HERE = Path(__file__).parent

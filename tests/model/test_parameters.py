@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from tests.model.shapes import models
 
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights, mtp_weights, parameters
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model, zoo_names

@@ -19,9 +19,9 @@ from astra.model.zoo import find_model
 from astra.search.step import step_s
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import Task, plans_of
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, divisors, parse_set
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 TYPES = ("h100", "a100-80g", "a100-40g", "l40s", "h200")
@@ -302,7 +302,7 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
 
 def _overfull(plans: list[Plan], stack: Stack) -> np.ndarray:
     """(plan, stage)"""
-    view = view_of(plans_of(plans), _task(plans[0]), every_stage=True)
+    view = stage_view(plans_of(plans), _task(plans[0]), every_stage=True)
     memory = memory_of(view, stack)
     needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
     usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
@@ -344,10 +344,10 @@ def _least(plans: list[Plan], stack: Stack) -> float:
     for start in range(0, len(plans), MANY):
         table = plans_of(plans[start : start + MANY])
         task = _task(plans[0])
-        table = table.take(judge(table, task, rules_for(task.runtime)).allowed)
+        table = table.take(check(table, task, rules_for(task.runtime)).allowed)
         if not len(table):
             continue
-        view = view_of(table, task, every_stage=True)
+        view = stage_view(table, task, every_stage=True)
         memory = memory_of(view, stack)
         needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
         usable = np.array([pool.gpu.usable_bytes for pool in task.cluster.pools])
@@ -364,7 +364,7 @@ def fitting(plans: list[Plan], stack: Stack) -> list[Plan]:
     for start in range(0, len(plans), MANY):
         some = plans[start : start + MANY]
         table, task = plans_of(some), _task(plans[0])
-        good = judge(table, task, rules_for(task.runtime)).allowed
+        good = check(table, task, rules_for(task.runtime)).allowed
         rows = np.flatnonzero(good & ~np.asarray(_overfull(some, stack).any(axis=1)))
         found += [some[row] for row in rows.tolist()]
     return found

@@ -24,7 +24,7 @@ from astra.search.makes.find import MakesFinder
 from astra.search.makes.stock import Stock
 from astra.search.mixed.answer import answer_mixed
 from astra.search.priced import NOT_LAUNCHED
-from astra.strategy.rules.book import broken_rules, rules_for
+from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook
 

@@ -6,8 +6,8 @@ from tests.search.test_find import space_of, stack_of, steps_of
 
 from astra.search.bulk import bulk_of
 from astra.search.squeeze import filled_bound_s, squeezed_bound_s
-from astra.strategy.enumerate import module_sets
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.enumerate import recompute_module_sets
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import LayerBook, work_of
 
@@ -17,9 +17,9 @@ from astra.timing.layer import LayerBook, work_of
 def test_no_plan_that_fits_beats_the_bound_of_its_cut(seed: int, margin: float) -> None:
     space = space_of(seed)
     task, stack = space.question.task, stack_of(space)
-    modules = tuple(sorted({m for some in module_sets(space.question) for m in some}))
+    modules = tuple(sorted({m for some in recompute_module_sets(space.question) for m in some}))
     for plans in enumerate_plans(space):
-        plans = plans.take(np.flatnonzero(judge(plans, task, rules_for(task.runtime)).allowed))
+        plans = plans.take(np.flatnonzero(check(plans, task, rules_for(task.runtime)).allowed))
         if len(plans):
             plans = plans.take(np.flatnonzero(bulk_of(plans, task, stack, margin).fits))
         if not len(plans):

@@ -15,13 +15,13 @@ from tests.support.random_plans import random_plan
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Mla, Model, Moe
 from astra.model.zoo import find_model
-from astra.strategy.advice import explain
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import FLAGS, Plans, concatenate, plans_of, task_of
-from astra.strategy.rules.book import broken_rules, judge, rules_for
+from astra.strategy.rule_messages import rule_message
+from astra.strategy.rules.registry import broken_rules, check, rules_for
 from astra.strategy.rules.rule import LAYERS, Rule
-from astra.strategy.settle import Wish, settle
-from astra.strategy.variants import speaks_of_variants
+from astra.strategy.variants import depends_on_variant
 
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 MODELS = ("llama-3-8b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "llama-3.2-1b")
@@ -264,7 +264,7 @@ def legal(
         wish = {"global_batch": 64, "seq_len": 4096} | more
     cluster, _ = parse_gpus(gpus)
     model = small_model(experts=experts, **shape)
-    plan = settle(Wish(**wish), model, cluster, runtime).plan
+    plan = complete(PlanSettings(**wish), model, cluster, runtime).plan
     assert broken_rules(plan) == []
     return plan
 
@@ -420,7 +420,7 @@ def test_judge_counts_each_removed_plan_once(rows: list[int], runtime: Runtime) 
     plans = plans_of_one_task("mixtral-8x7b")
     table = plans_of(plans).take(rows)
     rules = rules_for(runtime)
-    verdict = judge(table, task_of(plans[0]), rules)
+    verdict = check(table, task_of(plans[0]), rules)
     assert verdict.allowed.shape == (len(rows),)
     assert sum(verdict.removed_by_rule.values()) + int(verdict.allowed.sum()) == len(rows)
     expected: Counter[str] = Counter()
@@ -446,7 +446,9 @@ def test_a_mixed_plan_is_flagscales_and_not_megatrons() -> None:
         Segment(gpu="A100-80GB-SXM", stages=2, layers=(2, 2), tp=2, recompute="full:uniform:1"),
         Segment(gpu="H100-80GB-SXM", stages=1, layers=(8,), tp=4),
     )
-    plan = settle(Wish(global_batch=64, tp=4, pp=4), small_model(), cluster, "flagscale").plan
+    plan = complete(
+        PlanSettings(global_batch=64, tp=4, pp=4), small_model(), cluster, "flagscale"
+    ).plan
     pipeline = Pipeline(replicas=4, micro_batches=16, segments=segments)
     plan = msgspec.structs.replace(plan, pipelines=(pipeline,), shard_group=4)
     assert broken_rules(plan) == []
@@ -469,7 +471,7 @@ def test_a_broken_rule_names_the_segments_that_differ() -> None:
     pipelines = (msgspec.structs.replace(plan.pipelines[0], segments=segments),)
     plan = msgspec.structs.replace(plan, pipelines=pipelines)
     rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.about.split())
-    assert "segments[0].tp 8, segments[1].tp 6" in explain(plan, rule)
+    assert "segments[0].tp 8, segments[1].tp 6" in rule_message(plan, rule)
 
 
 class _Asked:
@@ -499,8 +501,8 @@ def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> Non
         noted = _Asked(table)
         rule.holds(noted, task)  # type: ignore[arg-type]
         if noted.names & asked and not rule.name.startswith("meshes-"):
-            assert speaks_of_variants(rule), rule.name
-        spoken += speaks_of_variants(rule)
+            assert depends_on_variant(rule), rule.name
+        spoken += depends_on_variant(rule)
     assert 0 < spoken < len(rules_for(runtime)) / 2
 
 
@@ -509,4 +511,4 @@ def test_no_plans_break_no_rules(runtime: Runtime) -> None:
     """What a search leaves may be nothing."""
     plan = mixed_plan(0)
     nothing = plans_of([plan]).take(np.zeros(0, np.int64))
-    assert len(judge(nothing, task_of(plan), rules_for(runtime)).allowed) == 0
+    assert len(check(nothing, task_of(plan), rules_for(runtime)).allowed) == 0

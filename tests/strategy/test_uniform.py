@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from astra.api import predict
 from astra.errors import InputError
-from astra.strategy.makes import is_one_job
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of, task_of
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.replica_groups import is_one_job
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.uniform import over_types
 
 

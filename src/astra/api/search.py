@@ -64,8 +64,8 @@ def plan(
     """
     from astra.hardware.stack import find_stack
     from astra.search.answer import Wanted
+    from astra.strategy.complete import trained_mtp_layers
     from astra.strategy.plans import Task
-    from astra.strategy.settle import trained_mtp_layers
     from astra.strategy.space import Question, Space, parse_set
 
     shape = shape_of(model)

@@ -16,7 +16,7 @@ from astra.api.asked import (
 )
 from astra.api.money import money_of, with_dollars
 from astra.errors import InputError
-from astra.strategy.settle import Settled, Wish, settle
+from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
@@ -53,8 +53,8 @@ def predict(
     """
     from astra.hardware.stack import find_stack
     from astra.search.price import price
-    from astra.strategy.advice import refuse
-    from astra.strategy.rules.book import broken_rules
+    from astra.strategy.rule_messages import refusal_message
+    from astra.strategy.rules.registry import broken_rules
 
     shape = shape_of(model)
     machines, notes = machines_of(gpus, cluster)
@@ -65,13 +65,13 @@ def predict(
     software = stack or STACKS.get(chosen, "megatron")
     find_stack(software)
 
-    def settled(changed: Wish) -> Settled:
-        return settle(changed, shape, machines, chosen, software)
+    def settled(changed: PlanSettings) -> CompletedPlan:
+        return complete(changed, shape, machines, chosen, software)
 
     answer = settled(wish)
     broken = broken_rules(answer.plan)
     if broken:
-        raise InputError(refuse(answer.plan, broken, settled, wish))
+        raise InputError(refusal_message(answer.plan, broken, settled, wish))
     priced = _modelled(
         price(answer.plan, answer.assumed, notes, checked_margin(margin)), pipeline_model
     )
@@ -88,16 +88,16 @@ def predict_plan(
 ) -> "Priced":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.search.price import price
-    from astra.strategy.advice import refuse
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
-    from astra.strategy.rules.book import broken_rules
+    from astra.strategy.rule_messages import refusal_message
+    from astra.strategy.rules.registry import broken_rules
 
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan), rank)
     broken = broken_rules(found)
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
-        raise InputError(f"{where}: {refuse(found, broken, None, None)}")
+        raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
     priced = _modelled(price(found, margin=checked_margin(margin)), pipeline_model)
     return with_dollars([priced], money_of(money or {}), found.cluster)[0]
 

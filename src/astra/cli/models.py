@@ -12,8 +12,8 @@ from astra.cli.options import thousands
 from astra.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from astra.model.facts import ModelFacts
     from astra.model.shape import Model
+    from astra.model.summary import ModelSummary
 
 EXAMPLES = """\
 examples:
@@ -55,11 +55,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(model: "Model", seq_len: int | None) -> "ModelFacts":
-    from astra.model.facts import model_facts
+def _facts(model: "Model", seq_len: int | None) -> "ModelSummary":
+    from astra.model.summary import model_summary
 
     longest = model.max_positions or DEFAULT_SEQ_LEN
-    return model_facts(model, seq_len or min(DEFAULT_SEQ_LEN, longest))
+    return model_summary(model, seq_len or min(DEFAULT_SEQ_LEN, longest))
 
 
 def _list(text: str | None, seq_len: int | None, as_json: bool) -> int:

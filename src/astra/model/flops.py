@@ -7,7 +7,7 @@ and softmax are left out, as everywhere in the literature.
 
 from dataclasses import dataclass
 
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.parameters import Weight, layer_weights, mtp_weights
 from astra.model.shape import Model
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Mla, Model
 
-Part = Literal[
+WeightPart = Literal[
     "attention",
     "mlp",
     "routed_experts",
@@ -27,7 +27,7 @@ Part = Literal[
 #   whole   nothing: every tensor-parallel rank keeps all of it
 #   ep_etp  routed experts: expert parallel and expert tensor parallel
 #   ep      one per expert, but not cut inside it (bias after a row-parallel product)
-Cut = Literal["tp", "kv", "whole", "ep_etp", "ep"]
+ShardedBy = Literal["tp", "kv", "whole", "ep_etp", "ep"]
 
 LEARNED_IN_ACTIVATION = {"xielu": 2}  # two learned scalars in each MLP (Apertus)
 
@@ -36,10 +36,10 @@ LEARNED_IN_ACTIVATION = {"xielu": 2}  # two learned scalars in each MLP (Apertus
 class Weight:
     """One tensor, or several of the same fate."""
 
-    part: Part
+    part: WeightPart
     name: str
     count: int
-    cut: Cut
+    cut: ShardedBy
     matrix: bool = True  # takes part in a matrix product: two FLOPs per token and parameter
 
 
@@ -63,9 +63,9 @@ class Parameters:
     inactive_fraction: tuple[int, int]  # routed experts a token does not see, of all experts
 
     @property
-    def by_part(self) -> dict[Part, int]:
+    def by_part(self) -> dict[WeightPart, int]:
         """Parameters of each part that is there, over all layers."""
-        parts: dict[Part, int] = {}
+        parts: dict[WeightPart, int] = {}
         for entry in self.kinds:
             for weight in entry.weights:
                 parts[weight.part] = parts.get(weight.part, 0) + entry.layers * weight.count
@@ -90,7 +90,9 @@ class Parameters:
         return self.mtp_layers * count(self.mtp)
 
 
-def count(weights: Iterable[Weight], part: Part | None = None, cut: Cut | None = None) -> int:
+def count(
+    weights: Iterable[Weight], part: WeightPart | None = None, cut: ShardedBy | None = None
+) -> int:
     """Parameters, of one part or one cut where given."""
     return sum(
         weight.count
@@ -165,11 +167,11 @@ def latent_weights(model: Model, mla: Mla) -> tuple[Weight, ...]:
     )
 
 
-def mlp_weights(model: Model, part: Part, width: int, copies: int = 1) -> tuple[Weight, ...]:
+def mlp_weights(model: Model, part: WeightPart, width: int, copies: int = 1) -> tuple[Weight, ...]:
     """An MLP of `width`, or as many alike experts: up (and gate), down, their biases."""
     routed = part == "routed_experts"
-    inside: Cut = "ep_etp" if routed else "tp"
-    outside: Cut = "ep" if routed else "whole"
+    inside: ShardedBy = "ep_etp" if routed else "tp"
+    outside: ShardedBy = "ep" if routed else "whole"
     ups = 1 + model.gated_mlp
     bias = (model.biased_experts if routed else model.mlp_bias) * copies
     learned = LEARNED_IN_ACTIVATION.get(model.activation, 0) * copies

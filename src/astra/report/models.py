@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.model.facts import ModelFacts
 from astra.model.flops import FORWARD_AND_BACKWARD
 from astra.model.parameters import count
+from astra.model.summary import ModelSummary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,12 +33,12 @@ PARTS = {
 # ------------------------------------------------------------------------------- for programs
 
 
-def listing_json(facts: Sequence[ModelFacts]) -> dict[str, Any]:
+def listing_json(facts: Sequence[ModelSummary]) -> dict[str, Any]:
     """`astra models --json`."""
     return {"models": [short_json(each) for each in facts]}
 
 
-def short_json(facts: ModelFacts) -> dict[str, Any]:
+def short_json(facts: ModelSummary) -> dict[str, Any]:
     """One line of the list."""
     model = facts.model
     return {
@@ -59,7 +59,7 @@ def short_json(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def model_json(facts: ModelFacts) -> dict[str, Any]:
+def model_json(facts: ModelSummary) -> dict[str, Any]:
     """`astra models NAME --json`: the full shape, then what follows from it."""
     shape: dict[str, Any] = msgspec.to_builtins(facts.model)
     parameters = facts.parameters
@@ -82,7 +82,7 @@ def model_json(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def layer_kinds_json(facts: ModelFacts) -> list[dict[str, Any]]:
+def layer_kinds_json(facts: ModelSummary) -> list[dict[str, Any]]:
     """Each kind of layer: how many, what it holds, by what it is divided, what it costs."""
     return [
         {
@@ -103,7 +103,7 @@ def layer_kinds_json(facts: ModelFacts) -> list[dict[str, Any]]:
     ]
 
 
-def flops_json(facts: ModelFacts) -> dict[str, float]:
+def flops_json(facts: ModelSummary) -> dict[str, float]:
     """Per token at one sequence length; `train` is forward and backward."""
     flops = facts.flops
     return {
@@ -120,7 +120,7 @@ def flops_json(facts: ModelFacts) -> dict[str, float]:
 # --------------------------------------------------------------------------------- for people
 
 
-def print_listing(facts: Sequence[ModelFacts]) -> None:
+def print_listing(facts: Sequence[ModelSummary]) -> None:
     """The list as a table; in a narrow terminal certainty shrinks to a star."""
     console = _console()
     wide = console.width >= WIDE
@@ -147,7 +147,7 @@ def _narrow(title: str) -> str:
     return {"layers": "lay", "heads/kv": "heads"}.get(title, title)
 
 
-def _cells(facts: ModelFacts) -> list[str]:
+def _cells(facts: ModelSummary) -> list[str]:
     model = facts.model
     return [
         short(facts.parameters.total),
@@ -161,7 +161,7 @@ def _cells(facts: ModelFacts) -> list[str]:
     ]
 
 
-def print_model(facts: ModelFacts) -> None:
+def print_model(facts: ModelSummary) -> None:
     """One model in full."""
     console = _console()
     model = facts.model
@@ -178,7 +178,7 @@ def print_model(facts: ModelFacts) -> None:
     _print_source(console, facts)
 
 
-def _shape_table(facts: ModelFacts) -> "Table":
+def _shape_table(facts: ModelSummary) -> "Table":
     table = _table(show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -187,7 +187,7 @@ def _shape_table(facts: ModelFacts) -> "Table":
     return table
 
 
-def _shape_rows(facts: ModelFacts) -> list[tuple[str, str]]:
+def _shape_rows(facts: ModelSummary) -> list[tuple[str, str]]:
     model, parameters = facts.model, facts.parameters
     ends = "tied" if model.tied_embeddings else "not tied"
     head = f"{model.heads} heads of {model.head_dim}, {model.kv_heads} for keys and values"
@@ -220,20 +220,20 @@ def _shape_rows(facts: ModelFacts) -> list[tuple[str, str]]:
     return rows
 
 
-def _mlp(facts: ModelFacts) -> str:
+def _mlp(facts: ModelSummary) -> str:
     model = facts.model
     gate = "gated" if model.gated_mlp else "not gated"
     return f"{model.ffn} wide, {model.activation}, {gate}; {model.norms_per_layer} x {model.norm}"
 
 
-def _experts(facts: ModelFacts) -> str:
+def _experts(facts: ModelSummary) -> str:
     moe = facts.model.moe
     assert moe is not None
     shared = f", {moe.shared_experts} shared ({moe.shared_ffn} wide)" if moe.shared_experts else ""
     return f"{moe.top_k} of {moe.experts}, each {moe.moe_ffn} wide{shared}"
 
 
-def _window(facts: ModelFacts) -> str:
+def _window(facts: ModelSummary) -> str:
     window = facts.model.window
     assert window is not None
     word = "chunks of" if window.chunked else "at most"
@@ -241,7 +241,7 @@ def _window(facts: ModelFacts) -> str:
     return f"{word} {window.tokens:,} positions in {where}"
 
 
-def _parts_table(facts: ModelFacts) -> "Table":
+def _parts_table(facts: ModelSummary) -> "Table":
     table = _table()
     table.add_column("part", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
@@ -252,7 +252,7 @@ def _parts_table(facts: ModelFacts) -> "Table":
     return table
 
 
-def _kinds_table(facts: ModelFacts) -> "Table":
+def _kinds_table(facts: ModelSummary) -> "Table":
     table = _table()
     table.add_column("kind", no_wrap=True)
     for title in ("layers", "parameters each", "GFLOPs a token"):
@@ -263,7 +263,7 @@ def _kinds_table(facts: ModelFacts) -> "Table":
     return table
 
 
-def _flops_table(facts: ModelFacts) -> "Table":
+def _flops_table(facts: ModelSummary) -> "Table":
     flops = facts.flops
     table = _table(show_header=False)
     table.add_column(no_wrap=True)
@@ -282,7 +282,7 @@ def _flops_table(facts: ModelFacts) -> "Table":
     return table
 
 
-def _print_source(console: "Console", facts: ModelFacts) -> None:
+def _print_source(console: "Console", facts: ModelSummary) -> None:
     source = facts.model.source
     sure = f", certainty {source.certainty}" if source.certainty else ""
     wrap = _piped(console)

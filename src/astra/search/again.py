@@ -9,7 +9,7 @@ from astra.search.find import Finder
 from astra.search.host import pool_room_bytes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space, parse_set
 
 

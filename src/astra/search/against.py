@@ -11,12 +11,12 @@ from astra.search.again import Again, check_narrowing, search_again
 from astra.search.explained import Against, Loss, Subject, loss_of
 from astra.search.host import too_small_ram
 from astra.search.price import price
-from astra.strategy.advice import explain as rule_in_words
+from astra.strategy.complete import PlanSettings, complete, fp8_recipe
 from astra.strategy.plan import Plan
 from astra.strategy.plans import task_of
-from astra.strategy.rules.book import broken_rules, rules_for
-from astra.strategy.settle import Wish, fp8_recipe, settle
-from astra.strategy.space import NAMES, Question, Space, parse_set
+from astra.strategy.rule_messages import rule_message as rule_in_words
+from astra.strategy.rules.registry import broken_rules, rules_for
+from astra.strategy.space import DIMENSION_BY_NAME, Question, Space, parse_set
 
 # How a plan is told, and the setting it means.
 TOLD = {
@@ -28,7 +28,7 @@ TOLD = {
     r"\boffload optimizer\b": "offload_optimizer=1",
     r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
 }
-WISHES = tuple(Wish.__dataclass_fields__)
+WISHES = tuple(PlanSettings.__dataclass_fields__)
 GIB = 2**30
 
 
@@ -76,7 +76,7 @@ def _fixed(plan: Plan) -> dict[str, tuple[Any, ...]]:
     plain["fp8_recipe"] = fp8_recipe(plan.cluster) if plan.precision == "fp8" else None
     own = {"first_moment_dtype": first, "second_moment_dtype": second}
     found: dict[str, tuple[Any, ...]] = {}
-    for name, dimension in NAMES.items():
+    for name, dimension in DIMENSION_BY_NAME.items():
         value = own.get(name) or getattr(plan, name, None)
         if dimension.how == "asked" and value is not None and value != plain[name]:
             found[name] = (value,)
@@ -175,9 +175,9 @@ def _impossible(subject: Subject, space: Space, settings: tuple[str, ...]) -> st
     """What is wrong with such a plan, as if a person had written it down."""
     plan, chosen = subject.plan, parse_set(settings)
     said = {name: values[0] for name, values in chosen.items() if name in WISHES}
-    wish = Wish(**{"global_batch": plan.global_batch, "seq_len": plan.seq_len, **said})
+    wish = PlanSettings(**{"global_batch": plan.global_batch, "seq_len": plan.seq_len, **said})
     try:
-        settled = settle(wish, plan.model, plan.cluster, plan.runtime, plan.stack).plan
+        settled = complete(wish, plan.model, plan.cluster, plan.runtime, plan.stack).plan
     except InputError as error:
         return str(error)
     broken = broken_rules(settled)

@@ -7,7 +7,7 @@ import numpy as np
 from astra.search.find import MOST_GROUP, Best, Finder, Key, Progress
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import Floats, Ints, Plans
-from astra.strategy.variants import plans_in
+from astra.strategy.variants import plan_count
 
 MOST = 16  # plans that are simulated together
 
@@ -55,6 +55,6 @@ class AloneFinder(Finder):
 
     def _leave(self, layouts: Layouts, order: Ints, first: int) -> None:
         rest = order[int(np.flatnonzero(order == first)[0]) :]
-        count = plans_in(layouts, rest)
+        count = plan_count(layouts, rest)
         self.funnel.candidates += count
         self.funnel.bounded += count

@@ -19,7 +19,7 @@ from astra.search.priced import Compared, Priced
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Task, plan_at
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Question, Space
 

@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack, find_stack
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.search.step import Step, simulated_step
-from astra.strategy.held import padded_vocab
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.view import View, view_of
+from astra.strategy.stage_view import StageView, stage_view
 from astra.timing import exchanges as timed
 from astra.timing.base import Sends, arrival_exchange, stage_sends, tied_sends
 from astra.timing.device import Device
@@ -69,7 +69,7 @@ class Detail:
 
     plan: Plan
     stack: Stack
-    view: View
+    view: StageView
     step: Step
 
     @property
@@ -129,7 +129,7 @@ class Detail:
 def detail_of(plan: Plan) -> Detail:
     """The plan through the simulator, stage by stage."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
-    view = view_of(table, task_of(plan), every_stage=True)
+    view = stage_view(table, task_of(plan), every_stage=True)
     step = simulated_step(table, view.stages, stage_times(view, stack))
     return Detail(plan=plan, stack=stack, view=view, step=step)
 

@@ -15,7 +15,7 @@ from astra.memory.stage import (
 )
 from astra.search.step import chunks_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
-from astra.strategy.view import View, view_of, views_of
+from astra.strategy.stage_view import StageView, stage_view, stage_views
 from astra.timing.bounds import (
     interleaved_bound_s,
     interleaved_tight_bound_s,
@@ -51,7 +51,7 @@ def bulk_of(
     bounds, host_s = np.zeros(len(kept)), np.zeros(len(kept))
     filled = {value: np.zeros(len(kept)) for value in _distinct(fraction)}
     shared = None
-    for block, view in enumerate(views_of(kept, task, BLOCK_ROWS)):
+    for block, view in enumerate(stage_views(kept, task, BLOCK_ROWS)):
         if shared is None:
             shared = stage_base(view, stack, book), memory_base(view, stack)
         some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
@@ -97,7 +97,7 @@ def work_bound_s(micro_batches: Ints, stages: Ints, work_s: Floats) -> Floats:
     return micro_batches * work_s / stages
 
 
-def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:
+def filled_fraction(view: StageView, memory: Memory, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
     return _fullest(view, _needed_bytes(memory, stack))
 
@@ -106,18 +106,18 @@ def _needed_bytes(memory: Memory, stack: Stack) -> Floats:
     return memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
 
 
-def least_filled_fraction(view: View, stack: Stack, offloaded: float) -> Floats:
+def least_filled_fraction(view: StageView, stack: Stack, offloaded: float) -> Floats:
     """The same for what every variant of a layout needs at least."""
     return _fullest(view, least_bytes(view, stack, offloaded))
 
 
-def _fullest(view: View, needed: Floats) -> Floats:
+def _fullest(view: StageView, needed: Floats) -> Floats:
     usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
     filled = needed / usable[view.stages.of(view.plans.gpu)]
     return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
 
 
-def bound_s(view: View, times: StageTime) -> Floats:
+def bound_s(view: StageView, times: StageTime) -> Floats:
     """Least step of every plan with one pipeline. [s]
 
     The pipeline's bound, behind the gather that its first operation waits for and before what
@@ -130,7 +130,7 @@ def bound_s(view: View, times: StageTime) -> Floats:
     return first + _pipeline_bound_s(view, times) + times.after_s(opening)[0, 0]
 
 
-def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
+def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
     count, batches = view.stages.count[0], view.plans.micro_batches[0]
     forward, backward = times.whole_forward_s[0], times.whole_backward_s[0]
     link = np.broadcast_to(times.part("link_s")[0], count.shape)
@@ -157,14 +157,14 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None
     for every_stage in (False, True):
         rows = np.flatnonzero((plans.vpp > 1) & (listed == every_stage))
         if len(rows):
-            view = view_of(plans.take(rows), task, every_stage)
+            view = stage_view(plans.take(rows), task, every_stage)
             found[rows] = tight_step_s(
                 view, stage_times(view, stack, stage_base(view, stack, book))
             )
     return found
 
 
-def tight_step_s(view: View, times: StageTime) -> Floats:
+def tight_step_s(view: StageView, times: StageTime) -> Floats:
     """The same of interleaved plans whose stages are known. (plan,) [s]"""
     plans, count = view.plans, view.stages.count[0]
     chunks = chunks_of(plans, view.stages, times, 0)

@@ -27,13 +27,13 @@ from astra.search.explained import (
 from astra.search.price import MARGIN
 from astra.search.priced import PlanMemory, Priced
 from astra.search.what_if import AS_IS, MORE_MEMORY, repriced, searched
-from astra.strategy.advice import refuse
-from astra.strategy.own_rules import read_own_rules
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plans import task_of
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rule_messages import refusal_message
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.rules.rule import Rule
+from astra.strategy.user_rules import read_user_rules
 
 if TYPE_CHECKING:
     from astra.search.answer import Answer
@@ -76,7 +76,7 @@ def asked_of(request: Mapping[str, object], plan: Plan, margin: float | None = N
     notes: list[str] = []
     own: tuple[Rule, ...] = ()
     if isinstance(path, str) and Path(path).is_file():
-        own = read_own_rules(Path(path), task_of(plan))
+        own = read_user_rules(Path(path), task_of(plan))
     elif path is not None:
         notes.append(f"the rules of {path} are not there any more, so nothing obeys them here")
     if margin is None:
@@ -111,7 +111,7 @@ def explain_source(
     for plan in plans:
         broken = broken_rules(plan)
         if broken:
-            raise InputError(f"{where}: {refuse(plan, broken, None, None)}")
+            raise InputError(f"{where}: {refusal_message(plan, broken, None, None)}")
     asked = asked_of(request, plans[rank - 1], margin)
     found = explain(plans, rank, against, asked, quick, say)
     if quick or not isinstance(request.get("money"), dict):

@@ -15,7 +15,7 @@ from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.search.find import MOST_GROUP, Best, Finder, Found, Key, Progress
 from astra.search.squeeze import squeezed_bound_s
-from astra.strategy.enumerate import Layouts, module_sets
+from astra.strategy.enumerate import Layouts, recompute_module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
@@ -159,7 +159,9 @@ class FrontierFinder(Finder):
 
     def _least_s(self, layouts: Layouts) -> Floats:
         """A bound of every cut that knows of memory, too."""
-        modules = tuple(sorted({m for some in module_sets(self.space.question) for m in some}))
+        modules = tuple(
+            sorted({m for some in recompute_module_sets(self.space.question) for m in some})
+        )
         self.least_s = np.zeros(int(layouts.counts.sum()))
         self.layer = np.zeros(len(self.least_s), np.int32)
         for (_, cuts), plans in zip(layouts.blocks(), layouts.cuts(), strict=True):

@@ -13,7 +13,7 @@ from astra.money.catalogue import GIB, Instance, instances
 from astra.search.priced import RAM_UNKNOWN, Priced
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 
 KEPT = 0.1  # guessed: share of a node's RAM for the system, the processes and the data
 
@@ -39,7 +39,7 @@ def node_bytes(plans: Plans, task: Task, stack: Stack) -> Floats:
     rows = np.flatnonzero(offloads(plans))
     if len(rows):
         some = plans.take(rows)
-        held = memory_of(view_of(some, task), stack).host_bytes
+        held = memory_of(stage_view(some, task), stack).host_bytes
         node = max(pool.gpu.node.gpus for pool in task.cluster.pools)
         found[rows] = on_a_node(held, some.gpus, node)
     return found

@@ -20,10 +20,10 @@ from astra.search.explained import PriceMove, Rival, Say
 from astra.search.market_answer import Asked, Scene, points_of, scene_of, searched
 from astra.search.priced import Money, Priced
 from astra.search.wished import wished_of
-from astra.strategy.own_rules import read_own_rules
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.user_rules import read_user_rules
 
 NEAR = 1e-9  # relative; beside a turn
 
@@ -60,7 +60,7 @@ def asked_again(request: Mapping[str, object], plan: Plan, where: str) -> Asked:
     cluster = Cluster(name="asked", pools=pools, max_gpus=said.max_gpus)
     task = Task(model=plan.model, cluster=cluster, runtime=said.runtime, stack=said.stack)
     question = Question(task, said.global_batch, said.seq_len, plan.mtp_layers, said.precision)
-    rules = read_own_rules(Path(said.rules), task) if said.rules else ()
+    rules = read_user_rules(Path(said.rules), task) if said.rules else ()
     wish = wish_of(said.money)
     wanted = Wanted(
         space=Space(question, parse_set(said.set)),

@@ -21,12 +21,12 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.activations import checkpoint_bytes, cut_of, layer_bytes
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View, cuts_of
+from astra.strategy.stage_view import StageView, without_layers
 from astra.timing.layer import LayerBook, Layers, Rows, layers_of, work_of
 
 HALVINGS = 10  # of the share of layers that are recomputed whole
@@ -65,7 +65,7 @@ def squeezed_bound_s(
 
     `modules`: those that plans may recompute alone.
     """
-    view = cuts_of(plans, task)
+    view = without_layers(plans, task)
     layers = layers_of(view, stack, book)
     rows = layers.rows[0, 0]
     work, least, _ = work_of(book, task.model, rows)
@@ -79,7 +79,7 @@ def squeezed_bound_s(
 
 
 def squeezed_s(
-    view: View, layers: Layers, stack: Stack, margin: float, modules: tuple[str, ...]
+    view: StageView, layers: Layers, stack: Stack, margin: float, modules: tuple[str, ...]
 ) -> Floats:
     """Recompute of all layers for one micro-batch that no plan of a cut can do without. [s]
 

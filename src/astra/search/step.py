@@ -7,8 +7,8 @@ import numpy as np
 
 from astra.simulate.held import held
 from astra.simulate.many import Pipes, stage_end_s
-from astra.strategy.makes import layer_map
 from astra.strategy.plans import Floats, Ints, Plans
+from astra.strategy.replica_groups import layers_shared
 from astra.strategy.stages import Stages, chunk_layers
 from astra.timing.stage import StageTime
 
@@ -107,7 +107,7 @@ def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> 
     used = front > 0
     reduced = np.where(used, front + alone, 0.0)
     held = stages.kind_layers.sum(axis=(0, 2)) if stages.kind_layers.size else np.zeros(1)
-    met = layer_map(stages, int(held.max(initial=0))).least_common(reduced)
+    met = layers_shared(stages, int(held.max(initial=0))).slowest_of_layer(reduced)
     return np.where(used, met + together, 0.0).max(axis=(0, 1))
 
 

@@ -6,8 +6,8 @@ from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
+from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import Variants
-from astra.strategy.view import view_of
 from astra.timing.facts import facts
 from astra.timing.layer import LayerBook
 from astra.timing.stage import StageTime, stage_base, stage_times
@@ -28,7 +28,7 @@ def least_added_s(
     every micro-batch, and what shows of it without may hide behind d: see `_less_hidden`. With one
     micro-batch it may be less than zero.
     """
-    view = view_of(layouts, task)
+    view = stage_view(layouts, task)
     times = stage_times(view, stack, stage_base(view, stack, book))
     rows, used = variants.rows, view.stages.count[0] > 0
     layers = np.maximum(view.stages.kind_layers[:, 0].sum(axis=0), 1)

@@ -9,10 +9,11 @@ import numpy as np
 
 from astra.columns import factorized
 from astra.hardware.topology import allowed_counts
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
-from astra.strategy.groups import groups_for
-from astra.strategy.pipelines import SLOTS, Columns, Pipelines, repeated, taken
+from astra.strategy.complete import fp8_recipe
+from astra.strategy.layer_splits import SLOTS, ColumnTable, LayerSplits, repeat_rows, take_rows
+from astra.strategy.microbatch_group import microbatch_groups_for
 from astra.strategy.plans import (
     COLUMNS,
     OFFLOAD_MODULES,
@@ -27,14 +28,13 @@ from astra.strategy.plans import (
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import fp8_recipe
 from astra.strategy.space import Question, Space, divisors
 
-CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
+ROWS_PER_TABLE = 1 << 16  # large enough that what is done once per table does not count
 SHARDS_ALL = code("sharding", "parameters")
 
 # What follows from other settings unless it was asked for.
-FOLLOWERS = (
+DERIVED_SETTINGS = (
     "sequence_parallel",
     "overlap_grad_reduce",
     "overlap_param_gather",
@@ -45,7 +45,7 @@ FOLLOWERS = (
 )
 
 # Options that decide whether a row is a plan at all.
-CROSSED = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
+CROSSED_OPTIONS = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
 
 
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
@@ -65,20 +65,20 @@ class Layouts:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self._pipelines = Pipelines(space)
+        self._pipelines = LayerSplits(space)
         self._options = _options(space)
         degrees = _degrees(space)
-        degrees = taken(degrees, self._pipelines.counts[degrees["pp"]] > 0)
+        degrees = take_rows(degrees, self._pipelines.counts[degrees["pp"]] > 0)
         degrees["group"] = _groups(degrees, space.question)
         degrees["turns"] = self._pipelines.turns[degrees["pp"]]
         node_gpus = space.question.task.cluster.pools[0].gpu.node.gpus
         near = np.gcd(degrees["dp"] * degrees["cp"], np.maximum(node_gpus // degrees["tp"], 1))
         degrees["near"] = near
         first, kind = _distinct([degrees[name] for name in ("tp", "cp", "dp", "turns")])
-        possible = _possible(taken(degrees, first), self._options)  # (kind, way)
+        possible = _possible(take_rows(degrees, first), self._options)  # (kind, way)
         ways = possible.sum(axis=1)
         some = ways[kind] > 0
-        self._degrees, self._kind = taken(degrees, some), kind[some]
+        self._degrees, self._kind = take_rows(degrees, some), kind[some]
         self._ways = np.nonzero(possible)[1]
         self._first_way = np.cumsum(ways) - ways
         self.counts: Ints = ways[self._kind]  # (degrees,) how many cuts there are of each
@@ -132,7 +132,7 @@ class Layouts:
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Runs of degrees and their cuts, about a chunk of them each."""
-        for degrees in _blocks(self.counts, CHUNK_ROWS // 4):
+        for degrees in _blocks(self.counts, ROWS_PER_TABLE // 4):
             last = degrees.stop - 1
             yield degrees, slice(self.starts[degrees.start], self.starts[last] + self.counts[last])
 
@@ -159,27 +159,27 @@ class Layouts:
         """
         counts = self.counts if only is None else np.add.reduceat(only, self.starts, dtype=np.int64)
         many = self._pipelines.counts[self.stages] * counts
-        for rows in _blocks(many[order], first or CHUNK_ROWS // 4):
+        for rows in _blocks(many[order], first or ROWS_PER_TABLE // 4):
             cuts = self._cuts(order[rows])
             if only is not None:
-                cuts = taken(cuts, only[cuts["cut"]])
+                cuts = take_rows(cuts, only[cuts["cut"]])
             joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
             table = _sensible(joined, self.space)
             if len(table["tp"]):
                 yield table["cut"], self._plans(table)
 
-    def _cuts(self, degrees: Ints) -> Columns:
+    def _cuts(self, degrees: Ints) -> ColumnTable:
         """These degrees with every option."""
-        rows, within = repeated(self.counts[degrees])
+        rows, within = repeat_rows(self.counts[degrees])
         rows = degrees[rows]
         ways = self._ways[self._first_way[self._kind[rows]] + within]
-        cuts = taken(self._options, ways) | taken(self._degrees, rows)
+        cuts = take_rows(self._options, ways) | take_rows(self._degrees, rows)
         del cuts["turns"]
         cuts["etp"] = np.where(cuts["etp"] == 0, cuts["tp"], cuts["etp"])
         cuts["cut"] = self.starts[rows] + within
         return cuts
 
-    def _plans(self, table: Columns) -> Plans:
+    def _plans(self, table: ColumnTable) -> Plans:
         count = len(table["tp"])
         table["recompute"] = np.zeros(count, np.int8)
         table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
@@ -196,10 +196,10 @@ def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
         stop = int(np.searchsorted(edges, done + size, side="right"))
         stop = min(max(stop, start + 1), len(per_row))
         yield slice(start, stop)
-        start, size = stop, min(4 * size, CHUNK_ROWS // 4)
+        start, size = stop, min(4 * size, ROWS_PER_TABLE // 4)
 
 
-def _degrees(space: Space) -> Columns:
+def _degrees(space: Space) -> ColumnTable:
     """tp, cp, pp, micro-batch and dp whose product can be rented and divides the batch."""
     question = space.question
     model, pool = question.task.model, question.task.cluster.pools[0]
@@ -225,7 +225,7 @@ def _degrees(space: Space) -> Columns:
     return {name: column[fits] for name, column in columns.items()}
 
 
-def _options(space: Space) -> Columns:
+def _options(space: Space) -> ColumnTable:
     """What is multiplied out on every row: experts, sharding, traffic, offload."""
     moe = space.question.task.model.moe is not None
     asked = [
@@ -247,12 +247,12 @@ def _options(space: Space) -> Columns:
         dims[name] = space.values(name) or ()
     dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
     dims["in_node"] = (False,) if "shard_group" in space.chosen else (False, True)
-    dims |= {name: space.chosen[name] for name in FOLLOWERS if name in space.chosen}
+    dims |= {name: space.chosen[name] for name in DERIVED_SETTINGS if name in space.chosen}
     alone = {name: values[0] for name, values in dims.items() if len(values) == 1}
-    columns: Columns = {  # one number for all rows, unless it is worked with
+    columns: ColumnTable = {  # one number for all rows, unless it is worked with
         name: np.array(_coded(name, value), column_dtype(name)) for name, value in alone.items()
     }
-    several = {name: dims[name] for name in dims if name not in alone or name in CROSSED}
+    several = {name: dims[name] for name in dims if name not in alone or name in CROSSED_OPTIONS}
     rows = list(product(*several.values()))
     for place, name in enumerate(several):
         values = [_coded(name, row[place]) for row in rows]
@@ -275,7 +275,7 @@ def _coded(name: str, value: Any) -> Any:
     return value
 
 
-def _possible(degrees: Columns, options: Columns) -> Flags:
+def _possible(degrees: ColumnTable, options: ColumnTable) -> Flags:
     """(degrees, way) All but those that are no plan or one under two names.
 
     Not rules: a group of one has no traffic to choose, and experts need whole groups.
@@ -309,7 +309,7 @@ def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, kind
 
 
-def _sensible(table: Columns, space: Space) -> Columns:
+def _sensible(table: ColumnTable, space: Space) -> ColumnTable:
     """The same for what depends on the pipeline: whether it is interleaved."""
     turns = table["vpp"] > 1
     kept = ~table["overlap_ep"] | turns | (table["pp"] == 1)
@@ -317,7 +317,7 @@ def _sensible(table: Columns, space: Space) -> Columns:
         group = table["microbatch_group"]
         kept &= turns | (group == groups[0])
         table["microbatch_group"] = np.where(turns, group, table["pp"])
-    return taken(table, kept)
+    return take_rows(table, kept)
 
 
 def recompute_settings(
@@ -329,7 +329,7 @@ def recompute_settings(
     uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
     if question.task.runtime in ("fsdp", "deepspeed"):
         uniform, block = 1, 0
-    some = [Recompute("selective", 0, modules) for modules in module_sets(question)]
+    some = [Recompute("selective", 0, modules) for modules in recompute_module_sets(question)]
     whole = _codes((Recompute(), *some))
     codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
     codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
@@ -357,7 +357,7 @@ def _useful_modules(model: Model) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module in useful)
 
 
-def module_sets(question: Question) -> list[tuple[str, ...]]:
+def recompute_module_sets(question: Question) -> list[tuple[str, ...]]:
     """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
     if question.task.runtime == "deepspeed":
         return []
@@ -373,7 +373,7 @@ def module_sets(question: Question) -> list[tuple[str, ...]]:
     return sets
 
 
-def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:
+def _plans(table: ColumnTable, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:
     question = space.question
     rows = len(table["tp"])
     table |= _followers(table, space)
@@ -383,7 +383,7 @@ def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ..
         "mtp_layers": question.mtp_layers,
         "precision": code("precision", question.precision),
     }
-    columns: Columns = {}
+    columns: ColumnTable = {}
     for name in COLUMNS:
         if PLAN_AXES.get(name, 1) == 1:
             value = numbers[name] if name in numbers else table[name]
@@ -394,7 +394,7 @@ def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ..
     return Plans(**columns, **_slot_columns(table), chunk_layers=chunk_layers)
 
 
-def _followers(table: Columns, space: Space) -> Columns:
+def _followers(table: ColumnTable, space: Space) -> ColumnTable:
     """Settings that can only help, or that others fix (`follows` in the list of dimensions)."""
     gpu = space.question.task.cluster.pools[0].gpu
     runtime = space.question.task.runtime
@@ -403,7 +403,7 @@ def _followers(table: Columns, space: Space) -> Columns:
     copies = table["dp"] * table["cp"]
     sharded = table["sharding"] != code("sharding", "none")
     reduces = copies > 1
-    follows: Columns = {
+    follows: ColumnTable = {
         "sequence_parallel": tensor if runtime != "deepspeed" else np.zeros_like(tensor),
         "overlap_grad_reduce": reduces,
         "overlap_param_gather": reduces & sharded,
@@ -416,7 +416,7 @@ def _followers(table: Columns, space: Space) -> Columns:
     return {name: column for name, column in follows.items() if name not in space.chosen}
 
 
-def _groups(degrees: Columns, question: Question) -> Ints:
+def _groups(degrees: ColumnTable, question: Question) -> Ints:
     """Micro-batches that a chunk takes in turn: as few as the runtime accepts.
 
     PyTorch's interleaved schedule shares them out over its rounds by itself.
@@ -425,15 +425,15 @@ def _groups(degrees: Columns, question: Question) -> Ints:
     count = question.global_batch // (degrees["micro_batch"] * degrees["dp"])
     if question.task.runtime == "fsdp":
         return count // np.maximum(count // stages, 1)
-    return groups_for(stages, count)
+    return microbatch_groups_for(stages, count)
 
 
-def _slot_columns(table: Columns) -> Columns:
+def _slot_columns(table: ColumnTable) -> ColumnTable:
     """(pipeline, slot, plan) columns; a slot without stages is harmless."""
     used = max(slot for slot in range(SLOTS) if slot == 0 or table[f"stages{slot}"].any()) + 1
     stages = np.stack([table[f"stages{slot}"] for slot in range(used)])[np.newaxis]
     layers = np.stack([table[f"layers{slot}"] for slot in range(used)])[np.newaxis]
-    columns: Columns = {"gpu": np.zeros_like(stages), "stages": stages, "layers": layers}
+    columns: ColumnTable = {"gpu": np.zeros_like(stages), "stages": stages, "layers": layers}
     sources = {"segment_ep": "ep", "segment_etp": "etp", "segment_micro_batch": "micro_batch"}
     for name in SLOT_COLUMNS[len(columns) :]:
         values = table[sources.get(name, name)]

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from astra.model.kinds import LayerKind
+from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Model
 from astra.strategy.plans import OFFLOAD_MODULES, Floats
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 
 
-def offloaded_values(view: View, kind: LayerKind) -> Floats:
+def offloaded_values(view: StageView, kind: LayerKind) -> Floats:
     """Values of one layer and micro-batch that go to the host. (pipeline, run, plan)
 
     The inputs of the modules as Megatron-LM names them (`--offload-modules`): what tensor,

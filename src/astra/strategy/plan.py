@@ -16,9 +16,9 @@ LayerCount = Annotated[int, Meta(ge=0, le=10**6)]
 MicroBatches = Annotated[int, Meta(ge=0, le=10**7)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
-MOST_GPUS = 10**9  # of one plan
-MOST_SAMPLES = 10**15  # of one step
-MOST_USD_PER_HOUR = 1e6  # of one GPU
+MAX_GPUS = 10**9  # of one plan
+MAX_SAMPLES = 10**15  # of one step
+MAX_USD_PER_HOUR = 1e6  # of one GPU
 
 Runtime = Literal["megatron", "flagscale", "fsdp", "deepspeed", "any"]
 Schedule = Literal["1f1b", "interleaved"]
@@ -171,7 +171,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return tuple(blocks)
 
     @property
-    def own_group(self) -> int | None:
+    def explicit_microbatch_group(self) -> int | None:
         """The micro-batch group where it must be asked for: neither pp nor the runtime's affair."""
         asked = self.vpp > 1 and self.runtime != "fsdp" and self.microbatch_group != self.pp
         return self.microbatch_group if asked else None
@@ -196,7 +196,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name} {getattr(self, name)}")
-            if name == "vpp" and self.own_group:
+            if name == "vpp" and self.explicit_microbatch_group:
                 parts.append(f"group {self.microbatch_group}")
         if self.model.moe and self.etp != max(tps) and max(tps) > 1:
             parts.append(f"etp {self.etp}")
@@ -291,17 +291,17 @@ def _check_sizes(plan: Plan, where: str) -> None:
     if theta is not None and not 0 < theta < 1e15:
         raise InputError(f"{where}: model.rope_theta = {theta:g} is no rotary base. Try 10000.")
     for row, pool in enumerate(plan.cluster.pools):
-        if pool.usd_per_hour is not None and not pool.usd_per_hour <= MOST_USD_PER_HOUR:
+        if pool.usd_per_hour is not None and not pool.usd_per_hour <= MAX_USD_PER_HOUR:
             raise InputError(
                 f"{where}: cluster.pools[{row}].usd_per_hour = {pool.usd_per_hour:g} is no price."
             )
     gpus = sum(plan.gpus.values())
-    if gpus > MOST_GPUS:
+    if gpus > MAX_GPUS:
         raise InputError(
-            f"{where}: the plan takes {gpus:,} GPUs, more than any cluster: {MOST_GPUS:,} at most."
+            f"{where}: the plan takes {gpus:,} GPUs, more than any cluster: {MAX_GPUS:,} at most."
         )
     for p, pipeline in enumerate(plan.pipelines):
-        if pipeline.replicas * pipeline.micro_batches * plan.micro_batch > MOST_SAMPLES:
+        if pipeline.replicas * pipeline.micro_batches * plan.micro_batch > MAX_SAMPLES:
             raise InputError(
                 f"{where}: pipelines[{p}].micro_batches = {pipeline.micro_batches:,} makes more "
                 f"samples than the global batch of {plan.global_batch:,}."

@@ -162,13 +162,15 @@ DIMENSIONS = (
     Dimension("first_moment_dtype", "asked", "fp32: another changes the training's result"),
     Dimension("second_moment_dtype", "asked", "fp32: another changes the training's result"),
 )
-NAMES = {dimension.name: dimension for dimension in DIMENSIONS}
-SETTABLE = tuple(name for name in NAMES if name != "layers")  # how layers are shared out is ours
-SHORT = {
+DIMENSION_BY_NAME = {dimension.name: dimension for dimension in DIMENSIONS}
+SETTABLE = tuple(
+    name for name in DIMENSION_BY_NAME if name != "layers"
+)  # how layers are shared out is ours
+SHORT_NAMES = {
     "mb": "micro_batch",
     "offload_optimizer": "offload_optimizer_fraction",
 }  # as plans are told
-INTEGERS = frozenset(
+INTEGER_DIMENSIONS = frozenset(
     ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
 )
 
@@ -186,7 +188,7 @@ class Space:
         """What was asked for, else the default; None where a dimension depends on the row."""
         if name in self.chosen:
             return self.chosen[name]
-        default = NAMES[name].values
+        default = DIMENSION_BY_NAME[name].values
         return default(self.question) if default else None
 
     def allows(self, name: str, value: object) -> bool:
@@ -204,7 +206,7 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
-        name = SHORT.get(name, name)
+        name = SHORT_NAMES.get(name, name)
         if not equals or not values.strip():
             raise InputError(f"--set {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
         if name not in SETTABLE:
@@ -218,7 +220,7 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
 
 def _value(name: str, text: str, where: str) -> Any:
-    if name in INTEGERS:
+    if name in INTEGER_DIMENSIONS:
         if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) > 0):
             raise InputError(f"{where} = {shorten(text)}: not a whole number of 1 or more.")
         return int(text)

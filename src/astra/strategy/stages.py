@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.columns import factorized
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans, code
 
@@ -86,7 +86,7 @@ def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
         return _each_stage(plans, model)
     if len(layer_kinds(model).kinds) > 1:
         return _by_shape(plans, model)
-    return ends_apart(plans)
+    return ends_as_own_slots(plans)
 
 
 def _by_shape(plans: Plans, model: Model) -> Stages:
@@ -112,7 +112,7 @@ def _alike(plans: Plans) -> bool:
     )
 
 
-def ends_apart(plans: Plans) -> Stages:
+def ends_as_own_slots(plans: Plans) -> Stages:
     """One kind of layer: first stage, the slots' other stages, last stage."""
     stages = plans.stages
     slots = stages.shape[1]

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.strategy.enumerate import CHUNK_ROWS, Layouts, enumerate_layouts, recompute_settings
-from astra.strategy.pipelines import repeated
+from astra.strategy.enumerate import ROWS_PER_TABLE, Layouts, enumerate_layouts, recompute_settings
+from astra.strategy.layer_splits import repeat_rows
 from astra.strategy.plans import Ints, Plans, column_dtype
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
 Rows = NDArray[np.intp]
 # What variants of a layout differ in, as rules call it.
-DIFFERING = {"recompute", "offload_optimizer_fraction"}
+VARIANT_SETTINGS = {"recompute", "offload_optimizer_fraction"}
 
 
 def enumerate_plans(space: Space) -> Iterator[Plans]:
@@ -26,7 +26,7 @@ def enumerate_plans(space: Space) -> Iterator[Plans]:
         start = 0
         while start < len(layouts):
             done = int(edges[start - 1]) if start else 0
-            stop = int(np.searchsorted(edges, done + CHUNK_ROWS, side="right"))
+            stop = int(np.searchsorted(edges, done + ROWS_PER_TABLE, side="right"))
             stop = max(stop, start + 1)
             yield variants_of(layouts.take(slice(start, stop)), space)
             start = stop
@@ -39,7 +39,7 @@ def variant_counts(layouts: Plans, space: Space) -> Ints:
     return lengths[_largest_chunk(layouts)] * len(_offloads(space))
 
 
-def plans_in(layouts: Layouts, degrees: Ints) -> int:
+def plan_count(layouts: Layouts, degrees: Ints) -> int:
     """How many plans these degrees have, without laying them out."""
     chunk, turns, stages = layouts.pipelines()
     space = layouts.space
@@ -55,9 +55,9 @@ def plans_in(layouts: Layouts, degrees: Ints) -> int:
     return int(((cuts - hiding) * every[pp] + hiding * turning[pp]).sum())
 
 
-def speaks_of_variants(rule: Rule) -> bool:
+def depends_on_variant(rule: Rule) -> bool:
     """Whether a rule may hold for some variants of a layout only."""
-    return not DIFFERING.isdisjoint(rule.about.split())
+    return not VARIANT_SETTINGS.isdisjoint(rule.about.split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -84,7 +84,7 @@ def variants_in(layouts: Plans, space: Space) -> Variants:
     offloads = np.array(_offloads(space), np.float64)
     largest = _largest_chunk(layouts)
     counts = lengths[largest] * len(offloads)
-    rows, within = repeated(counts)
+    rows, within = repeat_rows(counts)
     starts = np.cumsum(lengths) - lengths
     mode, layers, modules = settings[starts[largest[rows]] + within // len(offloads)].T
     return Variants(

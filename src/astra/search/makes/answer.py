@@ -24,7 +24,7 @@ from astra.search.mixed.answer import (
 from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 
 
 def answer_any(

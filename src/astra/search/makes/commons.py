@@ -9,8 +9,8 @@ import numpy as np
 
 from astra.hardware.topology import allowed_counts
 from astra.search.mixed.columns import DEGREES, Columns, plans_table
-from astra.strategy.enumerate import module_sets
-from astra.strategy.pipelines import splits
+from astra.strategy.enumerate import recompute_module_sets
+from astra.strategy.layer_splits import layer_splits
 from astra.strategy.plans import Flags, Ints, Plans, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.space import Space, divisors
@@ -53,7 +53,10 @@ def selected(space: Space) -> list[int]:
     asked = space.chosen.get("recompute")
     if asked is not None:
         return list(dict.fromkeys(Recompute.parse(text).module_bits for text in asked))
-    sets = [Recompute("selective", 0, some).module_bits for some in module_sets(space.question)]
+    sets = [
+        Recompute("selective", 0, some).module_bits
+        for some in recompute_module_sets(space.question)
+    ]
     return [0, *sets]
 
 
@@ -141,7 +144,7 @@ def _turned(layers: int, vpp: int) -> Flags:
 @lru_cache(maxsize=4096)
 def chunked(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
     """Ways to share out layers that cut every stage into so many chunks."""
-    return tuple(s for s in splits(layers, pp) if all(held % vpp == 0 for held in s[1::2]))
+    return tuple(s for s in layer_splits(layers, pp) if all(held % vpp == 0 for held in s[1::2]))
 
 
 def layouts_of(

@@ -19,7 +19,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
@@ -310,7 +310,7 @@ class MakesFinder:
         if not len(rows):
             return
         table = table.take(rows)
-        view = view_of(table, self.task, every_stage=True)
+        view = stage_view(table, self.task, every_stage=True)
         filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
         times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
         steps = step_s(table, view.stages, times)

@@ -33,7 +33,7 @@ from astra.search.priced import Priced
 from astra.search.vendors import answer_each_vendor
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plan_at, plans_of, task_of
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
 
 # Dimensions of a mixed plan that can be narrowed.
@@ -212,7 +212,7 @@ def _launched_by(runtime: Runtime, priced: Sequence[Priced]) -> list[Priced]:
     if not priced:
         return []
     task = msgspec.structs.replace(task_of(priced[0].plan), runtime=runtime)
-    allowed = judge(plans_of([each.plan for each in priced]), task, rules_for(runtime)).allowed
+    allowed = check(plans_of([each.plan for each in priced]), task, rules_for(runtime)).allowed
     return [each for each, held in zip(priced, allowed, strict=True) if held]
 
 
@@ -401,7 +401,7 @@ def _plans(singles: dict[str, Best], wanted: Wanted) -> list[Priced]:
             whole.append(_whole(plan_at(best.plans, row, own), task.cluster))
     if not whole:
         return []
-    allowed = judge(plans_of(whole), task, rules_of(wanted)).allowed
+    allowed = check(plans_of(whole), task, rules_of(wanted)).allowed
     return price_many([whole[row] for row in np.flatnonzero(allowed)], wanted.margin)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from astra.hardware.cluster import Pool
 from astra.hardware.topology import allowed_counts, even_share
 from astra.search.mixed.columns import one_stage
-from astra.strategy.enumerate import module_sets
+from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, divisors
@@ -137,7 +137,10 @@ def modes_of(space: Space) -> list[Recompute]:
     asked = space.chosen.get("recompute")
     if asked is not None:
         return [Recompute.parse(text) for text in asked]
-    found = [PER_STAGE, *(Recompute("selective", 0, some) for some in module_sets(space.question))]
+    found = [
+        PER_STAGE,
+        *(Recompute("selective", 0, some) for some in recompute_module_sets(space.question)),
+    ]
     if space.question.task.runtime == "megatron":
         layers, count = space.question.task.model.layers, 1
         found.append(Recompute("full:uniform", 1, ()))

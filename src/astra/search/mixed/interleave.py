@@ -24,7 +24,7 @@ from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.search.step import step_s
 from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.recompute import Recompute
-from astra.strategy.view import View, view_of
+from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.stage import stage_base, stage_times
 
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ class Interleaving:
                 rows = rows[held]
         if not len(rows):
             return
-        view = view_of(plans.take(rows), finder.task, every_stage=True)
+        view = stage_view(plans.take(rows), finder.task, every_stage=True)
         base = stage_base(view, finder.stack, finder.book)
         bound = tight_step_s(view, stage_times(view, finder.stack, base))
         keep = np.flatnonzero(bound < finder.limit_s)
@@ -412,7 +412,7 @@ class Interleaving:
             finder.keep(cells[rows[keep[at]]], float(steps[at]), some.plans, at)
 
 
-def _part(view: View, rows: Ints) -> View:
+def _part(view: StageView, rows: Ints) -> StageView:
     """The view of some of its plans, which share what all of them do."""
     return replace(
         view,

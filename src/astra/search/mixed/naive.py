@@ -9,12 +9,12 @@ from astra.search.bulk import bound_s, filled_fraction
 from astra.search.mixed.cells import Cell, cells_of
 from astra.search.mixed.columns import DEGREES, plans_table
 from astra.search.step import step_s
+from astra.strategy.complete import split_layers
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import Recompute
-from astra.strategy.rules.book import judge, rules_for
-from astra.strategy.settle import split_layers
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
@@ -46,11 +46,11 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     table = _table(slots, np.array(tps), cells)
     many = plans_table(question, cells, np.arange(len(cells)), table, np.array(tps) > 1)
     task = question.task
-    many = many.take(judge(many, task, rules_for(task.runtime)).allowed)
+    many = many.take(check(many, task, rules_for(task.runtime)).allowed)
     bounds = np.full(len(many), np.inf)  # of those that fit
     for start in range(0, len(many), BLOCK):
         some = slice(start, start + BLOCK)
-        view = view_of(many.take(some), task, every_stage=True)
+        view = stage_view(many.take(some), task, every_stage=True)
         fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
         times = stage_times(view, stack, stage_base(view, stack, book))
         bounds[some] = np.where(fits, bound_s(view, times), np.inf)
@@ -62,7 +62,7 @@ def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: Layer
     """The shortest step of these, by bound, until none can be shorter. [s]"""
     order, best = np.argsort(bounds, kind="stable"), np.inf
     while len(order):
-        view = view_of(plans.take(order[:FEW]), task, every_stage=True)
+        view = stage_view(plans.take(order[:FEW]), task, every_stage=True)
         times = stage_times(view, stack, stage_base(view, stack, book))
         best = min(best, float(step_s(view.plans, view.stages, times).min()))
         order = order[FEW:]

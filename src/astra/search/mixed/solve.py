@@ -8,7 +8,7 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.search.bulk import filled_fraction
 from astra.search.find import Progress
 from astra.search.mixed.assemble import Made, whole_plans
@@ -36,7 +36,7 @@ from astra.search.step import step_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_base, stage_times
 
@@ -393,7 +393,7 @@ class MixedFinder:
                 plans = plans.take(np.flatnonzero(held))
         if not len(plans):
             return
-        view = view_of(plans, self.task, every_stage=True)
+        view = stage_view(plans, self.task, every_stage=True)
         filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
         times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
         steps = step_s(plans, view.stages, times)

@@ -18,7 +18,7 @@ from astra.search.price import price_many
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of
-from astra.strategy.rules.book import judge
+from astra.strategy.rules.registry import check
 from astra.strategy.space import Space
 from astra.strategy.uniform import over_types
 
@@ -110,7 +110,7 @@ class UniformSearch:
         whole = msgspec.structs.replace(plan, cluster=task.cluster)
         some = [over_types(whole, order) for order in _orders(counts, pools)]
         rules = (*rules_of(self.wanted), *host_rules(task.cluster, self.wanted.stack))
-        allowed = judge(plans_of(some), task, rules).allowed
+        allowed = check(plans_of(some), task, rules).allowed
         priced = price_many([some[row] for row in np.flatnonzero(allowed)], self.wanted.margin)
         fitting = [each for each in priced if each.memory.fits]
         if fitting:

@@ -45,15 +45,15 @@ from pathlib import Path
 
 from astra.errors import InputError, shorten
 from astra.files import read_text
-from astra.strategy.rule_language.columns import Column, Variable
+from astra.strategy.rule_language.columns import Variable, VariableColumn
 from astra.strategy.rule_language.compile import CompiledRule, compile_tokens
-from astra.strategy.rule_language.tokens import MOST_TOKENS, Source, rules_as_tokens
+from astra.strategy.rule_language.tokens import MAX_TOKENS, RuleText, rules_as_tokens
 
 __all__ = [
-    "MOST_TOKENS",
-    "Column",
+    "MAX_TOKENS",
     "CompiledRule",
     "Variable",
+    "VariableColumn",
     "compile_rule",
     "parse_rules",
     "read_rules",
@@ -83,7 +83,7 @@ def parse_rules(
     """All rules of a text; errors call it `where`."""
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise InputError(f"{where}: larger than {MOST_BYTES >> 20} MiB. Is this a file of rules?")
-    source = Source(where, tuple(text.removeprefix("\ufeff").split("\n")))
+    source = RuleText(where, tuple(text.removeprefix("\ufeff").split("\n")))
     rules: list[CompiledRule] = []
     lines: dict[str, int] = {}  # of the rule with this name
     for tokens in rules_as_tokens(source):

@@ -4,8 +4,8 @@ import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
 from astra.strategy.rules.fsdp import _states_fp32 as states_fp32
-from astra.strategy.rules.ours import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, one_cut
-from astra.strategy.rules.rule import Rule, every, first_dp, first_pp, first_tp, is_word
+from astra.strategy.rules.our_rules import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, same_for_all_stages
+from astra.strategy.rules.rule import Rule, every_slot, first_dp, first_pp, first_tp, is_word
 
 CONFIG = "deepspeed/runtime/config.py"
 PIPELINE = "deepspeed/runtime/pipe/engine.py"
@@ -17,7 +17,7 @@ FOLDING = "deepspeed/module_inject/auto_ep_folding.py"
 
 def _expert_grid(plans: Plans, _: Task) -> Flags:
     ranks = first_dp(plans) * plans.cp * first_tp(plans)
-    return every(ranks % (plans.ep * plans.segment_etp) == 0)
+    return every_slot(ranks % (plans.ep * plans.segment_etp) == 0)
 
 
 def _experts_shared(plans: Plans, task: Task) -> Flags:
@@ -49,12 +49,12 @@ def _shared_out(plans: Plans, task: Task) -> Flags:
     least = task.model.layers // pp
     even = (plans.layers == least) | (plans.layers == least + 1)
     falling = (plans.layers[:, 1:] <= plans.layers[:, :-1]) | ~plans.used[:, 1:]
-    return (pp == 1) | (every(even | ~plans.used) & every(falling))
+    return (pp == 1) | (every_slot(even | ~plans.used) & every_slot(falling))
 
 
 def _heads_cut(plans: Plans, task: Task) -> Flags:
     groups = task.model.heads if task.model.mla else task.model.kv_heads
-    return every((task.model.heads % plans.tp == 0) & (groups % plans.tp == 0))
+    return every_slot((task.model.heads % plans.tp == 0) & (groups % plans.tp == 0))
 
 
 def _ratio(plans: Plans, _: Task) -> Flags:
@@ -64,7 +64,7 @@ def _ratio(plans: Plans, _: Task) -> Flags:
 
 def _checkpointing(plans: Plans, _: Task) -> Flags:
     whole = is_word(plans, "recompute", "full:uniform") & (plans.recompute_layers == 1)
-    return every(~plans.used | is_word(plans, "recompute", "none") | whole)
+    return every_slot(~plans.used | is_word(plans, "recompute", "none") | whole)
 
 
 OWN = (
@@ -151,7 +151,7 @@ OWN = (
         about="etp",
         where=FOLDING,
         reason="DeepSpeed does not cut single experts",
-        holds=lambda plans, _: every((plans.segment_etp == 1) | ~plans.used),
+        holds=lambda plans, _: every_slot((plans.segment_etp == 1) | ~plans.used),
     ),
     Rule(
         name="folded-experts-exclude-ulysses-and-offload",
@@ -269,4 +269,4 @@ OWN = (
     ),
 )
 
-RULES = (*OWN, HOLDS_EVERY_LAYER, *one_cut("DeepSpeed"))
+RULES = (*OWN, HOLDS_EVERY_LAYER, *same_for_all_stages("DeepSpeed"))

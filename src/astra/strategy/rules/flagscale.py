@@ -2,27 +2,27 @@
 
 import numpy as np
 
-from astra.strategy.makes import is_one_job
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Ints, Plans, Task
+from astra.strategy.replica_groups import is_one_job
 from astra.strategy.rules.megatron_config import CONFIGURATION
 from astra.strategy.rules.megatron_parser import PARSER
 from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
 from astra.strategy.rules.rule import (
     Rule,
+    any_slot,
     constant,
-    every,
     every_pipeline,
+    every_slot,
     first_dp,
     is_word,
-    some,
-    uniform,
+    one_value,
 )
 
 MESHES = "flagscale/train/arguments.py"
 CONTEXT = "flagscale/train/hetero/parallel_context.py, ParallelContext"
 
 
-def is_uniform(plans: Plans) -> Flags:
+def has_equal_stages(plans: Plans) -> Flags:
     """All stages of each pipeline cut alike: an ordinary Megatron-LM job. Of replicas that lie on
     several GPU types FlagScale has no meshes: their stages are on whatever GPUs.
     """
@@ -31,7 +31,7 @@ def is_uniform(plans: Plans) -> Flags:
     for name in SLOT_COLUMNS:
         if name not in ("stages", "layers"):
             column = getattr(plans, name)
-            alike = every((column == column[:, :1]) | ~plans.used)
+            alike = every_slot((column == column[:, :1]) | ~plans.used)
             held &= (alike | typeless) if name == "gpu" else alike
     return held
 
@@ -66,30 +66,30 @@ def _last(plans: Plans, column: Ints) -> Ints:
 def _first_dp_feeds(plans: Plans, _: Task) -> Flags:
     """The first mesh's samples divide over every mesh's replicas."""
     samples = plans.dp[:, :1] * plans.segment_micro_batch[:, :1]
-    return every((samples % plans.dp == 0) | ~plans.used)
+    return every_slot((samples % plans.dp == 0) | ~plans.used)
 
 
 def _one_instance(plans: Plans, _: Task) -> Flags:
     """Meshes that differ shard the optimizer over all replicas, or not at all."""
     whole = plans.shard_group == first_dp(plans) * plans.cp
-    return whole | is_word(plans, "sharding", "none") | is_uniform(plans)
+    return whole | is_word(plans, "sharding", "none") | has_equal_stages(plans)
 
 
 def _stage_recompute(plans: Plans, _: Task) -> Flags:
     """Stages that differ in recompute recompute whole layers or nothing."""
-    selective = some(is_word(plans, "recompute", "selective") & plans.used)
-    alike = uniform(plans, "recompute") & uniform(plans, "recompute_layers")
-    return (alike & uniform(plans, "recompute_modules")) | ~selective
+    selective = any_slot(is_word(plans, "recompute", "selective") & plans.used)
+    alike = one_value(plans, "recompute") & one_value(plans, "recompute_layers")
+    return (alike & one_value(plans, "recompute_modules")) | ~selective
 
 
-OWN = (
+MESH_RULES = (
     Rule(
         name="meshes-exclude-vpp",
         layer="parser",
         about="vpp segments",
         where=MESHES,
         reason="FlagScale: meshes that differ exclude virtual pipeline stages",
-        holds=lambda plans, _: (plans.vpp == 1) | is_uniform(plans),
+        holds=lambda plans, _: (plans.vpp == 1) | has_equal_stages(plans),
     ),
     Rule(
         name="first-mesh-feeds-all",
@@ -124,7 +124,7 @@ OWN = (
         where=MESHES,
         reason="FlagScale: sequence parallelism is off in a mesh of tp 1, so --tp-comm-overlap "
         "needs tp above 1 in every mesh",
-        holds=lambda plans, _: ~plans.overlap_tp | every((plans.tp > 1) | ~plans.used),
+        holds=lambda plans, _: ~plans.overlap_tp | every_slot((plans.tp > 1) | ~plans.used),
     ),
     Rule(
         name="stages-recompute-whole-layers",
@@ -140,7 +140,7 @@ OWN = (
         about="cp segments",
         where=CONTEXT,
         reason="FlagScale: meshes that differ exclude context parallelism",
-        holds=lambda plans, _: (plans.cp == 1) | is_uniform(plans),
+        holds=lambda plans, _: (plans.cp == 1) | has_equal_stages(plans),
     ),
     Rule(
         name="meshes-share-one-optimizer",
@@ -158,5 +158,5 @@ RULES = (
     *CONFIGURATION,
     *LAYOUTS,
     *RUNTIME,
-    *OWN,
+    *MESH_RULES,
 )

@@ -3,11 +3,11 @@
 import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.ours import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, one_cut
+from astra.strategy.rules.our_rules import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, same_for_all_stages
 from astra.strategy.rules.rule import (
     Rule,
     constant,
-    every,
+    every_slot,
     first_dp,
     first_pp,
     first_tp,
@@ -33,7 +33,7 @@ def _experts_cut(plans: Plans, task: Task) -> Flags:
     if task.model.moe is None:
         return constant(plans, True)
     own = np.where(plans.ep > 1, 1, plans.tp)
-    return every((plans.segment_etp == own) | ~plans.used)
+    return every_slot((plans.segment_etp == own) | ~plans.used)
 
 
 def _sequence_cut(plans: Plans, _: Task) -> Flags:
@@ -59,7 +59,7 @@ def _whole_rounds(plans: Plans, _: Task) -> Flags:
 
 def _checkpointing(plans: Plans, _: Task) -> Flags:
     whole = is_word(plans, "recompute", "full:uniform") & (plans.recompute_layers == 1)
-    return every(~plans.used | is_word(plans, "recompute", "none", "selective") | whole)
+    return every_slot(~plans.used | is_word(plans, "recompute", "none", "selective") | whole)
 
 
 def _states_fp32(plans: Plans, _: Task) -> Flags:
@@ -152,7 +152,7 @@ OWN = (
         about="tp model.heads model.kv_heads",
         where="torchtitan/models/common/decoder.py",
         reason="heads and KV heads are cut by tp",
-        holds=lambda plans, task: every(
+        holds=lambda plans, task: every_slot(
             (task.model.heads % plans.tp == 0)
             & ((task.model.heads if task.model.mla else task.model.kv_heads) % plans.tp == 0)
         ),
@@ -270,4 +270,4 @@ OWN = (
     ),
 )
 
-RULES = (*OWN, HOLDS_EVERY_LAYER, *one_cut("PyTorch's device mesh"))
+RULES = (*OWN, HOLDS_EVERY_LAYER, *same_for_all_stages("PyTorch's device mesh"))

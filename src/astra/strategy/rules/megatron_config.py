@@ -2,7 +2,15 @@
 
 from astra.hardware.cluster import Gpu
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Plans, Task
-from astra.strategy.rules.rule import Rule, constant, every, first_pp, is_word, recomputes, some
+from astra.strategy.rules.rule import (
+    Rule,
+    any_slot,
+    constant,
+    every_slot,
+    first_pp,
+    is_word,
+    recomputes,
+)
 
 CONFIG = "megatron/core/transformer/transformer_config.py"
 
@@ -24,7 +32,7 @@ def _offloads(plans: Plans, *modules: str) -> Flags:
 
 def _query_groups(plans: Plans, task: Task) -> Flags:
     groups = task.model.heads if task.model.mla else task.model.kv_heads
-    return every((groups % plans.tp == 0) | (plans.tp % groups == 0))
+    return every_slot((groups % plans.tp == 0) | (plans.tp % groups == 0))
 
 
 def _precision_aware(plans: Plans, _: Task) -> Flags:
@@ -55,7 +63,7 @@ def _delayed_scaling(plans: Plans, _: Task) -> Flags:
 
 def _full_recompute(plans: Plans) -> Flags:
     full = is_word(plans, "recompute", "full:uniform", "full:block")
-    return some(full & plans.used)
+    return any_slot(full & plans.used)
 
 
 CONFIGURATION = (
@@ -65,7 +73,7 @@ CONFIGURATION = (
         about="tp model.heads",
         where=CONFIG,
         reason="Megatron: attention heads must be divisible by the tensor-parallel size",
-        holds=lambda plans, task: every(task.model.heads % plans.tp == 0),
+        holds=lambda plans, task: every_slot(task.model.heads % plans.tp == 0),
     ),
     Rule(
         name="tp-fits-kv-groups",
@@ -82,7 +90,9 @@ CONFIGURATION = (
         where=CONFIG,
         reason="Megatron: experts with biases need an expert tensor-parallel size of 1",
         holds=lambda plans, task: (
-            every(plans.segment_etp == 1) | (task.model.moe is None) | (not task.model.mlp_bias)
+            every_slot(plans.segment_etp == 1)
+            | (task.model.moe is None)
+            | (not task.model.mlp_bias)
         ),
     ),
     Rule(

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.ours import BATCH_ADDS_UP
-from astra.strategy.rules.rule import Rule, constant, every, every_pipeline, first_tp, is_word
+from astra.strategy.rules.our_rules import BATCH_ADDS_UP
+from astra.strategy.rules.rule import Rule, constant, every_pipeline, every_slot, first_tp, is_word
 
 ARGUMENTS = "megatron/training/arguments.py validate_args"
 
@@ -113,7 +113,7 @@ PARSER = (
         about="ep model.moe",
         where=ARGUMENTS,
         reason="Megatron: expert parallelism needs a model with experts",
-        holds=lambda plans, task: every(plans.segment_ep == 1) | (task.model.moe is not None),
+        holds=lambda plans, task: every_slot(plans.segment_ep == 1) | (task.model.moe is not None),
     ),
     Rule(
         name="ep-divides-experts",
@@ -121,7 +121,7 @@ PARSER = (
         about="ep model.moe.experts",
         where=ARGUMENTS,
         reason="Megatron: the experts must be divisible by the expert-parallel size",
-        holds=lambda plans, task: every(
+        holds=lambda plans, task: every_slot(
             (task.model.moe.experts if task.model.moe else 0) % plans.segment_ep == 0
         ),
     ),

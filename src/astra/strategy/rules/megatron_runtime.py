@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from astra.strategy.makes import copies_of
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.ours import HOLDS_EVERY_LAYER
+from astra.strategy.replica_groups import replicas_of_segment
+from astra.strategy.rules.our_rules import HOLDS_EVERY_LAYER
 from astra.strategy.rules.rule import (
     Rule,
     constant,
-    every,
     every_pipeline,
+    every_slot,
     first_dp,
     first_pp,
     first_tp,
@@ -28,8 +28,8 @@ TE = "transformer_engine/pytorch/attention"
 def _expert_grid(plans: Plans, task: Task) -> Flags:
     if task.model.moe is None:
         return constant(plans, True)
-    ranks = plans.tp * plans.cp * copies_of(plans)
-    return every((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
+    ranks = plans.tp * plans.cp * replicas_of_segment(plans)
+    return every_slot((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
 
 
 def _instances_divide_expert_copies(plans: Plans, task: Task) -> Flags:
@@ -64,10 +64,10 @@ def _group_remainder(plans: Plans, _: Task) -> Flags:
 def _widths(plans: Plans, task: Task) -> Flags:
     """Every column-parallel width is a multiple of what cuts it."""
     model = task.model
-    held = every(model.ffn % plans.tp == 0)
+    held = every_slot(model.ffn % plans.tp == 0)
     if model.moe:
-        held &= every(model.moe.moe_ffn % plans.segment_etp == 0)
-        held &= every(model.moe.shared_ffn % plans.tp == 0)
+        held &= every_slot(model.moe.moe_ffn % plans.segment_etp == 0)
+        held &= every_slot(model.moe.shared_ffn % plans.tp == 0)
     return held
 
 

@@ -12,7 +12,7 @@ SETTINGS = (*SHARDS, "segment_micro_batch", "recompute", "recompute_layers", "re
 WHOLE = code("sharding", "none")
 
 
-def make_of(plans: Plans) -> Ints:
+def replica_group_of(plans: Plans) -> Ints:
     """For every pipeline, the first one whose copies of the model are one group with its own.
 
     (pipeline, plan). Replicas of one job are one group, whatever GPUs they lie on. Where they
@@ -56,23 +56,23 @@ def _alike(plans: Plans, slot: Ints, one: int, other: int, names: tuple[str, ...
     return held
 
 
-def makes(plans: Plans) -> Ints:
+def replica_group_count(plans: Plans) -> Ints:
     """How many such groups a plan has. (plan,)"""
     if plans.replicas.shape[0] == 1:
         return np.ones(len(plans), np.int64)
     own = np.arange(plans.replicas.shape[0])[:, np.newaxis]
-    count: Ints = ((make_of(plans) == own) & (plans.replicas > 0)).sum(axis=0)
+    count: Ints = ((replica_group_of(plans) == own) & (plans.replicas > 0)).sum(axis=0)
     return count
 
 
-def copies_of(plans: Plans) -> Ints:
+def replicas_of_segment(plans: Plans) -> Ints:
     """Copies of the stages of each slot, over all pipelines of their group.
 
     (pipeline, slot, plan). A slot counts as its first stage does.
     """
     if plans.replicas.shape[0] == 1:
         return plans.dp
-    first, used = make_of(plans), plans.used
+    first, used = replica_group_of(plans), plans.used
     starts = np.cumsum(plans.stages, axis=1) - plans.stages
     slot = np.minimum(slot_of_stage(plans), plans.stages.shape[1] - 1)
     starts = np.minimum(starts, slot.shape[1] - 1)
@@ -85,12 +85,12 @@ def copies_of(plans: Plans) -> Ints:
     return np.where(used, total, plans.dp)
 
 
-def shard_share(plans: Plans) -> Floats:
+def shard_group_fraction(plans: Plans) -> Floats:
     """What a shard group has of the copies of a stage: `shard_group` counts those of the first.
 
     A mesh with a dp of its own, or another cut, shards over the same share of its copies.
     """
-    copies = np.maximum(copies_of(plans)[0, 0] * plans.cp, 1)
+    copies = np.maximum(replicas_of_segment(plans)[0, 0] * plans.cp, 1)
     share: Floats = np.maximum(plans.shard_group, 1) / copies
     return share
 
@@ -111,14 +111,14 @@ def is_one_job(plans: Plans) -> Flags:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LayerMap:
+class LayersShared:
     """Where every layer lies in each pipeline."""
 
     stages: Stages
     run: Ints  # (pipeline, layer, plan)
     there: Flags  # likewise: whether the pipeline is there
 
-    def least_common(self, column: Floats) -> Floats:
+    def slowest_of_layer(self, column: Floats) -> Floats:
         """For every run, the most that any run with a layer of it has. (pipeline, run, plan)"""
         each = np.where(self.there, np.take_along_axis(column, self.run, axis=1), -np.inf)
         slowest = each.max(axis=0)
@@ -148,7 +148,7 @@ class LayerMap:
         return np.where(held > 0, found / count, column)
 
 
-def layer_map(stages: Stages, layers: int) -> LayerMap:
+def layers_shared(stages: Stages, layers: int) -> LayersShared:
     """The map of plans whose pipelines hold so many layers each."""
     each = stages.kind_layers.sum(axis=0) * stages.count
     ends = np.cumsum(each, axis=1)
@@ -157,4 +157,4 @@ def layer_map(stages: Stages, layers: int) -> LayerMap:
     for row in range(each.shape[1] - 1):
         run += place >= ends[:, row][:, np.newaxis]
     there = (stages.count.sum(axis=1) > 0)[:, np.newaxis] & (place < ends[:, -1:])
-    return LayerMap(stages, run, np.broadcast_to(there, run.shape))
+    return LayersShared(stages, run, np.broadcast_to(there, run.shape))

@@ -11,18 +11,29 @@ from tests.strategy.mixed_plans import small_model
 from astra.errors import InputError
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
-from astra.strategy.advice import DEGREES, TRIES, explain, refuse
+from astra.strategy.complete import (
+    CompletedPlan,
+    PlanSettings,
+    complete,
+    split_by_speed,
+    split_layers,
+)
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.rules.book import broken_rules, rules_for
-from astra.strategy.settle import Settled, Wish, settle, split_by_speed, split_layers
+from astra.strategy.rule_messages import (
+    DEGREES_TO_TRY,
+    VALUES_TO_TRY,
+    refusal_message,
+    rule_message,
+)
+from astra.strategy.rules.registry import broken_rules, rules_for
 
 
 def settled(
     gpus: str = "h100:16", runtime: Runtime = "megatron", model: str = "llama-3-8b", **said: Any
-) -> Settled:
+) -> CompletedPlan:
     cluster, _ = parse_gpus(gpus)
-    wish = Wish(**{"global_batch": 64} | said)
-    return settle(wish, find_model(model), cluster, runtime)
+    wish = PlanSettings(**{"global_batch": 64} | said)
+    return complete(wish, find_model(model), cluster, runtime)
 
 
 def test_what_is_not_said_is_assumed_and_listed() -> None:
@@ -120,7 +131,7 @@ def test_every_wish_survives_and_all_gpus_are_used(said: dict[str, Any], runtime
 @settings(max_examples=40, deadline=None)
 def test_what_an_expert_would_set_breaks_no_rule(runtime: Runtime, tp: int, name: str) -> None:
     cluster, _ = parse_gpus("h100:64")
-    plan = settle(Wish(global_batch=64, tp=tp), find_model(name), cluster, runtime).plan
+    plan = complete(PlanSettings(global_batch=64, tp=tp), find_model(name), cluster, runtime).plan
     assert broken_rules(plan) == []
 
 
@@ -218,7 +229,7 @@ def test_layers_are_shared_out_evenly_and_the_ends_get_no_more(layers: int, stag
 
 
 def test_a_wish_has_a_word_for_every_setting_of_a_plan() -> None:
-    said = {field.name for field in fields(Wish)}
+    said = {field.name for field in fields(PlanSettings)}
     made = {"model", "cluster", "stack", "runtime", "pipelines", "schedule"}
     assert set(Plan.__struct_fields__) - made <= said
 
@@ -230,12 +241,12 @@ def refusal(**said: Any) -> str:
     cluster, _ = parse_gpus("h100:16")
     model = small_model()
 
-    def settle_again(wish: Wish) -> Settled:
-        return settle(wish, model, cluster)
+    def settle_again(wish: PlanSettings) -> CompletedPlan:
+        return complete(wish, model, cluster)
 
-    wish = Wish(**{"global_batch": 64} | said)
+    wish = PlanSettings(**{"global_batch": 64} | said)
     plan = settle_again(wish).plan
-    return refuse(plan, broken_rules(plan), settle_again, wish)
+    return refusal_message(plan, broken_rules(plan), settle_again, wish)
 
 
 def test_a_refusal_names_the_rule_the_values_and_what_to_try() -> None:
@@ -264,7 +275,7 @@ def test_a_group_that_is_advised_breaks_no_other_rule() -> None:
 def test_values_that_are_advised_do_mend_the_rule() -> None:
     cluster, _ = parse_gpus("h100:16")
     for tp in (1, 2, 4, 8):
-        plan = settle(Wish(global_batch=64, tp=tp), small_model(), cluster).plan
+        plan = complete(PlanSettings(global_batch=64, tp=tp), small_model(), cluster).plan
         assert "tp-divides-heads" not in [rule.name for rule in broken_rules(plan)]
 
 
@@ -279,14 +290,14 @@ def test_every_rule_can_be_explained_for_a_plan() -> None:
     plan = settled(tp=2, pp=2).plan
     for runtime in ("megatron", "flagscale", "fsdp", "deepspeed", "any"):
         for rule in rules_for(runtime):
-            text = explain(plan, rule)
+            text = rule_message(plan, rule)
             assert text.endswith(f"[rule {rule.name}]") and "None" not in text
             assert "\n" not in text
 
 
 def test_only_settings_of_a_wish_are_advised() -> None:
-    assert set(TRIES) <= {field.name for field in fields(Wish)}
-    assert list(DEGREES) == sorted(DEGREES)
+    assert set(VALUES_TO_TRY) <= {field.name for field in fields(PlanSettings)}
+    assert list(DEGREES_TO_TRY) == sorted(DEGREES_TO_TRY)
 
 
 def test_chunks_of_stages_on_several_types_go_by_speed() -> None:

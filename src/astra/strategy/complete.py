@@ -8,14 +8,14 @@ from astra.errors import InputError, either
 from astra.files import convert
 from astra.hardware.cluster import Cluster, Gpu
 from astra.model.shape import Model
-from astra.strategy.groups import group_for
+from astra.strategy.microbatch_group import microbatch_group_for
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
 from astra.strategy.recompute import Recompute
 from astra.strategy.uniform import over_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PlanSettings:
     """One plan in a person's words. None: not said."""
 
     global_batch: int | None = None
@@ -58,22 +58,22 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class CompletedPlan:
     """A whole plan, and what was filled in."""
 
     plan: Plan
     assumed: tuple[str, ...]
 
 
-def settle(
-    wish: Wish,
+def complete(
+    wish: PlanSettings,
     model: Model,
     cluster: Cluster,
     runtime: Runtime = "megatron",
     stack: str = "megatron",
-) -> Settled:
+) -> CompletedPlan:
     """The plan a person means: all GPUs of the cluster, ranks in blocks by type."""
-    said = {f.name: getattr(wish, f.name) for f in fields(Wish)}
+    said = {f.name: getattr(wish, f.name) for f in fields(PlanSettings)}
     said = {name: value for name, value in said.items() if value is not None}
     if "global_batch" not in said:
         raise InputError(
@@ -91,7 +91,7 @@ def settle(
     raw = settings.plan_fields()
     whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
     plan = over_types(convert(whole, Plan, "plan"), settings["counts"])
-    return Settled(check_structure(plan), tuple(settings.assumed))
+    return CompletedPlan(check_structure(plan), tuple(settings.assumed))
 
 
 class _Settings:
@@ -137,7 +137,7 @@ def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster, runtime:
     micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
     counts = _counts(cluster, stage_gpus * replicas * pp)
     if runtime == "deepspeed":
-        layers = given or first_stages_first(model.layers, pp)
+        layers = given or deepspeed_split(model.layers, pp)
     else:
         layers = given or _layers(settings, model, cluster, counts, stage_gpus * replicas)
     settings.fill("recompute", "none", "no recompute")
@@ -181,7 +181,7 @@ def _layers(
             split = _chunks_by_speed(settings, model.layers, speeds) or split
         settings.assumed.append(f"layers by GPU speed: {'+'.join(map(str, split))}")
         return split
-    chunks = lighter_ends(model.layers, pp * vpp) if vpp > 1 else None
+    chunks = short_end_chunks(model.layers, pp * vpp) if vpp > 1 else None
     if chunks and "chunk_layers" not in settings.values and model.layers % (pp * vpp):
         settings.values["chunk_layers"] = chunks
         settings.assumed.append("a layer less at the ends, where embedding and loss are")
@@ -212,7 +212,7 @@ def _chunks_by_speed(
     return tuple(sum(chunks[stage::stages]) for stage in range(stages))
 
 
-def lighter_ends(layers: int, chunks: int) -> tuple[int, ...] | None:
+def short_end_chunks(layers: int, chunks: int) -> tuple[int, ...] | None:
     """Chunks of one size but for the first and last, which hold a layer less; None if that
     does not come out even. Megatron-LM calls it accounting for embedding and loss.
 
@@ -289,7 +289,7 @@ def split_layers(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (before <= stage < before + extra) for stage in range(stages))
 
 
-def first_stages_first(layers: int, stages: int) -> tuple[int, ...]:
+def deepspeed_split(layers: int, stages: int) -> tuple[int, ...]:
     """As even as can be; the first stages take what is left over, as DeepSpeed shares out.
 
     >>> first_stages_first(10, 4), first_stages_first(8, 4)
@@ -309,7 +309,7 @@ def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
     settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
     if vpp > 1:
         count = settings["global_batch"] // (settings["micro_batch"] * settings["dp"])
-        group = group_for(pp, count)
+        group = microbatch_group_for(pp, count)
         least = "pp" if group == pp else f"the least for {count} micro-batches on {pp} stages"
         why = f"micro-batch group {{}} ({least})"
         if runtime == "fsdp":  # PyTorch shares the micro-batches out over equal rounds

@@ -3,16 +3,16 @@
 import numpy as np
 
 from astra.hardware.vendors import vendor_of
-from astra.strategy.makes import copies_of, is_one_job
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
+from astra.strategy.replica_groups import is_one_job, replicas_of_segment
 from astra.strategy.rules.rule import (
     Holds,
     Rule,
     constant,
-    every,
+    every_slot,
     is_word,
+    one_value,
     recomputes,
-    uniform,
 )
 
 
@@ -29,7 +29,7 @@ def _within_caps(plans: Plans, task: Task) -> Flags:
 
 def _batch_adds_up(plans: Plans, _: Task) -> Flags:
     samples = (plans.replicas * plans.micro_batches).sum(axis=0) * plans.micro_batch
-    return (samples == plans.global_batch) & every(
+    return (samples == plans.global_batch) & every_slot(
         (plans.micro_batches >= 1) | (plans.replicas == 0)
     )
 
@@ -37,7 +37,7 @@ def _batch_adds_up(plans: Plans, _: Task) -> Flags:
 def _segments_feed_each_other(plans: Plans, _: Task) -> Flags:
     """dp x micro-batch is the same in every segment of a pipeline."""
     samples = plans.dp * plans.segment_micro_batch
-    return every((samples == samples[:, :1]) | ~plans.used)
+    return every_slot((samples == samples[:, :1]) | ~plans.used)
 
 
 def largest_chunk(plans: Plans) -> Ints:
@@ -52,7 +52,7 @@ def largest_chunk(plans: Plans) -> Ints:
 def _recompute_once(plans: Plans, _: Task) -> Flags:
     """A smaller chunk is recomputed whole; a number above the largest is one plan twice."""
     most = largest_chunk(plans).max(axis=(0, 1))
-    return every(plans.recompute_layers <= most)
+    return every_slot(plans.recompute_layers <= most)
 
 
 def _module_exists(plans: Plans, task: Task) -> Flags:
@@ -70,7 +70,7 @@ def _module_exists(plans: Plans, task: Task) -> Flags:
 def _dense_has_no_experts(plans: Plans, task: Task) -> Flags:
     if task.model.moe is not None:
         return plans.dispatcher >= 0
-    plain = every(plans.segment_etp == 1) & (plans.dispatcher < 0)
+    plain = every_slot(plans.segment_etp == 1) & (plans.dispatcher < 0)
     return plain & np.isnan(plans.capacity_factor)
 
 
@@ -97,7 +97,7 @@ def _one_vendor(plans: Plans, task: Task) -> Flags:
     if len(set(names)) == 1:
         return constant(plans, True)
     vendors = np.array([names.index(name) for name in names])[plans.gpu]
-    return every((vendors == vendors[:1, :1]) | ~plans.used)
+    return every_slot((vendors == vendors[:1, :1]) | ~plans.used)
 
 
 def _mxfp8_needs_blackwell(plans: Plans, task: Task) -> Flags:
@@ -126,9 +126,9 @@ def _shard_group(plans: Plans, _: Task) -> Flags:
 
     Of a mesh with a dp of its own, or of another make, the same share of its ranks.
     """
-    copies = copies_of(plans) * plans.cp
+    copies = replicas_of_segment(plans) * plans.cp
     first = copies[0, 0]
-    shares = every((copies * plans.shard_group % first == 0) | ~plans.used)
+    shares = every_slot((copies * plans.shard_group % first == 0) | ~plans.used)
     shares &= first % plans.shard_group == 0
     return np.where(is_word(plans, "sharding", "none"), plans.shard_group == 1, shares)
 
@@ -138,7 +138,7 @@ def _experts_on_one_type(plans: Plans, task: Task) -> Flags:
     if task.model.moe is None or plans.replicas.shape[0] == 1:
         return constant(plans, True)
     ranks = plans.tp * plans.cp * plans.dp
-    return every((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
+    return every_slot((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
 
 
 RULES = (
@@ -166,7 +166,7 @@ RULES = (
         where="chunk_layers",
         reason="the layers of a stage must divide evenly into its virtual stages "
         "unless chunk_layers says how they are cut",
-        holds=lambda plans, _: (plans.chunking >= 0) | every(plans.layers % plans.vpp == 0),
+        holds=lambda plans, _: (plans.chunking >= 0) | every_slot(plans.layers % plans.vpp == 0),
     ),
     Rule(
         name="schedule-matches-vpp",
@@ -294,7 +294,7 @@ HOLDS_EVERY_LAYER = Rule(
     about="layers model.layers",
     where="layers",
     reason="the stages together must hold the layers of the model",
-    holds=lambda plans, task: every(
+    holds=lambda plans, task: every_slot(
         (plans.total_layers == task.model.layers) | (plans.replicas == 0)
     ),
 )
@@ -302,14 +302,14 @@ HOLDS_EVERY_LAYER = Rule(
 
 def _one_dp(plans: Plans, _: Task) -> Flags:
     """Every stage of a pipeline has as many copies."""
-    return every((plans.dp == plans.dp[:, :1]) | ~plans.used)
+    return every_slot((plans.dp == plans.dp[:, :1]) | ~plans.used)
 
 
-def one_cut(runtime: str) -> tuple[Rule, ...]:
+def same_for_all_stages(runtime: str) -> tuple[Rule, ...]:
     """One value for all stages, where the runtime has no words for more."""
 
     def alike(*columns: str) -> Holds:
-        return lambda plans, _: np.logical_and.reduce([uniform(plans, name) for name in columns])
+        return lambda plans, _: np.logical_and.reduce([one_value(plans, name) for name in columns])
 
     settings = (
         ("tp", "tensor-parallel size", alike("tp")),

@@ -8,7 +8,7 @@ from astra.strategy.rules.rule import Rule
 from astra.strategy.variables import rule_variables
 
 
-def read_own_rules(path: Path, task: Task) -> tuple[Rule, ...]:
+def read_user_rules(path: Path, task: Task) -> tuple[Rule, ...]:
     """The rules of a file; a plan that makes one true is dropped."""
     return tuple(_rule(compiled) for compiled in read_rules(path, rule_variables(task)))
 

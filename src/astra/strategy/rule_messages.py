@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from astra.errors import InputError, either
+from astra.strategy.complete import CompletedPlan, PlanSettings
 from astra.strategy.plan import Plan
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.rules.rule import Rule
-from astra.strategy.settle import Settled, Wish
 
-Settle = Callable[[Wish], Settled]
+Settle = Callable[[PlanSettings], CompletedPlan]
 
-DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-TRIES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES),
-    "microbatch_group": DEGREES,
+DEGREES_TO_TRY = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+VALUES_TO_TRY: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES_TO_TRY),
+    "microbatch_group": DEGREES_TO_TRY,
     "global_batch": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     "seq_len": (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "sharding": ("none", "optimizer", "gradients", "parameters"),
@@ -47,7 +47,7 @@ MAY_LACK = ("fp8_recipe",)  # whose absence can be what is wrong
 WORDS = {"layers": "stages hold", "model.layers": "the model has"}
 
 
-def explain(plan: Plan, rule: Rule) -> str:
+def rule_message(plan: Plan, rule: Rule) -> str:
     """One broken rule in a sentence, with the values it speaks of."""
     if rule.name == "batch-adds-up" and (counted := _miscounted(plan)):
         return f"{counted} [rule {rule.name}]"
@@ -102,9 +102,11 @@ def _value(plan: Plan, name: str) -> object:
     return value if isinstance(value, int | float | str) else None
 
 
-def refuse(plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: Wish | None) -> str:
+def refusal_message(
+    plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: PlanSettings | None
+) -> str:
     """The error for a plan that breaks rules: each one, and what to try."""
-    sentences = [explain(plan, rule) for rule in broken[:3]]
+    sentences = [rule_message(plan, rule) for rule in broken[:3]]
     if len(broken) > 3:
         sentences.append(f"and {len(broken) - 3} more rules")
     text = "; ".join(sentences)
@@ -114,11 +116,11 @@ def refuse(plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: Wish
     return f"{who}: {text}. {hint}".rstrip()
 
 
-def _hint(broken: Sequence[Rule], settle: Settle, wish: Wish) -> str:
+def _hint(broken: Sequence[Rule], settle: Settle, wish: PlanSettings) -> str:
     """Values of one setting that would meet the first rule and break no other, all else equal."""
     found = []
     for name in broken[0].about.split():
-        tries = TRIES.get(name, ())
+        tries = VALUES_TO_TRY.get(name, ())
         values = [value for value in tries if _mends(broken, name, value, settle, wish)]
         if values:
             shown = ["none" if value == () else value for value in values[:6]]
@@ -126,7 +128,9 @@ def _hint(broken: Sequence[Rule], settle: Settle, wish: Wish) -> str:
     return f"Try {' or '.join(found[:2])}." if found else ""
 
 
-def _mends(broken: Sequence[Rule], name: str, value: object, settle: Settle, wish: Wish) -> bool:
+def _mends(
+    broken: Sequence[Rule], name: str, value: object, settle: Settle, wish: PlanSettings
+) -> bool:
     if getattr(wish, name, None) == value:
         return False
     try:

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.model.kinds import layer_kinds
-from astra.model.parameters import Cut, Weight, end_weights, layer_weights, mtp_weights
+from astra.model.layer_kinds import layer_kinds
+from astra.model.parameters import ShardedBy, Weight, end_weights, layer_weights, mtp_weights
 from astra.model.shape import Model
 from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.stages import Stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Held:
+class ParametersPerGpu:
     """Parameters that one GPU of a stage holds. (pipeline, run, plan)"""
 
     dense: Floats  # replicated over dp x cp
     experts: Floats  # replicated over the expert-data-parallel ranks
 
 
-def held_parameters(plans: Plans, stages: Stages, task: Task) -> Held:
+def parameters_per_gpu(plans: Plans, stages: Stages, task: Task) -> ParametersPerGpu:
     """Parameters on one GPU: layers of every kind, and the ends where they lie."""
     model = task.model
     dense = np.zeros(stages.count.shape)
@@ -38,7 +38,7 @@ def held_parameters(plans: Plans, stages: Stages, task: Task) -> Held:
         extra = np.where(stages.head, plans.mtp_layers, 0)
         dense += extra * inside
         experts += extra * routed
-    return Held(dense=dense, experts=experts)
+    return ParametersPerGpu(dense=dense, experts=experts)
 
 
 def _ends(plans: Plans, stages: Stages, model: Model) -> list[tuple[list[Weight], Flags]]:
@@ -62,7 +62,7 @@ def _cut(
 ) -> tuple[Floats, Floats]:
     """Parameters per GPU of these weights: dense and routed ones."""
     tp = stages.of(plans.tp)
-    divisors: dict[Cut, Floats] = {
+    divisors: dict[ShardedBy, Floats] = {
         "tp": tp,
         "kv": np.minimum(tp, task.model.kv_heads),
         "whole": np.ones_like(tp),

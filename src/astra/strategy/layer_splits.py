@@ -6,27 +6,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.strategy.complete import deepspeed_split, split_layers
 from astra.strategy.plans import Ints
-from astra.strategy.settle import first_stages_first, split_layers
 from astra.strategy.space import Space, divisors
 
 SLOTS = 3  # first stages, middle stages, last stages
 
-Columns = dict[str, NDArray[Any]]
+ColumnTable = dict[str, NDArray[Any]]
 
 
-def taken(table: Columns, rows: Any) -> Columns:
+def take_rows(table: ColumnTable, rows: Any) -> ColumnTable:
     """These rows of every column; a number that stands for all rows stays one."""
     return {name: column[rows] if column.ndim else column for name, column in table.items()}
 
 
-def repeated(counts: Ints) -> tuple[Ints, Ints]:
+def repeat_rows(counts: Ints) -> tuple[Ints, Ints]:
     """So many entries of every row, one after the other: the row of each, its place in it."""
     rows = np.repeat(np.arange(len(counts)), counts)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-class Pipelines:
+class LayerSplits:
     """For every number of stages: the ways to share out the layers and to cut them in chunks."""
 
     def __init__(self, space: Space) -> None:
@@ -40,7 +40,9 @@ class Pipelines:
         interleaves = question.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
-            for slots in splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
+            for slots in (
+                layer_splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]
+            ):
                 for vpp in _virtual(slots, pp) if interleaves else (1,):
                     if space.allows("vpp", vpp):
                         rows.append((*slots, vpp, -1))
@@ -53,10 +55,10 @@ class Pipelines:
         self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
         self.chunk_layers = tuple(chunkings)
 
-    def join(self, base: Columns, counts: Ints) -> Columns:
+    def join(self, base: ColumnTable, counts: Ints) -> ColumnTable:
         """Each row with the first so many pipelines of its number of stages."""
-        rows, within = repeated(counts)
-        table = taken(base, rows)
+        rows, within = repeat_rows(counts)
+        table = take_rows(base, rows)
         chosen = self.table[:, self.starts[table["pp"]] + within]
         for slot in range(SLOTS):
             table[f"stages{slot}"] = chosen[2 * slot]
@@ -65,7 +67,7 @@ class Pipelines:
         return table
 
 
-def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
+def layer_splits(layers: int, pp: int) -> list[tuple[int, ...]]:
     """Ways to share out layers: (stages, layers) of the first, middle and last stages.
 
     The even split; lighter first and last stages around an even middle; and the split whose
@@ -82,7 +84,7 @@ def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
 
 def _falling(layers: int, pp: int) -> tuple[int, ...]:
     """DeepSpeed's own and only split: as even as can be, the first stages first."""
-    return _slots_of(first_stages_first(layers, pp))
+    return _slots_of(deepspeed_split(layers, pp))
 
 
 def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:

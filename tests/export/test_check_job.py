@@ -206,8 +206,8 @@ def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
     """A table of runs has no column for windows: read back, long attention would be full."""
     cluster, _ = parse_gpus("h100:16")
     windowed = replace(OWN, window=Window(tokens=512))
-    wish = PlanSettings(global_batch=64, seq_len=32768, tp=8)
-    numbers = expected(price(complete(wish, windowed, cluster).plan))
+    settings = PlanSettings(global_batch=64, seq_len=32768, tp=8)
+    numbers = expected(price(complete(settings, windowed, cluster).plan))
     assert numbers["row"] is None
     assert numbers["row_lacks"] == ("attention windows",)
     told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | numbers))

@@ -33,8 +33,8 @@ def exported(plan: Plan) -> tuple[Task, str]:
 
 def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    wish = PlanSettings(**{"global_batch": 64} | said)
-    return complete(wish, find_model(model), cluster, "flagscale").plan
+    settings = PlanSettings(**{"global_batch": 64} | said)
+    return complete(settings, find_model(model), cluster, "flagscale").plan
 
 
 def all_plans() -> list[Plan]:

@@ -31,11 +31,11 @@ OPT: dict[str, Any] = {
 def plan(config: dict[str, Any], stack: str, layers: int, length: int = 128) -> Plan:
     model = model_from_config(config | {"num_hidden_layers": layers}, "test")
     gpu, _ = find_gpu("H200-SXM")
-    wish = PlanSettings(
+    settings = PlanSettings(
         global_batch=1, micro_batch=1, seq_len=length, recompute="none", sharding="none"
     )
     cluster = Cluster(name=gpu.name, pools=(Pool(gpu=gpu, count=1),))
-    return complete(wish, model, cluster, "megatron", stack).plan
+    return complete(settings, model, cluster, "megatron", stack).plan
 
 
 def layer_bytes(config: dict[str, Any], stack: str, length: int = 128) -> float:

@@ -108,7 +108,7 @@ Make = tuple[Segment, int, int]  # its replicas, and how many micro-batches come
 
 def every_plan(space: Space) -> Iterator[Plan]:
     pools = space.question.task.cluster.pools
-    layers, chosen = space.question.task.model.layers, space.chosen
+    layers, chosen = space.question.task.model.layers, space.settings
     whole = product(chosen["micro_batch"], chosen["sharding"], (False, True), range(1, layers + 1))
     for size, sharding, overlap, vpp in whole:
         options = [[None, *_makes(space, pool, vpp, overlap)] for pool in pools]
@@ -122,7 +122,7 @@ def every_plan(space: Space) -> Iterator[Plan]:
 
 def _makes(space: Space, pool: Pool, vpp: int, overlap: bool) -> Iterator[Make]:
     layers = space.question.task.model.layers
-    settings = space.chosen["tp"], range(1, layers + 1), allowed_counts(pool)
+    settings = space.settings["tp"], range(1, layers + 1), allowed_counts(pool)
     for tp, pp, gpus in product(*settings):
         replicas, rest = divmod(gpus, tp * pp)
         if rest or not replicas or (vpp > 1 and pp == 1):
@@ -131,7 +131,9 @@ def _makes(space: Space, pool: Pool, vpp: int, overlap: bool) -> Iterator[Make]:
             continue
         for flat in layer_splits(layers, pp):
             held = tuple(n for at in range(0, 6, 2) for n in [flat[at + 1]] * flat[at])
-            for recompute, ep in product(space.chosen["recompute"], space.chosen.get("ep", (1,))):
+            for recompute, ep in product(
+                space.settings["recompute"], space.settings.get("ep", (1,))
+            ):
                 segment = Segment(
                     gpu=pool.gpu.name, stages=pp, layers=held, tp=tp, recompute=recompute, ep=ep
                 )

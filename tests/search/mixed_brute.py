@@ -126,7 +126,7 @@ def shortest_of(
 def every_plan(space: Space) -> Iterator[Plan]:
     """Every way to lay stages along a pipeline, nothing recomputed."""
     cluster, question = space.question.task.cluster, space.question
-    sizes, dps = space.chosen["micro_batch"], space.chosen["dp"]
+    sizes, dps = space.settings["micro_batch"], space.settings["dp"]
     for samples in {dp * size for dp, size in product(dps, sizes)}:
         if question.global_batch % samples:
             continue
@@ -159,11 +159,11 @@ def _of_cuts(
                 for layers in _splits(model.layers, total):
                     yield _plan(space, order, cuts, stages, layers, samples)
                 continue
-            for text in space.chosen["recompute"]:
+            for text in space.settings["recompute"]:
                 for layers in _splits(model.layers, total):
                     plan = _plan(space, order, cuts, stages, layers, samples)
                     yield _all_recompute(plan, text)
-                hides = True in space.chosen["overlap_ep"]
+                hides = True in space.settings["overlap_ep"]
                 yield from _interleaved(_all_recompute(plan, text), total, hides)
 
 
@@ -224,8 +224,10 @@ def _chunked(plan: Plan, chunks: tuple[int, ...], vpp: int, group: int) -> Plan:
 def _cuts(pool: Pool, space: Space, samples: int) -> list[Cut]:
     reach = divisors(max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus))
     found = []
-    for tp, dp, ep in product(space.chosen["tp"], space.chosen["dp"], space.chosen.get("ep", (1,))):
-        fed = samples % dp == 0 and samples // dp in space.chosen["micro_batch"]
+    for tp, dp, ep in product(
+        space.settings["tp"], space.settings["dp"], space.settings.get("ep", (1,))
+    ):
+        fed = samples % dp == 0 and samples // dp in space.settings["micro_batch"]
         if tp in reach and fed and tp * dp % ep == 0:
             found.append((tp, dp, ep))
     return found

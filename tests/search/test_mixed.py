@@ -134,7 +134,7 @@ def test_own_dp_and_experts_together() -> None:
 
 def smaller(space: Space, cluster: Cluster) -> Space:
     task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.chosen)
+    return Space(replace(space.question, task=task), space.settings)
 
 
 @pytest.mark.parametrize("seed", range(300, 303))

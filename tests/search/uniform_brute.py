@@ -75,7 +75,7 @@ def every_plan(space: Space) -> Iterator[Plan]:
                 cluster, pools=(msgspec.structs.replace(base, count=sum(counts)),)
             )
             task = msgspec.structs.replace(space.question.task, cluster=one)
-            single = Space(replace(space.question, task=task, use_all=True), space.chosen)
+            single = Space(replace(space.question, task=task, use_all=True), space.settings)
             for layouts in enumerate_layouts(single):
                 table = variants_of(layouts, single)
                 for row in range(len(table)):

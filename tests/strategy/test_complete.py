@@ -32,8 +32,8 @@ def settled(
     gpus: str = "h100:16", runtime: Runtime = "megatron", model: str = "llama-3-8b", **said: Any
 ) -> CompletedPlan:
     cluster, _ = parse_gpus(gpus)
-    wish = PlanSettings(**{"global_batch": 64} | said)
-    return complete(wish, find_model(model), cluster, runtime)
+    plan_settings = PlanSettings(**{"global_batch": 64} | said)
+    return complete(plan_settings, find_model(model), cluster, runtime)
 
 
 def test_what_is_not_said_is_assumed_and_listed() -> None:
@@ -108,12 +108,12 @@ runtimes = st.sampled_from(["megatron", "flagscale", "fsdp", "deepspeed", "any"]
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> dict[str, Any]:
+def said_settings(draw: st.DrawFn) -> dict[str, Any]:
     names = draw(st.sets(st.sampled_from(sorted(WISHES)), max_size=8))
     return {name: draw(st.sampled_from(WISHES[name])) for name in sorted(names)}
 
 
-@given(wishes(), runtimes)
+@given(said_settings(), runtimes)
 @settings(max_examples=150, deadline=None)
 def test_every_wish_survives_and_all_gpus_are_used(said: dict[str, Any], runtime: Runtime) -> None:
     plan = settled("h100:32", runtime, **said).plan
@@ -241,12 +241,12 @@ def refusal(**said: Any) -> str:
     cluster, _ = parse_gpus("h100:16")
     model = small_model()
 
-    def settle_again(wish: PlanSettings) -> CompletedPlan:
-        return complete(wish, model, cluster)
+    def complete_again(plan_settings: PlanSettings) -> CompletedPlan:
+        return complete(plan_settings, model, cluster)
 
-    wish = PlanSettings(**{"global_batch": 64} | said)
-    plan = settle_again(wish).plan
-    return refusal_message(plan, broken_rules(plan), settle_again, wish)
+    plan_settings = PlanSettings(**{"global_batch": 64} | said)
+    plan = complete_again(plan_settings).plan
+    return refusal_message(plan, broken_rules(plan), complete_again, plan_settings)
 
 
 def test_a_refusal_names_the_rule_the_values_and_what_to_try() -> None:
@@ -295,7 +295,7 @@ def test_every_rule_can_be_explained_for_a_plan() -> None:
             assert "\n" not in text
 
 
-def test_only_settings_of_a_wish_are_advised() -> None:
+def test_only_settings_of_a_plan_are_advised() -> None:
     assert set(VALUES_TO_TRY) <= {field.name for field in fields(PlanSettings)}
     assert list(DEGREES_TO_TRY) == sorted(DEGREES_TO_TRY)
 

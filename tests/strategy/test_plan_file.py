@@ -23,8 +23,8 @@ from astra.strategy.rules.registry import broken_rules
 
 def plain_plan() -> Plan:
     cluster, _ = parse_gpus("h100:16,a100-80g:16")
-    wish = PlanSettings(global_batch=64, tp=4, layers_per_stage=(3, 3, 3, 3))
-    return complete(wish, small_model(experts=8), cluster, "flagscale").plan
+    settings = PlanSettings(global_batch=64, tp=4, layers_per_stage=(3, 3, 3, 3))
+    return complete(settings, small_model(experts=8), cluster, "flagscale").plan
 
 
 PLAN = plain_plan()

@@ -19,8 +19,8 @@ from astra.strategy.rules.registry import broken_rules
 
 def plan_of(**said: Any) -> Plan:
     cluster, _ = parse_gpus("h100:16")
-    wish = PlanSettings(global_batch=64, seq_len=2048, tp=2, pp=2)
-    return replace(complete(wish, find_model("llama-3-8b"), cluster).plan, **said)
+    settings = PlanSettings(global_batch=64, seq_len=2048, tp=2, pp=2)
+    return replace(complete(settings, find_model("llama-3-8b"), cluster).plan, **said)
 
 
 def sentences(plan: Plan) -> str:

@@ -93,8 +93,8 @@ def test_every_rule_says_who_why_and_about_what(runtime: Runtime) -> None:
         assert rule.layer in LAYERS
         assert rule.reason and not rule.reason.endswith("."), rule.name
         assert rule.where, rule.name
-        assert rule.about.split(), rule.name
-        for field in rule.about.split():
+        assert rule.settings, rule.name
+        for field in rule.settings:
             owner: Any = Plan
             head, *rest = field.split(".")
             if head == "model" and rest:
@@ -470,7 +470,7 @@ def test_a_broken_rule_names_the_segments_that_differ() -> None:
     )
     pipelines = (msgspec.structs.replace(plan.pipelines[0], segments=segments),)
     plan = msgspec.structs.replace(plan, pipelines=pipelines)
-    rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.about.split())
+    rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.settings)
     assert "segments[0].tp 8, segments[1].tp 6" in rule_message(plan, rule)
 
 

@@ -15,8 +15,8 @@ from astra.strategy.plan import Pipeline, Plan, Segment
 
 def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    wish = PlanSettings(**{"global_batch": 64, "seq_len": 2048} | said)
-    return complete(wish, find_model(model), cluster).plan
+    settings = PlanSettings(**{"global_batch": 64, "seq_len": 2048} | said)
+    return complete(settings, find_model(model), cluster).plan
 
 
 def mixed_plan() -> Plan:

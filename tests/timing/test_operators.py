@@ -167,7 +167,9 @@ def test_expert_parallelism_keeps_the_work_of_a_rank_and_capacity_scales_it() ->
         * SEQ_LEN
         * 2
         / 8
-        * sum(weight.count for weight in layer_weights(model, kind) if weight.cut == "ep_etp")
+        * sum(
+            weight.count for weight in layer_weights(model, kind) if weight.sharded_by == "ep_etp"
+        )
     )
     assert routed() == pytest.approx(expected, rel=1e-12)
 

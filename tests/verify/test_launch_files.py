@@ -40,8 +40,8 @@ def shellcheck() -> str:
 def plan_of(target: str) -> Plan:
     runtime = TARGETS[target].runtime
     cluster, _ = parse_gpus("h100:16")
-    wish = PlanSettings(global_batch=64, seq_len=2048)
-    return complete(wish, find_model("llama-3-8b"), cluster, runtime).plan
+    settings = PlanSettings(global_batch=64, seq_len=2048)
+    return complete(settings, find_model("llama-3-8b"), cluster, runtime).plan
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

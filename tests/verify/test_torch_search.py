@@ -254,8 +254,8 @@ def test_the_module_speaks_of_tokens_where_torchtitan_does(
     monkeypatch.delattr(text_datasets, "HuggingFaceTextDataLoader")
     monkeypatch.setattr(text_datasets, "DATASETS", {"c4_test": "c4"}, raising=False)
     cluster, _ = parse_gpus("h100:16")
-    wish = PlanSettings(global_batch=64, seq_len=2048, pp=pp, micro_batch=2)
-    plan = complete(wish, find_model("llama-3-8b"), cluster, "fsdp").plan
+    settings = PlanSettings(global_batch=64, seq_len=2048, pp=pp, micro_batch=2)
+    plan = complete(settings, find_model("llama-3-8b"), cluster, "fsdp").plan
     job = titan_oracle.read_module(export_files(plan, "torchtitan")["astra_plan.py"]).plan()
     assert job.training.num_tokens_per_microbatch_per_dp_rank == 2 * 2048
     assert job.training.num_tokens_per_train_step == 64 * 2048

@@ -102,7 +102,7 @@ def _read_machines(
     return msgspec.structs.replace(cluster, pools=pools), twins
 
 
-def wish_of(settings: Mapping[str, Any]) -> PlanSettings:
+def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     for name in settings:
         if name not in WISHES:
             hint = did_you_mean(name, WISHES, f"The settings are {', '.join(WISHES)}.")

@@ -173,7 +173,7 @@ def _answered(
         if objective == "gpus":
             return fewest_mixed(wanted, request, min_tokens_per_s, progress)
         return answer_mixed(wanted, request, progress)
-    if "mesh_dp" in wanted.space.chosen:
+    if "mesh_dp" in wanted.space.settings:
         raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
     if objective == "gpus":
         return fewest_gpus(wanted, request, min_tokens_per_s, progress)

@@ -11,8 +11,8 @@ from astra.api.asked import (
     checked_pipeline_model,
     machines_of,
     one_of,
+    plan_settings,
     shape_of,
-    wish_of,
 )
 from astra.api.money import money_of, with_dollars
 from astra.errors import InputError
@@ -61,7 +61,7 @@ def predict(
     if runtime is not None:
         one_of("runtime", runtime, RUNTIMES)
     chosen: Runtime = runtime or "megatron"
-    wish = wish_of(settings)
+    wish = plan_settings(settings)
     software = stack or STACKS.get(chosen, "megatron")
     find_stack(software)
 

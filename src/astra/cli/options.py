@@ -101,7 +101,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def wish_of(options: argparse.Namespace) -> "PlanSettings":
+def plan_settings(options: argparse.Namespace) -> "PlanSettings":
     """The plan options as typed values."""
     from astra.strategy.complete import PlanSettings
 

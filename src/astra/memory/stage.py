@@ -287,7 +287,8 @@ def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Flo
     sizes = [count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds]
     if model.moe is not None:
         routed = [
-            count(layer_weights(model, kind), cut="ep_etp") for kind in layer_kinds(model).kinds
+            count(layer_weights(model, kind), sharded_by="ep_etp")
+            for kind in layer_kinds(model).kinds
         ]
         spread = stages.of(plans.segment_ep) * cut.etp
         layer = np.max(

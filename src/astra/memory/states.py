@@ -38,7 +38,7 @@ def states(view: StageView, stack: Stack) -> States:
         gradients   gradients too / G
         parameters  weights too / G (what is gathered for a layer is a buffer)
     """
-    plans, stages, task, held = view.plans, view.stages, view.task, view.held
+    plans, stages, task, held = view.plans, view.stages, view.task, view.parameters_per_gpu
     share, copies = shard_group_fraction(plans), stages.of(replicas_of_segment(plans)) * plans.cp
     dense_group = np.maximum(copies * share, 1.0)
     expert_copies = stages.of(plans.tp) * copies

@@ -70,23 +70,23 @@ def table() -> Table:
 @cache
 def family(name: str) -> ConfigFamily:
     """A family with all that it takes from the families it is like."""
-    own = table().families[name]
-    if own.like is None:
-        return own
-    base = family(own.like)
+    entry = table().families[name]
+    if entry.like is None:
+        return entry
+    base = family(entry.like)
     return ConfigFamily(
-        traits=base.traits | own.traits,
-        options=base.options | own.options,
-        read=_kept(base.read | own.read),
-        defaults=_kept(base.defaults | own.defaults),
-        nested=own.nested,
-        window=own.window or base.window,
-        special=own.special or base.special,
-        say=own.say or base.say,
+        traits=base.traits | entry.traits,
+        options=base.options | entry.options,
+        read=_without_empty(base.read | entry.read),
+        defaults=_without_empty(base.defaults | entry.defaults),
+        nested=entry.nested,
+        window=entry.window or base.window,
+        special=entry.special or base.special,
+        say=entry.say or base.say,
     )
 
 
-def _kept(entries: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(entries: dict[str, Any]) -> dict[str, Any]:
     """Without what an empty string takes back."""
     return {name: value for name, value in entries.items() if value != ""}
 

@@ -85,7 +85,7 @@ def matmul_flops(model: Model, weights: tuple[Weight, ...]) -> float:
     moe = model.moe
     seen = moe.top_k / moe.experts if moe else 1.0
     return sum(
-        2.0 * weight.count * (seen if weight.cut == "ep_etp" else 1.0)
+        2.0 * weight.count * (seen if weight.sharded_by == "ep_etp" else 1.0)
         for weight in weights
         if weight.matrix
     )

@@ -25,9 +25,9 @@ COUNTS = ("learned_positions", "embedding_dim")  # in `read`, numbers; all else 
 
 def read_config(path: Path) -> Model:
     """The model of a config.json; a file of another name gives the model that name."""
-    own = "" if path.name == "config.json" else path.stem
+    name = "" if path.name == "config.json" else path.stem
     folder = path.parent.resolve().name
-    return model_from_config(read_json(path), str(path), own, folder or "model")
+    return model_from_config(read_json(path), str(path), name, folder or "model")
 
 
 def model_from_config(raw: object, where: str, name: str = "", otherwise: str = "model") -> Model:
@@ -139,7 +139,7 @@ def read_fields(config: Config) -> dict[str, Any]:
     fields |= _positions(config)
     if config.family.special is not None:
         SPECIAL[config.family.special](config, fields)
-    _settle(config, fields)
+    _complete_fields(config, fields)
     return fields
 
 
@@ -151,7 +151,7 @@ def _positions(config: Config) -> dict[str, str]:
     return {"positions": kind} if kind else {}
 
 
-def _settle(config: Config, fields: dict[str, Any]) -> None:
+def _complete_fields(config: Config, fields: dict[str, Any]) -> None:
     """What follows from the rest: the size of a head, and that there is an MLP at all."""
     mla, hidden, heads = fields["mla"], fields["hidden"], fields["heads"]
     if mla is not None:

@@ -1,4 +1,4 @@
-"""Parameters by part, and by what divides them among GPUs. All counts are exact integers."""
+"""Parameters by part, and by what shards them among GPUs. All counts are exact integers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ WeightPart = Literal[
     "mtp",
 ]
 
-# What divides a weight among GPUs.
+# What shards a weight among GPUs.
 #   tp      tensor parallel, by columns, rows or vocabulary
 #   kv      tensor parallel too, but never finer than one key-value head
 #   whole   nothing: every tensor-parallel rank keeps all of it
 #   ep_etp  routed experts: expert parallel and expert tensor parallel
-#   ep      one per expert, but not cut inside it (bias after a row-parallel product)
+#   ep      one per expert, but not sharded inside it (bias after a row-parallel product)
 ShardedBy = Literal["tp", "kv", "whole", "ep_etp", "ep"]
 
 LEARNED_IN_ACTIVATION = {"xielu": 2}  # two learned scalars in each MLP (Apertus)
@@ -34,12 +34,12 @@ LEARNED_IN_ACTIVATION = {"xielu": 2}  # two learned scalars in each MLP (Apertus
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One tensor, or several of the same fate."""
+    """One tensor, or several that are sharded alike."""
 
     part: WeightPart
     name: str
     count: int
-    cut: ShardedBy
+    sharded_by: ShardedBy
     matrix: bool = True  # takes part in a matrix product: two FLOPs per token and parameter
 
 
@@ -91,13 +91,13 @@ class Parameters:
 
 
 def count(
-    weights: Iterable[Weight], part: WeightPart | None = None, cut: ShardedBy | None = None
+    weights: Iterable[Weight], part: WeightPart | None = None, sharded_by: ShardedBy | None = None
 ) -> int:
-    """Parameters, of one part or one cut where given."""
+    """Parameters, of one part or sharded by one thing where given."""
     return sum(
         weight.count
         for weight in weights
-        if part in (None, weight.part) and cut in (None, weight.cut)
+        if part in (None, weight.part) and sharded_by in (None, weight.sharded_by)
     )
 
 
@@ -122,7 +122,7 @@ def layer_weights(model: Model, kind: LayerKind) -> tuple[Weight, ...]:
     attention = attention_weights(model) if model.mla is None else latent_weights(model, model.mla)
     mlp = expert_weights(model) if kind.mlp == "moe" else dense_weights(model)
     norms = model.norms_per_layer * norm_width(model)
-    return _there(*attention, *mlp, Weight("norms", "norms", norms, "whole", matrix=False))
+    return _nonzero(*attention, *mlp, Weight("norms", "norms", norms, "whole", matrix=False))
 
 
 def attention_weights(model: Model) -> tuple[Weight, ...]:
@@ -147,7 +147,7 @@ def attention_weights(model: Model) -> tuple[Weight, ...]:
 def latent_weights(model: Model, mla: Mla) -> tuple[Weight, ...]:
     """Multi-head latent attention, DeepSeek-V2 (arXiv 2405.04434), section 2.1.
 
-    The down-projections and their norms are not cut: every tensor-parallel rank needs the
+    The down-projections and their norms are not sharded: every tensor-parallel rank needs the
     whole latent vector.
     """
     hidden, heads, rank = model.hidden, model.heads, mla.q_lora_rank or 0
@@ -168,7 +168,7 @@ def latent_weights(model: Model, mla: Mla) -> tuple[Weight, ...]:
 
 
 def mlp_weights(model: Model, part: WeightPart, width: int, copies: int = 1) -> tuple[Weight, ...]:
-    """An MLP of `width`, or as many alike experts: up (and gate), down, their biases."""
+    """An MLP of `width`, or as many equal experts: up (and gate), down, their biases."""
     routed = part == "routed_experts"
     inside: ShardedBy = "ep_etp" if routed else "tp"
     outside: ShardedBy = "ep" if routed else "whole"
@@ -210,7 +210,7 @@ def end_weights(model: Model) -> tuple[Weight, ...]:
     projection = 2 * model.hidden * width if width != model.hidden else 0
     head = 0 if model.tied_embeddings else model.vocab * width
     norm = norm_width(model)
-    return _there(
+    return _nonzero(
         Weight("embedding", "embedding", model.vocab * width, "tp", matrix=False),
         Weight("embedding", "projections", projection, "whole"),
         Weight("embedding", "embedding_norm", model.embedding_norm * norm, "whole", matrix=False),
@@ -234,7 +234,7 @@ def mtp_weights(model: Model) -> tuple[Weight, ...]:
         return ()
     inner = layer_weights(model, layer_kinds(model).mtp_kind)
     return (
-        *(Weight("mtp", each.name, each.count, each.cut, each.matrix) for each in inner),
+        *(Weight("mtp", each.name, each.count, each.sharded_by, each.matrix) for each in inner),
         Weight("mtp", "join", 2 * model.hidden * model.hidden, "tp"),
         Weight("mtp", "join_norms", 3 * norm_width(model), "whole", matrix=False),
     )
@@ -251,6 +251,6 @@ def norm_width(model: Model) -> int:
     return per_column[model.norm] * model.hidden
 
 
-def _there(*weights: Weight) -> tuple[Weight, ...]:
+def _nonzero(*weights: Weight) -> tuple[Weight, ...]:
     """Without the ones this model does not have."""
     return tuple(weight for weight in weights if weight.count)

@@ -94,7 +94,8 @@ def layer_kinds_json(facts: ModelSummary) -> list[dict[str, Any]]:
             "mlp": entry.kind.mlp,
             "parameters": count(entry.weights),
             "parameters_by_cut": {
-                cut: count(entry.weights, cut=cut) for cut in ("tp", "kv", "whole", "ep_etp", "ep")
+                name: count(entry.weights, sharded_by=name)
+                for name in ("tp", "kv", "whole", "ep_etp", "ep")
             },
             "forward_matmul_flops_per_token": flops.matmul_flops,
             "forward_attention_flops_per_token": flops.attention_flops,

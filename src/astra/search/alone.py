@@ -31,7 +31,7 @@ class AloneFinder(Finder):
 
     def _like(self, layouts: Layouts, plan: Plans) -> None:
         """A time to beat: of layouts cut as this plan is, whatever their chunks."""
-        degrees = layouts.alike(plan)
+        degrees = layouts.degrees_of(plan)
         for _, table in layouts.tables(degrees):
             same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
             same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])

@@ -334,18 +334,18 @@ def _emptied(wanted: Wanted, funnel: Funnel) -> NothingFits:
     return NothingFits(
         closest=None,
         binding=f"{first.reason}; rules remove every plan: {names}",
-        tries=(f"another {either(first.about.split())}", "fewer --set or --rules"),
+        tries=(f"another {either(first.settings)}", "fewer --set or --rules"),
     )
 
 
 def _contradiction(space: Space) -> NothingFits:
     """No combination of degrees exists: the settings that leave none, each tried without."""
     question = space.question
-    asked = [f"{name}={','.join(map(str, values))}" for name, values in space.chosen.items()]
+    asked = [f"{name}={','.join(map(str, values))}" for name, values in space.settings.items()]
     held = " ".join(f"--set {text}" for text in asked) or "the degrees there are"
     tries = []
-    for name, text in zip(space.chosen, asked, strict=True):
-        rest = {key: values for key, values in space.chosen.items() if key != name}
+    for name, text in zip(space.settings, asked, strict=True):
+        rest = {key: values for key, values in space.settings.items() if key != name}
         if any(len(layouts) for layouts in enumerate_layouts(Space(question, rest))):
             values = Space(question).values(name)
             known = f" ({name} {either(values)} are searched)" if values else ""
@@ -375,12 +375,12 @@ def _without_one(wanted: Wanted) -> list[str]:
     helps, all of them.
     """
     space = wanted.space
-    some: list[tuple[str, ...]] = [(name,) for name in space.chosen]
+    some: list[tuple[str, ...]] = [(name,) for name in space.settings]
     if len(some) > 1:
-        some.append(tuple(space.chosen))
+        some.append(tuple(space.settings))
     found: list[str] = []
     for names in some:
-        rest = {name: values for name, values in space.chosen.items() if name not in names}
+        rest = {name: values for name, values in space.settings.items() if name not in names}
         if len(names) == 1 or not found:
             best = _best(replace(wanted, top=1), Space(space.question, rest))
             for plan in _plans(best, space.question.task):
@@ -419,9 +419,9 @@ def _fits(wanted: Wanted, space: Space) -> bool:
     saving = {
         name: value
         for name, value in frugal_ways.items()
-        if name not in space.chosen and set(value) <= set(space.values(name) or value)
+        if name not in space.settings and set(value) <= set(space.values(name) or value)
     }
-    frugal = Space(space.question, {**space.chosen, **saving})
+    frugal = Space(space.question, {**space.settings, **saving})
     return _finder(replace(wanted, top=1), frugal).any_fits()
 
 
@@ -430,11 +430,11 @@ def _with_gpus(space: Space, count: int) -> Space:
     pool = msgspec.structs.replace(question.task.cluster.pools[0], count=count)
     cluster = msgspec.structs.replace(question.task.cluster, pools=(pool,), max_gpus=None)
     task = msgspec.structs.replace(question.task, cluster=cluster)
-    return Space(_changed(question, task=task), space.chosen)
+    return Space(_changed(question, task=task), space.settings)
 
 
 def _with_length(space: Space, seq_len: int) -> Space:
-    return Space(_changed(space.question, seq_len=seq_len), space.chosen)
+    return Space(_changed(space.question, seq_len=seq_len), space.settings)
 
 
 def _changed(question: Question, **changes: object) -> Question:

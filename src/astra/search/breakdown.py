@@ -86,7 +86,7 @@ class Detail:
 
     @property
     def slot(self) -> int:
-        return int(self.view.stages.slot[self.pipeline, self.stage, 0])
+        return int(self.view.stages.plan_slot[self.pipeline, self.stage, 0])
 
     def own(self, column: str) -> int:
         """A setting of the stage's segment."""
@@ -95,7 +95,7 @@ class Detail:
     def at(self, column: ArrayLike, stage: int | None = None) -> Any:
         """What a (pipeline, stage, plan) column holds of it, or of another stage beside it."""
         place = (self.pipeline, self.stage if stage is None else stage, 0)
-        return np.broadcast_to(column, self.view.stages.slot.shape)[place]
+        return np.broadcast_to(column, self.view.stages.plan_slot.shape)[place]
 
     @cached_property
     def gpu(self) -> Gpu:

@@ -205,13 +205,13 @@ class Finder:
 
         Cuts by the million share some thousand layers: what is kept of each is its layer.
         """
-        views = (without_layers(plans, self.task) for plans in layouts.cuts())
+        views = (without_layers(plans, self.task) for plans in layouts.option_tables())
         self.layer = np.zeros(int(layouts.counts.sum()), np.int32)
         found = book_rows(views, self.stack, self.book)
         for (_, cuts), rows in zip(layouts.blocks(), found, strict=True):
             self.layer[cuts] = rows[0, 0]
         self._look_up()
-        work = layouts.least(lambda cuts: self.work.total_s[self.layer[cuts]])
+        work = layouts.least_over_options(lambda cuts: self.work.total_s[self.layer[cuts]])
         return work_bound_s(layouts.micro_batches, layouts.stages, work)
 
     def _look_up(self) -> None:

@@ -115,7 +115,7 @@ def host_rule(room: float, stack: Stack) -> Rule:
         name="host_memory",
         layer="ours",
         reason="what is offloaded has to fit into the RAM of its node",
-        about="offload_optimizer_fraction offload_activations",
+        settings=("offload_optimizer_fraction", "offload_activations"),
         where="the RAM of the instance",
         holds=holds,
     )

@@ -102,7 +102,7 @@ def changed(scene: Scene, changes: Sequence[Change]) -> Scene:
     question = scene.wanted.space.question
     cluster = changed_cluster(question.task.cluster, changes)
     task = msgspec.structs.replace(question.task, cluster=cluster)
-    space = Space(replace(question, task=task), scene.wanted.space.chosen)
+    space = Space(replace(question, task=task), scene.wanted.space.settings)
     return replace(
         scene,
         wanted=replace(scene.wanted, space=space),

@@ -85,7 +85,7 @@ class MixedSearch:
         self.beaten: set[tuple[float, float]] = set()
         self.labels = self.open = self.skipped = 0
         self.left = MOST_WORK
-        asked = wanted.space.chosen
+        asked = wanted.space.settings
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
         self.known: dict[tuple[object, ...], tuple[float, Priced | None]] = {}
@@ -121,7 +121,7 @@ class MixedSearch:
     def _space(self, cluster: Cluster) -> Space:
         question = self.wanted.space.question
         task = msgspec.structs.replace(question.task, cluster=cluster, runtime="flagscale")
-        return Space(replace(question, task=task), self.wanted.space.chosen)
+        return Space(replace(question, task=task), self.wanted.space.settings)
 
     def _work_s(self, mixture: Mixture) -> float:
         """No plan is faster than all these GPUs at their best, none of them ever waiting. [s]

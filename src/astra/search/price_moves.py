@@ -155,7 +155,7 @@ def _only(scene: Scene, name: str) -> Scene:
     pools = tuple(pool for pool in question.task.cluster.pools if pool.gpu.name == name)
     cluster = msgspec.structs.replace(question.task.cluster, pools=pools)
     task = msgspec.structs.replace(question.task, cluster=cluster)
-    smaller = Space(changed(question, task=task), space.chosen)
+    smaller = Space(changed(question, task=task), space.settings)
     return changed(scene, wanted=changed(scene.wanted, space=smaller))
 
 

@@ -160,7 +160,7 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         stages=depth,
         chunks=plans.vpp,
         micro_batches=plans.micro_batches[pipeline],
-        group=plans.groups[pipeline],
+        group=plans.microbatch_groups[pipeline],
         forward_s=forward,
         backward_s=_to_the_end(chunks.backward_s, depth),
         forward_link_s=link,
@@ -173,7 +173,7 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
 
 def _shares(plans: Plans, stages: Stages) -> Floats:
     """What each chunk has of its stage's layers; the first has all of none. (chunk, ..., plan)"""
-    chunks = chunk_layers(plans, stages.slot, stages.count > 0)
+    chunks = chunk_layers(plans, stages.plan_slot, stages.count > 0)
     total = chunks.sum(axis=0)
     share = chunks / np.maximum(total, 1)
     share[0] = np.where(total == 0, 1.0, share[0])

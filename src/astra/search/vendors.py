@@ -30,7 +30,7 @@ def answer_each_vendor(
     answers: list[Answer] = []
     for own in by_vendor(cluster):
         task = msgspec.structs.replace(question.task, cluster=own)
-        space = Space(replace(question, task=task), wanted.space.chosen)
+        space = Space(replace(question, task=task), wanted.space.settings)
         answers.append(ask(replace(wanted, space=space), request, _after(progress, answers)))
     return _joined(answers, wanted)
 

@@ -1,4 +1,4 @@
-"""How many micro-batches an interleaved pipeline takes in turn on one chunk."""
+"""How many micro-batches in a row an interleaved pipeline works on with one chunk."""
 
 from functools import lru_cache
 

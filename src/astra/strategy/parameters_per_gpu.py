@@ -1,4 +1,4 @@
-"""Parameters that one GPU of every stage holds, each divided by what really cuts it."""
+"""Parameters that one GPU of every stage holds, each divided by what really shards it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from astra.strategy.stages import Stages
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ParametersPerGpu:
-    """Parameters that one GPU of a stage holds. (pipeline, run, plan)"""
+    """Parameters that one GPU of a stage holds. (pipeline, slot, plan)"""
 
     dense: Floats  # replicated over dp x cp
     experts: Floats  # replicated over the expert-data-parallel ranks
@@ -27,14 +27,14 @@ def parameters_per_gpu(plans: Plans, stages: Stages, task: Task) -> ParametersPe
     experts = np.zeros(stages.count.shape)
     for row, kind in enumerate(layer_kinds(model).kinds):
         layers = stages.kind_layers[row]
-        inside, routed = _cut(layer_weights(model, kind), plans, stages, task)
+        inside, routed = _sharded(layer_weights(model, kind), plans, stages, task)
         dense += layers * inside
         experts += layers * routed
     for part, where in _ends(plans, stages, model):
-        inside, _ = _cut(part, plans, stages, task)
+        inside, _ = _sharded(part, plans, stages, task)
         dense += np.where(where, inside, 0.0)
     if model.mtp_layers:
-        inside, routed = _cut(mtp_weights(model), plans, stages, task)
+        inside, routed = _sharded(mtp_weights(model), plans, stages, task)
         extra = np.where(stages.head, plans.mtp_layers, 0)
         dense += extra * inside
         experts += extra * routed
@@ -57,7 +57,7 @@ def _ends(plans: Plans, stages: Stages, model: Model) -> list[tuple[list[Weight]
     return found
 
 
-def _cut(
+def _sharded(
     weights: Sequence[Weight], plans: Plans, stages: Stages, task: Task
 ) -> tuple[Floats, Floats]:
     """Parameters per GPU of these weights: dense and routed ones."""
@@ -72,8 +72,8 @@ def _cut(
     dense = np.zeros(tp.shape)
     routed = np.zeros(tp.shape)
     for weight in weights:
-        share = _padded(weight, tp, task) / divisors[weight.cut]
-        if weight.cut in ("ep", "ep_etp"):
+        share = _padded(weight, tp, task) / divisors[weight.sharded_by]
+        if weight.sharded_by in ("ep", "ep_etp"):
             routed += share
         else:
             dense += share
@@ -82,7 +82,7 @@ def _cut(
 
 def _padded(weight: Weight, tp: Floats, task: Task) -> Floats:
     """Parameters of a weight with the rows that the vocabulary is padded by."""
-    if weight.part not in ("embedding", "head") or weight.cut != "tp":
+    if weight.part not in ("embedding", "head") or weight.sharded_by != "tp":
         return np.full(tp.shape, float(weight.count))
     return weight.count / task.model.vocab * padded_vocab(task, tp)
 

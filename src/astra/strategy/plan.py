@@ -37,7 +37,7 @@ OffloadModule = Literal[
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Consecutive pipeline stages on one GPU type, cut alike. None means the plan's value."""
+    """Consecutive stages on one GPU type with equal settings. None means the plan's value."""
 
     gpu: str
     stages: Degree
@@ -134,7 +134,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def chunks(self, stage: int) -> tuple[int, ...]:
         """Layers of every chunk of a stage of its first pipeline.
 
-        Without a list a stage cuts its layers evenly; what does not divide goes to the first
+        Without a list a stage divides its layers evenly; what does not divide goes to the first
         ones, so that no layer is lost where a rule will refuse the plan anyway.
         """
         if self.chunk_layers is not None:
@@ -179,7 +179,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def summary(self) -> str:
         """`tp 8 pp 4 dp 16 vpp 5 mb 1`: what a person would call this plan.
 
-        Of several pipelines each has its own numbers: `tp 4 pp 2|1 dp 64|32 mb 1 x 14|36`.
+        Of several replica groups each has its own numbers: `tp 4 pp 2|1 dp 64|32 mb 1 x 14|36`.
         """
         tps = [segment.tp for pipeline in self.pipelines for segment in pipeline.segments]
         each = [
@@ -187,8 +187,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             for pipeline in self.pipelines
         ]
         parts = [
-            f"tp {_told(each)}",
-            f"pp {_told([pipeline.stages for pipeline in self.pipelines])}",
+            f"tp {_joined(each)}",
+            f"pp {_joined([pipeline.stages for pipeline in self.pipelines])}",
             f"dp {self.dp}"
             if self.is_one_job
             else f"dp {'|'.join(str(pipeline.replicas) for pipeline in self.pipelines)}",
@@ -251,7 +251,7 @@ def _places(plan: Plan, stage_major: bool) -> Iterator[tuple[int, Pipeline]]:
                 yield from ((stage, each) for stage in range(each.stages))
 
 
-def _told(values: Sequence[object]) -> str:
+def _joined(values: Sequence[object]) -> str:
     """One value where all pipelines have it, else that of each."""
     texts = list(map(str, values))
     return texts[0] if len(set(texts)) == 1 else "|".join(texts)
@@ -323,10 +323,10 @@ def _check_chunks(plan: Plan, where: str) -> Plan:
             f"pp {plan.pp} x vpp {plan.vpp} needs {plan.pp * plan.vpp}."
         )
     for stage, layers in enumerate(plan.pipelines[0].layers):
-        held = sum(plan.chunk_layers[stage :: plan.pp])
-        if held != layers:
+        listed = sum(plan.chunk_layers[stage :: plan.pp])
+        if listed != layers:
             raise InputError(
-                f"{where}: chunk_layers gives stage {stage} {held} layers, "
+                f"{where}: chunk_layers gives stage {stage} {listed} layers, "
                 f"its segment says {layers}."
             )
     return plan

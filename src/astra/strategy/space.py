@@ -30,7 +30,7 @@ class Dimension:
     """One dimension of the space, and how its values come about."""
 
     name: str
-    how: How  # searched: multiplied out; follows: from other settings; asked: only by --set
+    how: How  # searched: multiplied out; follows: derived from other settings; asked: only by --set
     why: str  # for people: what the values are, or why only one is tried
     values: Callable[[Question], tuple[Any, ...]] | None = None  # None: depends on the row
 
@@ -180,20 +180,20 @@ class Space:
     """A question and the values of each dimension, as narrowed or widened by `--set`."""
 
     question: Question
-    chosen: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    settings: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     memo: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
     """Recompute settings by the size of the largest chunk, worked out once."""
 
     def values(self, name: str) -> tuple[Any, ...] | None:
         """What was asked for, else the default; None where a dimension depends on the row."""
-        if name in self.chosen:
-            return self.chosen[name]
+        if name in self.settings:
+            return self.settings[name]
         default = DIMENSION_BY_NAME[name].values
         return default(self.question) if default else None
 
     def allows(self, name: str, value: object) -> bool:
         """Whether a value that depends on the row was not ruled out."""
-        return name not in self.chosen or value in self.chosen[name]
+        return name not in self.settings or value in self.settings[name]
 
 
 def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -202,7 +202,7 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     >>> parse_set(["tp=4,8", "recompute=none,full:block:4"])
     {'tp': (4, 8), 'recompute': ('none', 'full:block:4')}
     """
-    chosen: dict[str, tuple[Any, ...]] = {}
+    settings: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -212,11 +212,11 @@ def parse_set(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         if name not in SETTABLE:
             hint = did_you_mean(name, SETTABLE, f"The dimensions are {', '.join(SETTABLE)}.")
             raise InputError(f"--set {shorten(text)}: no dimension {shorten(name)}. {hint}")
-        if name in chosen:
+        if name in settings:
             raise InputError(f"--set {name} is given twice; list its values with commas.")
         found = [_value(name, value.strip(), f"--set {name}") for value in values.split(",")]
-        chosen[name] = tuple(dict.fromkeys(found))
-    return chosen
+        settings[name] = tuple(dict.fromkeys(found))
+    return settings
 
 
 def _value(name: str, text: str, where: str) -> Any:

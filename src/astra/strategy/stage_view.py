@@ -12,7 +12,8 @@ from astra.strategy.parameters_per_gpu import ParametersPerGpu, parameters_per_g
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.stages import Stages, ends_as_own_slots, recomputed_fraction, stages_of
 
-# What neither kernels nor traffic nor states depend on: how much of them is done again or moved.
+# What variants of a layout differ in: neither kernels nor traffic nor states depend on it, only how
+# much of them is recomputed or moved.
 VARIANT_COLUMNS = (
     "recompute",
     "recompute_layers",
@@ -32,7 +33,7 @@ class StageView:
     plans: Plans
     task: Task
     stages: Stages
-    distinct: "StageView | None"  # the distinct plans but for afterthoughts; None: these are they
+    distinct: "StageView | None"  # plans that differ in more than variants do; None: these
     rows: NDArray[np.intp]  # for every plan, which of the distinct ones it is
 
     @property
@@ -48,8 +49,8 @@ class StageView:
         return StageView(plans=plans, task=self.task, stages=stages, distinct=None, rows=itself)
 
     @cached_property
-    def held(self) -> ParametersPerGpu:
-        """Parameters that one GPU of each stage holds. (pipeline, run, plan)"""
+    def parameters_per_gpu(self) -> ParametersPerGpu:
+        """Parameters that one GPU of each stage holds. (pipeline, slot, plan)"""
         return parameters_per_gpu(self.plans, self.stages, self.task)
 
     @cached_property
@@ -94,7 +95,7 @@ class StageView:
 
 
 def without_layers(plans: Plans, task: Task) -> StageView:
-    """A view that knows how plans are cut but not which kinds of layers their stages hold."""
+    """A view that knows the degrees of plans but not which kinds of layers their stages hold."""
     itself = np.arange(len(plans))
     return StageView(
         plans=plans, task=task, stages=ends_as_own_slots(plans), distinct=None, rows=itself
@@ -109,18 +110,18 @@ def stage_views(plans: Plans, task: Task, block: int) -> Iterator[StageView]:
     first, rows = plans.without(VARIANT_COLUMNS)
     distinct = stage_view(plans.take(first), task)
     for start in range(0, len(plans), block):
-        some = slice(start, start + block)
+        rows_of_block = slice(start, start + block)
         yield StageView(
-            plans=plans.take(some),
+            plans=plans.take(rows_of_block),
             task=task,
-            stages=distinct.stages.take(rows[some]),
+            stages=distinct.stages.take(rows[rows_of_block]),
             distinct=distinct,
-            rows=rows[some],
+            rows=rows[rows_of_block],
         )
 
 
 def stage_view(plans: Plans, task: Task, every_stage: bool = False) -> StageView:
-    """The view of a table; with `every_stage`, one run per stage."""
+    """The view of a table; with `every_stage`, one slot per stage."""
     first, rows = plans.without(VARIANT_COLUMNS)
     table = plans.take(first) if len(first) < len(plans) else plans
     stages = stages_of(table, task.model, every_stage)

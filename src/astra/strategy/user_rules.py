@@ -1,4 +1,4 @@
-"""Rules of a user's own as rules like any other."""
+"""Rules that a user wrote, as rules like any other."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def _rule(compiled: CompiledRule) -> Rule:
         name=compiled.name,
         layer="ours",
         reason=f"your rule: {compiled.text}",
-        about=" ".join(compiled.variables),
+        settings=tuple(compiled.variables),
         where=compiled.where,
         holds=lambda plans, _: ~compiled.holds(plans),
     )

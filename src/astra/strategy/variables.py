@@ -112,10 +112,10 @@ def _plain(name: str) -> Callable[[Plans], VariableColumn]:
 
 
 def _number_reader(name: str) -> Callable[[Plans], VariableColumn]:
-    own = f"segment_{name}"
+    of_segment = f"segment_{name}"
 
     def read(plans: Plans) -> VariableColumn:
-        values: Values = getattr(plans, own if own in SLOT_COLUMNS else name)
+        values: Values = getattr(plans, of_segment if of_segment in SLOT_COLUMNS else name)
         if values.ndim == 3:
             return VariableColumn(values, _set(name, plans, values), plans.used)
         if values.ndim == 2:

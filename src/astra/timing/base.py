@@ -209,7 +209,7 @@ def stage_sends(view: StageView, stack: Stack) -> Sends:
     plans, stages = view.plans, view.stages
     payload = _activation_bytes(view) / _senders_share(view, stack)
     following = stages.of(plans.gpu)
-    if not stages.alike:
+    if not stages.equal_settings:
         leaves = stages.count == 1
         payload = np.where(leaves, np.maximum(payload, _next(view, payload)), payload)
         following = np.where(leaves, _next(view, following), following)

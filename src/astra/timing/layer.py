@@ -287,7 +287,7 @@ def _distinct(view: StageView) -> Keyed:
     """The distinct keys of a table, and for every slot its row among them."""
     plans = view.plans
     shape = plans.stages.shape
-    if view.stages.alike:  # one cut for all slots
+    if view.stages.equal_settings:  # one cut for all slots
         shape = (shape[0], 1, shape[2])
     codes = np.zeros(shape, np.int64)
     values: dict[str, NDArray[Any]] = {}

@@ -185,7 +185,7 @@ def _data_factor(stack: Stack, gpu: Gpu) -> float:
 
 
 def _copies(view: StageView) -> list[_Copies]:
-    plans, stages, held = view.plans, view.stages, view.held
+    plans, stages, held = view.plans, view.stages, view.parameters_per_gpu
     tp, dp = stages.of(plans.tp), stages.of(replicas_of_segment(plans))
     cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
     dense = dp * plans.cp

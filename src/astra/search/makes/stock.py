@@ -92,7 +92,7 @@ class Stock:
         if not len(degrees):
             return degrees, np.zeros(0)
         table, _ = layouts_of(self.space, pool, self.cuts, degrees, every=False)
-        early = [rule for rule in self.rules if "layers" not in rule.about.split()]
+        early = [rule for rule in self.rules if "layers" not in rule.settings]
         rows = np.flatnonzero(~refused_by(early, table, self.task, self.removed_by_rule))
         table = table.take(rows)
         if not len(rows):

@@ -162,13 +162,13 @@ def why_not_mixed(space: Space) -> str | None:
     runtime, names = space.question.task.runtime, narrowed_by(space.question.task.runtime)
     if runtime not in (*MIXES, "any"):
         return f"plans of {runtime} have no pipelines over several GPU types"
-    cps = space.chosen.get("cp", (1,))
+    cps = space.settings.get("cp", (1,))
     if runtime == "flagscale" and 1 not in cps:
         return (
             f"cp={','.join(map(str, cps))} leaves no pipeline over several GPU types for "
             "flagscale, which excludes context parallelism there"
         )
-    unknown = [name for name in space.chosen if name not in names]
+    unknown = [name for name in space.settings if name not in names]
     if not unknown:
         return None
     asked = " ".join(f"--set {name}" for name in unknown)
@@ -260,7 +260,7 @@ def as_runtime(wanted: Wanted, runtime: Runtime) -> Wanted:
     """The same question for plans of one runtime."""
     question = wanted.space.question
     task = msgspec.structs.replace(question.task, runtime=runtime)
-    space = Space(replace(question, task=task), wanted.space.chosen)
+    space = Space(replace(question, task=task), wanted.space.settings)
     return replace(wanted, space=space, runtimes=(runtime,))
 
 
@@ -305,9 +305,9 @@ def mixed_space(space: Space) -> Space:
     values = list(space.values("cp") or ())
     if space.question.task.runtime == "flagscale":
         values = [cp for cp in values if cp == 1]
-    elif "cp" not in space.chosen:
+    elif "cp" not in space.settings:
         values = [cp for cp in values if cp * LONG <= space.question.seq_len] or [1]
-    return Space(space.question, {**space.chosen, "cp": tuple(values)})
+    return Space(space.question, {**space.settings, "cp": tuple(values)})
 
 
 def _holding(wanted: Wanted) -> tuple[MixedFinder, dict[str, str]]:
@@ -363,7 +363,7 @@ def _without(
 
 def _on(space: Space, cluster: Cluster) -> Space:
     task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.chosen)
+    return Space(replace(space.question, task=task), space.settings)
 
 
 def _single(wanted: Wanted, name: str) -> Wanted:

@@ -79,7 +79,7 @@ def interleave(finder: "MixedFinder") -> None:
 def interleaving(finder: "MixedFinder") -> "Interleaving | None":
     """A search over the cuts of another one; None where nothing can be interleaved."""
     space, layers = finder.space, finder.task.model.layers
-    asked = space.chosen.get("vpp", range(2, layers // 2 + 1))
+    asked = space.settings.get("vpp", range(2, layers // 2 + 1))
     vpps = np.array([vpp for vpp in asked if 2 <= vpp <= layers // 2], np.int64)
     plain = _by_cut(finder.legal or [], finder.modes)
     groups, seconds = list[_Group](), dict(finder.seconds)

@@ -30,7 +30,7 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     question = space.question
     cells, tps, slots = [], [], []
     # What it does not look at is not listed at all: there may be dozens of modules to recompute.
-    alike = Space(question, {"recompute": ("none",), **space.chosen, "mesh_dp": (False,)})
+    alike = Space(question, {"recompute": ("none",), **space.settings, "mesh_dp": (False,)})
     for cell in cells_of(alike):
         if cell.cp > 1 or cell.sharding != "optimizer" or cell.recompute != Recompute():
             continue

@@ -135,7 +135,7 @@ class MixedFinder:
         """The types that can hold one layer."""
         families = [item for item in self.legal or () if not item[0].overlap_tp]
         free = self.space.question.task.runtime != "megatron" and PER_STAGE in self.modes
-        modes = [PER_STAGE] if free and "recompute" not in self.space.chosen else self.modes
+        modes = [PER_STAGE] if free and "recompute" not in self.space.settings else self.modes
         found: set[int] = set()
         one = slice(1, self.loads.upto(1))
         for (family, kinds), mode in product(families, modes):

@@ -68,7 +68,7 @@ class UniformSearch:
         space = wanted.space
         task = msgspec.structs.replace(space.question.task, cluster=self._as_one(pools))
         question = replace(space.question, task=task, gpu_counts=_counts(pools))
-        single = Space(question, space.chosen)
+        single = Space(question, space.settings)
         rules = (*rules_of(wanted), *host_rules(task.cluster, wanted.stack))
         finder = AloneFinder(single, rules, wanted.stack, FAMILIES, wanted.margin, True)
         finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)

@@ -224,7 +224,7 @@ class _Compiler:
         true_word = alias(node.text) if alias else None
         if true_word is not None:
             return _find(true_word, words)
-        listing = f"It can be {_some(words)}." if words else ""
+        listing = f"It can be {_choices(words)}." if words else ""
         advice = self.dollar(node) or did_you_mean(node.text, words, listing)
         raise self.error(node, f"${name.name} is never {_shown(node)}. {advice}")
 
@@ -272,7 +272,7 @@ class _Compiler:
             if known.kind == "flag":
                 advice = "A flag is true or false."
             elif known.words:
-                advice = f"${variable.name} can be {_some(known.words)}."
+                advice = f"${variable.name} can be {_choices(known.words)}."
             elif isinstance(odd, Word) and re.fullmatch(r"[0-9.]+", odd.text):
                 advice = "Leave out the quotes."
             else:
@@ -326,7 +326,7 @@ def _shown(node: Node) -> str:
     return "the arithmetic" if isinstance(node, Negative | Chain) else str(node.at)
 
 
-def _some(words: tuple[str, ...]) -> str:
+def _choices(words: tuple[str, ...]) -> str:
     return either(words) if len(words) <= _SHOWN else _listed(words)
 
 

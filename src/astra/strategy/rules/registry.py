@@ -17,18 +17,18 @@ def rules_for(runtime: Runtime) -> tuple[Rule, ...]:
     """All rules that plans of a runtime obey: ours first, then the runtime's."""
     if runtime == "any":  # FlagScale's words, and replicas that differ
         return (*our_rules.RULES, *flagscale.RULES)
-    own = {
+    of_runtime = {
         "megatron": megatron.RULES,
         "flagscale": flagscale.RULES,
         "fsdp": fsdp.RULES,
         "deepspeed": deepspeed.RULES,
     }[runtime]
-    return (*our_rules.RULES, our_rules.ONE_JOB, *own)
+    return (*our_rules.RULES, our_rules.ONE_JOB, *of_runtime)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """What the rules left of a table."""
+    """Which plans of a table the rules allow."""
 
     allowed: Flags  # (plan,)
     removed_by_rule: dict[str, int]  # each plan counted once, at the first rule it breaks

@@ -26,7 +26,7 @@ class Rule:
     name: str
     layer: Layer
     reason: str
-    about: str  # the fields it speaks of, `tp model.heads`
+    settings: tuple[str, ...]  # the fields of a plan it speaks of: ("tp", "model.heads")
     where: str  # the place in the runtime's source that enforces it
     holds: Holds  # (plan,) True: the plan may stay
 
@@ -44,7 +44,7 @@ def every_pipeline(condition: NDArray[np.bool_], plans: Plans) -> Flags:
 
 
 def any_slot(condition: NDArray[np.bool_]) -> Flags:
-    """True for a plan where the condition holds in some pipeline or slot."""
+    """True for a plan where the condition holds in any pipeline or slot."""
     return np.logical_or.reduce(condition, axis=tuple(range(condition.ndim - 1)))
 
 
@@ -62,7 +62,7 @@ def is_word(plans: Plans, column: str, *words: str) -> NDArray[np.bool_]:
 
 
 def one_value(plans: Plans, column: str) -> Flags:
-    """True for a plan where all used slots of all pipelines agree."""
+    """True for a plan where a column has one value in all used slots of all pipelines."""
     values: NDArray[Any] = getattr(plans, column)
     return every_slot((values == values[:1, :1]) | ~plans.used)
 
@@ -81,5 +81,5 @@ def first_pp(plans: Plans) -> Ints:
 
 
 def first_dp(plans: Plans) -> Ints:
-    """Copies of the first stage, over all pipelines with the same shards."""
+    """Replicas of the first stage, over all pipelines with the same shards."""
     return replicas_of_segment(plans)[0, 0]

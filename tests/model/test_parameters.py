@@ -1,4 +1,4 @@
-"""Parameters by part and by cut."""
+"""Parameters by part and by what shards them."""
 
 import msgspec
 import pytest
@@ -19,11 +19,11 @@ def test_parts_sum_to_the_total(model: Model) -> None:
 
 
 @given(models())
-def test_cuts_sum_to_the_layer(model: Model) -> None:
+def test_shards_sum_to_the_layer(model: Model) -> None:
     for kind in layer_kinds(model).kinds:
         weights = layer_weights(model, kind)
-        cuts = [count(weights, sharded_by=name) for name in ("tp", "kv", "whole", "ep_etp", "ep")]
-        assert sum(cuts) == count(weights)
+        counts = [count(weights, sharded_by=name) for name in ("tp", "kv", "whole", "ep_etp", "ep")]
+        assert sum(counts) == count(weights)
 
 
 @given(models())
@@ -63,7 +63,7 @@ def test_the_prediction_layer_of_deepseek_v3_has_its_published_size() -> None:
 
 
 @pytest.mark.parametrize("name", zoo_names())
-def test_what_tensor_parallelism_cuts_is_divisible_by_two(name: str) -> None:
+def test_what_tensor_parallelism_shards_is_divisible_by_two(name: str) -> None:
     model = zoo_model(name)
     for kind in layer_kinds(model).kinds:
         weights = layer_weights(model, kind)
@@ -92,7 +92,7 @@ def test_a_layer_with_experts_of_deepseek_v3_by_hand() -> None:
     assert count(weights, sharded_by="kv") == 0
 
 
-def test_biases_after_row_parallel_products_are_not_cut() -> None:
+def test_biases_after_row_parallel_products_are_not_sharded() -> None:
     model = zoo_model("gpt-oss-20b")
     weights = layer_weights(model, layer_kinds(model).kinds[0])
     assert count(weights, sharded_by="ep") == 32 * 2880

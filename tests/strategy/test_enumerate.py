@@ -288,7 +288,7 @@ def test_every_row_can_be_rented_holds_the_model_and_adds_up(gpu: str, gpus: int
     assert (table.micro_batch <= 16).all()
 
 
-def test_what_follows_from_other_settings_follows() -> None:
+def test_derived_settings_follow_from_the_others() -> None:
     table = table_of(question(layers=6, gpus=16, batch=8))
     tp, copies = table.tp[0, 0], table.dp[0, 0] * table.cp
     assert (table.sequence_parallel == (tp > 1)).all()
@@ -481,11 +481,11 @@ def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Question)
         assert plan_from_json(json.loads(files["plan.json"]), "plan") == plan
 
 
-def test_a_prime_number_of_layers_is_cut_into_chunks_with_a_lighter_last_one() -> None:
+def test_a_prime_number_of_layers_is_split_into_chunks_with_a_shorter_last_one() -> None:
     """61 layers on 4 stages as recipes of DeepSeek-V3 have them: 16, 16, 16, 13 in 4 chunks."""
     table = table_of(
         question(layers=61, gpus=8, batch=8), "pp=4", "tp=1", "vpp=2,4", "recompute=none"
     )
-    cuts = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
-    assert (4,) * 15 + (1,) in cuts and (8,) * 7 + (5,) in cuts
-    assert all(sum(cut) == 61 and min(cut) >= 1 for cut in cuts)
+    splits = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
+    assert (4,) * 15 + (1,) in splits and (8,) * 7 + (5,) in splits
+    assert all(sum(split) == 61 and min(split) >= 1 for split in splits)

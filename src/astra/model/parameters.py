@@ -167,17 +167,17 @@ def latent_weights(model: Model, mla: Mla) -> tuple[Weight, ...]:
     )
 
 
-def mlp_weights(model: Model, part: WeightPart, width: int, copies: int = 1) -> tuple[Weight, ...]:
+def mlp_weights(model: Model, part: WeightPart, width: int, experts: int = 1) -> tuple[Weight, ...]:
     """An MLP of `width`, or as many equal experts: up (and gate), down, their biases."""
     routed = part == "routed_experts"
     inside: ShardedBy = "ep_etp" if routed else "tp"
     outside: ShardedBy = "ep" if routed else "whole"
     ups = 1 + model.gated_mlp
-    bias = (model.biased_experts if routed else model.mlp_bias) * copies
-    learned = LEARNED_IN_ACTIVATION.get(model.activation, 0) * copies
+    bias = (model.biased_experts if routed else model.mlp_bias) * experts
+    learned = LEARNED_IN_ACTIVATION.get(model.activation, 0) * experts
     return (
-        Weight(part, "up", copies * ups * model.hidden * width, inside),
-        Weight(part, "down", copies * width * model.hidden, inside),
+        Weight(part, "up", experts * ups * model.hidden * width, inside),
+        Weight(part, "down", experts * width * model.hidden, inside),
         Weight(part, "up_bias", bias * ups * width, inside, matrix=False),
         Weight(part, "down_bias", bias * model.hidden, outside, matrix=False),
         Weight(part, "activation", learned, outside, matrix=False),

@@ -299,9 +299,9 @@ def deepspeed_split(layers: int, stages: int) -> tuple[int, ...]:
 
 def _fill_parallel(draft: _Draft, model: Model, runtime: Runtime) -> None:
     tp, vpp, pp = draft["tp"], draft["vpp"], draft["pp"]
-    cut = tp if model.moe and runtime == "fsdp" and draft["ep"] == 1 else 1
-    why = f"experts {'' if cut > 1 else 'not '}cut by tensor parallelism (etp {cut})"
-    draft.fill("etp", cut, why if model.moe else "")
+    etp = tp if model.moe and runtime == "fsdp" and draft["ep"] == 1 else 1
+    why = f"experts {'' if etp > 1 else 'not '}cut by tensor parallelism (etp {etp})"
+    draft.fill("etp", etp, why if model.moe else "")
     draft.fill("dispatcher", "alltoall" if model.moe else None)
     draft.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     draft.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"

@@ -176,7 +176,7 @@ class Plans:
 
     @property
     def total_layers(self) -> Ints:
-        """Layers held by all stages of each pipeline. (pipeline, plan)"""
+        """Layers of all stages of each pipeline. (pipeline, plan)"""
         total: Ints = (self.stages * self.layers).sum(axis=1)
         return total
 

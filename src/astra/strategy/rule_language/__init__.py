@@ -59,8 +59,8 @@ __all__ = [
     "read_rules",
 ]
 
-MOST_BYTES = 1 << 20
-MOST_RULES = 1_000
+MAX_BYTES = 1 << 20
+MAX_RULES = 1_000
 
 
 def read_rules(path: Path, variables: Mapping[str, Variable]) -> tuple[CompiledRule, ...]:
@@ -81,15 +81,15 @@ def parse_rules(
     text: str, variables: Mapping[str, Variable], where: str
 ) -> tuple[CompiledRule, ...]:
     """All rules of a text; errors call it `where`."""
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise InputError(f"{where}: larger than {MOST_BYTES >> 20} MiB. Is this a file of rules?")
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB. Is this a file of rules?")
     source = RuleText(where, tuple(text.removeprefix("\ufeff").split("\n")))
     rules: list[CompiledRule] = []
     lines: dict[str, int] = {}  # of the rule with this name
     for tokens in rules_as_tokens(source):
         first = tokens[0]
-        if len(rules) == MOST_RULES:
-            raise source.error(first, f"more than {MOST_RULES:,} rules. Join some with ||.")
+        if len(rules) == MAX_RULES:
+            raise source.error(first, f"more than {MAX_RULES:,} rules. Join some with ||.")
         rule = compile_tokens(tokens, variables, source)
         if rule.name in lines:
             raise source.error(

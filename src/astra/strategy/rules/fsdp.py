@@ -29,11 +29,11 @@ def _experts_shared(plans: Plans, task: Task) -> Flags:
 
 
 def _experts_cut(plans: Plans, task: Task) -> Flags:
-    """Experts that are not spread are cut as all else is; dense models have no say."""
+    """Experts that are not spread are sharded as all else is; dense models have no say."""
     if task.model.moe is None:
         return constant(plans, True)
-    own = np.where(plans.ep > 1, 1, plans.tp)
-    return every_slot((plans.segment_etp == own) | ~plans.used)
+    etp = np.where(plans.ep > 1, 1, plans.tp)
+    return every_slot((plans.segment_etp == etp) | ~plans.used)
 
 
 def _sequence_cut(plans: Plans, _: Task) -> Flags:

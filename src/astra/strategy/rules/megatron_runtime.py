@@ -45,8 +45,8 @@ def _rank_order(plans: Plans, task: Task) -> Flags:
     """With stages inside the data-parallel ranks, dense and expert copies must be as many."""
     if task.model.moe is None:
         return constant(plans, True)
-    alike = plans.etp * plans.ep == first_tp(plans) * plans.cp
-    return is_word(plans, "rank_order", "tp-cp-ep-dp-pp") | (first_pp(plans) == 1) | alike
+    equal = plans.etp * plans.ep == first_tp(plans) * plans.cp
+    return is_word(plans, "rank_order", "tp-cp-ep-dp-pp") | (first_pp(plans) == 1) | equal
 
 
 def _group_range(plans: Plans, _: Task) -> Flags:
@@ -62,18 +62,18 @@ def _group_remainder(plans: Plans, _: Task) -> Flags:
 
 
 def _widths(plans: Plans, task: Task) -> Flags:
-    """Every column-parallel width is a multiple of what cuts it."""
+    """Every column-parallel width is a multiple of what shards it."""
     model = task.model
-    held = every_slot(model.ffn % plans.tp == 0)
+    divides = every_slot(model.ffn % plans.tp == 0)
     if model.moe:
-        held &= every_slot(model.moe.moe_ffn % plans.segment_etp == 0)
-        held &= every_slot(model.moe.shared_ffn % plans.tp == 0)
-    return held
+        divides &= every_slot(model.moe.moe_ffn % plans.segment_etp == 0)
+        divides &= every_slot(model.moe.shared_ffn % plans.tp == 0)
+    return divides
 
 
 def _sequence_cut(plans: Plans, _: Task) -> Flags:
-    cut = np.where(plans.sequence_parallel, first_tp(plans), 1) * plans.cp
-    return plans.seq_len % cut == 0
+    ranks = np.where(plans.sequence_parallel, first_tp(plans), 1) * plans.cp
+    return plans.seq_len % ranks == 0
 
 
 def _cp_heads(plans: Plans, task: Task) -> Flags:

@@ -184,7 +184,7 @@ def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = found_in(space_of(seed))
-    monkeypatch.setattr(enumerate_module, "CHUNK_ROWS", 256)
+    monkeypatch.setattr(enumerate_module, "ROWS_PER_TABLE", 256)
     cut = found_in(space_of(seed))
     assert whole.funnel.candidates == cut.funnel.candidates
     np.testing.assert_allclose(whole.step_s, cut.step_s, rtol=1e-12)

@@ -20,7 +20,7 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import FACTORS, Stack, find_stack
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.efficiency import _kernels
 from astra.timing.stage import stage_times
 
@@ -71,7 +71,7 @@ def layer_s(plan: Plan) -> tuple[float, float]:
     """Seconds of a layer, forward and backward, with its traffic and no factor of a stack."""
     plain: Stack = replace(find_stack(plan.stack), settings=())
     plain = replace(plain, **{f"{name}_factor": 1.0 for name in FACTORS})
-    times = stage_times(view_of(plans_of([plan]), task_of(plan), every_stage=True), plain)
+    times = stage_times(stage_view(plans_of([plan]), task_of(plan), every_stage=True), plain)
 
     def seconds(way: str) -> float:
         whole = times.part(f"{way}_s") + times.part(f"tensor_{way}_s")

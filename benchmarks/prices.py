@@ -11,7 +11,7 @@ from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task, plan_at
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
 from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import LayerBook
@@ -51,7 +51,7 @@ def main() -> None:
         task = Task(model=find_model(model), cluster=cluster)
         rows, fit, seconds, first = timed(task, stack)
         start = time.process_time()
-        legal = np.flatnonzero(judge(first, task, rules_for(task.runtime)).allowed)
+        legal = np.flatnonzero(check(first, task, rules_for(task.runtime)).allowed)
         for row in legal[:: len(legal) // ALONE][:ALONE]:
             price_plan(plan_at(first, int(row), task))
         alone = (time.process_time() - start) / ALONE

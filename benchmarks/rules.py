@@ -7,7 +7,7 @@ import numpy as np
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
 from astra.strategy.variants import enumerate_plans
 
@@ -40,11 +40,11 @@ def main() -> None:
         made = time.process_time()
         rules = rules_for(task.runtime)
         for table in chunks:
-            judge(table, task, rules)
+            check(table, task, rules)
         judged = time.process_time()
         rows = sum(map(len, chunks))
         for row in np.linspace(0, len(chunks[0]) - 1, ALONE).astype(int):
-            judge(chunks[0].take([int(row)]), task, rules)
+            check(chunks[0].take([int(row)]), task, rules)
         alone = (time.process_time() - judged) / ALONE
         seconds = judged - made
         print(

@@ -22,7 +22,7 @@ from astra.strategy.enumerate import enumerate_layouts, recompute_settings
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Plans, code, plan_at, task_of
 from astra.strategy.recompute import Recompute
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Question, Space
 
 HERE = Path(__file__).parent
@@ -142,7 +142,7 @@ def outside(plan: Plan, space: Space) -> tuple[tuple[str, ...], tuple[str, ...]]
     if plan.etp not in (1, segment.tp):
         found.append(f"etp {plan.etp}")
     own: dict[str, Any] = {"pp": plan.pp, "dp": plan.dp, "vpp": plan.vpp, "etp": plan.etp}
-    narrow = Space(space.question, space.chosen | _singles(searched | own))
+    narrow = Space(space.question, space.settings | _singles(searched | own))
     tables = [] if found else list(enumerate_layouts(narrow))
     same = [layout for table in tables for layout in _same_split(table, plan)]
     if not found and not same:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SPARSE = 8  # places per entry up to which whole numbers are counted, not sorted
+COUNTED_PLACES_PER_ENTRY = 8  # places per entry up to which whole numbers are counted, not sorted
 
 
 def factorized(column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -18,7 +18,7 @@ def factorized(column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if column.dtype.kind in "iub":
         low = int(column.min())
         span = int(column.max()) - low + 1
-        if span <= SPARSE * column.size:
+        if span <= COUNTED_PLACES_PER_ENTRY * column.size:
             shifted = column.astype(np.int64) - low
             present = np.zeros(span, np.bool_)
             present[shifted.ravel()] = True

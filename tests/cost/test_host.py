@@ -20,7 +20,7 @@ from astra.money.catalogue import instances
 from astra.search.answer import Answer
 from astra.search.find import Finder
 from astra.strategy.plans import Task, plan_at
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Question, Space, parse_set
 
 GIB = 2**30

@@ -20,10 +20,10 @@ from astra.export.targets import TARGETS, export_files
 from astra.export.torchrun import launch_script, nodes_of
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model, zoo_names
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.plan_file import plan_of
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.plan_file import plan_from_json
+from astra.strategy.rules.registry import broken_rules
 
 MODELS = ("llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gemma-2-9b", "qwen3-30b-a3b")
 GPUS = ("v100-32g", "a100-80g", "h100", "b200")
@@ -33,7 +33,9 @@ def plan_for(
     gpus: str = "h100:16", model: str = "llama-3-8b", runtime: Runtime = "megatron", **said: Any
 ) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    return settle(Wish(**{"global_batch": 64} | said), find_model(model), cluster, runtime).plan
+    return complete(
+        PlanSettings(**{"global_batch": 64} | said), find_model(model), cluster, runtime
+    ).plan
 
 
 def script_of(plan: Plan) -> str:
@@ -285,7 +287,10 @@ def test_nodes_of_a_mixed_plan_come_in_the_order_of_its_pipeline() -> None:
 @given(st.sampled_from(LEGAL))
 @settings(max_examples=40, deadline=None)
 def test_the_exported_plan_reads_back(plan: Plan) -> None:
-    assert plan_of(msgspec.json.decode(export_files(plan, "megatron")["plan.json"]), "p") == plan
+    assert (
+        plan_from_json(msgspec.json.decode(export_files(plan, "megatron")["plan.json"]), "p")
+        == plan
+    )
 
 
 @pytest.mark.parametrize("runtime", ["fsdp", "deepspeed"])

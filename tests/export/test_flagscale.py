@@ -18,8 +18,8 @@ from astra.export.flagscale import is_mixed, meshes_of
 from astra.export.targets import export_files, refusal
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan
-from astra.strategy.settle import Wish, settle
 
 QUICK = 3  # questions whose search takes a second or two
 Task = dict[str, Any]
@@ -33,8 +33,8 @@ def exported(plan: Plan) -> tuple[Task, str]:
 
 def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    wish = Wish(**{"global_batch": 64} | said)
-    return settle(wish, find_model(model), cluster, "flagscale").plan
+    settings = PlanSettings(**{"global_batch": 64} | said)
+    return complete(settings, find_model(model), cluster, "flagscale").plan
 
 
 def all_plans() -> list[Plan]:

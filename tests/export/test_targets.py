@@ -16,16 +16,18 @@ from astra.export.targets import TARGETS, export_files, refusal
 from astra.export.titan_models import FLAVOURS, model_of
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.rules.registry import broken_rules
 
 
 def plan_for(
     runtime: Runtime, gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any
 ) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    return settle(Wish(**{"global_batch": 64} | said), find_model(model), cluster, runtime).plan
+    return complete(
+        PlanSettings(**{"global_batch": 64} | said), find_model(model), cluster, runtime
+    ).plan
 
 
 # ------------------------------------------------------------------ DeepSpeed

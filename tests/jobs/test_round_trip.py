@@ -13,7 +13,7 @@ from astra.export.folder import write_folder
 from astra.export.targets import export_files, refusal
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 
 MODELS = (
     "llama-3-70b",
@@ -74,7 +74,7 @@ def test_a_searched_micro_batch_group_comes_back(
         settings=["pp=3", "vpp=2,3,4", "micro_batch=1"],
     )
     plan = found.plans[0].plan
-    assert plan.own_group == 4 and plan.pipelines[0].micro_batches % 3
+    assert plan.explicit_microbatch_group == 4 and plan.pipelines[0].micro_batches % 3
     assert "group 4" in found.plans[0].summary
     files = export_files(plan, target)
     assert any(said in text for text in files.values())

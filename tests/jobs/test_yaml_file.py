@@ -16,8 +16,8 @@ from astra.export.yaml_text import yaml_text
 from astra.hardware.gpus_option import parse_gpus
 from astra.jobs.yaml_file import MOST_BYTES, parse_yaml, settings_of
 from astra.model.zoo import find_model
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Runtime
-from astra.strategy.settle import Wish, settle
 
 
 def settings(text: str) -> dict[str, str]:
@@ -166,8 +166,8 @@ def test_pyyaml_reads_back_what_exports_are_written_with(tree: dict[str, Any]) -
 def test_pyyaml_reads_every_yaml_file_of_an_export(target: str, launcher: str) -> None:
     runtime: Runtime = TARGETS[target].takes[0]
     cluster, _ = parse_gpus("h100:16")
-    wish = Wish(global_batch=64, sequence_parallel=False, overlap_tp=False)
-    plan = settle(wish, find_model("llama-3-8b"), cluster, runtime).plan
+    plan_settings = PlanSettings(global_batch=64, sequence_parallel=False, overlap_tp=False)
+    plan = complete(plan_settings, find_model("llama-3-8b"), cluster, runtime).plan
     if target == "flagscale" and launcher != "torchrun":
         return
     files = export_files(plan, target, launcher=launcher, learning_rate=1e-5)

@@ -15,7 +15,7 @@ from astra.model.flops import (
     step_flops,
     train_flops_per_token,
 )
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.parameters import parameters
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model

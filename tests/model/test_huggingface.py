@@ -10,7 +10,7 @@ from astra.errors import InputError
 from astra.model.config_fields import family, table
 from astra.model.config_special import SPECIAL
 from astra.model.huggingface import model_from_config
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import parameters
 from astra.model.shape import Model
 from astra.model.zoo import find_model, zoo_model

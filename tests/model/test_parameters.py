@@ -1,11 +1,11 @@
-"""Parameters by part and by cut."""
+"""Parameters by part and by what shards them."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from tests.model.shapes import models
 
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights, mtp_weights, parameters
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model, zoo_names
@@ -19,11 +19,11 @@ def test_parts_sum_to_the_total(model: Model) -> None:
 
 
 @given(models())
-def test_cuts_sum_to_the_layer(model: Model) -> None:
+def test_shards_sum_to_the_layer(model: Model) -> None:
     for kind in layer_kinds(model).kinds:
         weights = layer_weights(model, kind)
-        cuts = [count(weights, cut=cut) for cut in ("tp", "kv", "whole", "ep_etp", "ep")]
-        assert sum(cuts) == count(weights)
+        counts = [count(weights, sharded_by=name) for name in ("tp", "kv", "whole", "ep_etp", "ep")]
+        assert sum(counts) == count(weights)
 
 
 @given(models())
@@ -63,40 +63,40 @@ def test_the_prediction_layer_of_deepseek_v3_has_its_published_size() -> None:
 
 
 @pytest.mark.parametrize("name", zoo_names())
-def test_what_tensor_parallelism_cuts_is_divisible_by_two(name: str) -> None:
+def test_what_tensor_parallelism_shards_is_divisible_by_two(name: str) -> None:
     model = zoo_model(name)
     for kind in layer_kinds(model).kinds:
         weights = layer_weights(model, kind)
-        assert count(weights, cut="tp") % 2 == 0 or model.heads % 2
-        assert count(weights, part="norms") == count(weights, part="norms", cut="whole")
-        assert count(weights, part="router") == count(weights, part="router", cut="whole")
+        assert count(weights, sharded_by="tp") % 2 == 0 or model.heads % 2
+        assert count(weights, part="norms") == count(weights, part="norms", sharded_by="whole")
+        assert count(weights, part="router") == count(weights, part="router", sharded_by="whole")
 
 
 def test_a_layer_of_llama_3_8b_by_hand() -> None:
     model = zoo_model("llama-3-8b")
     weights = layer_weights(model, layer_kinds(model).kinds[0])
-    assert count(weights, cut="kv") == 2 * 4096 * 8 * 128
-    assert count(weights, cut="tp") == 2 * 4096 * 4096 + 3 * 4096 * 14336
-    assert count(weights, cut="whole") == 2 * 4096
-    assert count(weights, cut="ep_etp") == 0
+    assert count(weights, sharded_by="kv") == 2 * 4096 * 8 * 128
+    assert count(weights, sharded_by="tp") == 2 * 4096 * 4096 + 3 * 4096 * 14336
+    assert count(weights, sharded_by="whole") == 2 * 4096
+    assert count(weights, sharded_by="ep_etp") == 0
 
 
 def test_a_layer_with_experts_of_deepseek_v3_by_hand() -> None:
     model = zoo_model("deepseek-v3")
     weights = layer_weights(model, layer_kinds(model).kinds[1])
-    assert count(weights, cut="ep_etp") == 256 * 3 * 7168 * 2048
+    assert count(weights, sharded_by="ep_etp") == 256 * 3 * 7168 * 2048
     down = 7168 * 1536 + 7168 * (512 + 64)
-    assert count(weights, cut="whole") == down + 1536 + 512 + 7168 * 256 + 256 + 2 * 7168
+    assert count(weights, sharded_by="whole") == down + 1536 + 512 + 7168 * 256 + 256 + 2 * 7168
     up = 1536 * 128 * 192 + 512 * 128 * (128 + 128) + 128 * 128 * 7168
-    assert count(weights, cut="tp") == up + 3 * 7168 * 2048
-    assert count(weights, cut="kv") == 0
+    assert count(weights, sharded_by="tp") == up + 3 * 7168 * 2048
+    assert count(weights, sharded_by="kv") == 0
 
 
-def test_biases_after_row_parallel_products_are_not_cut() -> None:
+def test_biases_after_row_parallel_products_are_not_sharded() -> None:
     model = zoo_model("gpt-oss-20b")
     weights = layer_weights(model, layer_kinds(model).kinds[0])
-    assert count(weights, cut="ep") == 32 * 2880
-    assert {each.name for each in weights if each.cut == "whole"} == {
+    assert count(weights, sharded_by="ep") == 32 * 2880
+    assert {each.name for each in weights if each.sharded_by == "whole"} == {
         "output_bias",
         "router",
         "router_bias",

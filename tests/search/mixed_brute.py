@@ -19,9 +19,9 @@ from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import Task, plans_of
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, divisors, parse_set
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 TYPES = ("h100", "a100-80g", "a100-40g", "l40s", "h200")
@@ -126,7 +126,7 @@ def shortest_of(
 def every_plan(space: Space) -> Iterator[Plan]:
     """Every way to lay stages along a pipeline, nothing recomputed."""
     cluster, question = space.question.task.cluster, space.question
-    sizes, dps = space.chosen["micro_batch"], space.chosen["dp"]
+    sizes, dps = space.settings["micro_batch"], space.settings["dp"]
     for samples in {dp * size for dp, size in product(dps, sizes)}:
         if question.global_batch % samples:
             continue
@@ -159,11 +159,11 @@ def _of_cuts(
                 for layers in _splits(model.layers, total):
                     yield _plan(space, order, cuts, stages, layers, samples)
                 continue
-            for text in space.chosen["recompute"]:
+            for text in space.settings["recompute"]:
                 for layers in _splits(model.layers, total):
                     plan = _plan(space, order, cuts, stages, layers, samples)
                     yield _all_recompute(plan, text)
-                hides = True in space.chosen["overlap_ep"]
+                hides = True in space.settings["overlap_ep"]
                 yield from _interleaved(_all_recompute(plan, text), total, hides)
 
 
@@ -224,8 +224,10 @@ def _chunked(plan: Plan, chunks: tuple[int, ...], vpp: int, group: int) -> Plan:
 def _cuts(pool: Pool, space: Space, samples: int) -> list[Cut]:
     reach = divisors(max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus))
     found = []
-    for tp, dp, ep in product(space.chosen["tp"], space.chosen["dp"], space.chosen.get("ep", (1,))):
-        fed = samples % dp == 0 and samples // dp in space.chosen["micro_batch"]
+    for tp, dp, ep in product(
+        space.settings["tp"], space.settings["dp"], space.settings.get("ep", (1,))
+    ):
+        fed = samples % dp == 0 and samples // dp in space.settings["micro_batch"]
         if tp in reach and fed and tp * dp % ep == 0:
             found.append((tp, dp, ep))
     return found
@@ -302,7 +304,7 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
 
 def _overfull(plans: list[Plan], stack: Stack) -> np.ndarray:
     """(plan, stage)"""
-    view = view_of(plans_of(plans), _task(plans[0]), every_stage=True)
+    view = stage_view(plans_of(plans), _task(plans[0]), every_stage=True)
     memory = memory_of(view, stack)
     needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
     usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
@@ -344,10 +346,10 @@ def _least(plans: list[Plan], stack: Stack) -> float:
     for start in range(0, len(plans), MANY):
         table = plans_of(plans[start : start + MANY])
         task = _task(plans[0])
-        table = table.take(judge(table, task, rules_for(task.runtime)).allowed)
+        table = table.take(check(table, task, rules_for(task.runtime)).allowed)
         if not len(table):
             continue
-        view = view_of(table, task, every_stage=True)
+        view = stage_view(table, task, every_stage=True)
         memory = memory_of(view, stack)
         needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
         usable = np.array([pool.gpu.usable_bytes for pool in task.cluster.pools])
@@ -364,7 +366,7 @@ def fitting(plans: list[Plan], stack: Stack) -> list[Plan]:
     for start in range(0, len(plans), MANY):
         some = plans[start : start + MANY]
         table, task = plans_of(some), _task(plans[0])
-        good = judge(table, task, rules_for(task.runtime)).allowed
+        good = check(table, task, rules_for(task.runtime)).allowed
         rows = np.flatnonzero(good & ~np.asarray(_overfull(some, stack).any(axis=1)))
         found += [some[row] for row in rows.tolist()]
     return found

@@ -32,10 +32,10 @@ from astra.search.market import Machine, Search, machines_of, space_on
 from astra.search.money import with_money
 from astra.search.wished import wished_of
 from astra.strategy.plans import Task
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
+from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import enumerate_plans
-from astra.strategy.view import view_of
 from astra.timing.stage import stage_times
 
 QUICK, ALL = 20, 220  # markets of the quick tests, and of all tests
@@ -187,14 +187,14 @@ def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float, float
     found = []
     count = astra.predict(task.model, gpus="b200:1", global_batch=1, seq_len=64).checkpoint_bytes
     for plans in enumerate_plans(space):
-        plans = plans.take(np.flatnonzero(judge(plans, task, rules_for("megatron")).allowed))
+        plans = plans.take(np.flatnonzero(check(plans, task, rules_for("megatron")).allowed))
         if not len(plans):
             continue
         fits = evaluate(plans, task, wanted.stack, wanted.margin).fits
         plans = plans.take(np.flatnonzero(fits))
         if not len(plans):
             continue
-        view = view_of(plans, task, every_stage=True)
+        view = stage_view(plans, task, every_stage=True)
         steps = simulated_step(plans, view.stages, stage_times(view, wanted.stack)).step_s
         states = memory_of(view, wanted.stack).part("optimizer")
         words = ("fp32", "bf16")

@@ -22,9 +22,9 @@ from astra.search.mixed.small import AGAIN, Asked, Pricer, priced
 from astra.search.mixed.solve import MixedFinder
 from astra.strategy.plans import Plans, code, plan_at
 from astra.strategy.recompute import Recompute
-from astra.strategy.rules.book import broken_rules, rules_for
+from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerBook
 from astra.timing.stage import stage_times
 
@@ -134,7 +134,7 @@ def test_own_dp_and_experts_together() -> None:
 
 def smaller(space: Space, cluster: Cluster) -> Space:
     task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.chosen)
+    return Space(replace(space.question, task=task), space.settings)
 
 
 @pytest.mark.parametrize("seed", range(300, 303))
@@ -183,7 +183,7 @@ def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(
     for cell, found in searched(space).found.items():
         most = np.full(len(kinds[cell]), task.model.layers - 1)
         (tables,) = stage_tables(pricer, [(cell, kinds[cell], most)])
-        view = view_of(found.plans, task, every_stage=True)
+        view = stage_view(found.plans, task, every_stage=True)
         times = stage_times(view, stack)
         plans, depth = found.plans, int(found.plans.pp[0, 0])
         held = np.cumsum(plans.layers[0, :depth, 0])

@@ -19,9 +19,9 @@ from astra.search.mixed.interleave import interleaving
 from astra.search.mixed.solve import MixedFinder
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, Plans, plan_at, plans_of
-from astra.strategy.rules.book import broken_rules, rules_for
+from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 RULES = rules_for("megatron")
@@ -96,7 +96,7 @@ def listed(space: Space, limit_s: float = np.inf) -> tuple[Plans, Floats] | None
         return None
     bounds = np.concatenate([each.lines.bound_s for each in found])
     _, plans = chunked_plans(space, [(each, np.arange(len(each.lines))) for each in found])
-    view = view_of(plans, space.question.task, every_stage=True)
+    view = stage_view(plans, space.question.task, every_stage=True)
     steps = step_s(plans, view.stages, stage_times(view, STACK))
     assert (bounds <= steps * (1 + 1e-9)).all()
     return plans, bounds / steps
@@ -150,7 +150,7 @@ def test_no_plan_that_fits_and_is_below_a_limit_is_left_out(
     task = space.question.task
     wanted = fitting([plan for plan in every_plan(space) if plan.vpp > 1], STACK)
     plans = plans_of(wanted)
-    view = view_of(plans, task, every_stage=True)
+    view = stage_view(plans, task, every_stage=True)
     steps = step_s(plans, view.stages, stage_times(view, STACK))
     every = listed(space)
     assert every is not None

@@ -10,7 +10,7 @@ import pytest
 from astra.memory.flying import _held_layers
 from astra.search.mixed.cells import Kind
 from astra.search.mixed.roomy import Bytes, Costs, Whole, open_rows
-from astra.strategy.groups import least_group
+from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Floats, Ints
 
 
@@ -78,7 +78,7 @@ class Small:
     def works(self, types: tuple[int, ...], chunks: Ints) -> bool:
         """Whether every stage has the time and the room, layer by layer."""
         vpp, stages = chunks.shape
-        group = least_group(stages, self.count)
+        group = least_microbatch_group(stages, self.count)
         if group is None:
             return False
         weight = self.weights(chunks)

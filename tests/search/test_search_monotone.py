@@ -16,7 +16,7 @@ from astra.hardware.stack import Stack, find_stack
 from astra.search.find import Finder
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Question, Space
 
 SEEDS = range(12)

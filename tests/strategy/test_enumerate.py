@@ -15,12 +15,12 @@ from astra.export.targets import export_files
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.topology import allowed_counts
-from astra.model.kinds import has_experts
-from astra.strategy.enumerate import CHUNK_ROWS
+from astra.model.layer_kinds import has_experts
+from astra.strategy.enumerate import ROWS_PER_TABLE
 from astra.strategy.plan import Plan, Runtime, check_structure
-from astra.strategy.plan_file import plan_of
+from astra.strategy.plan_file import plan_from_json
 from astra.strategy.plans import COLUMNS, Plans, Task, code, concatenate, plan_at
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.variants import enumerate_plans
 
@@ -288,7 +288,7 @@ def test_every_row_can_be_rented_holds_the_model_and_adds_up(gpu: str, gpus: int
     assert (table.micro_batch <= 16).all()
 
 
-def test_what_follows_from_other_settings_follows() -> None:
+def test_derived_settings_follow_from_the_others() -> None:
     table = table_of(question(layers=6, gpus=16, batch=8))
     tp, copies = table.tp[0, 0], table.dp[0, 0] * table.cp
     assert (table.sequence_parallel == (tp > 1)).all()
@@ -330,7 +330,7 @@ def test_the_same_question_gives_the_same_rows_in_the_same_order() -> None:
 def test_tables_stay_small_enough_for_the_cache() -> None:
     tables = list(enumerate_plans(Space(question(layers=12, experts=8, gpus=16, batch=8))))
     assert len(tables) > 3
-    assert max(len(table) for table in tables) <= CHUNK_ROWS
+    assert max(len(table) for table in tables) <= ROWS_PER_TABLE
 
 
 NARROWED = [
@@ -398,9 +398,9 @@ def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
     """On smaller chunks the rules drop it; on equal ones it is the whole chunk by another name."""
     asked = question(layers=6, gpus=8, batch=4)
     narrowed = table_of(asked, "recompute=full:block:2")
-    allowed = judge(narrowed, asked.task, rules_for("megatron")).allowed
+    allowed = check(narrowed, asked.task, rules_for("megatron")).allowed
     whole = table_of(asked)
-    legal = whole.take(judge(whole, asked.task, rules_for("megatron")).allowed)
+    legal = whole.take(check(whole, asked.task, rules_for("megatron")).allowed)
     filtered = keys_of(legal, asked)
     filtered = Counter({key: n for key, n in filtered.items() if key[8] == "full:block:2"})
     kept = keys_of(narrowed.take(allowed), asked)
@@ -473,19 +473,19 @@ def test_a_cap_on_all_gpus_caps_the_space() -> None:
 )
 def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Question) -> None:
     table = table_of(asked)
-    allowed = np.flatnonzero(judge(table, asked.task, rules_for("megatron")).allowed)
+    allowed = np.flatnonzero(check(table, asked.task, rules_for("megatron")).allowed)
     assert len(allowed) > 200
     for row in allowed[:: max(len(allowed) // 120, 1)].tolist():
         plan = check_structure(plan_at(table, row, asked.task))
         files = export_files(plan, "megatron")
-        assert plan_of(json.loads(files["plan.json"]), "plan") == plan
+        assert plan_from_json(json.loads(files["plan.json"]), "plan") == plan
 
 
-def test_a_prime_number_of_layers_is_cut_into_chunks_with_a_lighter_last_one() -> None:
+def test_a_prime_number_of_layers_is_split_into_chunks_with_a_shorter_last_one() -> None:
     """61 layers on 4 stages as recipes of DeepSeek-V3 have them: 16, 16, 16, 13 in 4 chunks."""
     table = table_of(
         question(layers=61, gpus=8, batch=8), "pp=4", "tp=1", "vpp=2,4", "recompute=none"
     )
-    cuts = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
-    assert (4,) * 15 + (1,) in cuts and (8,) * 7 + (5,) in cuts
-    assert all(sum(cut) == 61 and min(cut) >= 1 for cut in cuts)
+    splits = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
+    assert (4,) * 15 + (1,) in splits and (8,) * 7 + (5,) in splits
+    assert all(sum(split) == 61 and min(split) >= 1 for split in splits)

@@ -15,16 +15,16 @@ from tests.strategy.mixed_plans import mixed_plan, small_model
 from astra.errors import InputError
 from astra.export.targets import plan_json
 from astra.hardware.gpus_option import parse_gpus
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan
-from astra.strategy.plan_file import plan_of, read_plan, read_plans
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.plan_file import plan_from_json, read_plan, read_plans
+from astra.strategy.rules.registry import broken_rules
 
 
 def plain_plan() -> Plan:
     cluster, _ = parse_gpus("h100:16,a100-80g:16")
-    wish = Wish(global_batch=64, tp=4, layers_per_stage=(3, 3, 3, 3))
-    return settle(wish, small_model(experts=8), cluster, "flagscale").plan
+    settings = PlanSettings(global_batch=64, tp=4, layers_per_stage=(3, 3, 3, 3))
+    return complete(settings, small_model(experts=8), cluster, "flagscale").plan
 
 
 PLAN = plain_plan()
@@ -98,13 +98,13 @@ def test_a_rank_that_is_not_there_is_an_error(tmp_path: Path, rank: int) -> None
 @settings(max_examples=60, deadline=None)
 def test_any_plan_that_is_written_is_read_back(seed: int) -> None:
     plan = mixed_plan(seed)
-    assert plan_of(json.loads(plan_json(plan)), "plan") == plan
+    assert plan_from_json(json.loads(plan_json(plan)), "plan") == plan
 
 
 def test_the_largest_batch_of_the_command_line_can_be_written_and_read() -> None:
     cluster, _ = parse_gpus("h100:1")
-    plan = settle(Wish(global_batch=10**7), small_model(), cluster).plan
-    assert plan_of(json.loads(plan_json(plan)), "plan") == plan
+    plan = complete(PlanSettings(global_batch=10**7), small_model(), cluster).plan
+    assert plan_from_json(json.loads(plan_json(plan)), "plan") == plan
 
 
 # ------------------------------------------------------------------ what is wrong, and where
@@ -331,12 +331,12 @@ def test_a_mutated_plan_is_a_plan_or_an_input_error(
         except (KeyError, IndexError, TypeError):  # an earlier change took the place away
             continue
     try:
-        plan = plan_of(raw, "plan")
+        plan = plan_from_json(raw, "plan")
     except InputError as error:
         assert "\n" not in str(error) or len(str(error)) < 2000
         return
     broken_rules(plan)  # what is a plan can be judged, explained and written
-    assert plan_of(json.loads(plan_json(plan)), "plan") == plan
+    assert plan_from_json(json.loads(plan_json(plan)), "plan") == plan
 
 
 @given(at=st.integers(0, 10**6), patch=st.binary(max_size=4))

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.strategy.rule_language import (
-    MOST_TOKENS,
-    Column,
+    MAX_TOKENS,
     CompiledRule,
     Variable,
+    VariableColumn,
     compile_rule,
     parse_rules,
     read_rules,
 )
 
-Table = dict[str, Column]
+Table = dict[str, VariableColumn]
 
 GPUS = ("H100-80GB-SXM", "A100-80GB-SXM", "a b")
 OTHER_GPUS = ("spare", "a100-80gb-sxm", "H100-80GB-SXM")
@@ -32,7 +32,7 @@ ALIASES = {"h100": "H100-80GB-SXM", "b200": "B200-180GB-SXM"}
 
 
 def variable(name: str, kind: Any, words: tuple[str, ...] | None = None, **more: Any) -> Variable:
-    def read(plans: Table) -> Column:
+    def read(plans: Table) -> VariableColumn:
         return plans[name]
 
     return Variable(name=name, kind=kind, words=words, read=read, meaning=name, **more)
@@ -57,23 +57,23 @@ def rule(text: str) -> CompiledRule:
     return compile_rule(text, VARIABLES, "rules.txt")
 
 
-def numbers(*values: Any) -> Column:
+def numbers(*values: Any) -> VariableColumn:
     """One value per plan; None is unset."""
-    return Column(
+    return VariableColumn(
         np.array([0 if value is None else value for value in values]),
         is_set=np.array([value is not None for value in values]),
     )
 
 
-def words(vocabulary: tuple[str, ...], *values: str | None) -> Column:
+def words(vocabulary: tuple[str, ...], *values: str | None) -> VariableColumn:
     return numbers(*(None if value is None else vocabulary.index(value) for value in values))
 
 
-def flags(*values: bool) -> Column:
-    return Column(np.array(values, bool))
+def flags(*values: bool) -> VariableColumn:
+    return VariableColumn(np.array(values, bool))
 
 
-def holds(text: str, **columns: Column) -> list[bool]:
+def holds(text: str, **columns: VariableColumn) -> list[bool]:
     found = rule(text).holds(columns)
     assert found.dtype == np.bool_
     assert found.ndim == 1
@@ -135,14 +135,16 @@ def test_none_is_a_value_that_is_not_set(text: str, expected: list[bool]) -> Non
 )
 def test_a_flag_is_on_or_off_and_off_is_unset(text: str) -> None:
     columns = {
-        "sequence_parallel": Column(np.array([1, 0, 1]), is_set=np.array([True, True, False])),
+        "sequence_parallel": VariableColumn(
+            np.array([1, 0, 1]), is_set=np.array([True, True, False])
+        ),
         "use_flash_attn": flags(False, False, False),
     }
     assert holds(text, **columns) == [True, False, False]
 
 
 def test_a_segments_value_matches_if_any_segment_in_use_does() -> None:
-    tp = Column(
+    tp = VariableColumn(
         np.array([[4, 2, 1], [8, 8, 1]]), exists=np.array([[True, True, True], [True, False, True]])
     )
     assert holds("$tp == 8", tp=tp) == [True, False, False]
@@ -154,9 +156,9 @@ def test_a_segments_value_matches_if_any_segment_in_use_does() -> None:
 
 def test_variables_of_one_comparison_are_taken_segment_by_segment() -> None:
     columns = {
-        "tp": Column(np.array([[4, 8], [8, 4]])),
-        "gpu": Column(np.array([[0, 1], [1, 1]])),
-        "replicas": Column(np.array([[4, 1], [2, 1]])),
+        "tp": VariableColumn(np.array([[4, 8], [8, 4]])),
+        "gpu": VariableColumn(np.array([[0, 1], [1, 1]])),
+        "replicas": VariableColumn(np.array([[4, 1], [2, 1]])),
     }
     assert holds("$tp * $replicas == 8", **columns) == [False, True]
     assert holds("$tp == 8 && $gpu == H100-80GB-SXM", **columns) == [True, False]
@@ -206,7 +208,7 @@ def test_words_of_two_vocabularies_compare_by_word() -> None:
 )
 def test_precedence(text: str, same: str) -> None:
     grid = np.array(list(itertools.product(range(5), range(5)))).T
-    columns = {"tp": Column(grid[0]), "pp": Column(grid[1])}
+    columns = {"tp": VariableColumn(grid[0]), "pp": VariableColumn(grid[1])}
     found = holds(text, **columns)
     assert found == holds(same, **columns)
     assert any(found)
@@ -214,7 +216,7 @@ def test_precedence(text: str, same: str) -> None:
 
 
 def test_numbers_compare_across_kinds_and_any_size() -> None:
-    tp = Column(np.array([1, 3, 127], np.int8))
+    tp = VariableColumn(np.array([1, 3, 127], np.int8))
     assert holds("$tp > 2.5", tp=tp) == [False, True, True]
     assert holds("$tp < 300", tp=tp) == [True, True, True]
     assert holds("$tp * $tp * 1e9 > 1e13", tp=tp) == [False, False, True]
@@ -224,7 +226,7 @@ def test_numbers_compare_across_kinds_and_any_size() -> None:
 
 
 def test_an_empty_table_gives_an_empty_answer() -> None:
-    assert holds("$tp == 1", tp=Column(np.zeros((2, 0), np.int64))) == []
+    assert holds("$tp == 1", tp=VariableColumn(np.zeros((2, 0), np.int64))) == []
 
 
 # The same by a plain interpreter, one row at a time
@@ -375,10 +377,10 @@ def tables(draw: st.DrawFn) -> Table:
     def mask(shape: tuple[int, ...]) -> Any:
         return random.random(shape) < 0.7 if random.random() < 0.7 else None
 
-    def column(choices: list[Any], *front: int) -> Column:
+    def column(choices: list[Any], *front: int) -> VariableColumn:
         shape = (*front, ROWS)
         exists = mask(shape) if front else None
-        return Column(random.choice(choices, shape), mask(shape), exists)
+        return VariableColumn(random.choice(choices, shape), mask(shape), exists)
 
     return {
         "tp": column([1, 2, 4, 8], SEGMENTS),
@@ -429,7 +431,7 @@ some_text = st.one_of(
 @given(some_text)
 @settings(max_examples=500, deadline=None)
 def test_any_text_is_a_rule_or_an_input_error(text: str) -> None:
-    table = {name: Column(np.array([1, 0])) for name in VARIABLES}
+    table = {name: VariableColumn(np.array([1, 0])) for name in VARIABLES}
     try:
         rules = parse_rules(text, VARIABLES, "rules.txt")
     except InputError as error:
@@ -565,7 +567,7 @@ def test_a_long_line_is_quoted_around_the_mistake() -> None:
 
 @pytest.mark.parametrize("sign", ["||", "&&"])
 def test_chains_may_be_thousands_long(sign: str) -> None:
-    terms = MOST_TOKENS // 4
+    terms = MAX_TOKENS // 4
     text = f" {sign} ".join(["$tp > 8"] * terms)
     assert holds(text, tp=numbers(4, 16)) == [False, True]
     assert holds(" + ".join(["$tp"] * 4000) + " > 20000", tp=numbers(4, 16)) == [False, True]
@@ -615,9 +617,9 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
 def test_a_million_rows_take_milliseconds() -> None:
     random = np.random.default_rng(0)
     columns = {
-        "tp": Column(random.integers(1, 9, 1_000_000)),
-        "pp": Column(random.integers(1, 9, 1_000_000)),
-        "gpu": Column(random.integers(0, 3, 1_000_000)),
+        "tp": VariableColumn(random.integers(1, 9, 1_000_000)),
+        "pp": VariableColumn(random.integers(1, 9, 1_000_000)),
+        "gpu": VariableColumn(random.integers(0, 3, 1_000_000)),
     }
     compiled = rule("$tp * $pp > 32 && $gpu == h100 || $tp > 4")
     seconds = []

@@ -1,4 +1,4 @@
-"""The rules of every runtime: alike alone and in a table, each broken by some plan."""
+"""The rules of every runtime: the same alone and in a table, each broken by some plan."""
 
 from collections import Counter
 from functools import cache
@@ -15,13 +15,13 @@ from tests.support.random_plans import random_plan
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Mla, Model, Moe
 from astra.model.zoo import find_model
-from astra.strategy.advice import explain
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import FLAGS, Plans, concatenate, plans_of, task_of
-from astra.strategy.rules.book import broken_rules, judge, rules_for
+from astra.strategy.rule_messages import rule_message
+from astra.strategy.rules.registry import broken_rules, check, rules_for
 from astra.strategy.rules.rule import LAYERS, Rule
-from astra.strategy.settle import Wish, settle
-from astra.strategy.variants import speaks_of_variants
+from astra.strategy.variants import depends_on_variant
 
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 MODELS = ("llama-3-8b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "llama-3.2-1b")
@@ -42,13 +42,13 @@ def plans_of_one_task(kind: str, count: int = 40) -> tuple[Plan, ...]:
     return tuple(msgspec.structs.replace(plan, cluster=cluster) for plan in plans)
 
 
-def verdicts(table: Plans, plan: Plan, rules: tuple[Rule, ...]) -> dict[str, list[bool]]:
+def rules_hold(table: Plans, plan: Plan, rules: tuple[Rule, ...]) -> dict[str, list[bool]]:
     return {rule.name: rule.holds(table, task_of(plan)).tolist() for rule in rules}
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("kind", ["mixed", "llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
-def test_a_plan_gets_the_same_verdict_alone_as_in_a_table(runtime: Runtime, kind: str) -> None:
+def test_a_plan_gets_the_same_answer_alone_as_in_a_table(runtime: Runtime, kind: str) -> None:
     plans = plans_of_one_task(kind)
     together = concatenate([plans_of([plan]) for plan in plans])
     for rule in rules_for(runtime):
@@ -60,19 +60,19 @@ def test_a_plan_gets_the_same_verdict_alone_as_in_a_table(runtime: Runtime, kind
 
 @given(runtimes, st.sampled_from(["mixed", "mixtral-8x7b"]), st.randoms(use_true_random=False))
 @settings(max_examples=30, deadline=None)
-def test_permuting_rows_permutes_verdicts(runtime: Runtime, kind: str, random: Any) -> None:
+def test_permuting_rows_permutes_the_answers(runtime: Runtime, kind: str, random: Any) -> None:
     plans = plans_of_one_task(kind)
     order = list(range(len(plans)))
     random.shuffle(order)
     table = plans_of(plans)
-    straight = verdicts(table, plans[0], rules_for(runtime))
-    shuffled = verdicts(table.take(order), plans[0], rules_for(runtime))
+    straight = rules_hold(table, plans[0], rules_for(runtime))
+    shuffled = rules_hold(table.take(order), plans[0], rules_for(runtime))
     for name, held in straight.items():
         assert shuffled[name] == [held[row] for row in order], name
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_unused_slots_and_pipelines_change_no_verdict(runtime: Runtime) -> None:
+def test_unused_slots_and_pipelines_change_no_answer(runtime: Runtime) -> None:
     plans = plans_of_one_task("mixed")
     wide = max(plans, key=lambda p: (len(p.pipelines), len(p.pipelines[0].segments)))
     one_segment = [p for p in plans if len(p.pipelines) == 1]
@@ -93,8 +93,8 @@ def test_every_rule_says_who_why_and_about_what(runtime: Runtime) -> None:
         assert rule.layer in LAYERS
         assert rule.reason and not rule.reason.endswith("."), rule.name
         assert rule.where, rule.name
-        assert rule.about.split(), rule.name
-        for field in rule.about.split():
+        assert rule.settings, rule.name
+        for field in rule.settings:
             owner: Any = Plan
             head, *rest = field.split(".")
             if head == "model" and rest:
@@ -122,7 +122,7 @@ def test_random_plans_break_and_hold_nearly_every_rule(runtime: Runtime) -> None
 
 
 # ------------------------------------------------------------------ one change, one rule
-# rule, change of a legal plan, and what the legal plan is: the wish (on small's 12 layers and 8
+# rule, change of a legal plan, and what the legal plan is: its settings (on small's 12 layers and 8
 # heads), the model's fields, the GPUs, the runtime.
 MOE = {"experts": 8}
 MIXED = {"gpus": "h100:16,a100-80g:16", "runtime": "flagscale", "tp": 4, "pp": 4}
@@ -257,14 +257,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def legal(
     gpus: str = "h100:16", runtime: Runtime = "megatron", experts: int = 0, **more: Any
 ) -> Plan:
-    """What an expert would settle for tp 2, pp 2 on 16 GPUs, with these changes."""
+    """The plan an expert would make of tp 2, pp 2 on 16 GPUs, with these changes."""
     shape = {name: more.pop(name) for name in list(more) if name in MODEL_FIELDS}
-    wish = {"global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 2} | more
+    settings_said = {"global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 2} | more
     if runtime == "deepspeed":
-        wish = {"global_batch": 64, "seq_len": 4096} | more
+        settings_said = {"global_batch": 64, "seq_len": 4096} | more
     cluster, _ = parse_gpus(gpus)
     model = small_model(experts=experts, **shape)
-    plan = settle(Wish(**wish), model, cluster, runtime).plan
+    plan = complete(PlanSettings(**settings_said), model, cluster, runtime).plan
     assert broken_rules(plan) == []
     return plan
 
@@ -416,20 +416,20 @@ def test_every_rule_has_a_plan_by_hand_that_breaks_it() -> None:
 
 @given(st.lists(st.integers(0, 39), max_size=30), runtimes)
 @settings(max_examples=40, deadline=None)
-def test_judge_counts_each_removed_plan_once(rows: list[int], runtime: Runtime) -> None:
+def test_a_check_counts_each_removed_plan_once(rows: list[int], runtime: Runtime) -> None:
     plans = plans_of_one_task("mixtral-8x7b")
     table = plans_of(plans).take(rows)
     rules = rules_for(runtime)
-    verdict = judge(table, task_of(plans[0]), rules)
-    assert verdict.allowed.shape == (len(rows),)
-    assert sum(verdict.removed_by_rule.values()) + int(verdict.allowed.sum()) == len(rows)
+    found = check(table, task_of(plans[0]), rules)
+    assert found.allowed.shape == (len(rows),)
+    assert sum(found.removed_by_rule.values()) + int(found.allowed.sum()) == len(rows)
     expected: Counter[str] = Counter()
-    for row, allowed in zip(rows, verdict.allowed, strict=True):
+    for row, allowed in zip(rows, found.allowed, strict=True):
         plan = msgspec.structs.replace(plans[row], runtime=runtime)
         broken = broken_rules(plan)
         assert bool(allowed) == (not broken)
         expected.update(rule.name for rule in broken[:1])
-    assert verdict.removed_by_rule == dict(expected)
+    assert found.removed_by_rule == dict(expected)
 
 
 def test_only_the_runtime_any_lets_replicas_differ() -> None:
@@ -446,7 +446,9 @@ def test_a_mixed_plan_is_flagscales_and_not_megatrons() -> None:
         Segment(gpu="A100-80GB-SXM", stages=2, layers=(2, 2), tp=2, recompute="full:uniform:1"),
         Segment(gpu="H100-80GB-SXM", stages=1, layers=(8,), tp=4),
     )
-    plan = settle(Wish(global_batch=64, tp=4, pp=4), small_model(), cluster, "flagscale").plan
+    plan = complete(
+        PlanSettings(global_batch=64, tp=4, pp=4), small_model(), cluster, "flagscale"
+    ).plan
     pipeline = Pipeline(replicas=4, micro_batches=16, segments=segments)
     plan = msgspec.structs.replace(plan, pipelines=(pipeline,), shard_group=4)
     assert broken_rules(plan) == []
@@ -468,8 +470,8 @@ def test_a_broken_rule_names_the_segments_that_differ() -> None:
     )
     pipelines = (msgspec.structs.replace(plan.pipelines[0], segments=segments),)
     plan = msgspec.structs.replace(plan, pipelines=pipelines)
-    rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.about.split())
-    assert "segments[0].tp 8, segments[1].tp 6" in explain(plan, rule)
+    rule = next(rule for rule in rules_for(plan.runtime) if "tp" in rule.settings)
+    assert "segments[0].tp 8, segments[1].tp 6" in rule_message(plan, rule)
 
 
 class _Asked:
@@ -488,8 +490,8 @@ class _Asked:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> None:
-    """A search asks only these again of the variants of a layout. What is alike on all stages of a
-    layout is alike on those of its variants: rules that ask for no more need not say so.
+    """A search asks only these again of the variants of a layout. What is equal on all stages of a
+    layout is equal on those of its variants: rules that ask for no more need not say so.
     """
     plans = plans_of_one_task("deepseek-v3")
     table, task = concatenate([plans_of([plan]) for plan in plans]), task_of(plans[0])
@@ -499,8 +501,8 @@ def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> Non
         noted = _Asked(table)
         rule.holds(noted, task)  # type: ignore[arg-type]
         if noted.names & asked and not rule.name.startswith("meshes-"):
-            assert speaks_of_variants(rule), rule.name
-        spoken += speaks_of_variants(rule)
+            assert depends_on_variant(rule), rule.name
+        spoken += depends_on_variant(rule)
     assert 0 < spoken < len(rules_for(runtime)) / 2
 
 
@@ -509,4 +511,4 @@ def test_no_plans_break_no_rules(runtime: Runtime) -> None:
     """What a search leaves may be nothing."""
     plan = mixed_plan(0)
     nothing = plans_of([plan]).take(np.zeros(0, np.int64))
-    assert len(judge(nothing, task_of(plan), rules_for(runtime)).allowed) == 0
+    assert len(check(nothing, task_of(plan), rules_for(runtime)).allowed) == 0

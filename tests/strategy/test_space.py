@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.space import DIMENSIONS, NAMES, parse_set
+from astra.strategy.space import DIMENSION_BY_NAME, DIMENSIONS, parse_set
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,12 @@ def test_any_text_is_a_set_or_an_input_error(text: str) -> None:
         found = parse_set([text])
     except InputError:
         return
-    assert set(found) <= set(NAMES)
+    assert set(found) <= set(DIMENSION_BY_NAME)
 
 
-@given(st.sampled_from(sorted(NAMES)), st.text("0123456789abcdefnoul+:,.-_", max_size=20))
+@given(
+    st.sampled_from(sorted(DIMENSION_BY_NAME)), st.text("0123456789abcdefnoul+:,.-_", max_size=20)
+)
 def test_any_value_of_a_dimension_is_read_or_an_input_error(name: str, text: str) -> None:
     try:
         (values,) = parse_set([f"{name}={text}"]).values()
@@ -108,7 +110,7 @@ def test_any_value_of_a_dimension_is_read_or_an_input_error(name: str, text: str
 
 
 def test_every_dimension_says_where_its_values_come_from() -> None:
-    assert len(NAMES) == len(DIMENSIONS)
+    assert len(DIMENSION_BY_NAME) == len(DIMENSIONS)
     for dimension in DIMENSIONS:
         assert dimension.why and dimension.how in ("searched", "follows", "asked")
 

@@ -1,4 +1,4 @@
-"""One plan over several GPU types: where its ranks lie."""
+"""Uniform plans over several GPU types: where their ranks lie."""
 
 from itertools import pairwise
 from typing import Any
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from astra.api import predict
 from astra.errors import InputError
-from astra.strategy.makes import is_one_job
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of, task_of
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.replica_groups import is_one_job
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.uniform import over_types
 
 
-def settled(gpus: str, model: str = "llama-3-8b", **more: Any) -> Plan:
+def completed(gpus: str, model: str = "llama-3-8b", **more: Any) -> Plan:
     batch = {"global_batch": 256, "seq_len": 4096, "recompute": "full"}
     return predict(model, gpus=gpus, **{**batch, **more}).plan
 
@@ -31,7 +31,7 @@ def lies(plan: Plan) -> list[tuple[int, list[tuple[str, int]]]]:
 
 
 def test_plain_data_parallelism_has_a_group_of_replicas_on_each_type() -> None:
-    plan = settled("h100:48,h200:16")
+    plan = completed("h100:48,h200:16")
     assert lies(plan) == [(48, [("H100", 1)]), (16, [("H200", 1)])]
     assert plan.is_one_job
     assert plan.summary() == "tp 1 pp 1 dp 64 mb 1 recompute full:uniform:1"
@@ -39,32 +39,32 @@ def test_plain_data_parallelism_has_a_group_of_replicas_on_each_type() -> None:
 
 def test_a_replica_may_lie_on_two_types_stage_by_stage() -> None:
     """56 + 8 GPUs in four stages of 16: of the last one two replicas lie on each type."""
-    plan = settled("h100:56,h200:8", tp=4, pp=4)
+    plan = completed("h100:56,h200:8", tp=4, pp=4)
     assert lies(plan) == [(2, [("H100", 4)]), (2, [("H100", 3), ("H200", 1)])]
     assert plan.rank_blocks == (("H100-80GB-SXM", 56), ("H200-SXM", 8))
 
 
 def test_where_stages_fill_types_there_is_one_pipeline() -> None:
-    plan = settled("h100:32,h200:32", tp=4, pp=4)
+    plan = completed("h100:32,h200:32", tp=4, pp=4)
     assert lies(plan) == [(4, [("H100", 2), ("H200", 2)])]
 
 
 def test_with_the_other_order_of_ranks_replicas_come_one_by_one() -> None:
-    plan = settled("h100:48,h200:16", tp=4, pp=4, rank_order="tp-cp-ep-pp-dp")
+    plan = completed("h100:48,h200:16", tp=4, pp=4, rank_order="tp-cp-ep-pp-dp")
     assert lies(plan) == [(3, [("H100", 4)]), (1, [("H200", 4)])]
-    plan = settled("h100:40,h200:24", tp=4, pp=4, rank_order="tp-cp-ep-pp-dp")
+    plan = completed("h100:40,h200:24", tp=4, pp=4, rank_order="tp-cp-ep-pp-dp")
     assert lies(plan) == [(2, [("H100", 4)]), (1, [("H100", 2), ("H200", 2)]), (1, [("H200", 4)])]
     assert plan.rank_blocks == (("H100-80GB-SXM", 40), ("H200-SXM", 24))
 
 
 def test_a_stage_of_a_replica_lies_on_one_type() -> None:
     with pytest.raises(InputError, match="12 H100-80GB-SXM do not divide into stages of 8"):
-        settled("h100:12,h200:4", tp=8)
+        completed("h100:12,h200:4", tp=8)
 
 
 def test_an_expert_group_lies_on_one_type() -> None:
     with pytest.raises(InputError, match=r"an expert group lies on one GPU type.*ep 8"):
-        settled("h100:12,h200:4", "mixtral-8x7b", ep=8)
+        completed("h100:12,h200:4", "mixtral-8x7b", ep=8)
 
 
 @st.composite
@@ -78,7 +78,7 @@ def placed(draw: st.DrawFn) -> tuple[Plan, tuple[tuple[str, int], ...]]:
     counts = [tp * (b - a) for a, b in pairwise(edges)]
     order = draw(st.sampled_from(("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")))
     gpus = ",".join(f"{name}:{blocks * tp}" for name in names)
-    whole = settled(gpus, tp=tp, pp=pp, dp=dp, global_batch=dp * 8, rank_order=order)
+    whole = completed(gpus, tp=tp, pp=pp, dp=dp, global_batch=dp * 8, rank_order=order)
     pools = [pool.gpu.name for pool in whole.cluster.pools]
     one = whole.pipelines[0]
     layers = whole.pipelines[0].layers
@@ -121,7 +121,7 @@ SAID_OTHERWISE: list[tuple[dict[str, Any], bool]] = [
 @pytest.mark.parametrize(("said", "same"), SAID_OTHERWISE)
 def test_a_plan_and_its_table_agree_on_what_is_one_job(said: dict[str, Any], same: bool) -> None:
     """However the settings of the second group are spelled."""
-    plan = settled("h100:48,h200:16")
+    plan = completed("h100:48,h200:16")
     first, second = plan.pipelines
     segments = tuple(msgspec.structs.replace(segment, **said) for segment in second.segments)
     other = msgspec.structs.replace(second, segments=segments)

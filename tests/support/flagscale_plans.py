@@ -9,9 +9,9 @@ import msgspec
 import astra
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Pipeline, Plan, Segment
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.rules.registry import broken_rules
 
 # Model, GPUs, global batch, sequence length, further settings.
 QUESTIONS = (
@@ -83,8 +83,8 @@ def handmade(seed: int) -> Plan | None:
             )
             start += 1
     count = dice.choice((4, 8, 16))
-    base = settle(
-        Wish(global_batch=dp * size * count, seq_len=2048, micro_batch=size),
+    base = complete(
+        PlanSettings(global_batch=dp * size * count, seq_len=2048, micro_batch=size),
         model,
         parse_gpus(f"{pools[0]}:{dp * size}")[0],
         "flagscale",

@@ -9,14 +9,14 @@ from astra.export.targets import TARGETS
 from astra.export.torchrun import nodes_of
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Pipeline, Plan, Segment
-from astra.strategy.settle import Wish, settle
 
 
 def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) -> Plan:
     cluster, _ = parse_gpus(gpus)
-    wish = Wish(**{"global_batch": 64, "seq_len": 2048} | said)
-    return settle(wish, find_model(model), cluster).plan
+    settings = PlanSettings(**{"global_batch": 64, "seq_len": 2048} | said)
+    return complete(settings, find_model(model), cluster).plan
 
 
 def mixed_plan() -> Plan:

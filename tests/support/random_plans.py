@@ -7,10 +7,10 @@ from typing import Any
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.shape import Model
+from astra.strategy.complete import split_layers
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import OFFLOAD_MODULES
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import split_layers
 
 DTYPES = ("fp32", "bf16", "fp16", "fp8")
 

@@ -8,8 +8,8 @@ import msgspec
 from tests.support.random_plans import random_plan
 
 from astra.model.shape import Model
+from astra.strategy.complete import deepspeed_split
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.settle import first_stages_first
 
 GPUS = ("a100-80g", "h100")
 PLAIN: dict[str, Any] = {
@@ -54,7 +54,7 @@ def random_torch_plan(seed: int, model: Model, runtime: Runtime) -> Plan:
         changes |= _fsdp(dice, plan, segment.tp)
     else:
         changes |= _deepspeed(dice, plan, changes)
-        own["layers"] = first_stages_first(model.layers, plan.pp)  # type: ignore[assignment]
+        own["layers"] = deepspeed_split(model.layers, plan.pp)  # type: ignore[assignment]
         if plan.pp > 1:
             own["tp"] = 1  # type: ignore[assignment]
     pipeline = msgspec.structs.replace(

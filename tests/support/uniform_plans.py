@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.settle import Wish, settle
 
 
 def uniform_plan(
@@ -17,7 +17,7 @@ def uniform_plan(
     """All GPUs of these pools, the first ranks on the first of them."""
     cluster = parse_gpus(gpus)[0] if isinstance(gpus, str) else gpus
     common: dict[str, Any] = {"global_batch": 256, "seq_len": 2048, "recompute": "full"}
-    return settle(Wish(**common | said), find_model(model), cluster, runtime).plan
+    return complete(PlanSettings(**common | said), find_model(model), cluster, runtime).plan
 
 
 def unlike_networks(first: int, second: int) -> Cluster:

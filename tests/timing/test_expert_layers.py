@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from astra.fit.hierarchy import FACTOR_FIELDS
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import find_stack
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model, Moe
 from astra.timing.device import Device, Used
 from astra.timing.operators import Keys, layer_operators

@@ -8,7 +8,7 @@ import pytest
 
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import find_stack
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Model, Window
 from astra.model.zoo import find_model
 from astra.timing.device import Device, Used

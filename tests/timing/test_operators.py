@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import Stack, find_stack
 from astra.model.flops import attention_flops, head_flops, layer_forward_flops
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import layer_weights
 from astra.model.zoo import find_model
-from astra.strategy.held import padded_vocab
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.timing.device import Device
@@ -167,7 +167,9 @@ def test_expert_parallelism_keeps_the_work_of_a_rank_and_capacity_scales_it() ->
         * SEQ_LEN
         * 2
         / 8
-        * sum(weight.count for weight in layer_weights(model, kind) if weight.cut == "ep_etp")
+        * sum(
+            weight.count for weight in layer_weights(model, kind) if weight.sharded_by == "ep_etp"
+        )
     )
     assert routed() == pytest.approx(expected, rel=1e-12)
 

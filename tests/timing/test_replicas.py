@@ -35,7 +35,7 @@ def copies(plan: Plan) -> Replicas:
 
 def held(plan: Plan) -> float:
     """Parameters of one GPU of the one stage."""
-    return float(view(plan).held.dense.item())
+    return float(view(plan).parameters_per_gpu.dense.item())
 
 
 def test_sharded_states_scatter_fp32_gradients_and_gather_bf16_weights() -> None:
@@ -117,7 +117,10 @@ def test_experts_are_reduced_among_the_ranks_that_hold_the_same() -> None:
     """ep 8 of 16 GPUs: dense gradients over 16, experts over 2 in different nodes."""
     plan = predict("mixtral-8x7b", gpus="h100:16", ep=8, global_batch=256, seq_len=4096).plan
     seen = view(plan)
-    dense, experts = float(seen.held.dense.item()), float(seen.held.experts.item())
+    dense, experts = (
+        float(seen.parameters_per_gpu.dense.item()),
+        float(seen.parameters_per_gpu.experts.item()),
+    )
     expected = reduce_scatter_s(4 * dense, 16, 8, GPU) + reduce_scatter_s(4 * experts, 2, 1, GPU)
     assert copies(plan).reduce_s.item() == pytest.approx(expected.item())
 
@@ -155,7 +158,7 @@ def test_the_faster_of_two_types_waits_for_the_slower_and_no_longer() -> None:
     seen = view(run.plan)
     found = replicas_of(seen, BARE).reduce_s[:, 0].ravel()
     v100 = next(pool.gpu for pool in run.plan.cluster.pools if pool.gpu.name != "T4")
-    expected = all_reduce_s(4.0 * float(seen.held.dense.max()), 16, 4, v100, 4).item()
+    expected = all_reduce_s(4.0 * float(seen.parameters_per_gpu.dense.max()), 16, 4, v100, 4).item()
     assert found == pytest.approx([expected] * 2)
 
 

@@ -156,7 +156,7 @@ def test_of_several_pipelines_each_takes_as_many_micro_batches_in_turn_as_it_has
     settings: dict[str, Any] = {"vpp": 2, "schedule": "interleaved", "overlap_p2p": True}
     layers = ((16, 16), (8, 8, 8, 8))
     plan = two_makes(layers, micro_batches=(8, 8), **settings)
-    assert plans_of([plan]).groups[:, 0].tolist() == [2, 4]
+    assert plans_of([plan]).microbatch_groups[:, 0].tolist() == [2, 4]
     own, fixed = (predict_plan(each) for each in (plan, changed(plan, microbatch_group=4)))
     for less, more in zip(own.memory.stages, fixed.memory.stages, strict=True):
         if less.pipeline == 1:

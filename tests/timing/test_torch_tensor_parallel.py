@@ -11,7 +11,7 @@ from tests.timing.test_traffic import DENSE, LLAMA, keys
 
 from astra.api import predict
 from astra.hardware.stack import find_stack
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan
 from astra.timing.device import Device, Used

@@ -11,7 +11,7 @@ from tests.cost.some_plans import changed, stack, view
 from astra.api import predict
 from astra.cost.price import price_plans
 from astra.hardware.catalogue import find_gpu
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.layer import layers_of

@@ -17,7 +17,7 @@ from tests.support.random_plans import random_plan  # noqa: E402
 from astra.export import bridge, megatron  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
-from astra.strategy.rules.book import broken_rules  # noqa: E402
+from astra.strategy.rules.registry import broken_rules  # noqa: E402
 
 MODELS = (
     "llama-3-8b",  # dense, 8 KV heads

@@ -13,10 +13,10 @@ from tests.support.torch_plans import random_torch_plan  # noqa: E402
 
 from astra.export.deepspeed import config  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
+from astra.strategy.complete import deepspeed_split  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
 from astra.strategy.rules import deepspeed as rules  # noqa: E402
-from astra.strategy.rules.book import broken_rules  # noqa: E402
-from astra.strategy.settle import first_stages_first  # noqa: E402
+from astra.strategy.rules.registry import broken_rules  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, not of ours
 MODELS = (
@@ -66,4 +66,4 @@ def test_stages_hold_what_pipelinemodule_gives_them(layers: int, stages: int) ->
     weights = [0, *[1] * layers, 0, 0]  # embedding, layers of one class, norm, head
     ends = deepspeed().partition_balanced(weights, stages)
     held = tuple(sum(weights[a:b]) for a, b in pairwise(ends))
-    assert held == first_stages_first(layers, stages)
+    assert held == deepspeed_split(layers, stages)

@@ -12,7 +12,7 @@ from tests.support.torch_plans import random_torch_plan  # noqa: E402
 from astra.export.torchtitan import config_module  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
 from astra.strategy.rules import fsdp  # noqa: E402
-from astra.strategy.rules.book import broken_rules  # noqa: E402
+from astra.strategy.rules.registry import broken_rules  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, not of ours
 MODELS = (

@@ -23,7 +23,7 @@ from astra.api import import_job  # noqa: E402
 from astra.export.megatron import Argument, architecture, arguments, environment  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
-from astra.strategy.rules.book import broken_rules  # noqa: E402
+from astra.strategy.rules.registry import broken_rules  # noqa: E402
 
 MODELS = ("llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "gpt-oss-20b")
 EACH, LARGEST = 30, 2_048

@@ -20,8 +20,8 @@ from astra.export.launchers import LAUNCHERS, kubernetes_files, skypilot_files  
 from astra.export.targets import TARGETS, export_files  # noqa: E402
 from astra.hardware.gpus_option import parse_gpus  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
+from astra.strategy.complete import PlanSettings, complete  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
-from astra.strategy.settle import Wish, settle  # noqa: E402
 
 
 def read(text: str) -> Any:
@@ -40,8 +40,8 @@ def shellcheck() -> str:
 def plan_of(target: str) -> Plan:
     runtime = TARGETS[target].runtime
     cluster, _ = parse_gpus("h100:16")
-    wish = Wish(global_batch=64, seq_len=2048)
-    return settle(wish, find_model("llama-3-8b"), cluster, runtime).plan
+    settings = PlanSettings(global_batch=64, seq_len=2048)
+    return complete(settings, find_model("llama-3-8b"), cluster, runtime).plan
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

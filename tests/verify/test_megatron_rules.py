@@ -30,7 +30,7 @@ from astra.model.zoo import find_model  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
 from astra.strategy.plans import plans_of, task_of  # noqa: E402
 from astra.strategy.rules import megatron  # noqa: E402
-from astra.strategy.rules.book import broken_rules  # noqa: E402
+from astra.strategy.rules.registry import broken_rules  # noqa: E402
 from astra.strategy.rules.rule import Rule  # noqa: E402
 
 MODELS = (

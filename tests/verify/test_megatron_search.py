@@ -69,7 +69,9 @@ def test_megatron_runs_stages_that_do_not_divide_the_micro_batches(
 ) -> None:
     """Its arguments and its schedule accept the group, and would refuse one per stage."""
     found = astra.plan(model, gpus=gpus, global_batch=batch, seq_len=MODELS[model])
-    grouped = [(each.plan, own) for each in found.plans if (own := each.plan.own_group)]
+    grouped = [
+        (each.plan, own) for each in found.plans if (own := each.plan.explicit_microbatch_group)
+    ]
     assert len(grouped) >= 3
     for plan, own in grouped:
         words = [word for argument in arguments(plan) for word in argument]

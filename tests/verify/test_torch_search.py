@@ -28,9 +28,9 @@ from astra.export.yaml_text import yaml_text  # noqa: E402
 from astra.hardware.gpus_option import parse_gpus  # noqa: E402
 from astra.model.parameters import parameters  # noqa: E402
 from astra.model.zoo import find_model  # noqa: E402
+from astra.strategy.complete import PlanSettings, complete  # noqa: E402
 from astra.strategy.plan import Plan, Runtime  # noqa: E402
-from astra.strategy.rules.book import broken_rules  # noqa: E402
-from astra.strategy.settle import Wish, settle  # noqa: E402
+from astra.strategy.rules.registry import broken_rules  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, not of ours
 # Model and sequence length: all of them torchtitan's.
@@ -177,7 +177,7 @@ def test_torchtitan_builds_the_network_we_mean(name: str) -> None:
 
     model = find_model(name)
     cluster, _ = parse_gpus("h100:8")
-    plan = settle(Wish(global_batch=8, seq_len=2048), model, cluster, "fsdp").plan
+    plan = complete(PlanSettings(global_batch=8, seq_len=2048), model, cluster, "fsdp").plan
     text = export_files(plan, "torchtitan")["astra_plan.py"]
     titan_oracle.titan()
     spec = titan_oracle.read_module(text).model_spec()
@@ -201,7 +201,9 @@ def test_torchtitan_converts_to_fp8_what_the_plan_computes_in_it(name: str, reci
     model = find_model(name)
     cluster, _ = parse_gpus("b200:16")
     said: dict[str, Any] = {"precision": "fp8", "fp8_recipe": recipe, "ep": 8 if model.moe else 1}
-    plan = settle(Wish(global_batch=16, seq_len=2048, **said), model, cluster, "fsdp").plan
+    plan = complete(
+        PlanSettings(global_batch=16, seq_len=2048, **said), model, cluster, "fsdp"
+    ).plan
     files = export_files(plan, "torchtitan")
     titan_oracle.titan()
     from torchtitan.models.common.linear import Linear
@@ -252,8 +254,8 @@ def test_the_module_speaks_of_tokens_where_torchtitan_does(
     monkeypatch.delattr(text_datasets, "HuggingFaceTextDataLoader")
     monkeypatch.setattr(text_datasets, "DATASETS", {"c4_test": "c4"}, raising=False)
     cluster, _ = parse_gpus("h100:16")
-    wish = Wish(global_batch=64, seq_len=2048, pp=pp, micro_batch=2)
-    plan = settle(wish, find_model("llama-3-8b"), cluster, "fsdp").plan
+    settings = PlanSettings(global_batch=64, seq_len=2048, pp=pp, micro_batch=2)
+    plan = complete(settings, find_model("llama-3-8b"), cluster, "fsdp").plan
     job = titan_oracle.read_module(export_files(plan, "torchtitan")["astra_plan.py"]).plan()
     assert job.training.num_tokens_per_microbatch_per_dp_rank == 2 * 2048
     assert job.training.num_tokens_per_train_step == 64 * 2048

@@ -18,7 +18,7 @@ import pytest
 from astra.errors import InputError
 from astra.model.config_fields import table
 from astra.model.huggingface import model_from_config
-from astra.model.kinds import is_windowed
+from astra.model.layer_kinds import is_windowed
 from astra.model.parameters import parameters
 
 try:

@@ -10,7 +10,7 @@ import msgspec
 
 from astra.errors import InputError, did_you_mean, either, shorten
 from astra.files import convert
-from astra.strategy.settle import Wish
+from astra.strategy.complete import PlanSettings
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster, Gpu
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from astra.strategy.rules.rule import Rule
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
-WISHES = tuple(field.name for field in fields(Wish))
+WISHES = tuple(field.name for field in fields(PlanSettings))
 MOST = 10_000_000  # samples, tokens and GPUs
 PRECISIONS = ("bf16", "fp16", "fp8")  # that plans are searched in
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 PIPELINE_MODELS = ("simulated", "paper")
-COUNTS = tuple(field.name for field in fields(Wish) if field.type == int | None)
+COUNTS = tuple(field.name for field in fields(PlanSettings) if field.type == int | None)
 
 
 def counted(name: str, value: Any, most: int = MOST) -> int:
@@ -103,12 +103,12 @@ def _read_machines(
     return msgspec.structs.replace(cluster, pools=pools), twins
 
 
-def wish_of(settings: Mapping[str, Any]) -> Wish:
+def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     for name in settings:
         if name not in WISHES:
             hint = did_you_mean(name, WISHES, f"The settings are {', '.join(WISHES)}.")
             raise InputError(f"there is no setting {name!r}. {hint}")
-    wish = convert(dict(settings), Wish, "settings")
+    wish = convert(dict(settings), PlanSettings, "settings")
     for name in COUNTS:
         value, least = getattr(wish, name), 0 if name == "mtp_layers" else 1
         if value is not None and value < least:
@@ -119,9 +119,9 @@ def wish_of(settings: Mapping[str, Any]) -> Wish:
 def rules_of(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":
     if rules is None:
         return ()
-    from astra.strategy.own_rules import read_own_rules  # a language of its own: when asked for
+    from astra.strategy.user_rules import read_user_rules  # a language of its own: when asked for
 
-    return read_own_rules(Path(rules), task)
+    return read_user_rules(Path(rules), task)
 
 
 def checked_margin(margin: float) -> float:

@@ -12,8 +12,8 @@ from astra.cli.options import thousands
 from astra.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from astra.model.facts import ModelFacts
     from astra.model.shape import Model
+    from astra.model.summary import ModelSummary
 
 EXAMPLES = """\
 examples:
@@ -47,19 +47,19 @@ def run(options: argparse.Namespace) -> int:
         return _list(options.filter, seq_len, options.json)
     if options.filter is not None:
         raise InputError("--filter narrows the list; leave it out to see one model.")
-    facts = _facts(find_model(options.model), seq_len)
+    summary = _summary(find_model(options.model), seq_len)
     if options.json:
-        _write(model_json(facts))
+        _write(model_json(summary))
     else:
-        print_model(facts)
+        print_model(summary)
     return 0
 
 
-def _facts(model: "Model", seq_len: int | None) -> "ModelFacts":
-    from astra.model.facts import model_facts
+def _summary(model: "Model", seq_len: int | None) -> "ModelSummary":
+    from astra.model.summary import model_summary
 
     longest = model.max_positions or DEFAULT_SEQ_LEN
-    return model_facts(model, seq_len or min(DEFAULT_SEQ_LEN, longest))
+    return model_summary(model, seq_len or min(DEFAULT_SEQ_LEN, longest))
 
 
 def _list(text: str | None, seq_len: int | None, as_json: bool) -> int:
@@ -70,11 +70,11 @@ def _list(text: str | None, seq_len: int | None, as_json: bool) -> int:
     if not names and not as_json:
         hint = did_you_mean(text or "", zoo_names(), "`astra models` lists them all.")
         raise InputError(f"no known model has {text!r} in its name. {hint}")
-    facts = [_facts(zoo_model(name), seq_len) for name in names]
+    summary = [_summary(zoo_model(name), seq_len) for name in names]
     if as_json:
-        _write(listing_json(facts))
+        _write(listing_json(summary))
     else:
-        print_listing(facts)
+        print_listing(summary)
     return 0
 
 

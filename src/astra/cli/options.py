@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from astra.errors import InputError, did_you_mean, shorten
 
 if TYPE_CHECKING:
-    from astra.strategy.settle import Wish
+    from astra.strategy.complete import PlanSettings
 
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 
@@ -101,9 +101,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def wish_of(options: argparse.Namespace) -> "Wish":
+def plan_settings(options: argparse.Namespace) -> "PlanSettings":
     """The plan options as typed values."""
-    from astra.strategy.settle import Wish
+    from astra.strategy.complete import PlanSettings
 
     said: dict[str, Any] = {}
     for name in ("global-batch", "seq-len", *DEGREES):
@@ -126,7 +126,7 @@ def wish_of(options: argparse.Namespace) -> "Wish":
                 whole(entry.strip(), f"--{name} entry {row + 1}", least=0, most=10**6)
                 for row, entry in entries
             )
-    return Wish(**said, **_savers(options))
+    return PlanSettings(**said, **_savers(options))
 
 
 def thousands(text: str) -> str:

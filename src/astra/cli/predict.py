@@ -12,8 +12,8 @@ from astra.cli.options import (
     add_pipeline_model,
     add_plan_options,
     pipeline_model_of,
+    plan_settings,
     runtime_of,
-    wish_of,
 )
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
@@ -88,7 +88,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The plan options that were given."""
     from dataclasses import asdict
 
-    return {name: said for name, said in asdict(wish_of(options)).items() if said is not None}
+    return {name: said for name, said in asdict(plan_settings(options)).items() if said is not None}
 
 
 def _margin(options: argparse.Namespace) -> float:

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.report import rules as report
-    from astra.strategy.rules.book import rules_for
+    from astra.strategy.rules.registry import rules_for
 
     runtime = word(options.runtime, "--runtime", RUNTIMES)
     if options.names:
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _one(options: argparse.Namespace) -> int:
     from astra.report import rules as report
-    from astra.strategy.rules.book import rules_for
+    from astra.strategy.rules.registry import rules_for
 
     known = {rule.name: rule for rule in rules_for(options.runtime)}
     if options.name in known:

@@ -14,7 +14,7 @@ from astra.money.catalogue import Instance, instances
 from astra.notes import Note, NoteCode, has, note
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 
 KEPT = 0.1  # guessed: share of a node's RAM for the system, the processes and the data
 
@@ -40,7 +40,7 @@ def node_bytes(plans: Plans, task: Task, stack: Stack) -> Floats:
     rows = np.flatnonzero(offloads(plans))
     if len(rows):
         some = plans.take(rows)
-        held = memory_of(view_of(some, task), stack).host_bytes
+        held = memory_of(stage_view(some, task), stack).host_bytes
         node = max(pool.gpu.node.gpus for pool in task.cluster.pools)
         found[rows] = on_a_node(held, some.gpus, node)
     return found
@@ -115,7 +115,7 @@ def host_rule(room: float, stack: Stack) -> Rule:
         name="host_memory",
         layer="ours",
         reason="what is offloaded has to fit into the RAM of its node",
-        about="offload_optimizer_fraction offload_activations",
+        settings=("offload_optimizer_fraction", "offload_activations"),
         where="the RAM of the instance",
         holds=holds,
     )

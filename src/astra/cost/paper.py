@@ -12,7 +12,7 @@ from astra.notes import NoteCode, note
 from astra.simulate.many import Pipes
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, plans_of, task_of
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.paper import paper_pipeline_s
 from astra.timing.stage import stage_times
 
@@ -35,7 +35,7 @@ def paper_end_s(pipes: Pipes) -> Floats:
 def paper_step(plan: Plan) -> Step:
     """The step of one plan with the formula in the simulator's place."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
-    view = view_of(table, task_of(plan), every_stage=True)
+    view = stage_view(table, task_of(plan), every_stage=True)
     return simulated_step(table, view.stages, stage_times(view, stack), paper_end_s)
 
 

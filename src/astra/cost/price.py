@@ -18,7 +18,7 @@ from astra.model.parameters import parameters
 from astra.notes import Note, NoteCode, note
 from astra.strategy.plan import Plan
 from astra.strategy.plans import DTYPE_BYTES, Floats, plans_of, task_of
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.device import Used, dense_peak
 from astra.timing.links import link_source
 from astra.timing.stage import stage_times
@@ -63,7 +63,7 @@ def steps_s(plans: Sequence[Plan], stacks: Mapping[str, Stack]) -> Floats:
     """The seconds of many plans' steps alone."""
     found = np.zeros(len(plans))
     for rows, group in _tables(plans):
-        view = view_of(plans_of(group), task_of(group[0]), every_stage=True)
+        view = stage_view(plans_of(group), task_of(group[0]), every_stage=True)
         times = stage_times(view, stacks[group[0].stack])
         found[rows] = simulated_s(view.plans, view.stages, times)
     return found
@@ -81,7 +81,7 @@ def _tables(plans: Sequence[Plan]) -> list[tuple[list[int], list[Plan]]]:
 def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[PricedPlan]:
     """Plans of one task as one table."""
     table, task = plans_of(plans), task_of(plans[0])
-    view = view_of(table, task, every_stage=True)
+    view = stage_view(table, task, every_stage=True)
     times = stage_times(view, stack)
     step = simulated_step(table, view.stages, times)
     held = memory_of(view, stack)

@@ -3,14 +3,14 @@
 from astra.cost.result import MixedStage, PricedPlan
 from astra.hardware.stack import Stack
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 
 def stage_summaries(best: PricedPlan, stack: Stack) -> tuple[MixedStage, ...]:
     """A plan stage by stage, pipeline after pipeline: how long each works, and how full it is."""
     plan = best.plan
-    view = view_of(plans_of([plan]), task_of(plan), every_stage=True)
+    view = stage_view(plans_of([plan]), task_of(plan), every_stage=True)
     times = stage_times(view, stack)
     seconds = (times.whole_forward_s + times.whole_backward_s)[..., 0]
     segments = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from astra.export.layout import is_even, layout_text
 from astra.hardware.cluster import Gpu
-from astra.model.kinds import has_experts, is_windowed
+from astra.model.layer_kinds import has_experts, is_windowed
 from astra.model.shape import Model
 from astra.strategy.plan import Plan
 from astra.strategy.recompute import Recompute
@@ -210,7 +210,7 @@ def _pipeline(plan: Plan) -> list[Argument]:
     elif plan.vpp > 1:
         found.append(("--num-virtual-stages-per-pipeline-rank", str(plan.vpp)))
     if plan.vpp > 1:
-        if group := plan.own_group:
+        if group := plan.explicit_microbatch_group:
             found.append(("--microbatch-group-size-per-virtual-pipeline-stage", str(group)))
         found += _flags(no_overlap_p2p_communication=not plan.overlap_p2p)
     return found

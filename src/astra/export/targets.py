@@ -22,8 +22,8 @@ from astra.export.launchers import LAUNCHERS, Job, start_lines
 from astra.export.rents import Rents
 from astra.export.torchrun import kinds_of, nodes_of
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.rules.ours import ONE_JOB
+from astra.strategy.rules.our_rules import ONE_JOB
+from astra.strategy.rules.registry import broken_rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

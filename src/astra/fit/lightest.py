@@ -9,7 +9,7 @@ from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 
 HEAVIEST = "full:uniform:1"
 # Of the usable memory: a run that ran kept nothing free, and predicted needs scatter by 8 %.
@@ -32,7 +32,7 @@ def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
     are on or off, must have been on there.
     """
     wanted = [plan, *(_recomputing(plan, each) for each in _from_light_to_heavy(plan))]
-    view = view_of(plans_of(wanted), task_of(plan))
+    view = stage_view(plans_of(wanted), task_of(plan))
     stack = find_stack(plan.stack)
     fitting = memory_fraction(view, memory_of(view, stack), stack) <= COULD_FILL
     if fitting[0] or not (fitting.any() or plan.runtime == "fsdp"):

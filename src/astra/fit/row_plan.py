@@ -22,9 +22,9 @@ from astra.fit.wording import (
 )
 from astra.hardware.cluster import Gpu
 from astra.model.shape import Model
-from astra.strategy.groups import group_for
+from astra.strategy.microbatch_group import microbatch_group_for
 from astra.strategy.plan import Plan, check_structure
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 
 MOST_DEGREE = 10**6
 OWN_OPTIMIZER = "24.09"  # NeMo's containers before it had Apex's distributed Adam
@@ -123,7 +123,7 @@ def _chunks(split: Split, pp: int, micro_batches: int) -> dict[str, Any]:
     return {
         "vpp": split.vpp,
         "schedule": "interleaved" if interleaved else "1f1b",
-        "microbatch_group": group_for(pp, micro_batches) if interleaved else None,
+        "microbatch_group": microbatch_group_for(pp, micro_batches) if interleaved else None,
         "chunk_layers": split.chunks if interleaved and split.uneven else None,
     }
 

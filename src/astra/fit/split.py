@@ -7,8 +7,8 @@ from itertools import pairwise
 from astra.errors import shorten
 from astra.fit.cells import Cells, numbers_in
 from astra.model.shape import Model
+from astra.strategy.complete import split_layers
 from astra.strategy.pipeline_layout import parse_pipeline_layout
-from astra.strategy.settle import split_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from astra.files import read_text
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.huggingface import model_from_config
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan
-from astra.strategy.settle import Wish, settle
 
 
 class TimedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _step(raw: dict[str, Any], where: str) -> TimedStep:
     gpu, _ = find_gpu(raw["gpu"])
-    wish = Wish(
+    wish = PlanSettings(
         global_batch=raw["micro_batch"],
         micro_batch=raw["micro_batch"],
         seq_len=raw["seq"],
@@ -53,7 +53,7 @@ def _step(raw: dict[str, Any], where: str) -> TimedStep:
     model = model_from_config(raw["config"], where)
     return TimedStep(
         name=f"{raw['name']}, {stack}",
-        plan=settle(wish, model, cluster, "megatron", stack).plan,
+        plan=complete(wish, model, cluster, "megatron", stack).plan,
         step_s=(raw["forward_backward_ms"] + raw["optimizer_ms"]) / 1e3,
         allocated_bytes=raw["peak_allocated_gib"] * 2**30,
     )

@@ -9,7 +9,7 @@ import msgspec
 from astra.errors import InputError, shorten
 from astra.jobs.options import Options
 from astra.model.handwritten import model_from_table
-from astra.model.kinds import has_experts
+from astra.model.layer_kinds import has_experts
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model, zoo_names
 

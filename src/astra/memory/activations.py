@@ -12,12 +12,12 @@ import numpy as np
 from astra.hardware.stack import Stack
 from astra.memory.facts import copies_output, facts
 from astra.memory.states import FP4_BYTES
-from astra.model.kinds import LayerKind
+from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class Cut:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
 
 
-def cut_of(view: View, stack: Stack) -> Cut:
+def cut_of(view: StageView, stack: Stack) -> Cut:
     """The divisors of every run."""
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp).astype(np.float64)
@@ -69,7 +69,7 @@ def cut_of(view: View, stack: Stack) -> Cut:
     )
 
 
-def _outputs(view: View, stack: Stack) -> Floats:
+def _outputs(view: StageView, stack: Stack) -> Floats:
     copied = [copies_output(pool.gpu, view.task, stack) for pool in view.task.cluster.pools]
     if not any(copied):
         return np.ones((1, 1, 1))

@@ -10,7 +10,7 @@ from astra.files import Source, convert, parse_toml
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Task
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 
 FILE = Path(__file__).parent.parent / "data" / "memory.toml"
 
@@ -83,13 +83,13 @@ def capability(gpu: Gpu) -> float:
         return 9.0
 
 
-def workspace_bytes(view: View, stack: Stack) -> Floats:
+def workspace_bytes(view: StageView, stack: Stack) -> Floats:
     """What matrix products ask the allocator for beside their operands. (pipeline, run, plan)"""
     each = [_workspace(pool.gpu, view.task, stack) for pool in view.task.cluster.pools]
     return np.array(each)[view.stages.of(view.plans.gpu)]
 
 
-def runtime_bytes(view: View, groups: Ints) -> Floats:
+def runtime_bytes(view: StageView, groups: Ints) -> Floats:
     """CUDA's context and so many communicators. (pipeline, run, plan)"""
     pools = view.task.cluster.pools
     late = [capability(pool.gpu) >= 9 for pool in pools]

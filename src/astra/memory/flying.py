@@ -19,7 +19,7 @@ def in_flight(plans: Plans, stages: Stages) -> Floats:
     below = plans.pp[:, np.newaxis] - stages.index - 1
     count = plans.micro_batches[:, np.newaxis]
     plain = np.minimum(count, below + 1)
-    group = plans.groups[:, np.newaxis]
+    group = plans.microbatch_groups[:, np.newaxis]
     ahead = 2 * below + (plans.vpp - 1) * group + 1 + plans.overlap_ep
     chunks = np.minimum(count * plans.vpp, ahead) / plans.vpp
     found = np.where(plans.vpp > 1, chunks, plain)

@@ -17,16 +17,16 @@ from astra.memory.activations import (
 from astra.memory.facts import facts, runtime_bytes, workspace_bytes
 from astra.memory.flying import in_flight
 from astra.memory.states import states
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
-from astra.strategy.held import padded_vocab
-from astra.strategy.makes import copies_of
 from astra.strategy.offload import offloaded_values
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import Floats, Ints, Plans, Task
+from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.rules.rule import is_word
+from astra.strategy.stage_view import StageView
 from astra.strategy.stages import Stages, is_recompute
-from astra.strategy.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -113,7 +113,7 @@ class Loads:
         return self.base[name][..., self.rows]
 
 
-def loads_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Loads:
+def loads_of(view: StageView, stack: Stack, shared: dict[str, Floats] | None = None) -> Loads:
     """What every run holds; `shared` where what plans share is counted already."""
     base = shared or memory_base(view, stack)
     kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
@@ -128,7 +128,7 @@ def loads_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) 
     )
 
 
-def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Memory:
+def memory_of(view: StageView, stack: Stack, shared: dict[str, Floats] | None = None) -> Memory:
     """Memory of every run of a table of plans.
 
     What plans share that differ only in recompute and offload is counted once; `shared` where
@@ -154,14 +154,14 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
     )
 
 
-def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
+def memory_base(whole: StageView, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
     view = whole.shared
     flying = in_flight(view.plans, view.stages)
     return _still_bytes(view, stack) | {"flying": np.where(view.stages.count > 0, flying, 0.0)}
 
 
-def _still_bytes(view: View, stack: Stack) -> dict[str, Floats]:
+def _still_bytes(view: StageView, stack: Stack) -> dict[str, Floats]:
     """The same but for how many micro-batches are in flight."""
     cut = cut_of(view, stack)
     held = states(view, stack)
@@ -178,7 +178,7 @@ def _still_bytes(view: View, stack: Stack) -> dict[str, Floats]:
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
 
 
-def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
+def least_bytes(view: StageView, stack: Stack, offloaded: float) -> Floats:
     """What no recompute and no offload of this share of the optimizer can save.
 
     No activation is counted but what a layer or the loss needs while it is worked on.
@@ -189,7 +189,7 @@ def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
     return least * (1 + stack.slack_fraction) + base["runtime"]
 
 
-def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats, Floats]:
+def _activations(view: StageView, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats, Floats]:
     """Per micro-batch of a stage: kept on the GPU and gone to the host. Of a stage: what recompute
     holds while it does a layer again, and what of the gone is on the GPU at any time.
     """
@@ -263,7 +263,7 @@ def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) ->
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 
 
-def _buffers(view: View, cut: Cut, stack: Stack) -> Floats:
+def _buffers(view: StageView, cut: Cut, stack: Stack) -> Floats:
     """What communication needs: stage borders (the input that came next and the gradient on its
     way), dispatch, gathered weights, buckets; and the workspaces of matrix products.
     """
@@ -287,7 +287,8 @@ def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Flo
     sizes = [count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds]
     if model.moe is not None:
         routed = [
-            count(layer_weights(model, kind), cut="ep_etp") for kind in layer_kinds(model).kinds
+            count(layer_weights(model, kind), sharded_by="ep_etp")
+            for kind in layer_kinds(model).kinds
         ]
         spread = stages.of(plans.segment_ep) * cut.etp
         layer = np.max(
@@ -314,7 +315,7 @@ def _groups(plans: Plans, stages: Stages) -> Ints:
         (stages.of(plans.tp) > 1).astype(np.int64)
         + (plans.cp > 1)
         + (plans.pp[:, np.newaxis] > 1)
-        + (stages.of(copies_of(plans)) > 1)
+        + (stages.of(replicas_of_segment(plans)) > 1)
         + 2 * (stages.of(plans.segment_ep) > 1)
         + 1
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.strategy.makes import copies_of, shard_share
 from astra.strategy.plans import Floats, Plans, Task, dtype_bytes
+from astra.strategy.replica_groups import replicas_of_segment, shard_group_fraction
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 
 # NVFP4: half a byte and an fp8 scale for every 16 values, in either orientation, beside bf16.
 FP4_BYTES = 0.5 + 1 / 16
@@ -29,7 +29,7 @@ class States:
     optimizer_bytes: Floats  # on the GPU or on the host
 
 
-def states(view: View, stack: Stack) -> States:
+def states(view: StageView, stack: Stack) -> States:
     """Bytes of weights, gradients and optimizer of one GPU of each stage.
 
     With P parameters on the GPU, R copies and a shard group of G:
@@ -38,8 +38,8 @@ def states(view: View, stack: Stack) -> States:
         gradients   gradients too / G
         parameters  weights too / G (what is gathered for a layer is a buffer)
     """
-    plans, stages, task, held = view.plans, view.stages, view.task, view.held
-    share, copies = shard_share(plans), stages.of(copies_of(plans)) * plans.cp
+    plans, stages, task, held = view.plans, view.stages, view.task, view.parameters_per_gpu
+    share, copies = shard_group_fraction(plans), stages.of(replicas_of_segment(plans)) * plans.cp
     dense_group = np.maximum(copies * share, 1.0)
     expert_copies = stages.of(plans.tp) * copies
     expert_copies = expert_copies / (stages.of(plans.segment_ep) * stages.of(plans.segment_etp))

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from astra.errors import InputError, shorten
-from astra.model.kinds import has_experts
+from astra.model.layer_kinds import has_experts
 from astra.model.parameters import parameters
 from astra.model.shape import Model
 
-MOST_LAYERS = 10_000
-MOST_PARAMETERS = 10**16  # four orders of magnitude above anything trained
+MAX_LAYERS = 10_000
+MAX_PARAMETERS = 10**16  # four orders of magnitude above anything trained
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ShapeCheck:
     """A model under inspection, and what its file calls the fields."""
 
     model: Model
@@ -35,7 +35,7 @@ def check_shape(model: Model, where: str, names: Mapping[str, str] | None = None
 
     `names` says what the user's file calls our fields, where that differs.
     """
-    checked = Checked(model, where, names or {})
+    checked = ShapeCheck(model, where, names or {})
     _check_heads(checked)
     _check_layer_lists(checked)
     _check_experts(checked)
@@ -43,10 +43,10 @@ def check_shape(model: Model, where: str, names: Mapping[str, str] | None = None
     return model
 
 
-def _check_heads(checked: Checked) -> None:
+def _check_heads(checked: ShapeCheck) -> None:
     model, heads = checked.model, checked.name("heads")
-    if model.layers > MOST_LAYERS:
-        raise checked.error("layers", f"is more than {MOST_LAYERS:,}. Is this the right field?")
+    if model.layers > MAX_LAYERS:
+        raise checked.error("layers", f"is more than {MAX_LAYERS:,}. Is this the right field?")
     if model.kv_heads > model.heads:
         raise checked.error(
             "kv_heads", f"is more than {heads} = {model.heads}. Try {model.heads} or fewer."
@@ -59,7 +59,7 @@ def _check_heads(checked: Checked) -> None:
         )
 
 
-def _check_experts(checked: Checked) -> None:
+def _check_experts(checked: ShapeCheck) -> None:
     model, moe = checked.model, checked.model.moe
     if moe is None:
         if model.ffn == 0:
@@ -82,7 +82,7 @@ def _check_experts(checked: Checked) -> None:
         raise checked.error("ffn", f"but {dense} of {model.layers} layers have no experts.")
 
 
-def _check_layer_lists(checked: Checked) -> None:
+def _check_layer_lists(checked: ShapeCheck) -> None:
     model = checked.model
     lists = {
         "moe.layers": model.moe.layers if model.moe else None,
@@ -99,7 +99,7 @@ def _check_layer_lists(checked: Checked) -> None:
 def _check_counts(model: Model, where: str) -> None:
     """A recorded count that differs from the shape's means that one of the two is wrong."""
     counted = parameters(model)
-    if counted.total > MOST_PARAMETERS:
+    if counted.total > MAX_PARAMETERS:
         raise InputError(
             f"{where}: the shape has {counted.total:,} parameters. Is a field too large by mistake?"
         )

@@ -12,10 +12,10 @@ from astra.errors import InputError, shorten
 from astra.files import convert, parse_toml
 
 TABLE = Path(__file__).parent.parent / "data" / "huggingface.toml"
-MOST = 10**9
+MAX_NUMBER = 10**9
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FamilyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a family's config is read, where it differs. The table's head explains each."""
 
     ffn_times: int | None = None
@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     positions_offset: int = 0
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConfigFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of the table of families, before `like` is followed."""
 
     like: str | None = None
@@ -55,7 +55,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     names: dict[str, tuple[str, ...]]
     activations: dict[str, str]
-    families: dict[str, Family]
+    families: dict[str, ConfigFamily]
     refused: tuple[Refusal, ...]
     telltale: dict[str, tuple[str, ...]]
 
@@ -68,25 +68,25 @@ def table() -> Table:
 
 
 @cache
-def family(name: str) -> Family:
+def family(name: str) -> ConfigFamily:
     """A family with all that it takes from the families it is like."""
-    own = table().families[name]
-    if own.like is None:
-        return own
-    base = family(own.like)
-    return Family(
-        traits=base.traits | own.traits,
-        options=base.options | own.options,
-        read=_kept(base.read | own.read),
-        defaults=_kept(base.defaults | own.defaults),
-        nested=own.nested,
-        window=own.window or base.window,
-        special=own.special or base.special,
-        say=own.say or base.say,
+    entry = table().families[name]
+    if entry.like is None:
+        return entry
+    base = family(entry.like)
+    return ConfigFamily(
+        traits=base.traits | entry.traits,
+        options=base.options | entry.options,
+        read=_without_empty(base.read | entry.read),
+        defaults=_without_empty(base.defaults | entry.defaults),
+        nested=entry.nested,
+        window=entry.window or base.window,
+        special=entry.special or base.special,
+        say=entry.say or base.say,
     )
 
 
-def _kept(entries: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(entries: dict[str, Any]) -> dict[str, Any]:
     """Without what an empty string takes back."""
     return {name: value for name, value in entries.items() if value != ""}
 
@@ -99,8 +99,8 @@ class Config:
     where: str
     model_type: str
     prefix: str = ""  # `text_config.` where the decoder is a part of the file
-    family: Family = field(default_factory=Family)
-    options: Options = field(default_factory=Options)
+    family: ConfigFamily = field(default_factory=ConfigFamily)
+    options: FamilyOptions = field(default_factory=FamilyOptions)
     used: dict[str, str] = field(default_factory=dict)  # our field: the config's name for it
     taken: dict[str, Any] = field(default_factory=dict)  # the config's name: default taken
 
@@ -169,8 +169,8 @@ class Config:
             raise self.error(name, f"a whole number is needed.{hint}")
         if value < least:
             raise self.error(name, f"must be at least {least}.")
-        if value > MOST:
-            raise self.error(name, f"is more than {MOST:,}. Is this the right field?")
+        if value > MAX_NUMBER:
+            raise self.error(name, f"is more than {MAX_NUMBER:,}. Is this the right field?")
         return value
 
     def flag(self, name: str) -> bool:

@@ -7,7 +7,7 @@ and softmax are left out, as everywhere in the literature.
 
 from dataclasses import dataclass
 
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.parameters import Weight, layer_weights, mtp_weights
 from astra.model.shape import Model
 
@@ -85,7 +85,7 @@ def matmul_flops(model: Model, weights: tuple[Weight, ...]) -> float:
     moe = model.moe
     seen = moe.top_k / moe.experts if moe else 1.0
     return sum(
-        2.0 * weight.count * (seen if weight.cut == "ep_etp" else 1.0)
+        2.0 * weight.count * (seen if weight.sharded_by == "ep_etp" else 1.0)
         for weight in weights
         if weight.matrix
     )

@@ -12,8 +12,8 @@ import msgspec
 
 from astra.errors import InputError, shorten
 from astra.files import convert, read_json
-from astra.model.check import MOST_LAYERS, check_shape
-from astra.model.config_fields import Config, Family, Options, family, json_word, table
+from astra.model.check import MAX_LAYERS, check_shape
+from astra.model.config_fields import Config, ConfigFamily, FamilyOptions, family, json_word, table
 from astra.model.config_layers import experts, window
 from astra.model.config_special import SPECIAL
 from astra.model.parameters import parameters
@@ -25,9 +25,9 @@ COUNTS = ("learned_positions", "embedding_dim")  # in `read`, numbers; all else 
 
 def read_config(path: Path) -> Model:
     """The model of a config.json; a file of another name gives the model that name."""
-    own = "" if path.name == "config.json" else path.stem
+    name = "" if path.name == "config.json" else path.stem
     folder = path.parent.resolve().name
-    return model_from_config(read_json(path), str(path), own, folder or "model")
+    return model_from_config(read_json(path), str(path), name, folder or "model")
 
 
 def model_from_config(raw: object, where: str, name: str = "", otherwise: str = "model") -> Model:
@@ -102,7 +102,7 @@ def open_config(raw: Mapping[str, Any], where: str) -> tuple[Config, list[str]]:
     if prefix:
         kind = _for_nested(kind)
         part = _tied_as_whole(part, raw, said)
-    options = convert(kind.options, Options, "huggingface.toml")
+    options = convert(kind.options, FamilyOptions, "huggingface.toml")
     config = Config(part, where, model_type, prefix, kind, options)
     return config, said
 
@@ -110,8 +110,8 @@ def open_config(raw: Mapping[str, Any], where: str) -> tuple[Config, list[str]]:
 def read_fields(config: Config) -> dict[str, Any]:
     """All fields of our Model that the config and its family give."""
     layers, hidden, heads = config.count("layers"), config.count("hidden"), config.count("heads")
-    if layers > MOST_LAYERS:  # before anything is listed layer by layer
-        raise config.error(config.used["layers"], f"is more than {MOST_LAYERS:,} layers.")
+    if layers > MAX_LAYERS:  # before anything is listed layer by layer
+        raise config.error(config.used["layers"], f"is more than {MAX_LAYERS:,} layers.")
     ffn = _ffn(config, hidden)
     fields: dict[str, Any] = {
         "layers": layers,
@@ -124,7 +124,7 @@ def read_fields(config: Config) -> dict[str, Any]:
         "rope_theta": config.number("rope_theta"),
         "mtp_layers": config.maybe_count("mtp_layers", least=0) or 0,
         "moe": experts(config, layers, ffn),
-        "mla": latent(config, hidden // heads),
+        "mla": latent_attention(config, hidden // heads),
         "window": window(config, layers),
     }
     activation = config.word("activation")
@@ -139,7 +139,7 @@ def read_fields(config: Config) -> dict[str, Any]:
     fields |= _positions(config)
     if config.family.special is not None:
         SPECIAL[config.family.special](config, fields)
-    _settle(config, fields)
+    _complete_fields(config, fields)
     return fields
 
 
@@ -151,7 +151,7 @@ def _positions(config: Config) -> dict[str, str]:
     return {"positions": kind} if kind else {}
 
 
-def _settle(config: Config, fields: dict[str, Any]) -> None:
+def _complete_fields(config: Config, fields: dict[str, Any]) -> None:
     """What follows from the rest: the size of a head, and that there is an MLP at all."""
     mla, hidden, heads = fields["mla"], fields["hidden"], fields["heads"]
     if mla is not None:
@@ -181,7 +181,7 @@ def _ffn(config: Config, hidden: int) -> int | None:
     return width
 
 
-def latent(config: Config, head_dim: int) -> dict[str, int | None] | None:
+def latent_attention(config: Config, head_dim: int) -> dict[str, int | None] | None:
     """The [mla] table; None where attention is of the common kind.
 
     Values are as wide as `head_dim` where neither the config nor the family says.
@@ -241,7 +241,7 @@ def _model_type(part: Mapping[str, Any], raw: Mapping[str, Any], where: str, pre
     return "(none given)"
 
 
-def _for_nested(kind: Family) -> Family:
+def _for_nested(kind: ConfigFamily) -> ConfigFamily:
     """Configs inside a config omit sizes too, where they equal the class's."""
     return msgspec.structs.replace(kind, defaults=kind.defaults | kind.nested)
 

@@ -1,13 +1,13 @@
-"""Parameters by part, and by what divides them among GPUs. All counts are exact integers."""
+"""Parameters by part, and by what shards them among GPUs. All counts are exact integers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Mla, Model
 
-Part = Literal[
+WeightPart = Literal[
     "attention",
     "mlp",
     "routed_experts",
@@ -21,25 +21,25 @@ Part = Literal[
     "mtp",
 ]
 
-# What divides a weight among GPUs.
+# What shards a weight among GPUs.
 #   tp      tensor parallel, by columns, rows or vocabulary
 #   kv      tensor parallel too, but never finer than one key-value head
 #   whole   nothing: every tensor-parallel rank keeps all of it
 #   ep_etp  routed experts: expert parallel and expert tensor parallel
-#   ep      one per expert, but not cut inside it (bias after a row-parallel product)
-Cut = Literal["tp", "kv", "whole", "ep_etp", "ep"]
+#   ep      one per expert, but not sharded inside it (bias after a row-parallel product)
+ShardedBy = Literal["tp", "kv", "whole", "ep_etp", "ep"]
 
 LEARNED_IN_ACTIVATION = {"xielu": 2}  # two learned scalars in each MLP (Apertus)
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One tensor, or several of the same fate."""
+    """One tensor, or several that are sharded alike."""
 
-    part: Part
+    part: WeightPart
     name: str
     count: int
-    cut: Cut
+    sharded_by: ShardedBy
     matrix: bool = True  # takes part in a matrix product: two FLOPs per token and parameter
 
 
@@ -63,9 +63,9 @@ class Parameters:
     inactive_fraction: tuple[int, int]  # routed experts a token does not see, of all experts
 
     @property
-    def by_part(self) -> dict[Part, int]:
+    def by_part(self) -> dict[WeightPart, int]:
         """Parameters of each part that is there, over all layers."""
-        parts: dict[Part, int] = {}
+        parts: dict[WeightPart, int] = {}
         for entry in self.kinds:
             for weight in entry.weights:
                 parts[weight.part] = parts.get(weight.part, 0) + entry.layers * weight.count
@@ -90,12 +90,14 @@ class Parameters:
         return self.mtp_layers * count(self.mtp)
 
 
-def count(weights: Iterable[Weight], part: Part | None = None, cut: Cut | None = None) -> int:
-    """Parameters, of one part or one cut where given."""
+def count(
+    weights: Iterable[Weight], part: WeightPart | None = None, sharded_by: ShardedBy | None = None
+) -> int:
+    """Parameters, of one part or sharded by one thing where given."""
     return sum(
         weight.count
         for weight in weights
-        if part in (None, weight.part) and cut in (None, weight.cut)
+        if part in (None, weight.part) and sharded_by in (None, weight.sharded_by)
     )
 
 
@@ -120,7 +122,7 @@ def layer_weights(model: Model, kind: LayerKind) -> tuple[Weight, ...]:
     attention = attention_weights(model) if model.mla is None else latent_weights(model, model.mla)
     mlp = expert_weights(model) if kind.mlp == "moe" else dense_weights(model)
     norms = model.norms_per_layer * norm_width(model)
-    return _there(*attention, *mlp, Weight("norms", "norms", norms, "whole", matrix=False))
+    return _nonzero(*attention, *mlp, Weight("norms", "norms", norms, "whole", matrix=False))
 
 
 def attention_weights(model: Model) -> tuple[Weight, ...]:
@@ -145,7 +147,7 @@ def attention_weights(model: Model) -> tuple[Weight, ...]:
 def latent_weights(model: Model, mla: Mla) -> tuple[Weight, ...]:
     """Multi-head latent attention, DeepSeek-V2 (arXiv 2405.04434), section 2.1.
 
-    The down-projections and their norms are not cut: every tensor-parallel rank needs the
+    The down-projections and their norms are not sharded: every tensor-parallel rank needs the
     whole latent vector.
     """
     hidden, heads, rank = model.hidden, model.heads, mla.q_lora_rank or 0
@@ -165,17 +167,17 @@ def latent_weights(model: Model, mla: Mla) -> tuple[Weight, ...]:
     )
 
 
-def mlp_weights(model: Model, part: Part, width: int, copies: int = 1) -> tuple[Weight, ...]:
-    """An MLP of `width`, or as many alike experts: up (and gate), down, their biases."""
+def mlp_weights(model: Model, part: WeightPart, width: int, experts: int = 1) -> tuple[Weight, ...]:
+    """An MLP of `width`, or as many equal experts: up (and gate), down, their biases."""
     routed = part == "routed_experts"
-    inside: Cut = "ep_etp" if routed else "tp"
-    outside: Cut = "ep" if routed else "whole"
+    inside: ShardedBy = "ep_etp" if routed else "tp"
+    outside: ShardedBy = "ep" if routed else "whole"
     ups = 1 + model.gated_mlp
-    bias = (model.biased_experts if routed else model.mlp_bias) * copies
-    learned = LEARNED_IN_ACTIVATION.get(model.activation, 0) * copies
+    bias = (model.biased_experts if routed else model.mlp_bias) * experts
+    learned = LEARNED_IN_ACTIVATION.get(model.activation, 0) * experts
     return (
-        Weight(part, "up", copies * ups * model.hidden * width, inside),
-        Weight(part, "down", copies * width * model.hidden, inside),
+        Weight(part, "up", experts * ups * model.hidden * width, inside),
+        Weight(part, "down", experts * width * model.hidden, inside),
         Weight(part, "up_bias", bias * ups * width, inside, matrix=False),
         Weight(part, "down_bias", bias * model.hidden, outside, matrix=False),
         Weight(part, "activation", learned, outside, matrix=False),
@@ -208,7 +210,7 @@ def end_weights(model: Model) -> tuple[Weight, ...]:
     projection = 2 * model.hidden * width if width != model.hidden else 0
     head = 0 if model.tied_embeddings else model.vocab * width
     norm = norm_width(model)
-    return _there(
+    return _nonzero(
         Weight("embedding", "embedding", model.vocab * width, "tp", matrix=False),
         Weight("embedding", "projections", projection, "whole"),
         Weight("embedding", "embedding_norm", model.embedding_norm * norm, "whole", matrix=False),
@@ -232,7 +234,7 @@ def mtp_weights(model: Model) -> tuple[Weight, ...]:
         return ()
     inner = layer_weights(model, layer_kinds(model).mtp_kind)
     return (
-        *(Weight("mtp", each.name, each.count, each.cut, each.matrix) for each in inner),
+        *(Weight("mtp", each.name, each.count, each.sharded_by, each.matrix) for each in inner),
         Weight("mtp", "join", 2 * model.hidden * model.hidden, "tp"),
         Weight("mtp", "join_norms", 3 * norm_width(model), "whole", matrix=False),
     )
@@ -249,6 +251,6 @@ def norm_width(model: Model) -> int:
     return per_column[model.norm] * model.hidden
 
 
-def _there(*weights: Weight) -> tuple[Weight, ...]:
+def _nonzero(*weights: Weight) -> tuple[Weight, ...]:
     """Without the ones this model does not have."""
     return tuple(weight for weight in weights if weight.count)

@@ -101,5 +101,5 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def biased_experts(self) -> bool:
         """Whether the routed experts add a bias after each product."""
-        own = None if self.moe is None else self.moe.expert_bias
-        return self.mlp_bias if own is None else own
+        expert_bias = None if self.moe is None else self.moe.expert_bias
+        return self.mlp_bias if expert_bias is None else expert_bias

@@ -35,14 +35,14 @@ def zoo_model(name: str) -> Model:
 
 def matching_names(text: str) -> tuple[str, ...]:
     """The zoo's models with this text in name, family or Hugging Face id."""
-    wanted = plain(text)
+    wanted = normalized_name(text)
     if not wanted:
         return zoo_names()
     return tuple(
         name
         for name in zoo_names()
         if any(
-            wanted in plain(word)
+            wanted in normalized_name(word)
             for word in (name, zoo_model(name).family, zoo_model(name).hf_id)
             if word
         )
@@ -56,7 +56,7 @@ def find_model(text: str) -> Model:
         raise InputError(
             "no model given. Name one (`astra models` lists them), or a config.json or TOML file."
         )
-    exact = {plain(name): name for name in zoo_names()}.get(plain(text))
+    exact = {normalized_name(name): name for name in zoo_names()}.get(normalized_name(text))
     if exact is not None and not Path(text).is_file():
         return zoo_model(exact)
     if _is_path(text):
@@ -84,7 +84,7 @@ def read_model(path: Path) -> Model:
     raise InputError(f"{path}: a model is a .json (Hugging Face config) or a .toml file.")
 
 
-def plain(name: str) -> str:
+def normalized_name(name: str) -> str:
     """A name without case, and with one sign for `-`, `_` and blanks."""
     return "-".join(name.lower().replace("_", "-").split())
 
@@ -106,10 +106,10 @@ def _by_hugging_face_id(text: str) -> Model | None:
     """`meta-llama/Meta-Llama-3-70B`: the zoo's model of that id. Reads the zoo until found."""
     if text.count("/") != 1:
         return None
-    wanted = plain(text)
+    wanted = normalized_name(text)
     for name in zoo_names():
         model = zoo_model(name)
-        if model.hf_id is not None and plain(model.hf_id) == wanted:
+        if model.hf_id is not None and normalized_name(model.hf_id) == wanted:
             return model
     return None
 
@@ -126,4 +126,4 @@ def _unknown(text: str) -> Model:
 
 
 def _hint(name: str) -> str:
-    return did_you_mean(plain(name), zoo_names())
+    return did_you_mean(normalized_name(name), zoo_names())

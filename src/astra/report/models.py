@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.model.facts import ModelFacts
 from astra.model.flops import FORWARD_AND_BACKWARD
 from astra.model.parameters import count
+from astra.model.summary import ModelSummary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,25 +33,25 @@ PARTS = {
 # ------------------------------------------------------------------------------- for programs
 
 
-def listing_json(facts: Sequence[ModelFacts]) -> dict[str, Any]:
+def listing_json(summary: Sequence[ModelSummary]) -> dict[str, Any]:
     """`astra models --json`."""
-    return {"models": [short_json(each) for each in facts]}
+    return {"models": [short_json(each) for each in summary]}
 
 
-def short_json(facts: ModelFacts) -> dict[str, Any]:
+def short_json(summary: ModelSummary) -> dict[str, Any]:
     """One line of the list."""
-    model = facts.model
+    model = summary.model
     return {
         "name": model.name,
         "hf_id": model.hf_id,
         "family": model.family,
-        "parameters": facts.parameters.total,
-        "active_parameters": facts.parameters.active,
+        "parameters": summary.parameters.total,
+        "active_parameters": summary.parameters.active,
         "layers": model.layers,
         "hidden": model.hidden,
         "heads": model.heads,
         "kv_heads": model.kv_heads,
-        "attention": facts.attention,
+        "attention": summary.attention,
         "experts": model.moe.experts if model.moe else 0,
         "top_k": model.moe.top_k if model.moe else 0,
         "max_positions": model.max_positions,
@@ -59,12 +59,12 @@ def short_json(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def model_json(facts: ModelFacts) -> dict[str, Any]:
+def model_json(summary: ModelSummary) -> dict[str, Any]:
     """`astra models NAME --json`: the full shape, then what follows from it."""
-    shape: dict[str, Any] = msgspec.to_builtins(facts.model)
-    parameters = facts.parameters
+    shape: dict[str, Any] = msgspec.to_builtins(summary.model)
+    parameters = summary.parameters
     first = {
-        "name": facts.model.name,
+        "name": summary.model.name,
         "parameters": parameters.total,
         "active_parameters": parameters.active,
     }
@@ -73,16 +73,16 @@ def model_json(facts: ModelFacts) -> dict[str, Any]:
     return {
         **first,
         **rest,
-        "attention": facts.attention,
+        "attention": summary.attention,
         "mtp_parameters": parameters.mtp_total,
         "parameters_by_part": parameters.by_part,
-        "layer_kinds": layer_kinds_json(facts),
-        "flops_per_token": flops_json(facts),
+        "layer_kinds": layer_kinds_json(summary),
+        "flops_per_token": flops_json(summary),
         **tail,
     }
 
 
-def layer_kinds_json(facts: ModelFacts) -> list[dict[str, Any]]:
+def layer_kinds_json(summary: ModelSummary) -> list[dict[str, Any]]:
     """Each kind of layer: how many, what it holds, by what it is divided, what it costs."""
     return [
         {
@@ -94,20 +94,21 @@ def layer_kinds_json(facts: ModelFacts) -> list[dict[str, Any]]:
             "mlp": entry.kind.mlp,
             "parameters": count(entry.weights),
             "parameters_by_cut": {
-                cut: count(entry.weights, cut=cut) for cut in ("tp", "kv", "whole", "ep_etp", "ep")
+                name: count(entry.weights, sharded_by=name)
+                for name in ("tp", "kv", "whole", "ep_etp", "ep")
             },
             "forward_matmul_flops_per_token": flops.matmul_flops,
             "forward_attention_flops_per_token": flops.attention_flops,
         }
-        for entry, flops in zip(facts.parameters.kinds, facts.layer_flops, strict=True)
+        for entry, flops in zip(summary.parameters.kinds, summary.layer_flops, strict=True)
     ]
 
 
-def flops_json(facts: ModelFacts) -> dict[str, float]:
+def flops_json(summary: ModelSummary) -> dict[str, float]:
     """Per token at one sequence length; `train` is forward and backward."""
-    flops = facts.flops
+    flops = summary.flops
     return {
-        "seq_len": facts.seq_len,
+        "seq_len": summary.seq_len,
         "forward_matmul": flops.matmul_flops,
         "forward_attention": flops.attention_flops,
         "forward_head": flops.head_flops,
@@ -120,7 +121,7 @@ def flops_json(facts: ModelFacts) -> dict[str, float]:
 # --------------------------------------------------------------------------------- for people
 
 
-def print_listing(facts: Sequence[ModelFacts]) -> None:
+def print_listing(summary: Sequence[ModelSummary]) -> None:
     """The list as a table; in a narrow terminal certainty shrinks to a star."""
     console = _console()
     wide = console.width >= WIDE
@@ -133,7 +134,7 @@ def print_listing(facts: Sequence[ModelFacts]) -> None:
     table.add_column("context" if wide else "ctx", justify="right", no_wrap=True)
     if wide:
         table.add_column("certainty", no_wrap=True)
-    for each in facts:
+    for each in summary:
         certainty = each.model.source.certainty or "not said"
         star = "" if wide or certainty == "high" else "*"
         cells = [each.model.name + star, *_cells(each)]
@@ -147,48 +148,48 @@ def _narrow(title: str) -> str:
     return {"layers": "lay", "heads/kv": "heads"}.get(title, title)
 
 
-def _cells(facts: ModelFacts) -> list[str]:
-    model = facts.model
+def _cells(summary: ModelSummary) -> list[str]:
+    model = summary.model
     return [
-        short(facts.parameters.total),
-        short(facts.parameters.active) if model.moe else "",
+        short(summary.parameters.total),
+        short(summary.parameters.active) if model.moe else "",
         str(model.layers),
         str(model.hidden),
         f"{model.heads}/{model.kv_heads}",
-        facts.attention,
+        summary.attention,
         f"{model.moe.top_k}/{model.moe.experts}" if model.moe else "",
         positions(model.max_positions),
     ]
 
 
-def print_model(facts: ModelFacts) -> None:
+def print_model(summary: ModelSummary) -> None:
     """One model in full."""
     console = _console()
-    model = facts.model
+    model = summary.model
     title = f"[bold]{_plain(model.name)}[/bold]"
     console.print(title if model.hf_id is None else f"{title}  {_plain(model.hf_id)}")
-    _show(console, _shape_table(facts))
-    _show(console, _parts_table(facts), "parameters by part")
-    _show(console, _kinds_table(facts), "kinds of layers")
-    where = f"FLOPs a token at {facts.seq_len:,} positions, causal attention counted at half"
-    _show(console, _flops_table(facts), where)
+    _show(console, _shape_table(summary))
+    _show(console, _parts_table(summary), "parameters by part")
+    _show(console, _kinds_table(summary), "kinds of layers")
+    where = f"FLOPs a token at {summary.seq_len:,} positions, causal attention counted at half"
+    _show(console, _flops_table(summary), where)
     console.print()
     for line in model.assumed:
         console.print(f"assumed: {_plain(line)}", soft_wrap=_piped(console))
-    _print_source(console, facts)
+    _print_source(console, summary)
 
 
-def _shape_table(facts: ModelFacts) -> "Table":
+def _shape_table(summary: ModelSummary) -> "Table":
     table = _table(show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for name, value in _shape_rows(facts):
+    for name, value in _shape_rows(summary):
         table.add_row(name, _plain(value))
     return table
 
 
-def _shape_rows(facts: ModelFacts) -> list[tuple[str, str]]:
-    model, parameters = facts.model, facts.parameters
+def _shape_rows(summary: ModelSummary) -> list[tuple[str, str]]:
+    model, parameters = summary.model, summary.parameters
     ends = "tied" if model.tied_embeddings else "not tied"
     head = f"{model.heads} heads of {model.head_dim}, {model.kv_heads} for keys and values"
     rows = [("parameters", f"{parameters.total:,}  ({short(parameters.total)})")]
@@ -199,17 +200,17 @@ def _shape_rows(facts: ModelFacts) -> list[tuple[str, str]]:
     rows += [
         ("layers", str(model.layers)),
         ("hidden", str(model.hidden)),
-        ("attention", f"{facts.attention}: {head}"),
-        ("MLP", _mlp(facts)),
+        ("attention", f"{summary.attention}: {head}"),
+        ("MLP", _mlp(summary)),
         ("vocabulary", f"{model.vocab:,}, embedding and head {ends}"),
     ]
     if model.mla:
         ranks = f"query rank {model.mla.q_lora_rank or 'none'}, latent {model.mla.kv_lora_rank}"
         rows.append(("latent", ranks))
     if model.moe:
-        rows.append(("experts", _experts(facts)))
+        rows.append(("experts", _experts(summary)))
     if model.window:
-        rows.append(("window", _window(facts)))
+        rows.append(("window", _window(summary)))
     if model.max_positions:
         kind = ", ALiBi" if model.positions == "alibi" else ""
         rows.append(("context", f"{model.max_positions:,} positions{kind}"))
@@ -220,51 +221,51 @@ def _shape_rows(facts: ModelFacts) -> list[tuple[str, str]]:
     return rows
 
 
-def _mlp(facts: ModelFacts) -> str:
-    model = facts.model
+def _mlp(summary: ModelSummary) -> str:
+    model = summary.model
     gate = "gated" if model.gated_mlp else "not gated"
     return f"{model.ffn} wide, {model.activation}, {gate}; {model.norms_per_layer} x {model.norm}"
 
 
-def _experts(facts: ModelFacts) -> str:
-    moe = facts.model.moe
+def _experts(summary: ModelSummary) -> str:
+    moe = summary.model.moe
     assert moe is not None
     shared = f", {moe.shared_experts} shared ({moe.shared_ffn} wide)" if moe.shared_experts else ""
     return f"{moe.top_k} of {moe.experts}, each {moe.moe_ffn} wide{shared}"
 
 
-def _window(facts: ModelFacts) -> str:
-    window = facts.model.window
+def _window(summary: ModelSummary) -> str:
+    window = summary.model.window
     assert window is not None
     word = "chunks of" if window.chunked else "at most"
     where = "every layer" if window.layers is None else f"{len(window.layers)} layers"
     return f"{word} {window.tokens:,} positions in {where}"
 
 
-def _parts_table(facts: ModelFacts) -> "Table":
+def _parts_table(summary: ModelSummary) -> "Table":
     table = _table()
     table.add_column("part", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    total = facts.parameters.total
-    for part, number in facts.parameters.by_part.items():
+    total = summary.parameters.total
+    for part, number in summary.parameters.by_part.items():
         table.add_row(PARTS.get(part, part), f"{number:,}", f"{number / total:.1%}")
     return table
 
 
-def _kinds_table(facts: ModelFacts) -> "Table":
+def _kinds_table(summary: ModelSummary) -> "Table":
     table = _table()
     table.add_column("kind", no_wrap=True)
     for title in ("layers", "parameters each", "GFLOPs a token"):
         table.add_column(title, justify="right", no_wrap=True)
-    for entry, flops in zip(facts.parameters.kinds, facts.layer_flops, strict=True):
+    for entry, flops in zip(summary.parameters.kinds, summary.layer_flops, strict=True):
         cost = f"{flops.total_flops / 1e9:,.3f}"
         table.add_row(entry.kind.name, str(entry.layers), f"{count(entry.weights):,}", cost)
     return table
 
 
-def _flops_table(facts: ModelFacts) -> "Table":
-    flops = facts.flops
+def _flops_table(summary: ModelSummary) -> "Table":
+    flops = summary.flops
     table = _table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -282,8 +283,8 @@ def _flops_table(facts: ModelFacts) -> "Table":
     return table
 
 
-def _print_source(console: "Console", facts: ModelFacts) -> None:
-    source = facts.model.source
+def _print_source(console: "Console", summary: ModelSummary) -> None:
+    source = summary.model.source
     sure = f", certainty {source.certainty}" if source.certainty else ""
     wrap = _piped(console)
     console.print(f"source: {source.kind}{sure}: {_plain(source.where)}", soft_wrap=wrap)

@@ -29,7 +29,7 @@ def rule_json(rule: Rule) -> dict[str, Any]:
         "name": rule.name,
         "layer": rule.layer,
         "reason": rule.reason,
-        "about": rule.about.split(),
+        "about": list(rule.settings),
         "where": rule.where,
     }
 
@@ -61,7 +61,7 @@ def rule_page(rule: Rule) -> str:
         f"{rule.name}\n"
         f"  {rule.reason}.\n"
         f"  refused by  {rule.layer}: {rule.where}\n"
-        f"  speaks of   {', '.join(rule.about.split())}"
+        f"  speaks of   {', '.join(rule.settings)}"
     )
 
 

@@ -8,7 +8,7 @@ from astra.search.find import MOST_GROUP, Best, Finder, Key
 from astra.search.result import Progress
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import Floats, Ints, Plans
-from astra.strategy.variants import plans_in
+from astra.strategy.variants import plan_count
 
 MOST = 16  # plans that are simulated together
 
@@ -32,7 +32,7 @@ class AloneFinder(Finder):
 
     def _like(self, layouts: Layouts, plan: Plans) -> None:
         """A time to beat: of layouts cut as this plan is, whatever their chunks."""
-        degrees = layouts.alike(plan)
+        degrees = layouts.degrees_of(plan)
         for _, table in layouts.tables(degrees):
             same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
             same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])
@@ -56,6 +56,6 @@ class AloneFinder(Finder):
 
     def _leave(self, layouts: Layouts, order: Ints, first: int) -> None:
         rest = order[int(np.flatnonzero(order == first)[0]) :]
-        count = plans_in(layouts, rest)
+        count = plan_count(layouts, rest)
         self.funnel.candidates += count
         self.funnel.bounded += count

@@ -9,10 +9,11 @@ import numpy as np
 
 from astra.columns import factorized
 from astra.hardware.topology import allowed_counts
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
-from astra.strategy.groups import groups_for
-from astra.strategy.pipelines import SLOTS, Columns, Pipelines, repeated, taken
+from astra.strategy.complete import fp8_recipe
+from astra.strategy.layer_splits import SLOTS, ColumnTable, LayerSplits, repeat_rows, take_rows
+from astra.strategy.microbatch_group import microbatch_groups_for
 from astra.strategy.plans import (
     COLUMNS,
     OFFLOAD_MODULES,
@@ -27,14 +28,13 @@ from astra.strategy.plans import (
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.settle import fp8_recipe
 from astra.strategy.space import Question, Space, divisors
 
-CHUNK_ROWS = 1 << 16  # large enough that what is done once per table does not count
-SHARDS_ALL = code("sharding", "parameters")
+ROWS_PER_TABLE = 1 << 16  # large enough that what is done once per table does not count
+SHARDS_PARAMETERS = code("sharding", "parameters")
 
-# What follows from other settings unless it was asked for.
-FOLLOWERS = (
+# Settings given by other settings unless they were asked for.
+DERIVED_SETTINGS = (
     "sequence_parallel",
     "overlap_grad_reduce",
     "overlap_param_gather",
@@ -45,7 +45,7 @@ FOLLOWERS = (
 )
 
 # Options that decide whether a row is a plan at all.
-CROSSED = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
+CROSSED_OPTIONS = ("ep", "etp", "sharding", "in_node", "cp_comm_type", "overlap_ep")
 
 
 def enumerate_layouts(space: Space) -> Iterator[Plans]:
@@ -56,36 +56,36 @@ def enumerate_layouts(space: Space) -> Iterator[Plans]:
 
 
 class Layouts:
-    """The layouts of a space: degrees, each with every option and every pipeline of its depth.
+    """The layouts of a space: degrees, each with every option and every split of the layers.
 
-    A search bounds a cut (degrees and options) before it looks at its pipelines, and a layout
-    before it looks at its variants: these only take longer. Cuts are numbered, those of the first
-    degrees first.
+    A search bounds degrees with an option before it looks at the splits of the layers, and a
+    layout before it looks at its variants: these only take longer. Options are numbered over all
+    degrees, those of the first degrees first.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self._pipelines = Pipelines(space)
+        self._splits = LayerSplits(space)
         self._options = _options(space)
         degrees = _degrees(space)
-        degrees = taken(degrees, self._pipelines.counts[degrees["pp"]] > 0)
-        degrees["group"] = _groups(degrees, space.question)
-        degrees["turns"] = self._pipelines.turns[degrees["pp"]]
+        degrees = take_rows(degrees, self._splits.counts[degrees["pp"]] > 0)
+        degrees["group"] = _microbatch_groups(degrees, space.question)
+        degrees["interleaved"] = self._splits.interleaved[degrees["pp"]]
         node_gpus = space.question.task.cluster.pools[0].gpu.node.gpus
-        near = np.gcd(degrees["dp"] * degrees["cp"], np.maximum(node_gpus // degrees["tp"], 1))
-        degrees["near"] = near
-        first, kind = _distinct([degrees[name] for name in ("tp", "cp", "dp", "turns")])
-        possible = _possible(taken(degrees, first), self._options)  # (kind, way)
-        ways = possible.sum(axis=1)
-        some = ways[kind] > 0
-        self._degrees, self._kind = taken(degrees, some), kind[some]
-        self._ways = np.nonzero(possible)[1]
-        self._first_way = np.cumsum(ways) - ways
-        self.counts: Ints = ways[self._kind]  # (degrees,) how many cuts there are of each
+        in_node = np.gcd(degrees["dp"] * degrees["cp"], np.maximum(node_gpus // degrees["tp"], 1))
+        degrees["copies_in_node"] = in_node
+        first, kind = _distinct([degrees[name] for name in ("tp", "cp", "dp", "interleaved")])
+        possible = _possible_options(take_rows(degrees, first), self._options)  # (kind, option)
+        options = possible.sum(axis=1)
+        has_options = options[kind] > 0
+        self._degrees, self._kind = take_rows(degrees, has_options), kind[has_options]
+        self._possible = np.nonzero(possible)[1]
+        self._first_possible = np.cumsum(options) - options
+        self.counts: Ints = options[self._kind]  # (degrees,) how many options each has
         self.starts: Ints = np.cumsum(self.counts) - self.counts  # and the first of them
-        hides = np.broadcast_to(self._options["overlap_ep"], possible.shape)
-        # Of them those for pipelines that take turns or have one stage alone.
-        self.hiding: Ints = (possible & hides).sum(axis=1)[self._kind]
+        overlaps = np.broadcast_to(self._options["overlap_ep"], possible.shape)
+        # Of them those that need interleaved pipelines, or a stage alone.
+        self.overlap_ep_counts: Ints = (possible & overlaps).sum(axis=1)[self._kind]
 
     def __len__(self) -> int:
         """How many degrees."""
@@ -94,8 +94,8 @@ class Layouts:
     @property
     def gpus(self) -> Ints:
         """Of each of the degrees."""
-        held = self._degrees
-        total: Ints = held["tp"] * held["cp"] * held["pp"] * held["dp"]
+        degrees = self._degrees
+        total: Ints = degrees["tp"] * degrees["cp"] * degrees["pp"] * degrees["dp"]
         return total
 
     @property
@@ -112,83 +112,85 @@ class Layouts:
         return found
 
     @property
-    def depth(self) -> int:
+    def max_stages(self) -> int:
         """The most stages there may be."""
-        return len(self._pipelines.counts) - 1
+        return len(self._splits.counts) - 1
 
-    def alike(self, plans: Plans) -> Ints:
-        """The degrees of a plan, where the space has them."""
-        own = {"tp": plans.tp[0, 0], "pp": plans.pp[0], "dp": plans.dp[0, 0]}
-        own |= {"cp": plans.cp, "micro_batch": plans.micro_batch}
-        same = [self._degrees[name] == column[0] for name, column in own.items()]
+    def degrees_of(self, plans: Plans) -> Ints:
+        """The rows with the degrees of a plan, where the space has them."""
+        wanted = {"tp": plans.tp[0, 0], "pp": plans.pp[0], "dp": plans.dp[0, 0]}
+        wanted |= {"cp": plans.cp, "micro_batch": plans.micro_batch}
+        same = [self._degrees[name] == column[0] for name, column in wanted.items()]
         return np.flatnonzero(np.logical_and.reduce(same))
 
-    def pipelines(self) -> tuple[Ints, Flags, Ints]:
-        """Layers of the largest chunk, whether it takes turns or has one stage, and stages."""
-        table = self._pipelines.table
+    def splits(self) -> tuple[Ints, Flags, Ints]:
+        """Of every split: layers of the largest chunk, whether it is interleaved or has one stage,
+        and stages.
+        """
+        table = self._splits.table
         chunk = -(-table[1 : 2 * SLOTS : 2].max(axis=0) // table[-2])
         stages = table[0 : 2 * SLOTS : 2].sum(axis=0)
         return chunk, (table[-2] > 1) | (stages == 1), stages
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Runs of degrees and their cuts, about a chunk of them each."""
-        for degrees in _blocks(self.counts, CHUNK_ROWS // 4):
+        """Ranges of degrees and of their options, about a quarter of a table each."""
+        for degrees in _blocks(self.counts, ROWS_PER_TABLE // 4):
             last = degrees.stop - 1
             yield degrees, slice(self.starts[degrees.start], self.starts[last] + self.counts[last])
 
-    def cuts(self) -> Iterator[Plans]:
-        """Each cut once, with the first of its pipelines, block by block."""
+    def option_tables(self) -> Iterator[Plans]:
+        """Degrees with each option once, with the first split of the layers, block by block."""
         for degrees, _ in self.blocks():
-            cuts = self._cuts(np.arange(degrees.start, degrees.stop))
-            yield self._plans(self._pipelines.join(cuts, np.ones(len(cuts["pp"]), np.int64)))
+            rows = self._with_options(np.arange(degrees.start, degrees.stop))
+            yield self._plans(self._splits.join(rows, np.ones(len(rows["pp"]), np.int64)))
 
-    def least(self, values: Callable[[slice], Floats]) -> Floats:
-        """(degrees,) The least of each, of what is known of these cuts."""
+    def least_over_options(self, values: Callable[[slice], Floats]) -> Floats:
+        """(degrees,) The least over the options of each, of what is known of these options."""
         found = [
-            np.minimum.reduceat(values(cuts), self.starts[degrees] - cuts.start)
-            for degrees, cuts in self.blocks()
+            np.minimum.reduceat(values(options), self.starts[degrees] - options.start)
+            for degrees, options in self.blocks()
         ]
         return np.concatenate([np.zeros(0), *found])
 
     def tables(
         self, order: Ints, first: int | None = None, only: Flags | None = None
     ) -> Iterator[tuple[Ints, Plans]]:
-        """Every layout and its cut, degrees in this order, in tables that grow to a chunk.
+        """Every layout and its option, degrees in this order, in tables that grow.
 
-        `first`: about how many layouts the first table has. `only` (cut,): those that are wanted.
+        `first`: about how many layouts the first table has. `only` (option,): the wanted ones.
         """
         counts = self.counts if only is None else np.add.reduceat(only, self.starts, dtype=np.int64)
-        many = self._pipelines.counts[self.stages] * counts
-        for rows in _blocks(many[order], first or CHUNK_ROWS // 4):
-            cuts = self._cuts(order[rows])
+        layouts = self._splits.counts[self.stages] * counts
+        for rows in _blocks(layouts[order], first or ROWS_PER_TABLE // 4):
+            degrees = self._with_options(order[rows])
             if only is not None:
-                cuts = taken(cuts, only[cuts["cut"]])
-            joined = self._pipelines.join(cuts, self._pipelines.counts[cuts["pp"]])
-            table = _sensible(joined, self.space)
+                degrees = take_rows(degrees, only[degrees["option"]])
+            joined = self._splits.join(degrees, self._splits.counts[degrees["pp"]])
+            table = _possible_layouts(joined, self.space)
             if len(table["tp"]):
-                yield table["cut"], self._plans(table)
+                yield table["option"], self._plans(table)
 
-    def _cuts(self, degrees: Ints) -> Columns:
+    def _with_options(self, degrees: Ints) -> ColumnTable:
         """These degrees with every option."""
-        rows, within = repeated(self.counts[degrees])
+        rows, within = repeat_rows(self.counts[degrees])
         rows = degrees[rows]
-        ways = self._ways[self._first_way[self._kind[rows]] + within]
-        cuts = taken(self._options, ways) | taken(self._degrees, rows)
-        del cuts["turns"]
-        cuts["etp"] = np.where(cuts["etp"] == 0, cuts["tp"], cuts["etp"])
-        cuts["cut"] = self.starts[rows] + within
-        return cuts
+        options = self._possible[self._first_possible[self._kind[rows]] + within]
+        table = take_rows(self._options, options) | take_rows(self._degrees, rows)
+        del table["interleaved"]
+        table["etp"] = np.where(table["etp"] == 0, table["tp"], table["etp"])
+        table["option"] = self.starts[rows] + within
+        return table
 
-    def _plans(self, table: Columns) -> Plans:
+    def _plans(self, table: ColumnTable) -> Plans:
         count = len(table["tp"])
         table["recompute"] = np.zeros(count, np.int8)
         table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
         table["offload_optimizer_fraction"] = np.zeros(count)
-        return _plans(table, self.space, self._pipelines.chunk_layers)
+        return _plans(table, self.space, self._splits.chunk_layers)
 
 
 def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
-    """Runs of rows that grow to about a chunk each, before recompute."""
+    """Ranges of rows that grow to about a quarter of a table each, before recompute."""
     edges = np.cumsum(per_row)
     start, size = 0, first
     while start < len(per_row):
@@ -196,10 +198,10 @@ def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
         stop = int(np.searchsorted(edges, done + size, side="right"))
         stop = min(max(stop, start + 1), len(per_row))
         yield slice(start, stop)
-        start, size = stop, min(4 * size, CHUNK_ROWS // 4)
+        start, size = stop, min(4 * size, ROWS_PER_TABLE // 4)
 
 
-def _degrees(space: Space) -> Columns:
+def _degrees(space: Space) -> ColumnTable:
     """tp, cp, pp, micro-batch and dp whose product can be rented and divides the batch."""
     question = space.question
     model, pool = question.task.model, question.task.cluster.pools[0]
@@ -209,9 +211,9 @@ def _degrees(space: Space) -> Columns:
     values: dict[str, tuple[int, ...]] = {
         "tp": space.values("tp") or (),
         "cp": space.values("cp") or (),
-        "pp": tuple(pp for pp in space.chosen.get("pp", stages) if pp in stages),
+        "pp": tuple(pp for pp in space.settings.get("pp", stages) if pp in stages),
         "micro_batch": space.values("micro_batch") or (),
-        "dp": space.chosen.get("dp") or divisors(batch),
+        "dp": space.settings.get("dp") or divisors(batch),
     }
     grids = np.meshgrid(*(np.array(column, np.int64) for column in values.values()), indexing="ij")
     columns = {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
@@ -225,7 +227,7 @@ def _degrees(space: Space) -> Columns:
     return {name: column[fits] for name, column in columns.items()}
 
 
-def _options(space: Space) -> Columns:
+def _options(space: Space) -> ColumnTable:
     """What is multiplied out on every row: experts, sharding, traffic, offload."""
     moe = space.question.task.model.moe is not None
     asked = [
@@ -242,19 +244,19 @@ def _options(space: Space) -> Columns:
         ("second_moment_dtype", ("fp32",)),
         ("fp8_recipe", (_fp8_recipe(space.question),)),
     ]
-    dims = {name: space.chosen.get(name, default) for name, default in asked}
+    dims = {name: space.settings.get(name, default) for name, default in asked}
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
         dims[name] = space.values(name) or ()
-    dims["etp"] = space.chosen.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
-    dims["in_node"] = (False,) if "shard_group" in space.chosen else (False, True)
-    dims |= {name: space.chosen[name] for name in FOLLOWERS if name in space.chosen}
+    dims["etp"] = space.settings.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
+    dims["in_node"] = (False,) if "shard_group" in space.settings else (False, True)
+    dims |= {name: space.settings[name] for name in DERIVED_SETTINGS if name in space.settings}
     alone = {name: values[0] for name, values in dims.items() if len(values) == 1}
-    columns: Columns = {  # one number for all rows, unless it is worked with
+    columns: ColumnTable = {  # one number for all rows, unless it is worked with
         name: np.array(_coded(name, value), column_dtype(name)) for name, value in alone.items()
     }
-    several = {name: dims[name] for name in dims if name not in alone or name in CROSSED}
-    rows = list(product(*several.values()))
-    for place, name in enumerate(several):
+    crossed = {name: dims[name] for name in dims if name not in alone or name in CROSSED_OPTIONS}
+    rows = list(product(*crossed.values()))
+    for place, name in enumerate(crossed):
         values = [_coded(name, row[place]) for row in rows]
         columns[name] = np.array(values, column_dtype(name) if name in COLUMNS else None)
     return columns
@@ -275,13 +277,13 @@ def _coded(name: str, value: Any) -> Any:
     return value
 
 
-def _possible(degrees: Columns, options: Columns) -> Flags:
-    """(degrees, way) All but those that are no plan or one under two names.
+def _possible_options(degrees: ColumnTable, options: ColumnTable) -> Flags:
+    """(degrees, option) All but those that are no plan or one under two names.
 
     Not rules: a group of one has no traffic to choose, and experts need whole groups.
     """
-    tp, cp, dp, near, turns = (
-        degrees[name][:, np.newaxis] for name in ("tp", "cp", "dp", "near", "turns")
+    tp, cp, dp, in_node, interleaved = (
+        degrees[name][:, np.newaxis] for name in ("tp", "cp", "dp", "copies_in_node", "interleaved")
     )
     ep, sharding = options["ep"], options["sharding"]
     is_tp = options["etp"] == 0
@@ -290,10 +292,10 @@ def _possible(degrees: Columns, options: Columns) -> Flags:
     once &= (cp > 1) | (options["cp_comm_type"] == options["cp_comm_type"][:1])
     copies = dp * cp
     once &= (copies > 1) | (sharding == sharding[:1])
-    inside = (sharding == SHARDS_ALL) & (near > 1) & (near < copies)
+    inside = (sharding == SHARDS_PARAMETERS) & (in_node > 1) & (in_node < copies)
     once &= ~options["in_node"] | inside
     whole = tp * copies % (ep * etp) == 0
-    found: Flags = once & whole & (~options["overlap_ep"] | ((ep > 1) & turns))
+    found: Flags = once & whole & (~options["overlap_ep"] | ((ep > 1) & interleaved))
     return found
 
 
@@ -309,15 +311,15 @@ def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, kind
 
 
-def _sensible(table: Columns, space: Space) -> Columns:
+def _possible_layouts(table: ColumnTable, space: Space) -> ColumnTable:
     """The same for what depends on the pipeline: whether it is interleaved."""
-    turns = table["vpp"] > 1
-    kept = ~table["overlap_ep"] | turns | (table["pp"] == 1)
-    if groups := space.chosen.get("microbatch_group"):  # means nothing with one chunk
+    interleaved = table["vpp"] > 1
+    possible = ~table["overlap_ep"] | interleaved | (table["pp"] == 1)
+    if groups := space.settings.get("microbatch_group"):  # means nothing with one chunk
         group = table["microbatch_group"]
-        kept &= turns | (group == groups[0])
-        table["microbatch_group"] = np.where(turns, group, table["pp"])
-    return taken(table, kept)
+        possible &= interleaved | (group == groups[0])
+        table["microbatch_group"] = np.where(interleaved, group, table["pp"])
+    return take_rows(table, possible)
 
 
 def recompute_settings(
@@ -329,8 +331,8 @@ def recompute_settings(
     uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
     if question.task.runtime in ("fsdp", "deepspeed"):
         uniform, block = 1, 0
-    some = [Recompute("selective", 0, modules) for modules in module_sets(question)]
-    whole = _codes((Recompute(), *some))
+    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(question)]
+    whole = _codes((Recompute(), *selective))
     codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
     codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
     return np.concatenate([whole, np.array(codes, np.int64).reshape(-1, 3)])
@@ -357,7 +359,7 @@ def _useful_modules(model: Model) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module in useful)
 
 
-def module_sets(question: Question) -> list[tuple[str, ...]]:
+def recompute_module_sets(question: Question) -> list[tuple[str, ...]]:
     """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
     if question.task.runtime == "deepspeed":
         return []
@@ -373,17 +375,17 @@ def module_sets(question: Question) -> list[tuple[str, ...]]:
     return sets
 
 
-def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:
+def _plans(table: ColumnTable, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:
     question = space.question
     rows = len(table["tp"])
-    table |= _followers(table, space)
+    table |= _derived_settings(table, space)
     numbers = {
         "global_batch": question.global_batch,
         "seq_len": question.seq_len,
         "mtp_layers": question.mtp_layers,
         "precision": code("precision", question.precision),
     }
-    columns: Columns = {}
+    columns: ColumnTable = {}
     for name in COLUMNS:
         if PLAN_AXES.get(name, 1) == 1:
             value = numbers[name] if name in numbers else table[name]
@@ -394,7 +396,7 @@ def _plans(table: Columns, space: Space, chunk_layers: tuple[tuple[int, ...], ..
     return Plans(**columns, **_slot_columns(table), chunk_layers=chunk_layers)
 
 
-def _followers(table: Columns, space: Space) -> Columns:
+def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
     """Settings that can only help, or that others fix (`follows` in the list of dimensions)."""
     gpu = space.question.task.cluster.pools[0].gpu
     runtime = space.question.task.runtime
@@ -403,21 +405,23 @@ def _followers(table: Columns, space: Space) -> Columns:
     copies = table["dp"] * table["cp"]
     sharded = table["sharding"] != code("sharding", "none")
     reduces = copies > 1
-    follows: Columns = {
+    derived: ColumnTable = {
         "sequence_parallel": tensor if runtime != "deepspeed" else np.zeros_like(tensor),
         "overlap_grad_reduce": reduces,
         "overlap_param_gather": reduces & sharded,
         "overlap_p2p": table["vpp"] > 1,
         "overlap_tp": tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
         "microbatch_group": np.where(table["vpp"] > 1, table["group"], table["pp"]),
-        "shard_group": np.where(sharded, np.where(table["in_node"], table["near"], copies), 1),
+        "shard_group": np.where(
+            sharded, np.where(table["in_node"], table["copies_in_node"], copies), 1
+        ),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
     }
-    return {name: column for name, column in follows.items() if name not in space.chosen}
+    return {name: column for name, column in derived.items() if name not in space.settings}
 
 
-def _groups(degrees: Columns, question: Question) -> Ints:
-    """Micro-batches that a chunk takes in turn: as few as the runtime accepts.
+def _microbatch_groups(degrees: ColumnTable, question: Question) -> Ints:
+    """Micro-batches in a row on one chunk: as few as the runtime accepts.
 
     PyTorch's interleaved schedule shares them out over its rounds by itself.
     """
@@ -425,15 +429,15 @@ def _groups(degrees: Columns, question: Question) -> Ints:
     count = question.global_batch // (degrees["micro_batch"] * degrees["dp"])
     if question.task.runtime == "fsdp":
         return count // np.maximum(count // stages, 1)
-    return groups_for(stages, count)
+    return microbatch_groups_for(stages, count)
 
 
-def _slot_columns(table: Columns) -> Columns:
+def _slot_columns(table: ColumnTable) -> ColumnTable:
     """(pipeline, slot, plan) columns; a slot without stages is harmless."""
     used = max(slot for slot in range(SLOTS) if slot == 0 or table[f"stages{slot}"].any()) + 1
     stages = np.stack([table[f"stages{slot}"] for slot in range(used)])[np.newaxis]
     layers = np.stack([table[f"layers{slot}"] for slot in range(used)])[np.newaxis]
-    columns: Columns = {"gpu": np.zeros_like(stages), "stages": stages, "layers": layers}
+    columns: ColumnTable = {"gpu": np.zeros_like(stages), "stages": stages, "layers": layers}
     sources = {"segment_ep": "ep", "segment_etp": "etp", "segment_micro_batch": "micro_batch"}
     for name in SLOT_COLUMNS[len(columns) :]:
         values = table[sources.get(name, name)]

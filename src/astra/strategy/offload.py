@@ -1,16 +1,16 @@
-"""Activations that leave the GPU: how many values of a layer each offloaded module keeps."""
+"""Activations that leave the GPU: how many values of a layer each offloaded module saves."""
 
 import numpy as np
 
-from astra.model.kinds import LayerKind
+from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Model
 from astra.strategy.plans import OFFLOAD_MODULES, Floats
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 
 
-def offloaded_values(view: View, kind: LayerKind) -> Floats:
-    """Values of one layer and micro-batch that go to the host. (pipeline, run, plan)
+def offloaded_values(view: StageView, kind: LayerKind) -> Floats:
+    """Values of one layer and micro-batch that go to the host. (pipeline, slot, plan)
 
     The inputs of the modules as Megatron-LM names them (`--offload-modules`): what tensor,
     sequence and expert parallelism leave of each on one GPU.
@@ -21,23 +21,23 @@ def offloaded_values(view: View, kind: LayerKind) -> Floats:
     if not plans.offload_activations.any():
         return total
     tp = stages.of(plans.tp)
-    cuts = {
+    shards = {
         "tp": tp,
         "kv": np.minimum(tp, view.task.model.kv_heads),
         "sp": np.where(plans.sequence_parallel, tp, 1),
     }
     for place, module in enumerate(OFFLOAD_MODULES):
         chosen = plans.offload_activations >> place & 1
-        for width, cut in _inputs(view.task.model, kind, module):
-            total = total + chosen * tokens * width / cuts[cut]
-        if module == "core_attn":  # all that it keeps goes, also an unfused softmax
+        for width, sharded_by in _inputs(view.task.model, kind, module):
+            total = total + chosen * tokens * width / shards[sharded_by]
+        if module == "core_attn":  # all that it saves goes, also an unfused softmax
             square = is_word(plans, "attention", "unfused") * plans.seq_len * view.task.model.heads
             total = total + chosen * tokens * square / tp
     return total
 
 
 def _inputs(model: Model, kind: LayerKind, module: str) -> list[tuple[float, str]]:
-    """Width of a module's inputs per token, and what cuts them."""
+    """Width of a module's inputs per token, and what shards them."""
     hidden = float(model.hidden)
     if module in ("attn_norm", "mlp_norm", "qkv_linear"):
         return [(hidden, "sp")]

@@ -4,7 +4,7 @@ import re
 
 from astra.errors import InputError, shorten
 
-MOST = 100_000  # letters of a layout whose repeats are written out
+MAX_LETTERS = 100_000  # letters of a layout whose repeats are written out
 REPEATS = (r"\(([^()]+)\)\*(\d{1,6})", r"(.)\*(\d{1,6})")  # `(tt|)*3`, and only then `t*3`
 
 
@@ -19,7 +19,7 @@ def parse_pipeline_layout(text: str, pp: int, where: str) -> tuple[tuple[int, ..
     """
     flat = text.replace(",", "")
     for pattern in REPEATS:
-        if sum(len(part) * int(times) for part, times in re.findall(pattern, flat)) > MOST:
+        if sum(len(part) * int(times) for part, times in re.findall(pattern, flat)) > MAX_LETTERS:
             raise InputError(f"{where} {shorten(text)}: longer than any pipeline.")
         flat = re.sub(pattern, lambda found: found[1] * int(found[2]), flat)
     stages = flat.split("|")

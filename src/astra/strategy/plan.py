@@ -16,9 +16,9 @@ LayerCount = Annotated[int, Meta(ge=0, le=10**6)]
 MicroBatches = Annotated[int, Meta(ge=0, le=10**7)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
-MOST_GPUS = 10**9  # of one plan
-MOST_SAMPLES = 10**15  # of one step
-MOST_USD_PER_HOUR = 1e6  # of one GPU
+MAX_GPUS = 10**9  # of one plan
+MAX_SAMPLES = 10**15  # of one step
+MAX_USD_PER_HOUR = 1e6  # of one GPU
 
 Runtime = Literal["megatron", "flagscale", "fsdp", "deepspeed", "any"]
 Schedule = Literal["1f1b", "interleaved"]
@@ -37,7 +37,7 @@ OffloadModule = Literal[
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Consecutive pipeline stages on one GPU type, cut alike. None means the plan's value."""
+    """Consecutive stages on one GPU type with equal settings. None means the plan's value."""
 
     gpu: str
     stages: Degree
@@ -134,7 +134,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def chunks(self, stage: int) -> tuple[int, ...]:
         """Layers of every chunk of a stage of its first pipeline.
 
-        Without a list a stage cuts its layers evenly; what does not divide goes to the first
+        Without a list a stage divides its layers evenly; what does not divide goes to the first
         ones, so that no layer is lost where a rule will refuse the plan anyway.
         """
         if self.chunk_layers is not None:
@@ -171,7 +171,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return tuple(blocks)
 
     @property
-    def own_group(self) -> int | None:
+    def explicit_microbatch_group(self) -> int | None:
         """The micro-batch group where it must be asked for: neither pp nor the runtime's affair."""
         asked = self.vpp > 1 and self.runtime != "fsdp" and self.microbatch_group != self.pp
         return self.microbatch_group if asked else None
@@ -179,7 +179,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def summary(self) -> str:
         """`tp 8 pp 4 dp 16 vpp 5 mb 1`: what a person would call this plan.
 
-        Of several pipelines each has its own numbers: `tp 4 pp 2|1 dp 64|32 mb 1 x 14|36`.
+        Of several replica groups each has its own numbers: `tp 4 pp 2|1 dp 64|32 mb 1 x 14|36`.
         """
         tps = [segment.tp for pipeline in self.pipelines for segment in pipeline.segments]
         each = [
@@ -187,8 +187,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             for pipeline in self.pipelines
         ]
         parts = [
-            f"tp {_told(each)}",
-            f"pp {_told([pipeline.stages for pipeline in self.pipelines])}",
+            f"tp {_joined(each)}",
+            f"pp {_joined([pipeline.stages for pipeline in self.pipelines])}",
             f"dp {self.dp}"
             if self.is_one_job
             else f"dp {'|'.join(str(pipeline.replicas) for pipeline in self.pipelines)}",
@@ -196,7 +196,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name} {getattr(self, name)}")
-            if name == "vpp" and self.own_group:
+            if name == "vpp" and self.explicit_microbatch_group:
                 parts.append(f"group {self.microbatch_group}")
         if self.model.moe and self.etp != max(tps) and max(tps) > 1:
             parts.append(f"etp {self.etp}")
@@ -251,7 +251,7 @@ def _places(plan: Plan, stage_major: bool) -> Iterator[tuple[int, Pipeline]]:
                 yield from ((stage, each) for stage in range(each.stages))
 
 
-def _told(values: Sequence[object]) -> str:
+def _joined(values: Sequence[object]) -> str:
     """One value where all pipelines have it, else that of each."""
     texts = list(map(str, values))
     return texts[0] if len(set(texts)) == 1 else "|".join(texts)
@@ -291,17 +291,17 @@ def _check_sizes(plan: Plan, where: str) -> None:
     if theta is not None and not 0 < theta < 1e15:
         raise InputError(f"{where}: model.rope_theta = {theta:g} is no rotary base. Try 10000.")
     for row, pool in enumerate(plan.cluster.pools):
-        if pool.usd_per_hour is not None and not pool.usd_per_hour <= MOST_USD_PER_HOUR:
+        if pool.usd_per_hour is not None and not pool.usd_per_hour <= MAX_USD_PER_HOUR:
             raise InputError(
                 f"{where}: cluster.pools[{row}].usd_per_hour = {pool.usd_per_hour:g} is no price."
             )
     gpus = sum(plan.gpus.values())
-    if gpus > MOST_GPUS:
+    if gpus > MAX_GPUS:
         raise InputError(
-            f"{where}: the plan takes {gpus:,} GPUs, more than any cluster: {MOST_GPUS:,} at most."
+            f"{where}: the plan takes {gpus:,} GPUs, more than any cluster: {MAX_GPUS:,} at most."
         )
     for p, pipeline in enumerate(plan.pipelines):
-        if pipeline.replicas * pipeline.micro_batches * plan.micro_batch > MOST_SAMPLES:
+        if pipeline.replicas * pipeline.micro_batches * plan.micro_batch > MAX_SAMPLES:
             raise InputError(
                 f"{where}: pipelines[{p}].micro_batches = {pipeline.micro_batches:,} makes more "
                 f"samples than the global batch of {plan.global_batch:,}."
@@ -323,10 +323,10 @@ def _check_chunks(plan: Plan, where: str) -> Plan:
             f"pp {plan.pp} x vpp {plan.vpp} needs {plan.pp * plan.vpp}."
         )
     for stage, layers in enumerate(plan.pipelines[0].layers):
-        held = sum(plan.chunk_layers[stage :: plan.pp])
-        if held != layers:
+        listed = sum(plan.chunk_layers[stage :: plan.pp])
+        if listed != layers:
             raise InputError(
-                f"{where}: chunk_layers gives stage {stage} {held} layers, "
+                f"{where}: chunk_layers gives stage {stage} {listed} layers, "
                 f"its segment says {layers}."
             )
     return plan

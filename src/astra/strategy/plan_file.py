@@ -21,14 +21,14 @@ def read_plans(path: Path, rank: int | None = None) -> list[Plan]:
     document = read_json(path)
     found = _bare_plans(document, str(path))
     if rank is None:
-        return [plan_of(raw, place) for raw, place in found]
+        return [plan_from_json(raw, place) for raw, place in found]
     if not 1 <= rank <= len(found):
-        held = "1 plan" if len(found) == 1 else f"{len(found)} plans"
-        raise InputError(f"{path}: there is no rank {rank}; the file holds {held}.")
-    return [plan_of(*found[rank - 1])]
+        count = "1 plan" if len(found) == 1 else f"{len(found)} plans"
+        raise InputError(f"{path}: there is no rank {rank}; the file holds {count}.")
+    return [plan_from_json(*found[rank - 1])]
 
 
-def plan_of(raw: object, where: str) -> Plan:
+def plan_from_json(raw: object, where: str) -> Plan:
     """A plan out of JSON values, checked for sense."""
     plan = convert(raw, Plan, where)
     try:
@@ -50,11 +50,11 @@ def _bare_plans(document: Any, where: str) -> list[tuple[object, str]]:
             return [(document["plan"], f"{where}: plan")]
         if "pipelines" in document:
             return [(document, where)]
-    held = (
+    missing = (
         "there is no field" if isinstance(document, dict) else f"{shorten(document)} has no field"
     )
     raise InputError(
-        f"{where}: holds no plan: {held} plans, plan or pipelines. "
+        f"{where}: holds no plan: {missing} plans, plan or pipelines. "
         "Write one with `astra predict ... --json`."
     )
 

@@ -62,7 +62,7 @@ def code(column: str, word: str | None) -> int:
 class Plans:
     """Many plans of one task as columns. The plan axis is last; new axes go in front.
 
-    A slot is a run of stages of one pipeline with equal settings and equal layers. An unused
+    A slot is consecutive stages of one pipeline with equal settings and equal layers. An unused
     slot has stages 0, layers 0 and degrees 1: harmless in any formula.
     """
 
@@ -78,7 +78,7 @@ class Plans:
     microbatch_group: Ints
     shard_group: Ints  # ranks over which states are sharded
     mtp_layers: Ints
-    chunking: Ints  # row of `chunk_layers`, -1: every stage cuts its layers evenly
+    chunking: Ints  # row of `chunk_layers`, -1: every stage divides its layers evenly
     cp_comm_type: Codes
     schedule: Codes
     rank_order: Codes
@@ -157,8 +157,8 @@ class Plans:
         return total
 
     @property
-    def groups(self) -> Ints:
-        """Micro-batches that a chunk takes in turn. (pipeline, plan)"""
+    def microbatch_groups(self) -> Ints:
+        """Micro-batches in a row on one chunk. (pipeline, plan)"""
         if self.replicas.shape[0] == 1:
             return self.microbatch_group[np.newaxis]
         return np.where(self.microbatch_group, self.microbatch_group, np.maximum(self.pp, 1))
@@ -176,7 +176,7 @@ class Plans:
 
     @property
     def total_layers(self) -> Ints:
-        """Layers held by all stages of each pipeline. (pipeline, plan)"""
+        """Layers of all stages of each pipeline. (pipeline, plan)"""
         total: Ints = (self.stages * self.layers).sum(axis=1)
         return total
 
@@ -248,10 +248,10 @@ def plans_of(plans: Sequence[Plan]) -> Plans:
     for i, row in enumerate(rows):
         for name, value in row["plan"].items():
             columns[name][i] = value
-        for p, (pipeline, held) in enumerate(zip(row["pipelines"], row["slots"], strict=True)):
+        for p, (pipeline, slots_of) in enumerate(zip(row["pipelines"], row["slots"], strict=True)):
             for name, value in pipeline.items():
                 columns[name][p, i] = value
-            for s, slot in enumerate(held):
+            for s, slot in enumerate(slots_of):
                 for name, value in slot.items():
                     columns[name][p, s, i] = value
     return Plans(**columns, chunk_layers=tuple(chunkings))
@@ -295,7 +295,7 @@ def _one_depth(plan: Plan) -> bool:
 
 
 def _slots(plan: Plan, pipeline: Pipeline) -> list[dict[str, int]]:
-    """The runs of equal stages of one pipeline."""
+    """The slots of equal stages of one pipeline."""
     names = [pool.gpu.name for pool in plan.cluster.pools]
     slots: list[dict[str, int]] = []
     for segment in pipeline.segments:
@@ -370,7 +370,7 @@ def _pipeline_at(plans: Plans, pipeline: int, row: int, task: Task) -> Pipeline:
         stages = int(plans.stages[at])
         if stages == 0:
             continue
-        own = _own_values(plans, at, replicas, row)
+        segment_values = _segment_values(plans, at, replicas, row)
         recompute = Recompute.of_codes(
             int(plans.recompute[at]),
             int(plans.recompute_layers[at]),
@@ -382,10 +382,10 @@ def _pipeline_at(plans: Plans, pipeline: int, row: int, task: Task) -> Pipeline:
             layers=(int(plans.layers[at]),) * stages,
             tp=int(plans.tp[at]),
             recompute=str(recompute),
-            **own,
+            **segment_values,
         )
         previous = segments[-1] if segments else None
-        if previous and _same_cut(previous, segment):
+        if previous and _same_settings(previous, segment):
             segments[-1] = msgspec.structs.replace(
                 previous,
                 stages=previous.stages + stages,
@@ -400,17 +400,19 @@ def _pipeline_at(plans: Plans, pipeline: int, row: int, task: Task) -> Pipeline:
     )
 
 
-def _own_values(plans: Plans, at: tuple[int, int, int], replicas: int, row: int) -> dict[str, Any]:
+def _segment_values(
+    plans: Plans, at: tuple[int, int, int], replicas: int, row: int
+) -> dict[str, Any]:
     """What a segment sets for itself; None where it is the plan's."""
     dp = int(plans.dp[at])
-    own: dict[str, Any] = {"dp": None if dp == replicas else dp}
+    values: dict[str, Any] = {"dp": None if dp == replicas else dp}
     for name in ("ep", "etp", "micro_batch"):
         value = int(getattr(plans, f"segment_{name}")[at])
-        own[name] = None if value == int(getattr(plans, name)[row]) else value
-    return own
+        values[name] = None if value == int(getattr(plans, name)[row]) else value
+    return values
 
 
-def _same_cut(one: Segment, other: Segment) -> bool:
+def _same_settings(one: Segment, other: Segment) -> bool:
     """Whether two segments differ in nothing but their stages and layers."""
     return all(
         getattr(one, field) == getattr(other, field)

@@ -1,4 +1,4 @@
-"""A table of plans seen stage by stage: runs of stages that are alike in everything that counts."""
+"""A table of plans seen stage by stage: slots of stages that are equal in all that counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,48 +8,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.columns import factorized
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Floats, Ints, Plans, code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Stages:
-    """Runs of alike stages. (pipeline, run, plan); an unused run has `count` 0.
+    """Slots of equal stages. (pipeline, slot, plan); an unused slot has `count` 0.
 
-    The first stage (embedding) and the last (head, loss) are runs of their own.
+    Finer than the slots of `Plans`: the first stage (embedding) and the last (head, loss) have
+    slots of their own, and the stages of a slot hold the same kinds of layers.
     """
 
-    count: Ints  # stages of the run
+    count: Ints  # stages of the slot
     index: Ints  # of its first stage, from 0
-    slot: Ints  # where the run's settings stand in the table of plans
-    kind_layers: Ints  # (kind, pipeline, run, plan): layers of each kind in one stage
+    plan_slot: Ints  # the slot of `Plans` that has its settings
+    kind_layers: Ints  # (kind, pipeline, slot, plan): layers of each kind in one stage
     embedding: Flags
     head: Flags
-    alike: bool  # every plan cuts all its stages alike; only their layers differ
+    equal_settings: bool  # in every plan all stages have equal settings; only their layers differ
 
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
-        """A (pipeline, slot, plan) column of the plans for the runs, or one row for all of them."""
-        if self.alike:
+        """A column of `Plans` (pipeline, slot, plan) for these slots, or one row for all."""
+        if self.equal_settings:
             return column[:, :1]
-        return np.take_along_axis(column, self.slot, axis=1)
+        return np.take_along_axis(column, self.plan_slot, axis=1)
 
     def take(self, rows: NDArray[np.intp]) -> "Stages":
-        """The runs of the plans at `rows`."""
+        """The slots of the plans at `rows`."""
         return self._each(lambda column: column[..., rows])
 
     def merged(self) -> "Stages":
-        """Stages in a row that hold the same as one run; the ends stay apart."""
+        """Stages in a row that hold the same as one slot; the ends stay apart."""
         used = self.count > 0
         new = self.embedding | self.head
-        new[:, 1:] |= self.embedding[:, :-1] | (self.slot[:, 1:] != self.slot[:, :-1])
-        held = self.kind_layers
-        new[:, 1:] |= (held[:, :, 1:] != held[:, :, :-1]).any(axis=0)
-        run = np.where(used, np.cumsum(new, axis=1) - 1, np.iinfo(np.int64).max)
-        most = int(np.where(used, run, 0).max(initial=0)) + 1
-        before = np.stack([(run < row).sum(axis=1) for row in range(most + 1)], axis=1)
+        new[:, 1:] |= self.embedding[:, :-1] | (self.plan_slot[:, 1:] != self.plan_slot[:, :-1])
+        layers = self.kind_layers
+        new[:, 1:] |= (layers[:, :, 1:] != layers[:, :, :-1]).any(axis=0)
+        slot = np.where(used, np.cumsum(new, axis=1) - 1, np.iinfo(np.int64).max)
+        most = int(np.where(used, slot, 0).max(initial=0)) + 1
+        before = np.stack([(slot < row).sum(axis=1) for row in range(most + 1)], axis=1)
         first = np.minimum(before[:, :-1], used.shape[1] - 1)
-        found = self._each(lambda column: _along_runs(column, first))
+        found = self._each(lambda column: _reordered_slots(column, first))
         count = np.diff(before, axis=1)
         return replace(
             found,
@@ -60,37 +61,37 @@ class Stages:
         )
 
     def compact(self) -> "Stages":
-        """The same with unused runs behind the used ones, as few as there are."""
+        """The same with unused slots behind the used ones, as few as there are."""
         used = self.count > 0
         most = int(used.sum(axis=1).max(initial=1))
         if most == used.shape[1]:
             return self
         order = np.argsort(~used, axis=1, kind="stable")[:, :most]
-        return self._each(lambda column: _along_runs(column, order))
+        return self._each(lambda column: _reordered_slots(column, order))
 
     def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Stages":
-        names = ("count", "index", "slot", "kind_layers", "embedding", "head")
+        names = ("count", "index", "plan_slot", "kind_layers", "embedding", "head")
         columns: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         return replace(self, **columns)
 
 
-def _along_runs(column: NDArray[Any], order: Ints) -> NDArray[Any]:
-    """A (..., pipeline, run, plan) column with its runs in this order."""
+def _reordered_slots(column: NDArray[Any], order: Ints) -> NDArray[Any]:
+    """A (..., pipeline, slot, plan) column with its slots in this order."""
     index = np.broadcast_to(order, (*column.shape[:-3], *order.shape))
     return np.take_along_axis(column, index, axis=-2)
 
 
 def stages_of(plans: Plans, model: Model, every_stage: bool = False) -> Stages:
-    """The runs of a table of plans; with `every_stage`, one run per stage."""
+    """The slots of a table of plans; with `every_stage`, one slot per stage."""
     if every_stage:
         return _each_stage(plans, model)
     if len(layer_kinds(model).kinds) > 1:
-        return _by_shape(plans, model)
-    return ends_apart(plans)
+        return _by_layer_kinds(plans, model)
+    return ends_as_own_slots(plans)
 
 
-def _by_shape(plans: Plans, model: Model) -> Stages:
-    """Runs by the kinds of layers they hold, of each distinct pipeline once."""
+def _by_layer_kinds(plans: Plans, model: Model) -> Stages:
+    """Slots by the kinds of layers they hold, of each distinct pipeline once."""
     rows = (*plans.stages.reshape(-1, len(plans)), *plans.layers.reshape(-1, len(plans)))
     shape = np.zeros(len(plans), np.int64)
     for column in (*rows, plans.vpp, plans.chunking):
@@ -98,11 +99,11 @@ def _by_shape(plans: Plans, model: Model) -> Stages:
         _, shape = factorized(shape * len(known) + index)
     _, first, back = np.unique(shape, return_index=True, return_inverse=True)
     found = _each_stage(plans.take(first), model).merged().take(back)
-    return replace(found, alike=_alike(plans))
+    return replace(found, equal_settings=_has_equal_settings(plans))
 
 
-def _alike(plans: Plans) -> bool:
-    """Whether every slot that holds stages is cut as the first of its pipeline."""
+def _has_equal_settings(plans: Plans) -> bool:
+    """Whether every used slot has the settings of the first one of its pipeline."""
     used = plans.used
     return all(
         bool(((column == column[:, :1]) | ~used).all())
@@ -112,7 +113,7 @@ def _alike(plans: Plans) -> bool:
     )
 
 
-def ends_apart(plans: Plans) -> Stages:
+def ends_as_own_slots(plans: Plans) -> Stages:
     """One kind of layer: first stage, the slots' other stages, last stage."""
     stages = plans.stages
     slots = stages.shape[1]
@@ -134,32 +135,32 @@ def ends_apart(plans: Plans) -> Stages:
     return Stages(
         count=count,
         index=index,
-        slot=slot,
+        plan_slot=slot,
         kind_layers=np.where(used, layers, 0)[np.newaxis],
         embedding=used & (index == 0),
         head=used & (index + count == plans.pp[:, np.newaxis]) & (count == 1),
-        alike=_alike(plans),
+        equal_settings=_has_equal_settings(plans),
     )
 
 
 def _each_stage(plans: Plans, model: Model) -> Stages:
-    """One run per stage."""
+    """One slot per stage."""
     most = int(plans.pp.max(initial=1))
     index = np.arange(most)[np.newaxis, :, np.newaxis]
     ends = np.cumsum(plans.stages, axis=1)
     slot = (index[:, :, np.newaxis] >= ends[:, np.newaxis]).sum(axis=2)
     used = index < plans.pp[:, np.newaxis]
     slot = np.minimum(slot, plans.stages.shape[1] - 1)
-    held = chunk_kind_layers(plans, model, slot, used).sum(axis=0)
+    layers = chunk_kind_layers(plans, model, slot, used).sum(axis=0)
     shape = used.shape
     return Stages(
         count=used.astype(np.int64),
         index=np.broadcast_to(index, shape),
-        slot=slot,
-        kind_layers=held,
+        plan_slot=slot,
+        kind_layers=layers,
         embedding=used & (index == 0),
         head=used & (index == plans.pp[:, np.newaxis] - 1),
-        alike=_alike(plans),
+        equal_settings=_has_equal_settings(plans),
     )
 
 
@@ -194,19 +195,21 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
     share = layers // plans.vpp + (chunk < layers % plans.vpp)
     even = np.where(chunk < plans.vpp, share, 0)
     listed_rows = np.flatnonzero(plans.chunking >= 0)
-    cuts = zip(plans.chunking[listed_rows].tolist(), plans.vpp[listed_rows].tolist(), strict=True)
-    for chunking, vpp in sorted(set(cuts)):  # one list may be cut in several ways
+    listings = zip(
+        plans.chunking[listed_rows].tolist(), plans.vpp[listed_rows].tolist(), strict=True
+    )
+    for chunking, vpp in sorted(set(listings)):  # one list may be divided in several ways
         rows = np.flatnonzero((plans.chunking == chunking) & (plans.vpp == vpp))
         pp = int(plans.pp[0, rows[0]])
         listed = np.reshape(plans.chunk_layers[int(chunking)], (vpp, pp))
         even[..., rows] = 0
-        # one cut for all pipelines of a plan
+        # one list for all pipelines of a plan
         even[:vpp, :, :pp, rows] = listed[:, np.newaxis, :, np.newaxis] * used[:, :pp, rows]
     return even
 
 
 def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
-    """Fraction of a stage's layers that are recomputed whole, and checkpoints kept for each."""
+    """Fraction of a stage's layers that are recomputed whole, and checkpoints saved for each."""
     layers = np.maximum(stages.kind_layers.sum(axis=0), 1)
     chunk = layers / plans.vpp
     number = np.maximum(stages.of(plans.recompute_layers), 1)
@@ -214,8 +217,8 @@ def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
     block = is_recompute(modes, "full:block")
     uniform = is_recompute(modes, "full:uniform")
     fraction = np.where(block, np.minimum(number / chunk, 1.0), np.where(uniform, 1.0, 0.0))
-    kept = np.where(uniform, np.ceil(chunk / number) / chunk, 1.0)
-    return fraction, kept
+    checkpoints = np.where(uniform, np.ceil(chunk / number) / chunk, 1.0)
+    return fraction, checkpoints
 
 
 def is_recompute(modes: Ints, word: str) -> Flags:

@@ -1,4 +1,4 @@
-"""One plan over several GPU types: the same cut, recompute and micro-batches on all of them."""
+"""A uniform plan over several GPU types: equal degrees, recompute and micro-batches on all."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ def over_types(plan: Plan, counts: Sequence[tuple[str, int]]) -> Plan:
     """The same plan with its ranks in blocks by GPU type, in this order: so many of each.
 
     `plan` has one pipeline. A stage of a replica (tp x cp ranks) stays on one type; a replica may
-    lie on several. Replicas that lie alike are one pipeline of the answer: with the default order
-    of ranks, stage by stage, there are no more of them than types.
+    lie on several. Replicas on the same types are one pipeline of the answer: with the default
+    order of ranks, stage by stage, there are no more of them than types.
 
     Ranks i tp cp ... are those of one stage of one replica, block i of p d:  stage i div d of
     replica i mod d  (replica i div p with the other order, whose replicas come one by one).
@@ -39,7 +39,9 @@ def over_types(plan: Plan, counts: Sequence[tuple[str, int]]) -> Plan:
             types = [gpu(stage * replicas + first) for stage in range(stages)]
         else:
             types = [gpu(first * stages + stage) for stage in range(stages)]
-        groups.append(replace(pipeline, replicas=last - first, segments=_on(pipeline, types)))
+        groups.append(
+            replace(pipeline, replicas=last - first, segments=_segments_on(pipeline, types))
+        )
     return replace(plan, pipelines=tuple(_merged(groups)))
 
 
@@ -58,23 +60,25 @@ def _check(plan: Plan, counts: Sequence[tuple[str, int]], stage_gpus: int) -> No
             )
 
 
-def _on(pipeline: Pipeline, types: Sequence[str]) -> tuple[Segment, ...]:
+def _segments_on(pipeline: Pipeline, types: Sequence[str]) -> tuple[Segment, ...]:
     """The segments of a pipeline whose stages lie on these types."""
     found: list[Segment] = []
     for stage, gpu in enumerate(types):
-        own = replace(
+        segment = replace(
             pipeline.segment_at(stage), gpu=gpu, stages=1, layers=(pipeline.layers[stage],)
         )
         last = found[-1] if found else None
-        if last and replace(last, stages=1, layers=own.layers) == own:
-            found[-1] = replace(last, stages=last.stages + 1, layers=(*last.layers, *own.layers))
+        if last and replace(last, stages=1, layers=segment.layers) == segment:
+            found[-1] = replace(
+                last, stages=last.stages + 1, layers=(*last.layers, *segment.layers)
+            )
         else:
-            found.append(own)
+            found.append(segment)
     return tuple(found)
 
 
 def _merged(groups: Sequence[Pipeline]) -> list[Pipeline]:
-    """Neighbours that lie alike as one."""
+    """Neighbours on the same types as one."""
     found: list[Pipeline] = []
     for group in groups:
         if found and found[-1].segments == group.segments:

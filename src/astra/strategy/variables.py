@@ -10,7 +10,7 @@ from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.strategy.plans import FLAGS, FLOATS, SLOT_COLUMNS, WORDS, Plans, Task
 from astra.strategy.recompute import MODULES
-from astra.strategy.rule_language import Column, Variable
+from astra.strategy.rule_language import Variable, VariableColumn
 from astra.strategy.rules.rule import is_word
 
 Values = NDArray[Any]
@@ -93,34 +93,34 @@ def _meaning(name: str) -> str:
     return MEANINGS.get(name, name.replace("_", " "))
 
 
-def _variable(name: str, kind: Any, read: Callable[[Plans], Column]) -> Variable:
+def _variable(name: str, kind: Any, read: Callable[[Plans], VariableColumn]) -> Variable:
     return Variable(name=name, kind=kind, read=read, meaning=_meaning(name))
 
 
-def _word(name: str, words: tuple[str, ...], read: Callable[[Plans], Column]) -> Variable:
+def _word(name: str, words: tuple[str, ...], read: Callable[[Plans], VariableColumn]) -> Variable:
     return Variable(name=name, kind="word", read=read, meaning=_meaning(name), words=words)
 
 
-def _plain(name: str) -> Callable[[Plans], Column]:
+def _plain(name: str) -> Callable[[Plans], VariableColumn]:
     """A column as it is; a code of -1 is None."""
 
-    def read(plans: Plans) -> Column:
+    def read(plans: Plans) -> VariableColumn:
         values: Values = getattr(plans, name)
-        return Column(values, values >= 0 if name in WORDS else None)
+        return VariableColumn(values, values >= 0 if name in WORDS else None)
 
     return read
 
 
-def _number_reader(name: str) -> Callable[[Plans], Column]:
-    own = f"segment_{name}"
+def _number_reader(name: str) -> Callable[[Plans], VariableColumn]:
+    of_segment = f"segment_{name}"
 
-    def read(plans: Plans) -> Column:
-        values: Values = getattr(plans, own if own in SLOT_COLUMNS else name)
+    def read(plans: Plans) -> VariableColumn:
+        values: Values = getattr(plans, of_segment if of_segment in SLOT_COLUMNS else name)
         if values.ndim == 3:
-            return Column(values, _set(name, plans, values), plans.used)
+            return VariableColumn(values, _set(name, plans, values), plans.used)
         if values.ndim == 2:
-            return Column(values, None, plans.replicas > 0)
-        return Column(values, ~np.isnan(values) if name in FLOATS else None)
+            return VariableColumn(values, None, plans.replicas > 0)
+        return VariableColumn(values, ~np.isnan(values) if name in FLOATS else None)
 
     return read
 
@@ -135,14 +135,20 @@ def _set(name: str, plans: Plans, values: Values) -> NDArray[np.bool_] | None:
 def _recompute_variables() -> dict[str, Variable]:
     """Megatron-LM's three settings, and one flag per module of selective recompute."""
 
-    def granularity(plans: Plans) -> Column:
-        return Column(np.array([-1, 0, 1, 1])[plans.recompute], plans.recompute > 0, plans.used)
+    def granularity(plans: Plans) -> VariableColumn:
+        return VariableColumn(
+            np.array([-1, 0, 1, 1])[plans.recompute], plans.recompute > 0, plans.used
+        )
 
-    def method(plans: Plans) -> Column:
-        return Column(np.array([-1, -1, 0, 1])[plans.recompute], plans.recompute > 1, plans.used)
+    def method(plans: Plans) -> VariableColumn:
+        return VariableColumn(
+            np.array([-1, -1, 0, 1])[plans.recompute], plans.recompute > 1, plans.used
+        )
 
-    def module(bit: int) -> Callable[[Plans], Column]:
-        return lambda plans: Column(plans.recompute_modules >> bit & 1 == 1, None, plans.used)
+    def module(bit: int) -> Callable[[Plans], VariableColumn]:
+        return lambda plans: VariableColumn(
+            plans.recompute_modules >> bit & 1 == 1, None, plans.used
+        )
 
     layers = _variable("recompute_num_layers", "number", _number_reader("recompute_layers"))
     found = {
@@ -159,11 +165,11 @@ def _recompute_variables() -> dict[str, Variable]:
 def _sharding_variables() -> dict[str, Variable]:
     """Switches that Megatron-LM has for what a plan says in one word."""
 
-    def flag(column: str, *words: str) -> Callable[[Plans], Column]:
-        return lambda plans: Column(is_word(plans, column, *words))
+    def flag(column: str, *words: str) -> Callable[[Plans], VariableColumn]:
+        return lambda plans: VariableColumn(is_word(plans, column, *words))
 
     offload = _variable(
-        "optimizer_cpu_offload", "flag", lambda p: Column(p.offload_optimizer_fraction > 0)
+        "optimizer_cpu_offload", "flag", lambda p: VariableColumn(p.offload_optimizer_fraction > 0)
     )
     flags = {
         "use_distributed_optimizer": flag("sharding", "optimizer", "gradients", "parameters"),
@@ -192,5 +198,5 @@ def _gpu_variable(task: Task) -> Variable:
         words=names,
         meaning=_meaning("gpu"),
         alias=canonical,
-        read=lambda plans: Column(plans.gpu, None, plans.used),
+        read=lambda plans: VariableColumn(plans.gpu, None, plans.used),
     )

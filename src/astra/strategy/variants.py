@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.strategy.enumerate import CHUNK_ROWS, Layouts, enumerate_layouts, recompute_settings
-from astra.strategy.pipelines import repeated
+from astra.strategy.enumerate import ROWS_PER_TABLE, Layouts, enumerate_layouts, recompute_settings
+from astra.strategy.layer_splits import repeat_rows
 from astra.strategy.plans import Ints, Plans, column_dtype
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
 Rows = NDArray[np.intp]
 # What variants of a layout differ in, as rules call it.
-DIFFERING = {"recompute", "offload_optimizer_fraction"}
+VARIANT_SETTINGS = {"recompute", "offload_optimizer_fraction"}
 
 
 def enumerate_plans(space: Space) -> Iterator[Plans]:
@@ -26,7 +26,7 @@ def enumerate_plans(space: Space) -> Iterator[Plans]:
         start = 0
         while start < len(layouts):
             done = int(edges[start - 1]) if start else 0
-            stop = int(np.searchsorted(edges, done + CHUNK_ROWS, side="right"))
+            stop = int(np.searchsorted(edges, done + ROWS_PER_TABLE, side="right"))
             stop = max(stop, start + 1)
             yield variants_of(layouts.take(slice(start, stop)), space)
             start = stop
@@ -39,25 +39,26 @@ def variant_counts(layouts: Plans, space: Space) -> Ints:
     return lengths[_largest_chunk(layouts)] * len(_offloads(space))
 
 
-def plans_in(layouts: Layouts, degrees: Ints) -> int:
+def plan_count(layouts: Layouts, degrees: Ints) -> int:
     """How many plans these degrees have, without laying them out."""
-    chunk, turns, stages = layouts.pipelines()
+    chunk, interleaved, stages = layouts.splits()
     space = layouts.space
     sizes = range(int(chunk.max(initial=0)) + 1)
     settings = [
-        len(recompute_settings(space.question, size, space.chosen.get("recompute")))
+        len(recompute_settings(space.question, size, space.settings.get("recompute")))
         for size in sizes
     ]
     each = np.array(settings, np.int64)[chunk] * len(_offloads(space))
-    every = np.bincount(stages, each, layouts.depth + 1)
-    turning = np.bincount(stages, each * turns, layouts.depth + 1)
-    pp, cuts, hiding = layouts.stages[degrees], layouts.counts[degrees], layouts.hiding[degrees]
-    return int(((cuts - hiding) * every[pp] + hiding * turning[pp]).sum())
+    every = np.bincount(stages, each, layouts.max_stages + 1)
+    overlapping = np.bincount(stages, each * interleaved, layouts.max_stages + 1)
+    pp, options = layouts.stages[degrees], layouts.counts[degrees]
+    overlap_ep = layouts.overlap_ep_counts[degrees]
+    return int(((options - overlap_ep) * every[pp] + overlap_ep * overlapping[pp]).sum())
 
 
-def speaks_of_variants(rule: Rule) -> bool:
-    """Whether a rule may hold for some variants of a layout only."""
-    return not DIFFERING.isdisjoint(rule.about.split())
+def depends_on_variant(rule: Rule) -> bool:
+    """Whether a rule may hold for one variant of a layout and not for another."""
+    return not VARIANT_SETTINGS.isdisjoint(rule.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -74,7 +75,7 @@ class Variants:
         return len(self.rows)
 
     def take(self, rows: Rows) -> "Variants":
-        """Some of them."""
+        """The variants at `rows`."""
         return Variants(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
@@ -84,7 +85,7 @@ def variants_in(layouts: Plans, space: Space) -> Variants:
     offloads = np.array(_offloads(space), np.float64)
     largest = _largest_chunk(layouts)
     counts = lengths[largest] * len(offloads)
-    rows, within = repeated(counts)
+    rows, within = repeat_rows(counts)
     starts = np.cumsum(lengths) - lengths
     mode, layers, modules = settings[starts[largest[rows]] + within // len(offloads)].T
     return Variants(
@@ -96,9 +97,9 @@ def variants_in(layouts: Plans, space: Space) -> Variants:
     )
 
 
-def variants_of(layouts: Plans, space: Space, some: Variants | None = None) -> Plans:
+def variants_of(layouts: Plans, space: Space, variants: Variants | None = None) -> Plans:
     """Each layout with every one of its variants, or with these."""
-    chosen = variants_in(layouts, space) if some is None else some
+    chosen = variants_in(layouts, space) if variants is None else variants
     table = layouts.take(chosen.rows)
     used = table.used
     columns: dict[str, Any] = {"offload_optimizer_fraction": chosen.offloaded}
@@ -124,7 +125,7 @@ def _largest_chunk(layouts: Plans) -> Ints:
 def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
     """Recompute settings for every size of the largest chunk, one after the other."""
     largest = int(_largest_chunk(layouts).max(initial=0))
-    chosen = space.chosen.get("recompute")
+    chosen = space.settings.get("recompute")
     known = space.memo.get(largest)
     if known is None:
         found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]

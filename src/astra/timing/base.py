@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
-from astra.model.kinds import layer_kinds
-from astra.strategy.held import padded_vocab
-from astra.strategy.makes import copies_of
+from astra.model.layer_kinds import layer_kinds
 from astra.strategy.offload import offloaded_values
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import MODULES
+from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 from astra.timing.collectives import p2p_s
 from astra.timing.exchanges import Exchange, Group
 from astra.timing.facts import facts
@@ -32,7 +32,7 @@ class StageBase:
     Traffic counts as far as it shows. What goes between stages and copies is worked out when asked.
     """
 
-    view: View
+    view: StageView
     stack: Stack
     forward_s: Floats  # compute
     backward_s: Floats
@@ -76,7 +76,7 @@ class StageBase:
         return _tied_s(self.view, self.stack)
 
 
-def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
+def base_of(view: StageView, layers: Layers, stack: Stack) -> StageBase:
     """Layers of every kind and the ends, summed over each stage."""
     shape = view.stages.count.shape
     sums = {name: np.zeros(shape) for name in (*PARTS, *MODULES)}
@@ -105,7 +105,7 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
     )
 
 
-def _kind_layers(row: int, view: View) -> Floats:
+def _kind_layers(row: int, view: StageView) -> Floats:
     """Layers of a kind in one stage; multi-token prediction adds to the last one."""
     layers = view.stages.kind_layers[row].astype(np.float64)
     if view.task.model.mtp_layers and row == layer_kinds(view.task.model).of_layer[-1]:
@@ -113,7 +113,7 @@ def _kind_layers(row: int, view: View) -> Floats:
     return layers
 
 
-def _ends(view: View, layers: Layers) -> dict[str, Floats]:
+def _ends(view: StageView, layers: Layers) -> dict[str, Floats]:
     """Embedding and head where they lie; multi-token prediction runs the head once more each."""
     stages = view.stages
     heads = np.where(stages.head, 1 + view.plans.mtp_layers, 0)
@@ -136,7 +136,7 @@ class Sends:
     near: Flags  # or a link domain
 
 
-def tied_sends(view: View, stack: Stack) -> Sends:
+def tied_sends(view: StageView, stack: Stack) -> Sends:
     """First and last stage exchange the gradients of an embedding they both hold; else no bytes."""
     plans, stages, model = view.plans, view.stages, view.task.model
     ends = (stages.embedding | stages.head) & (plans.pp[:, np.newaxis] > 1)
@@ -158,7 +158,7 @@ def tied_sends(view: View, stack: Stack) -> Sends:
     )
 
 
-def _tied_s(view: View, stack: Stack) -> Floats:
+def _tied_s(view: StageView, stack: Stack) -> Floats:
     """What such an exchange takes. [s]"""
     if not view.task.model.tied_embeddings:
         return np.zeros(view.stages.count.shape)
@@ -166,10 +166,10 @@ def _tied_s(view: View, stack: Stack) -> Floats:
     return np.where(sends.payload_bytes > 0, _sent_s(view, stack, sends), 0.0)
 
 
-def _sent_s(view: View, stack: Stack, sends: Sends) -> Floats:
+def _sent_s(view: StageView, stack: Stack, sends: Sends) -> Floats:
     """Between two GPU types they cross the slower of two NICs. [s]"""
     found, payload = np.zeros(view.stages.count.shape), sends.payload_bytes
-    senders = view.stages.of(view.plans.tp * view.plans.cp * copies_of(view.plans))
+    senders = view.stages.of(view.plans.tp * view.plans.cp * replicas_of_segment(view.plans))
     for gpu, here in gpus_of(view):
         factor = _sending(stack, gpu)
         found = np.where(here, p2p_s(payload, sends.near, gpu, senders=senders) * factor, found)
@@ -186,7 +186,7 @@ def _sending(stack: Stack, gpu: Gpu) -> float:
     return own.communication_factor * own.pipeline_factor
 
 
-def _offload_s(view: View) -> Floats:
+def _offload_s(view: StageView) -> Floats:
     """Offloaded activations of one micro-batch over PCIe, one way. [s]"""
     total = np.zeros(view.stages.count.shape)
     if not view.plans.offload_activations.any():
@@ -200,7 +200,7 @@ def _offload_s(view: View) -> Floats:
     return total
 
 
-def stage_sends(view: View, stack: Stack) -> Sends:
+def stage_sends(view: StageView, stack: Stack) -> Sends:
     """Activations of a chunk to the next stage, and their gradients back.
 
     The link of a run of several stages is the one inside it. Where the stages are cut differently,
@@ -209,11 +209,11 @@ def stage_sends(view: View, stack: Stack) -> Sends:
     plans, stages = view.plans, view.stages
     payload = _activation_bytes(view) / _senders_share(view, stack)
     following = stages.of(plans.gpu)
-    if not stages.alike:
+    if not stages.equal_settings:
         leaves = stages.count == 1
         payload = np.where(leaves, np.maximum(payload, _next(view, payload)), payload)
         following = np.where(leaves, _next(view, following), following)
-    stage_gpus = stages.of(plans.tp * plans.cp * copies_of(plans))
+    stage_gpus = stages.of(plans.tp * plans.cp * replicas_of_segment(plans))
     domain, node = stages.of(view.domain), stages.of(view.node)
     return Sends(
         payload_bytes=payload,
@@ -223,7 +223,7 @@ def stage_sends(view: View, stack: Stack) -> Sends:
     )
 
 
-def arrival_exchange(view: View, stack: Stack) -> Exchange:
+def arrival_exchange(view: StageView, stack: Stack) -> Exchange:
     """Stacks that send shares of what every rank holds whole gather them on arrival, inside the
     tensor-parallel group. Others gather nothing.
     """
@@ -236,7 +236,7 @@ def arrival_exchange(view: View, stack: Stack) -> Exchange:
     return Exchange(group, "all-gather", "activations between stages", whole)
 
 
-def _activation_bytes(view: View) -> Floats:
+def _activation_bytes(view: StageView) -> Floats:
     """Of one micro-batch between two layers, before sequence parallelism shares them."""
     plans, stages = view.plans, view.stages
     element = np.where(is_word(plans, "precision", "fp32"), 4.0, 2.0)
@@ -244,14 +244,14 @@ def _activation_bytes(view: View) -> Floats:
     return tokens * view.task.model.hidden * element
 
 
-def _senders_share(view: View, stack: Stack) -> Ints:
+def _senders_share(view: StageView, stack: Stack) -> Ints:
     """Ranks that send a part each of what one of them would."""
     tp = view.stages.of(view.plans.tp)
     cut = view.plans.sequence_parallel | (stack.name in facts().sends.shared)
     return np.where(cut, tp, 1)
 
 
-def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
+def _links(view: StageView, stack: Stack) -> tuple[Floats, Floats]:
     """To the next stage, and how much of it holds up both stages.
 
     Where sends are waited for, NCCL's buffer takes a small message and lets the stages go; a larger
@@ -272,7 +272,7 @@ def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
     return found + gathered, held
 
 
-def _next(view: View, column: NDArray[Any]) -> NDArray[Any]:
+def _next(view: StageView, column: NDArray[Any]) -> NDArray[Any]:
     """What the stage that comes after each run has; after the last, what the first one has."""
     count = view.stages.count
     values = np.broadcast_to(column, count.shape)

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from astra.columns import factorized
 from astra.hardware.stack import Stack
-from astra.model.kinds import LayerKind, layer_kinds
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
-from astra.strategy.held import padded_vocab
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 from astra.timing.device import Device, Used
 from astra.timing.exchanges import Exchange
 from astra.timing.facts import facts
@@ -161,7 +161,7 @@ def work_of(book: LayerBook, model: Model, rows: Rows) -> Work:
     return Work(layers + head + both_ways_s("embedding"), np.min(each, axis=0), head)
 
 
-def book_rows(views: Iterable[View], stack: Stack, book: LayerBook) -> Iterator[Rows]:
+def book_rows(views: Iterable[StageView], stack: Stack, book: LayerBook) -> Iterator[Rows]:
     """For every slot of each view, of one task, its row in the book. (pipeline, slot, plan)
 
     Views are looked at one by one, for they may be large. The keys of many are priced together:
@@ -186,14 +186,14 @@ def _joined_rows(keyed: list[Keyed], task: Task, stack: Stack, book: LayerBook) 
         yield own[back]
 
 
-def work_s(views: Sequence[View], stack: Stack, book: LayerBook | None = None) -> list[Work]:
+def work_s(views: Sequence[StageView], stack: Stack, book: LayerBook | None = None) -> list[Work]:
     """Of each slot of every plan of these views, of one task. (pipeline, slot, plan)"""
     own = book or LayerBook()
     each = list(book_rows(views, stack, own))
     return [work_of(own, view.task.model, rows) for view, rows in zip(views, each, strict=True)]
 
 
-def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:
+def layers_of(view: StageView, stack: Stack, book: LayerBook | None = None) -> Layers:
     """Price each distinct way to cut a layer once, and hand every slot its own.
 
     A `book` keeps what was priced for the next table of the same task in the same stack.
@@ -250,7 +250,7 @@ def _cuts(
         yield rows, _keys(table, rows), device, words
 
 
-def cut_of(view: View, stack: Stack, pipeline: int, slot: int) -> tuple[Keys, Device]:
+def cut_of(view: StageView, stack: Stack, pipeline: int, slot: int) -> tuple[Keys, Device]:
     """How a slot of the first plan cuts its layers, and what they run on."""
     table, back = _distinct(view)
     row = back[pipeline, min(slot, back.shape[1] - 1), :1]
@@ -283,11 +283,11 @@ def _store(into: dict[str, Floats], rows: Ints, priced: LayerTime) -> None:
         into[module][rows] = column
 
 
-def _distinct(view: View) -> Keyed:
+def _distinct(view: StageView) -> Keyed:
     """The distinct keys of a table, and for every slot its row among them."""
     plans = view.plans
     shape = plans.stages.shape
-    if view.stages.alike:  # one cut for all slots
+    if view.stages.equal_settings:  # one cut for all slots
         shape = (shape[0], 1, shape[2])
     codes = np.zeros(shape, np.int64)
     values: dict[str, NDArray[Any]] = {}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from astra.columns import factorized
 from astra.model.flops import mean_reach
-from astra.model.kinds import LayerKind
+from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
 from astra.timing.device import Device
 from astra.timing.facts import Between, Moves, facts

@@ -9,20 +9,20 @@ import numpy as np
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, end_weights, layer_weights, mtp_weights
 from astra.model.shape import Model
-from astra.strategy.makes import (
-    copies_of,
-    layer_map,
-    make_of,
-    makes,
-    shard_share,
+from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
+from astra.strategy.replica_groups import (
+    layers_shared,
+    replica_group_count,
+    replica_group_of,
+    replicas_of_segment,
+    shard_group_fraction,
     slot_of_stage,
 )
-from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 from astra.timing.exchanges import Exchange, Group
 from astra.timing.facts import facts
 from astra.timing.links import overlap_slowdown
@@ -51,7 +51,7 @@ class _Copies:
     shards: Ints  # ranks that share one set of states
 
 
-def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
+def gpus_of(view: StageView) -> list[tuple[Gpu, Flags]]:
     """Each GPU type and the runs that lie on it."""
     rows = view.stages.of(view.plans.gpu)
     return [
@@ -60,7 +60,7 @@ def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
     ]
 
 
-def replicas_of(view: View, stack: Stack) -> Replicas:
+def replicas_of(view: StageView, stack: Stack) -> Replicas:
     """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same.
 
     Copies of one shard are one group, whatever GPU types they lie on: it runs at the pace of the
@@ -84,12 +84,12 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
     return Replicas(**total, across_s=_across_s(view, stack), slowdown=slowdown)
 
 
-def _copies_on(view: View) -> list[Flags]:
+def _copies_on(view: StageView) -> list[Flags]:
     """For each GPU type, the runs of whose stages some copy lies on it. (pipeline, run, plan)"""
     plans, stages = view.plans, view.stages
     if plans.replicas.shape[0] == 1:
         return [here for _, here in gpus_of(view)]
-    first, slot = make_of(plans), slot_of_stage(plans)
+    first, slot = replica_group_of(plans), slot_of_stage(plans)
     there = (slot < plans.stages.shape[1]) & (plans.replicas > 0)[:, np.newaxis]
     gpu = np.take_along_axis(plans.gpu, np.minimum(slot, plans.stages.shape[1] - 1), axis=1)
     found = []
@@ -106,7 +106,7 @@ def _copies_on(view: View) -> list[Flags]:
     return found
 
 
-def _across_s(view: View, stack: Stack) -> Floats:
+def _across_s(view: StageView, stack: Stack) -> Floats:
     """Gradients summed over makes that cut the model differently, per step. [s]
 
     Every make has summed its own over its copies; a rank is left with a piece of V bytes, its
@@ -120,7 +120,7 @@ def _across_s(view: View, stack: Stack) -> Floats:
     if (number == 1).all():
         return np.zeros(view.stages.count.shape)
     found = own_pace_s(view, stack, number, differs)
-    where = layer_map(view.stages, view.task.model.layers)
+    where = layers_shared(view.stages, view.task.model.layers)
     met = where.at_slowest(found, _layer_weights(view.task.model))
     return np.where(number > 1, met, 0.0)
 
@@ -129,12 +129,12 @@ def _makes_apart(plans: Plans) -> tuple[Ints, Flags]:
     """Makes that sum up their gradients apart from their copies (1: none), and whether their tensor
     parallelism differs. (plan,)
     """
-    number = makes(plans)
+    number = replica_group_count(plans)
     tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
     return number, (tps != tps[:1, :1]).any(axis=(0, 1)) & (number > 1)
 
 
-def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats:
+def own_pace_s(view: StageView, stack: Stack, number: Ints, differs: Flags) -> Floats:
     """The same if only a stage's own links counted, of so many makes. (pipeline, run, plan) [s]
 
     `number` (plan,); `differs` (plan,): the pieces are cut anew.
@@ -149,7 +149,7 @@ def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats
     return found
 
 
-def _between_makes(view: View, number: Ints, differs: Flags) -> list[Exchange]:
+def _between_makes(view: StageView, number: Ints, differs: Flags) -> list[Exchange]:
     plans, tp = view.plans, view.stages.of(view.plans.tp)
     alone, found = np.ones_like(tp), []
     others = Group("make", np.broadcast_to(number, tp.shape), alone, alone)
@@ -184,12 +184,12 @@ def _data_factor(stack: Stack, gpu: Gpu) -> float:
     return stack.data_factor if gpu.node.nics is None else 1.0
 
 
-def _copies(view: View) -> list[_Copies]:
-    plans, stages, held = view.plans, view.stages, view.held
-    tp, dp = stages.of(plans.tp), stages.of(copies_of(plans))
+def _copies(view: StageView) -> list[_Copies]:
+    plans, stages, held = view.plans, view.stages, view.parameters_per_gpu
+    tp, dp = stages.of(plans.tp), stages.of(replicas_of_segment(plans))
     cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
     dense = dp * plans.cp
-    share = shard_share(plans)
+    share = shard_group_fraction(plans)
     shards = _shards(dense, share, plans)
     found = [_Copies("dp", held.dense, dense, tp, shards)]
     if view.task.model.moe is not None:
@@ -203,14 +203,14 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
     return np.where(is_word(plans, "sharding", "none"), 1, shared)
 
 
-def copies_exchanges(view: View, stack: Stack) -> list[Exchange]:
+def copies_exchanges(view: StageView, stack: Stack) -> list[Exchange]:
     """All that the copies of a stage exchange, those of other makes too."""
     own = [each for copies in _copies(view) for each in _synchronised(view, copies, stack)]
     return own + _between_makes(view, *_makes_apart(view.plans))
 
 
 def _synchronised(
-    view: View, copies: _Copies, stack: Stack, row: int | None = None
+    view: StageView, copies: _Copies, stack: Stack, row: int | None = None
 ) -> list[Exchange]:
     """On the links of one pool, or on those of each run's own. Sharded: reduce-scatter and
     all-gather in a shard group, and what a rank is left with summed over the groups. Else one
@@ -246,7 +246,7 @@ def _gradient_bytes(plans: Plans) -> Floats:
     return np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
 
 
-def _seconds(view: View, copies: _Copies, row: int, stack: Stack) -> dict[str, Floats]:
+def _seconds(view: StageView, copies: _Copies, row: int, stack: Stack) -> dict[str, Floats]:
     """Of one gather and one reduction, and of the optimizer's step, on the GPUs of one pool."""
     plans, gpu = view.plans, view.task.cluster.pools[row].gpu
     moved = {"parameters": np.zeros(1), "gradients": np.zeros(1)}
@@ -267,13 +267,13 @@ def _seconds(view: View, copies: _Copies, row: int, stack: Stack) -> dict[str, F
     }
 
 
-def _owners(view: View, ranks: Ints, stack: Stack) -> Ints:
+def _owners(view: StageView, ranks: Ints, stack: Stack) -> Ints:
     """Ranks of a shard group that own a tensor of their stage, of as many as there are."""
     tensors = stack.owned_tensors * view.stages.kind_layers.sum(axis=0)
     return np.maximum(np.minimum(ranks, tensors), 1)
 
 
-def _group(view: View, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> Group:
+def _group(view: StageView, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> Group:
     """As it lies on the nodes of one pool, or on those of each run's own."""
     if row is not None:
         return Group.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])

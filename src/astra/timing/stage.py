@@ -10,7 +10,7 @@ from astra.hardware.stack import Stack
 from astra.strategy.plans import Flags, Floats
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.view import View
+from astra.strategy.stage_view import StageView
 from astra.timing.base import StageBase, base_of
 from astra.timing.device import Used
 from astra.timing.facts import facts
@@ -28,7 +28,7 @@ class StageTime:
     want of some runs only is worked out when asked for them.
     """
 
-    view: View
+    view: StageView
     stack: Stack
     base: StageBase  # of the distinct plans but for recompute and offload
     rows: Rows  # for every plan, its row in `base`
@@ -143,14 +143,16 @@ class StageTime:
         return traffic + self.optimizer_s(runs) + self.other_s(runs)
 
 
-def stage_base(view: View, stack: Stack, book: LayerBook | None = None) -> tuple[StageBase, Used]:
+def stage_base(
+    view: StageView, stack: Stack, book: LayerBook | None = None
+) -> tuple[StageBase, Used]:
     """What the plans of a view share, and where its numbers come from."""
     layers = layers_of(view.shared, stack, book)
     return base_of(view.shared, layers, stack), layers.used
 
 
 def stage_times(
-    view: View, stack: Stack, shared: tuple[StageBase, Used] | None = None
+    view: StageView, stack: Stack, shared: tuple[StageBase, Used] | None = None
 ) -> StageTime:
     """Seconds of every run of a table of plans; `shared` where it is worked out already."""
     base, used = shared or stage_base(view, stack)
@@ -166,7 +168,7 @@ def stage_times(
     )
 
 
-def _recompute(view: View, base: StageBase, rows: Rows) -> Floats:
+def _recompute(view: StageView, base: StageBase, rows: Rows) -> Floats:
     """Whole layers with their traffic, or the selected modules of every layer."""
     fraction, _ = view.recomputed
     total = fraction * base.layers_forward_s[..., rows]
@@ -187,7 +189,7 @@ def shown_s(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> F
     return traffic - np.where(overlaps, (1 - slow) * hidden, 0.0)
 
 
-def _each(view: View, base: StageBase, rows: Rows, again: Floats) -> tuple[Floats, Floats]:
+def _each(view: StageView, base: StageBase, rows: Rows, again: Floats) -> tuple[Floats, Floats]:
     """Per micro-batch, with sharded parameters: gathered in either pass, gradients scattered."""
     ahead, back = np.zeros(again.shape), np.zeros(again.shape)
     some = np.flatnonzero(is_word(view.plans, "sharding", "parameters"))

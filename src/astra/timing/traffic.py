@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
-from astra.model.kinds import LayerKind
+from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Model
 from astra.timing.exchanges import Exchange, Group
 from astra.timing.facts import facts

@@ -17,7 +17,7 @@ from astra.search.mixed.answer import MIXES, idle_gpus, mixed_space, ranked_plan
 from astra.search.query import Query
 from astra.search.result import Comparison, Funnel, Progress, Result
 from astra.strategy.plan import Plan
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 
 
 def solve_any(query: Query, progress: Progress | None = None) -> Result:

@@ -9,8 +9,8 @@ import numpy as np
 
 from astra.hardware.topology import allowed_counts
 from astra.search.mixed.columns import DEGREES, Columns, plans_table
-from astra.strategy.enumerate import module_sets
-from astra.strategy.pipelines import splits
+from astra.strategy.enumerate import recompute_module_sets
+from astra.strategy.layer_splits import layer_splits
 from astra.strategy.plans import Flags, Ints, Plans, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.space import Space, divisors
@@ -43,17 +43,20 @@ def commons_of(space: Space) -> list[Common]:
     """All choices, nothing recomputed or offloaded."""
     traffic, cps = space.values("cp_comm_type") or (), space.values("cp") or ()
     sizes, sharding = space.values("micro_batch") or (), space.values("sharding") or ()
-    turns = space.chosen.get("vpp") or range(1, space.question.task.model.layers // 2 + 1)
+    turns = space.settings.get("vpp") or range(1, space.question.task.model.layers // 2 + 1)
     found = product(sizes, cps, traffic, sharding, (False, True), turns)
     return [Common(*each) for each in found if each[1] > 1 or each[2] == traffic[0]]
 
 
 def selected(space: Space) -> list[int]:
     """Sets of modules that stages may recompute, 0 for none, by their bits."""
-    asked = space.chosen.get("recompute")
+    asked = space.settings.get("recompute")
     if asked is not None:
         return list(dict.fromkeys(Recompute.parse(text).module_bits for text in asked))
-    sets = [Recompute("selective", 0, some).module_bits for some in module_sets(space.question)]
+    sets = [
+        Recompute("selective", 0, some).module_bits
+        for some in recompute_module_sets(space.question)
+    ]
     return [0, *sets]
 
 
@@ -110,10 +113,10 @@ def _grid(space: Space, pool: int, cp: int) -> tuple[Ints, ...]:
     cap = min(own.count, question.task.cluster.max_gpus or own.count)
     counts = [count for count in allowed_counts(own) if count <= cap]
     counts = counts[-1:] if question.use_all else counts
-    tps = [tp for tp in space.chosen.get("tp") or divisors(reach) if tp <= reach]
+    tps = [tp for tp in space.settings.get("tp") or divisors(reach) if tp <= reach]
     stages = range(1, question.task.model.layers + 1)
     moe = question.task.model.moe is not None
-    etps = space.chosen.get("etp") or ((1, 0) if moe else (1,))  # 0 stands for tp
+    etps = space.settings.get("etp") or ((1, 0) if moe else (1,))  # 0 stands for tp
     experts = np.array(list(product(space.values("ep") or (), etps)), np.int64).reshape(-1, 2)
     columns = np.array(counts, np.int64), np.array(tps, np.int64), np.array(stages, np.int64)
     count, tp, pp = (each.ravel() for each in np.meshgrid(*columns, indexing="ij"))
@@ -125,8 +128,8 @@ def _grid(space: Space, pool: int, cp: int) -> tuple[Ints, ...]:
     good = (etp != 0) | (tp > 1)
     etp = np.where(etp == 0, tp, etp)
     good &= tp * cp * replicas % (ep * etp) == 0
-    if "dp" in space.chosen:
-        good &= np.isin(replicas, space.chosen["dp"])
+    if "dp" in space.settings:
+        good &= np.isin(replicas, space.settings["dp"])
     return tp[good], pp[good], replicas[good], ep[good], etp[good]
 
 
@@ -141,7 +144,7 @@ def _turned(layers: int, vpp: int) -> Flags:
 @lru_cache(maxsize=4096)
 def chunked(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
     """Ways to share out layers that cut every stage into so many chunks."""
-    return tuple(s for s in splits(layers, pp) if all(held % vpp == 0 for held in s[1::2]))
+    return tuple(s for s in layer_splits(layers, pp) if all(held % vpp == 0 for held in s[1::2]))
 
 
 def layouts_of(
@@ -191,7 +194,7 @@ def layouts_of(
 
 def whole_layers(space: Space, most: int) -> list[tuple[int, int]]:
     """Codes and numbers of layers that a stage of so many may recompute whole."""
-    asked = space.chosen.get("recompute")
+    asked = space.settings.get("recompute")
     if asked is not None:
         some = [Recompute.parse(text) for text in asked]
         some = [each for each in some if each.mode != "selective" and each.layers <= most]

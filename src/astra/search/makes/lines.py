@@ -6,7 +6,7 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans, Task
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
 from astra.timing.layer import LayerBook
 from astra.timing.replicas import own_pace_s
@@ -68,7 +68,7 @@ def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> Lines:
     parts = []
     for start in range(0, max(len(plans), 1), BLOCK):
         some = plans.take(slice(start, start + BLOCK))
-        view = view_of(some, task)
+        view = stage_view(some, task)
         times = stage_times(view, stack, stage_base(view, stack, book))
         opening, two = slice(0, 1), np.full(len(view.shared.plans), 2)
         count = view.stages.count[0]

@@ -9,7 +9,7 @@ import numpy as np
 from astra.hardware.cluster import Pool
 from astra.hardware.topology import allowed_counts, even_share
 from astra.search.mixed.columns import one_stage
-from astra.strategy.enumerate import module_sets
+from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, divisors
@@ -83,11 +83,11 @@ def families_of(space: Space) -> list[Cell]:
     """What cells have in common that differ in recompute alone: one that leaves it open."""
     question, found = space.question, []
     batch = question.global_batch
-    dps = space.chosen.get("dp") or divisors(batch)
+    dps = space.settings.get("dp") or divisors(batch)
     sizes = space.values("micro_batch") or ()
     traffic = space.values("cp_comm_type") or ()
     sharding = space.values("sharding") or ()
-    own = space.chosen.get("mesh_dp", (True,))
+    own = space.settings.get("mesh_dp", (True,))
     pairs = [(dp, size) for dp, size in product(dps, sizes) if batch % (dp * size) == 0]
     meshes: list[tuple[int, Alike]] = []
     if question.task.runtime == "megatron":
@@ -104,7 +104,7 @@ def families_of(space: Space) -> list[Cell]:
         traffic,
         sharding,
         (False, True),
-        space.chosen.get("offload_optimizer_fraction", (0.0,)),
+        space.settings.get("offload_optimizer_fraction", (0.0,)),
     )
     for (samples, alike), cp, comm, shards, overlap, offload in dims:
         once = cp > 1 or comm == traffic[0]
@@ -120,10 +120,10 @@ def _one_cut(space: Space) -> list[Alike]:
     """Megatron-LM: one tp, ep and etp for all stages."""
     pools = space.question.task.cluster.pools
     reach = [divisors(max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus)) for pool in pools]
-    tps = space.chosen.get("tp") or sorted({tp for each in reach for tp in each})
+    tps = space.settings.get("tp") or sorted({tp for each in reach for tp in each})
     moe, found = space.question.task.model.moe is not None, []
     for tp, ep in product(tps, space.values("ep") or ()):
-        etps = space.chosen.get("etp") or ((1, tp) if moe else (1,))
+        etps = space.settings.get("etp") or ((1, tp) if moe else (1,))
         found += [Alike(tp=tp, ep=ep, etp=etp) for etp in dict.fromkeys(etps)]
     return found
 
@@ -134,10 +134,13 @@ def modes_of(space: Space) -> list[Recompute]:
     Megatron-LM has one setting for all stages: then whole layers are all of them, or a number
     of each stage that is a power of two.
     """
-    asked = space.chosen.get("recompute")
+    asked = space.settings.get("recompute")
     if asked is not None:
         return [Recompute.parse(text) for text in asked]
-    found = [PER_STAGE, *(Recompute("selective", 0, some) for some in module_sets(space.question))]
+    found = [
+        PER_STAGE,
+        *(Recompute("selective", 0, some) for some in recompute_module_sets(space.question)),
+    ]
     if space.question.task.runtime == "megatron":
         layers, count = space.question.task.model.layers, 1
         found.append(Recompute("full:uniform", 1, ()))
@@ -149,7 +152,7 @@ def modes_of(space: Space) -> list[Recompute]:
 
 def by_stage(cell: Cell, space: Space) -> bool:
     """Whether stages choose for themselves how much they recompute."""
-    own = space.question.task.runtime != "megatron" and "recompute" not in space.chosen
+    own = space.question.task.runtime != "megatron" and "recompute" not in space.settings
     return own and cell.recompute == PER_STAGE
 
 
@@ -174,7 +177,7 @@ def _cuts(cell: Cell, space: Space, pool: Pool) -> Iterator[tuple[int, int, int,
     """(tp, dp, ep, etp) of the segments on one type."""
     alike, gpu = cell.alike, pool.gpu
     reach = max(gpu.link.domain_gpus, gpu.node.gpus)
-    tps = space.chosen.get("tp") or divisors(reach)
+    tps = space.settings.get("tp") or divisors(reach)
     sizes = space.values("micro_batch") or ()
     dps = [cell.samples // size for size in sizes if cell.samples % size == 0]
     dps = [dp for dp in dps if space.allows("dp", dp) and alike.dp in (None, dp)]
@@ -185,7 +188,7 @@ def _cuts(cell: Cell, space: Space, pool: Pool) -> Iterator[tuple[int, int, int,
             continue
         if tp > reach or alike.tp not in (None, tp):
             continue
-        asked = space.chosen.get("etp") or ((1, tp) if moe else (1,))
+        asked = space.settings.get("etp") or ((1, tp) if moe else (1,))
         etps = [etp for etp in dict.fromkeys(asked) if alike.etp in (None, etp)]
         eps = [ep for ep in space.values("ep") or () if alike.ep in (None, ep)]
         yield from product((tp,), dps, eps, etps)
@@ -240,7 +243,7 @@ def legal_kinds(
         return []
     which = np.array([row for row, _ in pairs])
     table = one_stage(question, cuts, which, [kind for _, kind in pairs])
-    asked = [rule for rule in rules if not {"layers", "overlap_tp"} & set(rule.about.split())]
+    asked = [rule for rule in rules if not {"layers", "overlap_tp"} & set(rule.settings)]
     good = np.logical_and.reduce([rule.holds(table, question.task) for rule in asked])
     found: dict[Cell, list[Kind]] = {}
     for (row, kind), legal in zip(pairs, good.tolist(), strict=True):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.strategy.complete import fp8_recipe
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Ints, Plans, code, column_dtype
-from astra.strategy.settle import fp8_recipe
 from astra.strategy.space import Question
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from astra.search.mixed.cells import Cell, Kind
 from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_table
 from astra.search.mixed.small import MANY, Pricer
 from astra.strategy.plans import Floats, Ints
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_base, stage_times
 
 
@@ -56,7 +56,7 @@ class Links:
             part = {name: column[:, some] for name, column in slots.items()}
             flags = np.ones(len(which[some]), np.bool_)
             plans = plans_table(space.question, self.cells, which[some], part, flags)
-            view = view_of(plans, space.question.task)
+            view = stage_view(plans, space.question.task)
             times = stage_times(view, stack, stage_base(view, stack, self.pricer.book))
             found[some] = times.part("link_s")[0, 0]
         return found

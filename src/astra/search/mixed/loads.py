@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.plans import Floats, Ints
 

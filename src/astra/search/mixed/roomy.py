@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from astra.search.mixed.cells import Kind
-from astra.strategy.groups import least_group
+from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
 
 SLIP = 1e-9  # relative, against rounding
@@ -138,7 +138,7 @@ def _places(
 
     `count`: micro-batches.
     """
-    known = {p: least_group(p, count) for p in range(2, longest + 1)}
+    known = {p: least_microbatch_group(p, count) for p in range(2, longest + 1)}
     groups = {p: group for p, group in known.items() if group is not None}
     pipes = [(row, p) for row, v in enumerate(vpps) for p in groups if p * v <= layers]
     table = np.array(pipes, np.int64).reshape(-1, 2)

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 
 from astra.search.mixed.cells import Kind
-from astra.strategy.groups import least_group
+from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
 
 MANY = 1 << 20  # numbers of stages of all types that are looked at together
@@ -61,7 +61,9 @@ def shapes_of(
         found = (found[:, np.newaxis] + np.array(options)).reshape(-1, len(kinds))
         found = found[found.sum(axis=1) <= most]
     stages = found.sum(axis=1)
-    groups = [least_group(n, micro_batches) or 0 if n > 1 else 0 for n in range(most + 1)]
+    groups = [
+        least_microbatch_group(n, micro_batches) or 0 if n > 1 else 0 for n in range(most + 1)
+    ]
     group = np.array(groups, np.int64)[stages]
     good = group > 0
     return Shapes(found[good], stages[good], group[good])

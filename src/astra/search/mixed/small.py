@@ -17,7 +17,7 @@ from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_tab
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, Loads
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
-from astra.strategy.view import View, view_of
+from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.layer import LayerBook
 from astra.timing.stage import StageTime, stage_base, stage_times
 
@@ -106,7 +106,7 @@ def _small_plans(
 
 def _columns(pricer: Pricer, plans: Plans, place: int, names: Sequence[str]) -> dict[str, Floats]:
     """What is asked of the candidate of every row. (row,)"""
-    view = view_of(plans, pricer.space.question.task)
+    view = stage_view(plans, pricer.space.question.task)
     times = stage_times(view, pricer.stack, stage_base(view, pricer.stack, pricer.book))
     stages, count = view.stages, len(view.plans)
     flags = {FIRST: stages.embedding[0], LAST: stages.head[0]}
@@ -121,7 +121,7 @@ def _columns(pricer: Pricer, plans: Plans, place: int, names: Sequence[str]) -> 
     return {name: pick(ways[name]()) for name in names}
 
 
-def _of_time(view: View, times: StageTime, stack: Stack) -> dict[str, Callable[[], Floats]]:
+def _of_time(view: StageView, times: StageTime, stack: Stack) -> dict[str, Callable[[], Floats]]:
     def waited() -> Floats:
         return times.other_s() - np.where(view.stages.count > 0, stack.step_s, 0.0)
 
@@ -140,7 +140,9 @@ def _of_time(view: View, times: StageTime, stack: Stack) -> dict[str, Callable[[
     }
 
 
-def _of_memory(view: View, loads: MemoryLoads, pricer: Pricer) -> dict[str, Callable[[], Floats]]:
+def _of_memory(
+    view: StageView, loads: MemoryLoads, pricer: Pricer
+) -> dict[str, Callable[[], Floats]]:
     def room() -> Floats:
         hosted = view.plans.offload_optimizer_fraction
         states = loads.part("weights") + loads.part("gradients") + loads.part("buffers")

@@ -10,7 +10,7 @@ from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.columns import one_stage
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.space import Space
-from astra.strategy.view import cuts_of
+from astra.strategy.stage_view import without_layers
 from astra.timing.layer import LayerBook, layers_of
 
 MANY = 1 << 11  # kinds that are priced together
@@ -52,7 +52,7 @@ def _layer_seconds(
     which = np.repeat(np.arange(len(cuts)), sizes)
     flat = [kind for kinds in cuts.values() for kind in kinds]
     table = one_stage(question, list(cuts), which, flat)
-    layers = layers_of(cuts_of(table, question.task), stack, book)
+    layers = layers_of(without_layers(table, question.task), stack, book)
     ends = np.cumsum(sizes)
     places = {cut: slice(end - size, end) for cut, size, end in zip(cuts, sizes, ends, strict=True)}
     found = []

@@ -45,22 +45,22 @@ from pathlib import Path
 
 from astra.errors import InputError, shorten
 from astra.files import read_text
-from astra.strategy.rule_language.columns import Column, Variable
+from astra.strategy.rule_language.columns import Variable, VariableColumn
 from astra.strategy.rule_language.compile import CompiledRule, compile_tokens
-from astra.strategy.rule_language.tokens import MOST_TOKENS, Source, rules_as_tokens
+from astra.strategy.rule_language.tokens import MAX_TOKENS, RuleText, rules_as_tokens
 
 __all__ = [
-    "MOST_TOKENS",
-    "Column",
+    "MAX_TOKENS",
     "CompiledRule",
     "Variable",
+    "VariableColumn",
     "compile_rule",
     "parse_rules",
     "read_rules",
 ]
 
-MOST_BYTES = 1 << 20
-MOST_RULES = 1_000
+MAX_BYTES = 1 << 20
+MAX_RULES = 1_000
 
 
 def read_rules(path: Path, variables: Mapping[str, Variable]) -> tuple[CompiledRule, ...]:
@@ -81,15 +81,15 @@ def parse_rules(
     text: str, variables: Mapping[str, Variable], where: str
 ) -> tuple[CompiledRule, ...]:
     """All rules of a text; errors call it `where`."""
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise InputError(f"{where}: larger than {MOST_BYTES >> 20} MiB. Is this a file of rules?")
-    source = Source(where, tuple(text.removeprefix("\ufeff").split("\n")))
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB. Is this a file of rules?")
+    source = RuleText(where, tuple(text.removeprefix("\ufeff").split("\n")))
     rules: list[CompiledRule] = []
     lines: dict[str, int] = {}  # of the rule with this name
     for tokens in rules_as_tokens(source):
         first = tokens[0]
-        if len(rules) == MOST_RULES:
-            raise source.error(first, f"more than {MOST_RULES:,} rules. Join some with ||.")
+        if len(rules) == MAX_RULES:
+            raise source.error(first, f"more than {MAX_RULES:,} rules. Join some with ||.")
         rule = compile_tokens(tokens, variables, source)
         if rule.name in lines:
             raise source.error(

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bools: TypeAlias = NDArray[np.bool_]
-Kind: TypeAlias = Literal["number", "word", "flag"]
+VariableKind: TypeAlias = Literal["number", "word", "flag"]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class VariableColumn:
     """The values of one variable for all plans. The plan axis is last, segments go in front."""
 
     values: NDArray[Any]
@@ -25,8 +25,8 @@ class Variable:
     """A name that rules may use, and how to read its column from a table of plans."""
 
     name: str
-    kind: Kind
-    read: Callable[[Any], Column]
+    kind: VariableKind
+    read: Callable[[Any], VariableColumn]
     meaning: str
     words: tuple[str, ...] | None = None  # of a word column: its values are rows of this
     alias: Callable[[str], str | None] | None = None
@@ -37,7 +37,7 @@ class Variable:
         assert (self.words is not None) == (self.kind == "word"), self.name
 
 
-NOTHING = Column(np.asarray(0), is_set=np.asarray(False))
+NOTHING = VariableColumn(np.asarray(0), is_set=np.asarray(False))
 
 _ORDERS: dict[str, np.ufunc] = {
     "<": np.less,
@@ -54,13 +54,13 @@ _ARITHMETIC: dict[str, np.ufunc] = {
 }
 
 
-def constant(value: float) -> Column:
+def constant(value: float) -> VariableColumn:
     """Whole numbers as integers, so that comparing an integer column needs no conversion."""
     whole = value.is_integer() and abs(value) < 2**53
-    return Column(np.asarray(int(value) if whole else value))
+    return VariableColumn(np.asarray(int(value) if whole else value))
 
 
-def compare(operator: str, left: Column, right: Column) -> Bools:
+def compare(operator: str, left: VariableColumn, right: VariableColumn) -> Bools:
     """(plan,) True where the comparison is true for any existing entry."""
     if operator == "==":
         result = _equal(left, right)
@@ -69,10 +69,10 @@ def compare(operator: str, left: Column, right: Column) -> Bools:
     else:
         order = _ORDERS[operator](left.values, right.values)
         result = _masked(order, _both(left.is_set, right.is_set))
-    return any_segment(Column(result, exists=_both(left.exists, right.exists)))
+    return any_segment(VariableColumn(result, exists=_both(left.exists, right.exists)))
 
 
-def _equal(left: Column, right: Column) -> Bools:
+def _equal(left: VariableColumn, right: VariableColumn) -> Bools:
     """Both set and the same, or both unset."""
     same = np.equal(left.values, right.values)
     if left.is_set is None or right.is_set is None:
@@ -80,30 +80,30 @@ def _equal(left: Column, right: Column) -> Bools:
     return (same & left.is_set & right.is_set) | ~(left.is_set | right.is_set)
 
 
-def _defined(column: Column) -> Bools | None:
+def _defined(column: VariableColumn) -> Bools | None:
     """Not where division by zero left not-a-number; no mask: everywhere. Unset is defined."""
     if column.values.dtype.kind != "f":
         return None
     return ~_masked(np.isnan(column.values), column.is_set)
 
 
-def any_segment(condition: Column) -> Bools:
+def any_segment(condition: VariableColumn) -> Bools:
     """(plan,) True where the condition is for any existing entry."""
     result = _masked(condition.values, condition.exists)
     return np.any(result, axis=tuple(range(result.ndim - 1))) if result.ndim > 1 else result
 
 
-def switched_on(flag: Column) -> Column:
+def switched_on(flag: VariableColumn) -> VariableColumn:
     """Booleans, in a fresh array; a flag that is not set is off."""
-    return Column(_masked(flag.values.astype(np.bool_), flag.is_set), exists=flag.exists)
+    return VariableColumn(_masked(flag.values.astype(np.bool_), flag.is_set), exists=flag.exists)
 
 
-def translated(column: Column, table: NDArray[np.int64]) -> Column:
+def translated(column: VariableColumn, table: NDArray[np.int64]) -> VariableColumn:
     """Codes of one vocabulary as those of another; an unused slot may hold anything."""
-    return Column(np.take(table, column.values, mode="clip"), column.is_set, column.exists)
+    return VariableColumn(np.take(table, column.values, mode="clip"), column.is_set, column.exists)
 
 
-def arithmetic(operator: str, left: Column, right: Column) -> Column:
+def arithmetic(operator: str, left: VariableColumn, right: VariableColumn) -> VariableColumn:
     """In floating point: exact for whole numbers below 2^53, and it cannot wrap around."""
     a, b = left.values, right.values
     if operator != "%" or not a.dtype.kind == b.dtype.kind == "i":  # whole remainders are faster
@@ -111,11 +111,15 @@ def arithmetic(operator: str, left: Column, right: Column) -> Column:
     values = np.asarray(_ARITHMETIC[operator](a, b))
     if operator in "/%":
         values = np.where(b == 0, np.nan, values)
-    return Column(values, _both(left.is_set, right.is_set), _both(left.exists, right.exists))
+    return VariableColumn(
+        values, _both(left.is_set, right.is_set), _both(left.exists, right.exists)
+    )
 
 
-def negative(column: Column) -> Column:
-    return Column(np.asarray(-column.values.astype(np.float64)), column.is_set, column.exists)
+def negative(column: VariableColumn) -> VariableColumn:
+    return VariableColumn(
+        np.asarray(-column.values.astype(np.float64)), column.is_set, column.exists
+    )
 
 
 # Masks. None is one that is true everywhere, and costs nothing.

@@ -15,8 +15,8 @@ from astra.errors import InputError, did_you_mean, either, near
 from astra.strategy.rule_language.columns import (
     NOTHING,
     Bools,
-    Column,
     Variable,
+    VariableColumn,
     any_segment,
     arithmetic,
     compare,
@@ -27,7 +27,6 @@ from astra.strategy.rule_language.columns import (
 )
 from astra.strategy.rule_language.syntax import (
     Chain,
-    Comparison,
     Join,
     Name,
     Negative,
@@ -35,17 +34,18 @@ from astra.strategy.rule_language.syntax import (
     Not,
     Nothing,
     Number,
+    RuleComparison,
     Truth,
     Word,
     leaves,
     parse,
     split_name,
 )
-from astra.strategy.rule_language.tokens import Source, Token, plain
+from astra.strategy.rule_language.tokens import RuleText, Token, plain
 
-Read: TypeAlias = Callable[[str], Column]
+Read: TypeAlias = Callable[[str], VariableColumn]
 Condition: TypeAlias = Callable[[Read], Bools]  # a fresh array (plan,)
-Operand: TypeAlias = Callable[[Read], Column]
+Operand: TypeAlias = Callable[[Read], VariableColumn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class CompiledRule:
         """(plan,) True where the rule is true, so that the strategy is to be dropped."""
 
         @cache
-        def read(name: str) -> Column:
+        def read(name: str) -> VariableColumn:
             return self.variables[name].read(plans)
 
         with np.errstate(all="ignore"):  # what has no value is told apart by us
@@ -70,7 +70,7 @@ class CompiledRule:
 
 
 def compile_tokens(
-    tokens: list[Token], variables: Mapping[str, Variable], source: Source
+    tokens: list[Token], variables: Mapping[str, Variable], source: RuleText
 ) -> CompiledRule:
     line = tokens[0].line
     name, tokens = split_name(tokens, source)
@@ -91,7 +91,7 @@ _SHOWN = 12  # names or words listed in an error
 
 
 class _Compiler:
-    def __init__(self, variables: Mapping[str, Variable], source: Source) -> None:
+    def __init__(self, variables: Mapping[str, Variable], source: RuleText) -> None:
         self.variables = variables
         self.source = source
 
@@ -114,7 +114,7 @@ class _Compiler:
             case Not():
                 inner = self.condition(node.operand)
                 return lambda read: ~inner(read)
-            case Comparison():
+            case RuleComparison():
                 return self.comparison(node)
             case Name() if self.variables[node.name].kind == "flag":
                 flag = self.flags(node)
@@ -127,7 +127,7 @@ class _Compiler:
             "Compare it with something: == != < <= > >=.",
         )
 
-    def comparison(self, node: Comparison) -> Condition:
+    def comparison(self, node: RuleComparison) -> Condition:
         left, right = self.kind(node.left), self.kind(node.right)
         if not any(isinstance(leaf, Name) for leaf in leaves(node)):
             self.fail_constant(node, "this comparison")
@@ -195,9 +195,9 @@ class _Compiler:
         if isinstance(node, Name):
             flag = _column_of(node)
             return lambda read: switched_on(flag(read))
-        return _always(Column(np.asarray(isinstance(node, Truth) and node.value)))
+        return _always(VariableColumn(np.asarray(isinstance(node, Truth) and node.value)))
 
-    def words(self, node: Comparison) -> tuple[Operand, Operand]:
+    def words(self, node: RuleComparison) -> tuple[Operand, Operand]:
         """Both sides as codes of one vocabulary: that of the first variable."""
         name = next(side for side in (node.left, node.right) if isinstance(side, Name))
         return self.codes(node.left, name), self.codes(node.right, name)
@@ -206,7 +206,7 @@ class _Compiler:
         if isinstance(node, Nothing):
             return _always(NOTHING)
         if isinstance(node, Word):
-            return _always(Column(np.asarray(self.code(node, name))))
+            return _always(VariableColumn(np.asarray(self.code(node, name))))
         assert isinstance(node, Name)
         column = _column_of(node)
         words, vocabulary = self.vocabulary(node), self.vocabulary(name)
@@ -224,7 +224,7 @@ class _Compiler:
         true_word = alias(node.text) if alias else None
         if true_word is not None:
             return _find(true_word, words)
-        listing = f"It can be {_some(words)}." if words else ""
+        listing = f"It can be {_choices(words)}." if words else ""
         advice = self.dollar(node) or did_you_mean(node.text, words, listing)
         raise self.error(node, f"${name.name} is never {_shown(node)}. {advice}")
 
@@ -261,7 +261,7 @@ class _Compiler:
         effect = "the same for every strategy: it would drop all or none"
         raise self.error(guilty, f"{what} has no variable, so it is {effect}. {advice}")
 
-    def fail_kinds(self, node: Comparison, left: str, right: str) -> NoReturn:
+    def fail_kinds(self, node: RuleComparison, left: str, right: str) -> NoReturn:
         """One side is a number, word or flag and the other is not."""
         advice = self.dollar(node.left) or self.dollar(node.right)
         sides = (node.left, node.right)
@@ -272,7 +272,7 @@ class _Compiler:
             if known.kind == "flag":
                 advice = "A flag is true or false."
             elif known.words:
-                advice = f"${variable.name} can be {_some(known.words)}."
+                advice = f"${variable.name} can be {_choices(known.words)}."
             elif isinstance(odd, Word) and re.fullmatch(r"[0-9.]+", odd.text):
                 advice = "Leave out the quotes."
             else:
@@ -283,7 +283,7 @@ class _Compiler:
             f"{_shown(node.right)} is {_A_KIND[right]}. {advice}",
         )
 
-    def fail_order(self, node: Comparison, left: str, right: str) -> NoReturn:
+    def fail_order(self, node: RuleComparison, left: str, right: str) -> NoReturn:
         odd, kind = (node.left, left) if left != "number" else (node.right, right)
         raise self.error(
             node,
@@ -292,7 +292,7 @@ class _Compiler:
         )
 
 
-def _always(column: Column) -> Operand:
+def _always(column: VariableColumn) -> Operand:
     return lambda _: column
 
 
@@ -313,7 +313,7 @@ def _joined(operator: str, terms: list[Condition]) -> Condition:
 
 
 def _folded(first: Operand, rest: list[tuple[str, Operand]]) -> Operand:
-    def total(read: Read) -> Column:
+    def total(read: Read) -> VariableColumn:
         result = first(read)
         for operator, operand in rest:
             result = arithmetic(operator, result, operand(read))
@@ -326,7 +326,7 @@ def _shown(node: Node) -> str:
     return "the arithmetic" if isinstance(node, Negative | Chain) else str(node.at)
 
 
-def _some(words: tuple[str, ...]) -> str:
+def _choices(words: tuple[str, ...]) -> str:
     return either(words) if len(words) <= _SHOWN else _listed(words)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from astra.strategy.rule_language.tokens import Source, Token
+from astra.strategy.rule_language.tokens import RuleText, Token
 
-MOST_DEPTH = 100  # keeps parsing and evaluation far from Python's own limit
+MAX_DEPTH = 100  # keeps parsing and evaluation far from Python's own limit
 
 
 # The tree. `at` is the token an error points to; of an operator, the first one.
@@ -57,7 +57,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RuleComparison:
     at: Token
     operator: str
     left: "Node"
@@ -80,7 +80,7 @@ class Join:
 
 
 Node: TypeAlias = (
-    Number | Nothing | Truth | Word | Name | Negative | Chain | Comparison | Not | Join
+    Number | Nothing | Truth | Word | Name | Negative | Chain | RuleComparison | Not | Join
 )
 
 
@@ -90,7 +90,7 @@ def _children(node: Node) -> tuple[Node, ...]:
             return (node.operand,)
         case Chain():
             return (node.first, *(operand for _, operand in node.rest))
-        case Comparison():
+        case RuleComparison():
             return (node.left, node.right)
         case Join():
             return node.terms
@@ -108,7 +108,7 @@ def leaves(node: Node) -> Iterator[Node]:
             yield node
 
 
-def split_name(tokens: list[Token], source: Source) -> tuple[str | None, list[Token]]:
+def split_name(tokens: list[Token], source: RuleText) -> tuple[str | None, list[Token]]:
     """The name before the `:`, if there is one, and the rest."""
     colon = next((i for i, token in enumerate(tokens) if token.text == ":"), None)
     if colon is None:
@@ -124,7 +124,7 @@ def split_name(tokens: list[Token], source: Source) -> tuple[str | None, list[To
     return tokens[0].text, tokens[2:]
 
 
-def parse(tokens: list[Token], source: Source) -> Node:
+def parse(tokens: list[Token], source: RuleText) -> Node:
     """The tree of a rule without its name; the last token is an `end`."""
     return _Parser(tokens, source).rule()
 
@@ -144,7 +144,7 @@ _NOT_OPENED = "this ) closes no bracket. Remove it or add a (."
 
 
 class _Parser:
-    def __init__(self, tokens: list[Token], source: Source) -> None:
+    def __init__(self, tokens: list[Token], source: RuleText) -> None:
         self.tokens = tokens
         self.source = source
         self.index = 0
@@ -173,10 +173,10 @@ class _Parser:
     def expression(self, lowest: int) -> Node:
         """What follows, as far as its operators bind at least as tight as `lowest`."""
         self.depth += 1
-        if self.depth > MOST_DEPTH:
+        if self.depth > MAX_DEPTH:
             raise self.source.error(
                 self.token,
-                f"brackets and operators are nested more than {MOST_DEPTH} deep. "
+                f"brackets and operators are nested more than {MAX_DEPTH} deep. "
                 "Write several rules: a strategy is dropped if any of them is true.",
             )
         begin = self.index
@@ -208,7 +208,7 @@ class _Parser:
                 a, b = "a", "b"
             advice = f"Try {a} {at.text} {b} && {b} {self.token.text} ..."
             raise self.source.error(self.token, f"comparisons cannot be chained. {advice}")
-        return Comparison(at, at.text, left, right)
+        return RuleComparison(at, at.text, left, right)
 
     def prefixed(self, lowest: int) -> Node:
         token = self.token

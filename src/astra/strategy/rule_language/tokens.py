@@ -8,7 +8,7 @@ from itertools import groupby
 
 from astra.errors import InputError, shorten
 
-MOST_TOKENS = 10_000
+MAX_TOKENS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def plain(text: str, most: int = 40) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RuleText:
     """The text being read, for errors that show the place."""
 
     where: str
@@ -107,15 +107,15 @@ _INSTEAD = (
 )
 
 
-def rules_as_tokens(source: Source) -> Iterator[list[Token]]:
+def rules_as_tokens(source: RuleText) -> Iterator[list[Token]]:
     """The tokens of each rule, closed by an `end`; lines joined where a `\\` says so."""
     tokens: list[Token] = []
     for number, text in enumerate(source.lines, 1):
         continued = _add_tokens(tokens, number, text, source)
-        if len(tokens) > MOST_TOKENS:
+        if len(tokens) > MAX_TOKENS:
             raise source.error(
-                tokens[MOST_TOKENS],
-                f"the rule is longer than {MOST_TOKENS:,} words and signs. "
+                tokens[MAX_TOKENS],
+                f"the rule is longer than {MAX_TOKENS:,} words and signs. "
                 "Write several rules: a strategy is dropped if any of them is true.",
             )
         if continued and number < len(source.lines):
@@ -129,7 +129,7 @@ def rules_as_tokens(source: Source) -> Iterator[list[Token]]:
             tokens = []
 
 
-def _add_tokens(tokens: list[Token], line: int, text: str, source: Source) -> bool:
+def _add_tokens(tokens: list[Token], line: int, text: str, source: RuleText) -> bool:
     """Adds the tokens of one line; True if the rule goes on in the next."""
     for match in _TOKEN.finditer(text):
         token = Token(str(match.lastgroup), match[0], line, match.start() + 1)
@@ -141,7 +141,7 @@ def _add_tokens(tokens: list[Token], line: int, text: str, source: Source) -> bo
         if wrong:
             raise source.error(token, wrong)
         tokens.append(token)
-        if len(tokens) > MOST_TOKENS:
+        if len(tokens) > MAX_TOKENS:
             break
     return False
 

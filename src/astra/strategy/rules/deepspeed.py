@@ -4,8 +4,8 @@ import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
 from astra.strategy.rules.fsdp import _states_fp32 as states_fp32
-from astra.strategy.rules.ours import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, one_cut
-from astra.strategy.rules.rule import Rule, every, first_dp, first_pp, first_tp, is_word
+from astra.strategy.rules.our_rules import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, same_for_all_stages
+from astra.strategy.rules.rule import Rule, every_slot, first_dp, first_pp, first_tp, is_word
 
 CONFIG = "deepspeed/runtime/config.py"
 PIPELINE = "deepspeed/runtime/pipe/engine.py"
@@ -17,7 +17,7 @@ FOLDING = "deepspeed/module_inject/auto_ep_folding.py"
 
 def _expert_grid(plans: Plans, _: Task) -> Flags:
     ranks = first_dp(plans) * plans.cp * first_tp(plans)
-    return every(ranks % (plans.ep * plans.segment_etp) == 0)
+    return every_slot(ranks % (plans.ep * plans.segment_etp) == 0)
 
 
 def _experts_shared(plans: Plans, task: Task) -> Flags:
@@ -49,12 +49,12 @@ def _shared_out(plans: Plans, task: Task) -> Flags:
     least = task.model.layers // pp
     even = (plans.layers == least) | (plans.layers == least + 1)
     falling = (plans.layers[:, 1:] <= plans.layers[:, :-1]) | ~plans.used[:, 1:]
-    return (pp == 1) | (every(even | ~plans.used) & every(falling))
+    return (pp == 1) | (every_slot(even | ~plans.used) & every_slot(falling))
 
 
 def _heads_cut(plans: Plans, task: Task) -> Flags:
     groups = task.model.heads if task.model.mla else task.model.kv_heads
-    return every((task.model.heads % plans.tp == 0) & (groups % plans.tp == 0))
+    return every_slot((task.model.heads % plans.tp == 0) & (groups % plans.tp == 0))
 
 
 def _ratio(plans: Plans, _: Task) -> Flags:
@@ -64,14 +64,14 @@ def _ratio(plans: Plans, _: Task) -> Flags:
 
 def _checkpointing(plans: Plans, _: Task) -> Flags:
     whole = is_word(plans, "recompute", "full:uniform") & (plans.recompute_layers == 1)
-    return every(~plans.used | is_word(plans, "recompute", "none") | whole)
+    return every_slot(~plans.used | is_word(plans, "recompute", "none") | whole)
 
 
 OWN = (
     Rule(
         name="batch-adds-up",
         layer="config",
-        about="global_batch micro_batch dp",
+        settings=("global_batch", "micro_batch", "dp"),
         where=CONFIG,
         reason="DeepSpeed: train_batch_size = micro-batch x gradient accumulation x data-parallel "
         "size",
@@ -80,7 +80,7 @@ OWN = (
     Rule(
         name="pipeline-excludes-zero-2",
         layer="runtime",
-        about="pp sharding",
+        settings=("pp", "sharding"),
         where=PIPELINE,
         reason="DeepSpeed: the pipeline engine forbids ZeRO 2 and 3",
         holds=lambda plans, _: (
@@ -90,7 +90,7 @@ OWN = (
     Rule(
         name="pipeline-excludes-tp",
         layer="runtime",
-        about="pp tp",
+        settings=("pp", "tp"),
         where=AUTOTP,
         reason="DeepSpeed: automatic tensor parallelism does not work with pipelines",
         holds=lambda plans, _: (first_pp(plans) == 1) | (first_tp(plans) == 1),
@@ -98,7 +98,7 @@ OWN = (
     Rule(
         name="pipeline-excludes-sequence-parallel",
         layer="runtime",
-        about="pp cp",
+        settings=("pp", "cp"),
         where=PIPELINE,
         reason="DeepSpeed: Ulysses sequence parallelism does not work with pipelines",
         holds=lambda plans, _: (first_pp(plans) == 1) | (plans.cp == 1),
@@ -106,7 +106,7 @@ OWN = (
     Rule(
         name="no-virtual-stages",
         layer="ours",
-        about="vpp",
+        settings=("vpp",),
         where=PIPELINE,
         reason="DeepSpeed's pipeline has no virtual stages",
         holds=lambda plans, _: plans.vpp == 1,
@@ -114,7 +114,7 @@ OWN = (
     Rule(
         name="stages-are-shared-out",
         layer="ours",
-        about="layers pp",
+        settings=("layers", "pp"),
         where="deepspeed/runtime/pipe/module.py",
         reason="DeepSpeed's PipelineModule shares its layers out evenly, the first stages first",
         holds=_shared_out,
@@ -122,7 +122,7 @@ OWN = (
     Rule(
         name="zero-3-experts-exclude-ulysses",
         layer="runtime",
-        about="sharding ep cp",
+        settings=("sharding", "ep", "cp"),
         where="deepspeed/runtime/engine.py",
         reason="DeepSpeed: expert parallelism with ZeRO 3 does not work with sequence parallelism",
         holds=lambda plans, _: (
@@ -132,7 +132,7 @@ OWN = (
     Rule(
         name="expert-grid-divides-stage",
         layer="config",
-        about="ep etp dp cp tp",
+        settings=("ep", "etp", "dp", "cp", "tp"),
         where=FOLDING,
         reason="DeepSpeed: ep x etp must divide the ranks of a stage",
         holds=_expert_grid,
@@ -140,7 +140,7 @@ OWN = (
     Rule(
         name="ep-divides-experts",
         layer="config",
-        about="ep model.moe",
+        settings=("ep", "model.moe"),
         where="deepspeed/module_inject/auto_ep_config.py",
         reason="DeepSpeed: ep must divide the experts, and a model without any has none",
         holds=_experts_shared,
@@ -148,15 +148,15 @@ OWN = (
     Rule(
         name="experts-are-not-cut",
         layer="config",
-        about="etp",
+        settings=("etp",),
         where=FOLDING,
         reason="DeepSpeed does not cut single experts",
-        holds=lambda plans, _: every((plans.segment_etp == 1) | ~plans.used),
+        holds=lambda plans, _: every_slot((plans.segment_etp == 1) | ~plans.used),
     ),
     Rule(
         name="folded-experts-exclude-ulysses-and-offload",
         layer="config",
-        about="ep tp cp offload_optimizer_fraction",
+        settings=("ep", "tp", "cp", "offload_optimizer_fraction"),
         where=FOLDING,
         reason="DeepSpeed: expert and tensor parallelism exclude sequence parallelism and offload",
         holds=_folding,
@@ -164,7 +164,7 @@ OWN = (
     Rule(
         name="ulysses-divides-heads",
         layer="runtime",
-        about="cp tp model.heads model.kv_heads",
+        settings=("cp", "tp", "model.heads", "model.kv_heads"),
         where=ULYSSES,
         reason="DeepSpeed: heads must be divisible by the sequence-parallel size, KV heads too or "
         "it by them",
@@ -173,7 +173,7 @@ OWN = (
     Rule(
         name="ulysses-exchanges-heads",
         layer="ours",
-        about="cp cp_comm_type",
+        settings=("cp", "cp_comm_type"),
         where=ULYSSES,
         reason="DeepSpeed's sequence parallelism is an all-to-all",
         holds=lambda plans, _: (plans.cp == 1) | is_word(plans, "cp_comm_type", "a2a"),
@@ -181,7 +181,7 @@ OWN = (
     Rule(
         name="sequence-divides",
         layer="runtime",
-        about="seq_len cp",
+        settings=("seq_len", "cp"),
         where=ULYSSES,
         reason="DeepSpeed: the sequence must be divisible by the sequence-parallel size",
         holds=lambda plans, _: plans.seq_len % plans.cp == 0,
@@ -189,7 +189,7 @@ OWN = (
     Rule(
         name="tp-divides-heads",
         layer="runtime",
-        about="tp model.heads model.kv_heads",
+        settings=("tp", "model.heads", "model.kv_heads"),
         where=AUTOTP,
         reason="DeepSpeed: heads and KV heads are cut by the tensor-parallel size",
         holds=_heads_cut,
@@ -197,7 +197,7 @@ OWN = (
     Rule(
         name="no-sequence-parallel-tp",
         layer="ours",
-        about="sequence_parallel",
+        settings=("sequence_parallel",),
         where=AUTOTP,
         reason="DeepSpeed's tensor parallelism does not share the sequence",
         holds=lambda plans, _: ~plans.sequence_parallel,
@@ -205,7 +205,7 @@ OWN = (
     Rule(
         name="shards-over-all-copies",
         layer="config",
-        about="shard_group sharding",
+        settings=("shard_group", "sharding"),
         where=CONFIG,
         reason="DeepSpeed shards over all ranks that hold copies; it has no MiCS since 0.19",
         holds=_shard_group,
@@ -213,7 +213,7 @@ OWN = (
     Rule(
         name="part-offload-needs-zero-3",
         layer="config",
-        about="offload_optimizer_fraction sharding",
+        settings=("offload_optimizer_fraction", "sharding"),
         where=ZERO,
         reason="DeepSpeed: offload of a part of the optimizer needs ZeRO 3",
         holds=_ratio,
@@ -221,7 +221,7 @@ OWN = (
     Rule(
         name="offload-needs-zero",
         layer="ours",
-        about="offload_optimizer_fraction sharding offload_activations",
+        settings=("offload_optimizer_fraction", "sharding", "offload_activations"),
         where=ZERO,
         reason="DeepSpeed: optimizer offload needs ZeRO; activations stay",
         holds=lambda plans, _: (
@@ -232,7 +232,7 @@ OWN = (
     Rule(
         name="half-precision",
         layer="ours",
-        about="precision",
+        settings=("precision",),
         where=CONFIG,
         reason="DeepSpeed's configuration knows bf16, fp16 and fp32",
         holds=lambda plans, _: is_word(plans, "precision", "bf16", "fp16", "fp32"),
@@ -240,7 +240,7 @@ OWN = (
     Rule(
         name="checkpoint-per-layer",
         layer="ours",
-        about="recompute",
+        settings=("recompute",),
         where="deepspeed/runtime/activation_checkpointing",
         reason="activation checkpointing is per layer: none or full:uniform:1",
         holds=_checkpointing,
@@ -248,7 +248,7 @@ OWN = (
     Rule(
         name="states-in-fp32",
         layer="ours",
-        about="main_grads_dtype master_dtype moment_dtypes",
+        settings=("main_grads_dtype", "master_dtype", "moment_dtypes"),
         where=ZERO,
         reason="ZeRO keeps master weights, gradients and Adam moments in fp32",
         holds=states_fp32,
@@ -256,7 +256,7 @@ OWN = (
     Rule(
         name="no-megatron-switches",
         layer="ours",
-        about="cuda_graph overlap_tp overlap_ep mtp_layers",
+        settings=("cuda_graph", "overlap_tp", "overlap_ep", "mtp_layers"),
         where=CONFIG,
         reason="CUDA graphs, TP and EP overlap and multi-token prediction are not DeepSpeed's",
         holds=lambda plans, _: (
@@ -269,4 +269,4 @@ OWN = (
     ),
 )
 
-RULES = (*OWN, HOLDS_EVERY_LAYER, *one_cut("DeepSpeed"))
+RULES = (*OWN, HOLDS_EVERY_LAYER, *same_for_all_stages("DeepSpeed"))

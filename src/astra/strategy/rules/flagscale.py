@@ -1,43 +1,43 @@
-"""What FlagScale accepts: Megatron-LM's rules, with its own cut per mesh (a segment)."""
+"""What FlagScale accepts: Megatron-LM's rules, with degrees of its own per mesh (a segment)."""
 
 import numpy as np
 
-from astra.strategy.makes import is_one_job
 from astra.strategy.plans import SLOT_COLUMNS, Flags, Ints, Plans, Task
+from astra.strategy.replica_groups import is_one_job
 from astra.strategy.rules.megatron_config import CONFIGURATION
 from astra.strategy.rules.megatron_parser import PARSER
 from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
 from astra.strategy.rules.rule import (
     Rule,
+    any_slot,
     constant,
-    every,
     every_pipeline,
+    every_slot,
     first_dp,
     is_word,
-    some,
-    uniform,
+    one_value,
 )
 
 MESHES = "flagscale/train/arguments.py"
 CONTEXT = "flagscale/train/hetero/parallel_context.py, ParallelContext"
 
 
-def is_uniform(plans: Plans) -> Flags:
-    """All stages of each pipeline cut alike: an ordinary Megatron-LM job. Of replicas that lie on
+def has_equal_stages(plans: Plans) -> Flags:
+    """All stages of each pipeline have equal settings: an ordinary Megatron-LM job. Of replicas on
     several GPU types FlagScale has no meshes: their stages are on whatever GPUs.
     """
-    held = constant(plans, True)
+    found = constant(plans, True)
     typeless = ((plans.replicas > 0).sum(axis=0) > 1) & is_one_job(plans)
     for name in SLOT_COLUMNS:
         if name not in ("stages", "layers"):
             column = getattr(plans, name)
-            alike = every((column == column[:, :1]) | ~plans.used)
-            held &= (alike | typeless) if name == "gpu" else alike
-    return held
+            equal = every_slot((column == column[:, :1]) | ~plans.used)
+            found &= (equal | typeless) if name == "gpu" else equal
+    return found
 
 
 def _ends_agree(plans: Plans, task: Task) -> Flags:
-    """Tied embeddings and multi-token prediction need both ends cut by one tp."""
+    """Tied embeddings and multi-token prediction need one tp at both ends."""
     if not task.model.tied_embeddings:
         return constant(plans, True) & ((plans.mtp_layers == 0) | _equal_ends(plans))
     return _equal_ends(plans)
@@ -66,35 +66,35 @@ def _last(plans: Plans, column: Ints) -> Ints:
 def _first_dp_feeds(plans: Plans, _: Task) -> Flags:
     """The first mesh's samples divide over every mesh's replicas."""
     samples = plans.dp[:, :1] * plans.segment_micro_batch[:, :1]
-    return every((samples % plans.dp == 0) | ~plans.used)
+    return every_slot((samples % plans.dp == 0) | ~plans.used)
 
 
 def _one_instance(plans: Plans, _: Task) -> Flags:
     """Meshes that differ shard the optimizer over all replicas, or not at all."""
     whole = plans.shard_group == first_dp(plans) * plans.cp
-    return whole | is_word(plans, "sharding", "none") | is_uniform(plans)
+    return whole | is_word(plans, "sharding", "none") | has_equal_stages(plans)
 
 
 def _stage_recompute(plans: Plans, _: Task) -> Flags:
     """Stages that differ in recompute recompute whole layers or nothing."""
-    selective = some(is_word(plans, "recompute", "selective") & plans.used)
-    alike = uniform(plans, "recompute") & uniform(plans, "recompute_layers")
-    return (alike & uniform(plans, "recompute_modules")) | ~selective
+    selective = any_slot(is_word(plans, "recompute", "selective") & plans.used)
+    equal = one_value(plans, "recompute") & one_value(plans, "recompute_layers")
+    return (equal & one_value(plans, "recompute_modules")) | ~selective
 
 
-OWN = (
+MESH_RULES = (
     Rule(
         name="meshes-exclude-vpp",
         layer="parser",
-        about="vpp segments",
+        settings=("vpp", "segments"),
         where=MESHES,
         reason="FlagScale: meshes that differ exclude virtual pipeline stages",
-        holds=lambda plans, _: (plans.vpp == 1) | is_uniform(plans),
+        holds=lambda plans, _: (plans.vpp == 1) | has_equal_stages(plans),
     ),
     Rule(
         name="first-mesh-feeds-all",
         layer="parser",
-        about="dp micro_batch",
+        settings=("dp", "micro_batch"),
         where=MESHES,
         reason="FlagScale: dp x micro-batch of the first mesh must be divisible by every mesh's dp",
         holds=_first_dp_feeds,
@@ -102,7 +102,7 @@ OWN = (
     Rule(
         name="tied-ends-share-tp",
         layer="parser",
-        about="tp model.tied_embeddings mtp_layers",
+        settings=("tp", "model.tied_embeddings", "mtp_layers"),
         where=MESHES,
         reason="FlagScale: tied embeddings and multi-token prediction need equal tp on the first "
         "and the last mesh",
@@ -111,7 +111,7 @@ OWN = (
     Rule(
         name="tied-ends-divide-dp",
         layer="parser",
-        about="dp model.tied_embeddings",
+        settings=("dp", "model.tied_embeddings"),
         where=MESHES,
         reason="FlagScale: with tied embeddings the dp of the first and of the last mesh must "
         "divide one another",
@@ -120,16 +120,16 @@ OWN = (
     Rule(
         name="tp-overlap-on-every-mesh",
         layer="parser",
-        about="overlap_tp tp",
+        settings=("overlap_tp", "tp"),
         where=MESHES,
         reason="FlagScale: sequence parallelism is off in a mesh of tp 1, so --tp-comm-overlap "
         "needs tp above 1 in every mesh",
-        holds=lambda plans, _: ~plans.overlap_tp | every((plans.tp > 1) | ~plans.used),
+        holds=lambda plans, _: ~plans.overlap_tp | every_slot((plans.tp > 1) | ~plans.used),
     ),
     Rule(
         name="stages-recompute-whole-layers",
         layer="parser",
-        about="recompute",
+        settings=("recompute",),
         where=MESHES,
         reason="FlagScale: recompute per stage goes only with granularity full",
         holds=_stage_recompute,
@@ -137,15 +137,15 @@ OWN = (
     Rule(
         name="meshes-exclude-cp",
         layer="runtime",
-        about="cp segments",
+        settings=("cp", "segments"),
         where=CONTEXT,
         reason="FlagScale: meshes that differ exclude context parallelism",
-        holds=lambda plans, _: (plans.cp == 1) | is_uniform(plans),
+        holds=lambda plans, _: (plans.cp == 1) | has_equal_stages(plans),
     ),
     Rule(
         name="meshes-share-one-optimizer",
         layer="runtime",
-        about="shard_group dp cp segments",
+        settings=("shard_group", "dp", "cp", "segments"),
         where=CONTEXT,
         reason="FlagScale: meshes that differ have one instance of the distributed optimizer, "
         "sharded over all replicas",
@@ -158,5 +158,5 @@ RULES = (
     *CONFIGURATION,
     *LAYOUTS,
     *RUNTIME,
-    *OWN,
+    *MESH_RULES,
 )

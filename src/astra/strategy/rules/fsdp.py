@@ -3,11 +3,11 @@
 import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.ours import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, one_cut
+from astra.strategy.rules.our_rules import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, same_for_all_stages
 from astra.strategy.rules.rule import (
     Rule,
     constant,
-    every,
+    every_slot,
     first_dp,
     first_pp,
     first_tp,
@@ -29,11 +29,11 @@ def _experts_shared(plans: Plans, task: Task) -> Flags:
 
 
 def _experts_cut(plans: Plans, task: Task) -> Flags:
-    """Experts that are not spread are cut as all else is; dense models have no say."""
+    """Experts that are not spread are sharded as all else is; dense models have no say."""
     if task.model.moe is None:
         return constant(plans, True)
-    own = np.where(plans.ep > 1, 1, plans.tp)
-    return every((plans.segment_etp == own) | ~plans.used)
+    etp = np.where(plans.ep > 1, 1, plans.tp)
+    return every_slot((plans.segment_etp == etp) | ~plans.used)
 
 
 def _sequence_cut(plans: Plans, _: Task) -> Flags:
@@ -59,7 +59,7 @@ def _whole_rounds(plans: Plans, _: Task) -> Flags:
 
 def _checkpointing(plans: Plans, _: Task) -> Flags:
     whole = is_word(plans, "recompute", "full:uniform") & (plans.recompute_layers == 1)
-    return every(~plans.used | is_word(plans, "recompute", "none", "selective") | whole)
+    return every_slot(~plans.used | is_word(plans, "recompute", "none", "selective") | whole)
 
 
 def _states_fp32(plans: Plans, _: Task) -> Flags:
@@ -72,7 +72,7 @@ OWN = (
     Rule(
         name="fsdp-shards-gradients",
         layer="ours",
-        about="sharding",
+        settings=("sharding",),
         where=CONFIG,
         reason="FSDP2 shards parameters (reshard after forward) or gradients and optimizer (never "
         "reshard); it does not shard the optimizer alone",
@@ -81,7 +81,7 @@ OWN = (
     Rule(
         name="context-ranks-shard",
         layer="ours",
-        about="sharding cp",
+        settings=("sharding", "cp"),
         where=DIMS,
         reason="the ranks of context parallelism always shard what they hold",
         holds=lambda plans, _: ~is_word(plans, "sharding", "none") | (plans.cp == 1),
@@ -89,7 +89,7 @@ OWN = (
     Rule(
         name="shard-group-holds-cp",
         layer="config",
-        about="shard_group cp",
+        settings=("shard_group", "cp"),
         where=DIMS,
         reason="parameters are sharded over data- and context-parallel ranks together",
         holds=lambda plans, _: (
@@ -99,7 +99,7 @@ OWN = (
     Rule(
         name="expert-grid-divides-shards",
         layer="config",
-        about="ep shard_group tp",
+        settings=("ep", "shard_group", "tp"),
         where=DIMS,
         reason="expert parallelism borrows ranks: ep must divide shard x cp x tp",
         holds=_expert_grid,
@@ -107,7 +107,7 @@ OWN = (
     Rule(
         name="ep-divides-experts",
         layer="runtime",
-        about="ep model.moe",
+        settings=("ep", "model.moe"),
         where=PARALLELIZE,
         reason="every rank holds as many experts, and a model without any has none to share out",
         holds=_experts_shared,
@@ -115,7 +115,7 @@ OWN = (
     Rule(
         name="experts-are-spread-or-cut",
         layer="ours",
-        about="etp ep tp",
+        settings=("etp", "ep", "tp"),
         where="torchtitan/models/common/moe_sharding.py",
         reason="experts are spread over ranks whole (etp 1) or, with ep 1, cut by tp (etp tp)",
         holds=_experts_cut,
@@ -123,7 +123,7 @@ OWN = (
     Rule(
         name="own-dispatcher-needs-ep",
         layer="config",
-        about="dispatcher ep",
+        settings=("dispatcher", "ep"),
         where="torchtitan/models/common/token_dispatcher.py",
         reason="DeepEP and HybridEP need expert parallelism",
         holds=lambda plans, _: ~is_word(plans, "dispatcher", "deepep", "hybridep") | (plans.ep > 1),
@@ -131,7 +131,7 @@ OWN = (
     Rule(
         name="pipeline-needs-untied-embeddings",
         layer="config",
-        about="pp model.tied_embeddings",
+        settings=("pp", "model.tied_embeddings"),
         where="torchtitan/models/common/decoder.py",
         reason="embeddings that share their weights with the output cannot lie on two stages",
         holds=lambda plans, task: (
@@ -141,7 +141,7 @@ OWN = (
     Rule(
         name="sequence-cut-evenly",
         layer="config",
-        about="seq_len tp cp sequence_parallel",
+        settings=("seq_len", "tp", "cp", "sequence_parallel"),
         where="torchtitan/trainer.py",
         reason="the sequence must be divisible by 2 cp, and by tp where tokens are cut by it",
         holds=_sequence_cut,
@@ -149,10 +149,10 @@ OWN = (
     Rule(
         name="tp-divides-heads",
         layer="config",
-        about="tp model.heads model.kv_heads",
+        settings=("tp", "model.heads", "model.kv_heads"),
         where="torchtitan/models/common/decoder.py",
         reason="heads and KV heads are cut by tp",
-        holds=lambda plans, task: every(
+        holds=lambda plans, task: every_slot(
             (task.model.heads % plans.tp == 0)
             & ((task.model.heads if task.model.mla else task.model.kv_heads) % plans.tp == 0)
         ),
@@ -160,7 +160,7 @@ OWN = (
     Rule(
         name="interleaving-needs-stages",
         layer="ours",
-        about="vpp pp",
+        settings=("vpp", "pp"),
         where=SCHEDULES,
         reason="a multi-stage schedule needs a pipeline",
         holds=lambda plans, _: (plans.vpp == 1) | (first_pp(plans) > 1),
@@ -168,7 +168,7 @@ OWN = (
     Rule(
         name="rounds-are-equal",
         layer="runtime",
-        about="vpp pp micro_batches",
+        settings=("vpp", "pp", "micro_batches"),
         where=SCHEDULES,
         reason="interleaved 1F1B needs the micro-batches to divide into equal rounds",
         holds=_rounds,
@@ -176,7 +176,7 @@ OWN = (
     Rule(
         name="group-is-a-round",
         layer="ours",
-        about="microbatch_group vpp pp micro_batches",
+        settings=("microbatch_group", "vpp", "pp", "micro_batches"),
         where=SCHEDULES,
         reason="interleaved 1F1B runs a round's micro-batches through a chunk before the next; no "
         "other group can be asked for",
@@ -185,7 +185,7 @@ OWN = (
     Rule(
         name="pipeline-is-filled",
         layer="runtime",
-        about="pp micro_batches",
+        settings=("pp", "micro_batches"),
         where=SCHEDULES,
         reason="a pipeline needs at least as many micro-batches as stages",
         holds=lambda plans, _: (plans.vpp > 1) | (plans.micro_batches[0] >= first_pp(plans)),
@@ -193,7 +193,7 @@ OWN = (
     Rule(
         name="interleaving-is-filled",
         layer="ours",
-        about="pp vpp micro_batches",
+        settings=("pp", "vpp", "micro_batches"),
         where=SCHEDULES,
         reason="interleaved 1F1B with fewer micro-batches than stages is slower than without",
         holds=lambda plans, _: (plans.vpp == 1) | (plans.micro_batches[0] >= first_pp(plans)),
@@ -201,7 +201,7 @@ OWN = (
     Rule(
         name="checkpoint-per-layer",
         layer="ours",
-        about="recompute",
+        settings=("recompute",),
         where="torchtitan/distributed/activation_checkpoint.py",
         reason="activation checkpointing is per layer: none, selective or full:uniform:1",
         holds=_checkpointing,
@@ -209,7 +209,7 @@ OWN = (
     Rule(
         name="states-in-fp32",
         layer="ours",
-        about="main_grads_dtype master_dtype moment_dtypes",
+        settings=("main_grads_dtype", "master_dtype", "moment_dtypes"),
         where="torch.distributed.fsdp MixedPrecisionPolicy",
         reason="FSDP2 keeps sharded weights, gradients and Adam moments in fp32",
         holds=_states_fp32,
@@ -217,7 +217,7 @@ OWN = (
     Rule(
         name="no-fp16",
         layer="ours",
-        about="precision",
+        settings=("precision",),
         where=CONFIG,
         reason="there is no loss scaling: train in bf16, fp8 or fp32",
         holds=lambda plans, _: is_word(plans, "precision", "bf16", "fp8", "fp32"),
@@ -225,7 +225,7 @@ OWN = (
     Rule(
         name="offload-all-or-nothing",
         layer="ours",
-        about="offload_optimizer_fraction offload_activations",
+        settings=("offload_optimizer_fraction", "offload_activations"),
         where="torch.distributed.fsdp CPUOffloadPolicy",
         reason="FSDP2 offloads all optimizer state or none, and no single activations",
         holds=lambda plans, _: (
@@ -235,7 +235,7 @@ OWN = (
     Rule(
         name="no-expert-capacity",
         layer="ours",
-        about="capacity_factor dispatcher overlap_ep",
+        settings=("capacity_factor", "dispatcher", "overlap_ep"),
         where=CONFIG,
         reason="tokens are never dropped, dispatch is alltoall, DeepEP or HybridEP and not hidden",
         holds=lambda plans, _: (
@@ -247,7 +247,7 @@ OWN = (
     Rule(
         name="no-mtp",
         layer="ours",
-        about="mtp_layers",
+        settings=("mtp_layers",),
         where=CONFIG,
         reason="there is no multi-token prediction",
         holds=lambda plans, _: plans.mtp_layers == 0,
@@ -255,7 +255,7 @@ OWN = (
     Rule(
         name="dp-fits-shard-group",
         layer="config",
-        about="shard_group dp cp",
+        settings=("shard_group", "dp", "cp"),
         where=DIMS,
         reason="replicate x shard must be dp",
         holds=lambda plans, _: (first_dp(plans) * plans.cp) % plans.shard_group == 0,
@@ -263,11 +263,11 @@ OWN = (
     Rule(
         name="no-graphs",
         layer="ours",
-        about="cuda_graph",
+        settings=("cuda_graph",),
         where=CONFIG,
         reason="CUDA graphs are Megatron-LM's words here; torch.compile has its own",
         holds=lambda plans, _: constant(plans, True) & is_word(plans, "cuda_graph", "none"),
     ),
 )
 
-RULES = (*OWN, HOLDS_EVERY_LAYER, *one_cut("PyTorch's device mesh"))
+RULES = (*OWN, HOLDS_EVERY_LAYER, *same_for_all_stages("PyTorch's device mesh"))

@@ -8,6 +8,12 @@ and schedules.
 from astra.strategy.rules.megatron_config import CONFIGURATION
 from astra.strategy.rules.megatron_parser import PARSER
 from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
-from astra.strategy.rules.ours import one_cut
+from astra.strategy.rules.our_rules import same_for_all_stages
 
-RULES = (*PARSER, *CONFIGURATION, *LAYOUTS, *RUNTIME, *one_cut("Megatron-LM's command line"))
+RULES = (
+    *PARSER,
+    *CONFIGURATION,
+    *LAYOUTS,
+    *RUNTIME,
+    *same_for_all_stages("Megatron-LM's command line"),
+)

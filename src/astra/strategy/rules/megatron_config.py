@@ -2,7 +2,15 @@
 
 from astra.hardware.cluster import Gpu
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Plans, Task
-from astra.strategy.rules.rule import Rule, constant, every, first_pp, is_word, recomputes, some
+from astra.strategy.rules.rule import (
+    Rule,
+    any_slot,
+    constant,
+    every_slot,
+    first_pp,
+    is_word,
+    recomputes,
+)
 
 CONFIG = "megatron/core/transformer/transformer_config.py"
 
@@ -24,7 +32,7 @@ def _offloads(plans: Plans, *modules: str) -> Flags:
 
 def _query_groups(plans: Plans, task: Task) -> Flags:
     groups = task.model.heads if task.model.mla else task.model.kv_heads
-    return every((groups % plans.tp == 0) | (plans.tp % groups == 0))
+    return every_slot((groups % plans.tp == 0) | (plans.tp % groups == 0))
 
 
 def _precision_aware(plans: Plans, _: Task) -> Flags:
@@ -55,22 +63,22 @@ def _delayed_scaling(plans: Plans, _: Task) -> Flags:
 
 def _full_recompute(plans: Plans) -> Flags:
     full = is_word(plans, "recompute", "full:uniform", "full:block")
-    return some(full & plans.used)
+    return any_slot(full & plans.used)
 
 
 CONFIGURATION = (
     Rule(
         name="tp-divides-heads",
         layer="config",
-        about="tp model.heads",
+        settings=("tp", "model.heads"),
         where=CONFIG,
         reason="Megatron: attention heads must be divisible by the tensor-parallel size",
-        holds=lambda plans, task: every(task.model.heads % plans.tp == 0),
+        holds=lambda plans, task: every_slot(task.model.heads % plans.tp == 0),
     ),
     Rule(
         name="tp-fits-kv-groups",
         layer="config",
-        about="tp model.kv_heads",
+        settings=("tp", "model.kv_heads"),
         where=CONFIG,
         reason="Megatron: KV groups must be a multiple or a divisor of the tensor-parallel size",
         holds=_query_groups,
@@ -78,17 +86,25 @@ CONFIGURATION = (
     Rule(
         name="expert-bias-needs-etp-1",
         layer="config",
-        about="etp model.mlp_bias",
+        settings=("etp", "model.mlp_bias"),
         where=CONFIG,
         reason="Megatron: experts with biases need an expert tensor-parallel size of 1",
         holds=lambda plans, task: (
-            every(plans.segment_etp == 1) | (task.model.moe is None) | (not task.model.mlp_bias)
+            every_slot(plans.segment_etp == 1)
+            | (task.model.moe is None)
+            | (not task.model.mlp_bias)
         ),
     ),
     Rule(
         name="precision-aware-needs-sharding",
         layer="config",
-        about="sharding main_grads_dtype master_dtype moment_dtypes offload_optimizer_fraction",
+        settings=(
+            "sharding",
+            "main_grads_dtype",
+            "master_dtype",
+            "moment_dtypes",
+            "offload_optimizer_fraction",
+        ),
         where="megatron/core/optimizer/optimizer_config.py",
         reason="Megatron: other optimizer dtypes than fp32 and optimizer offload need the "
         "distributed optimizer",
@@ -97,7 +113,7 @@ CONFIGURATION = (
     Rule(
         name="moe-act-needs-grouped-gemm",
         layer="config",
-        about="recompute model.moe gpu",
+        settings=("recompute", "model.moe", "gpu"),
         where=CONFIG,
         reason="Megatron: recomputing moe_act needs grouped GEMM, which needs experts and compute "
         "capability 8 or later",
@@ -106,7 +122,7 @@ CONFIGURATION = (
     Rule(
         name="mla-up-proj-needs-mla",
         layer="config",
-        about="recompute model.mla",
+        settings=("recompute", "model.mla"),
         where=CONFIG,
         reason="Megatron: recomputing mla_up_proj needs multi-latent attention",
         holds=lambda plans, task: ~recomputes(plans, "mla_up_proj") | (task.model.mla is not None),
@@ -114,7 +130,7 @@ CONFIGURATION = (
     Rule(
         name="delayed-fp8-keeps-inputs",
         layer="config",
-        about="recompute fp8_recipe",
+        settings=("recompute", "fp8_recipe"),
         where=CONFIG,
         reason="Megatron: delayed fp8 scaling does not allow recomputing moe_act or layernorm",
         holds=_delayed_scaling,
@@ -122,7 +138,7 @@ CONFIGURATION = (
     Rule(
         name="attn-proj-offloads-with-core-attn",
         layer="config",
-        about="offload_activations",
+        settings=("offload_activations",),
         where=CONFIG,
         reason="Megatron: attn_proj is offloaded only together with core_attn",
         holds=lambda plans, _: ~_offloads(plans, "attn_proj") | _offloads(plans, "core_attn"),
@@ -130,7 +146,7 @@ CONFIGURATION = (
     Rule(
         name="no-offload-inside-recomputed-moe",
         layer="config",
-        about="offload_activations recompute",
+        settings=("offload_activations", "recompute"),
         where=CONFIG,
         reason="Megatron: what a recomputed MoE layer holds cannot be offloaded",
         holds=lambda plans, _: (
@@ -140,7 +156,7 @@ CONFIGURATION = (
     Rule(
         name="full-recompute-outside-graphs",
         layer="config",
-        about="cuda_graph recompute",
+        settings=("cuda_graph", "recompute"),
         where=CONFIG,
         reason="Megatron: full recompute goes only with graphs of the full iteration",
         holds=lambda plans, _: (
@@ -150,7 +166,7 @@ CONFIGURATION = (
     Rule(
         name="graphs-limit-offload",
         layer="config",
-        about="cuda_graph offload_activations",
+        settings=("cuda_graph", "offload_activations"),
         where=CONFIG,
         reason="Megatron: activation offload goes only with transformer_engine graphs, or with "
         "local ones where only expert activations leave",
@@ -159,7 +175,7 @@ CONFIGURATION = (
     Rule(
         name="ep-overlap-needs-ep",
         layer="config",
-        about="overlap_ep ep",
+        settings=("overlap_ep", "ep"),
         where=CONFIG,
         reason="Megatron: hiding the experts' all-to-all needs expert parallelism",
         holds=lambda plans, _: ~plans.overlap_ep | (plans.ep > 1),
@@ -167,7 +183,7 @@ CONFIGURATION = (
     Rule(
         name="ep-overlap-needs-alltoall",
         layer="config",
-        about="overlap_ep dispatcher",
+        settings=("overlap_ep", "dispatcher"),
         where=CONFIG,
         reason="Megatron: hiding the experts' all-to-all needs the alltoall or a flex dispatcher",
         holds=lambda plans, _: ~plans.overlap_ep | ~is_word(plans, "dispatcher", "allgather"),
@@ -175,7 +191,7 @@ CONFIGURATION = (
     Rule(
         name="ep-overlap-excludes-recompute",
         layer="config",
-        about="overlap_ep recompute",
+        settings=("overlap_ep", "recompute"),
         where=CONFIG,
         reason="Megatron: hiding the experts' all-to-all excludes full recompute and recomputing "
         "the moe module",
@@ -186,7 +202,7 @@ CONFIGURATION = (
     Rule(
         name="ep-overlap-needs-half-precision",
         layer="config",
-        about="overlap_ep precision",
+        settings=("overlap_ep", "precision"),
         where=CONFIG,
         reason="Megatron: hiding the experts' all-to-all needs bf16 or fp16",
         holds=lambda plans, _: ~plans.overlap_ep | ~is_word(plans, "precision", "fp32"),
@@ -194,7 +210,7 @@ CONFIGURATION = (
     Rule(
         name="ep-overlap-needs-vpp",
         layer="config",
-        about="overlap_ep vpp pp",
+        settings=("overlap_ep", "vpp", "pp"),
         where=CONFIG,
         reason="Megatron: hiding the experts' all-to-all in a pipeline needs virtual stages",
         holds=lambda plans, _: ~plans.overlap_ep | (first_pp(plans) == 1) | (plans.vpp > 1),
@@ -202,7 +218,7 @@ CONFIGURATION = (
     Rule(
         name="ep-overlap-allows-one-mtp",
         layer="config",
-        about="overlap_ep mtp_layers",
+        settings=("overlap_ep", "mtp_layers"),
         where=CONFIG,
         reason="Megatron: hiding the experts' all-to-all allows one multi-token-prediction layer",
         holds=lambda plans, _: ~plans.overlap_ep | (plans.mtp_layers <= 1),

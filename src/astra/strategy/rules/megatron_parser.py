@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.ours import BATCH_ADDS_UP
-from astra.strategy.rules.rule import Rule, constant, every, every_pipeline, first_tp, is_word
+from astra.strategy.rules.our_rules import BATCH_ADDS_UP
+from astra.strategy.rules.rule import Rule, constant, every_pipeline, every_slot, first_tp, is_word
 
 ARGUMENTS = "megatron/training/arguments.py validate_args"
 
@@ -50,7 +50,7 @@ PARSER = (
     Rule(
         name="sequence-cut-by-cp",
         layer="parser",
-        about="seq_len cp",
+        settings=("seq_len", "cp"),
         where=ARGUMENTS,
         reason="Megatron: the sequence length must be a multiple of 2 x context-parallel size",
         holds=lambda plans, _: (plans.cp == 1) | (plans.seq_len % (2 * plans.cp) == 0),
@@ -58,7 +58,7 @@ PARSER = (
     Rule(
         name="sequence-within-positions",
         layer="parser",
-        about="seq_len model.learned_positions",
+        settings=("seq_len", "model.learned_positions"),
         where=ARGUMENTS,
         reason="Megatron: the sequence cannot be longer than the table of learned positions",
         holds=_positions,
@@ -66,7 +66,7 @@ PARSER = (
     Rule(
         name="interleaving-needs-stages",
         layer="parser",
-        about="vpp pp",
+        settings=("vpp", "pp"),
         where=ARGUMENTS,
         reason="Megatron: virtual stages need a pipeline-parallel size above 1",
         holds=lambda plans, _: (plans.vpp == 1) | every_pipeline(plans.pp > 1, plans),
@@ -74,7 +74,7 @@ PARSER = (
     Rule(
         name="interleaving-without-p2p-overlap",
         layer="parser",
-        about="vpp pp overlap_p2p",
+        settings=("vpp", "pp", "overlap_p2p"),
         where=ARGUMENTS,
         reason="Megatron: virtual stages without p2p overlap need a pipeline-parallel size above 2",
         holds=lambda plans, _: (
@@ -84,7 +84,7 @@ PARSER = (
     Rule(
         name="param-gather-overlap-needs-sharding",
         layer="parser",
-        about="overlap_param_gather sharding",
+        settings=("overlap_param_gather", "sharding"),
         where=ARGUMENTS,
         reason="Megatron: --overlap-param-gather needs the distributed optimizer or Megatron-FSDP",
         holds=lambda plans, _: ~plans.overlap_param_gather | ~is_word(plans, "sharding", "none"),
@@ -92,7 +92,7 @@ PARSER = (
     Rule(
         name="param-gather-overlap-needs-grad-overlap",
         layer="parser",
-        about="overlap_param_gather overlap_grad_reduce",
+        settings=("overlap_param_gather", "overlap_grad_reduce"),
         where=ARGUMENTS,
         reason="Megatron: --overlap-param-gather needs --overlap-grad-reduce",
         holds=lambda plans, _: ~plans.overlap_param_gather | plans.overlap_grad_reduce,
@@ -100,7 +100,7 @@ PARSER = (
     Rule(
         name="tp-overlap-needs-sequence-parallel",
         layer="parser",
-        about="overlap_tp sequence_parallel tp",
+        settings=("overlap_tp", "sequence_parallel", "tp"),
         where=ARGUMENTS,
         reason="Megatron: --tp-comm-overlap needs sequence parallelism, which needs tp above 1",
         holds=lambda plans, _: (
@@ -110,25 +110,25 @@ PARSER = (
     Rule(
         name="ep-needs-experts",
         layer="parser",
-        about="ep model.moe",
+        settings=("ep", "model.moe"),
         where=ARGUMENTS,
         reason="Megatron: expert parallelism needs a model with experts",
-        holds=lambda plans, task: every(plans.segment_ep == 1) | (task.model.moe is not None),
+        holds=lambda plans, task: every_slot(plans.segment_ep == 1) | (task.model.moe is not None),
     ),
     Rule(
         name="ep-divides-experts",
         layer="parser",
-        about="ep model.moe.experts",
+        settings=("ep", "model.moe.experts"),
         where=ARGUMENTS,
         reason="Megatron: the experts must be divisible by the expert-parallel size",
-        holds=lambda plans, task: every(
+        holds=lambda plans, task: every_slot(
             (task.model.moe.experts if task.model.moe else 0) % plans.segment_ep == 0
         ),
     ),
     Rule(
         name="mtp-needs-rope",
         layer="parser",
-        about="mtp_layers model.learned_positions",
+        settings=("mtp_layers", "model.learned_positions"),
         where=ARGUMENTS,
         reason="Megatron: multi-token prediction needs rotary or no positions",
         holds=lambda plans, task: (plans.mtp_layers == 0) | (task.model.learned_positions == 0),
@@ -136,7 +136,7 @@ PARSER = (
     Rule(
         name="main-grads-dtype",
         layer="parser",
-        about="main_grads_dtype grad_reduce_dtype sharding",
+        settings=("main_grads_dtype", "grad_reduce_dtype", "sharding"),
         where="megatron/training/arguments.py --main-grads-dtype",
         reason="Megatron: main gradients are fp32 or bf16 (with FSDP also fp16)",
         holds=_grads_dtype,
@@ -144,7 +144,7 @@ PARSER = (
     Rule(
         name="master-dtype",
         layer="parser",
-        about="master_dtype sharding",
+        settings=("master_dtype", "sharding"),
         where="megatron/training/arguments.py --main-params-dtype",
         reason="Megatron: master weights are fp32 or fp16 (with FSDP also bf16)",
         holds=_master_dtype,
@@ -152,7 +152,7 @@ PARSER = (
     Rule(
         name="fp32-reduction-keeps-fp32-grads",
         layer="parser",
-        about="main_grads_dtype grad_reduce_dtype precision",
+        settings=("main_grads_dtype", "grad_reduce_dtype", "precision"),
         where=ARGUMENTS,
         reason="Megatron: gradients reduced in fp32 are kept in fp32",
         holds=_fp32_sum,

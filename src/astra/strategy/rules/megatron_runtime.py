@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from astra.strategy.makes import copies_of
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.ours import HOLDS_EVERY_LAYER
+from astra.strategy.replica_groups import replicas_of_segment
+from astra.strategy.rules.our_rules import HOLDS_EVERY_LAYER
 from astra.strategy.rules.rule import (
     Rule,
     constant,
-    every,
     every_pipeline,
+    every_slot,
     first_dp,
     first_pp,
     first_tp,
@@ -28,8 +28,8 @@ TE = "transformer_engine/pytorch/attention"
 def _expert_grid(plans: Plans, task: Task) -> Flags:
     if task.model.moe is None:
         return constant(plans, True)
-    ranks = plans.tp * plans.cp * copies_of(plans)
-    return every((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
+    ranks = plans.tp * plans.cp * replicas_of_segment(plans)
+    return every_slot((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
 
 
 def _instances_divide_expert_copies(plans: Plans, task: Task) -> Flags:
@@ -45,35 +45,35 @@ def _rank_order(plans: Plans, task: Task) -> Flags:
     """With stages inside the data-parallel ranks, dense and expert copies must be as many."""
     if task.model.moe is None:
         return constant(plans, True)
-    alike = plans.etp * plans.ep == first_tp(plans) * plans.cp
-    return is_word(plans, "rank_order", "tp-cp-ep-dp-pp") | (first_pp(plans) == 1) | alike
+    equal = plans.etp * plans.ep == first_tp(plans) * plans.cp
+    return is_word(plans, "rank_order", "tp-cp-ep-dp-pp") | (first_pp(plans) == 1) | equal
 
 
 def _group_range(plans: Plans, _: Task) -> Flags:
-    group, count = plans.groups, plans.micro_batches
+    group, count = plans.microbatch_groups, plans.micro_batches
     inside = (plans.pp <= group) & (group <= count)
     return (plans.vpp == 1) | every_pipeline(inside, plans)
 
 
 def _group_remainder(plans: Plans, _: Task) -> Flags:
-    rest = plans.micro_batches % np.maximum(plans.groups, 1)
+    rest = plans.micro_batches % np.maximum(plans.microbatch_groups, 1)
     good = (rest == 0) | (rest >= plans.pp)
     return (plans.vpp == 1) | every_pipeline(good, plans)
 
 
 def _widths(plans: Plans, task: Task) -> Flags:
-    """Every column-parallel width is a multiple of what cuts it."""
+    """Every column-parallel width is a multiple of what shards it."""
     model = task.model
-    held = every(model.ffn % plans.tp == 0)
+    divides = every_slot(model.ffn % plans.tp == 0)
     if model.moe:
-        held &= every(model.moe.moe_ffn % plans.segment_etp == 0)
-        held &= every(model.moe.shared_ffn % plans.tp == 0)
-    return held
+        divides &= every_slot(model.moe.moe_ffn % plans.segment_etp == 0)
+        divides &= every_slot(model.moe.shared_ffn % plans.tp == 0)
+    return divides
 
 
 def _sequence_cut(plans: Plans, _: Task) -> Flags:
-    cut = np.where(plans.sequence_parallel, first_tp(plans), 1) * plans.cp
-    return plans.seq_len % cut == 0
+    ranks = np.where(plans.sequence_parallel, first_tp(plans), 1) * plans.cp
+    return plans.seq_len % ranks == 0
 
 
 def _cp_heads(plans: Plans, task: Task) -> Flags:
@@ -97,7 +97,7 @@ RUNTIME = (
     Rule(
         name="expert-grid-divides-world",
         layer="runtime",
-        about="tp cp dp ep etp",
+        settings=("tp", "cp", "dp", "ep", "etp"),
         where=GROUPS,
         reason="Megatron: the GPUs of a stage must be divisible by ep x etp",
         holds=_expert_grid,
@@ -105,7 +105,7 @@ RUNTIME = (
     Rule(
         name="optimizer-instances-divide-expert-copies",
         layer="runtime",
-        about="shard_group ep etp",
+        settings=("shard_group", "ep", "etp"),
         where=GROUPS,
         reason="Megatron: the copies of the experts must be divisible by the number of "
         "distributed-optimizer instances",
@@ -114,7 +114,7 @@ RUNTIME = (
     Rule(
         name="rank-order-keeps-expert-copies",
         layer="runtime",
-        about="rank_order ep etp tp cp",
+        settings=("rank_order", "ep", "etp", "tp", "cp"),
         where=GROUPS,
         reason="Megatron: with pipeline ranks inside data-parallel ranks, dense and expert copies "
         "must be as many",
@@ -123,7 +123,7 @@ RUNTIME = (
     Rule(
         name="microbatch-group-in-range",
         layer="runtime",
-        about="microbatch_group pp micro_batches vpp",
+        settings=("microbatch_group", "pp", "micro_batches", "vpp"),
         where=SCHEDULES,
         reason="Megatron: the micro-batch group of an interleaved schedule lies between the "
         "pipeline-parallel size and the number of micro-batches",
@@ -132,7 +132,7 @@ RUNTIME = (
     Rule(
         name="microbatch-group-remainder",
         layer="runtime",
-        about="microbatch_group pp micro_batches vpp",
+        settings=("microbatch_group", "pp", "micro_batches", "vpp"),
         where=SCHEDULES,
         reason="Megatron: the micro-batches left after whole groups must be none, or at least the "
         "pipeline-parallel size",
@@ -141,7 +141,7 @@ RUNTIME = (
     Rule(
         name="tp-divides-widths",
         layer="runtime",
-        about="tp etp model.ffn model.moe",
+        settings=("tp", "etp", "model.ffn", "model.moe"),
         where=LAYERS,
         reason="Megatron: the MLP width must be divisible by tp, an expert's by etp",
         holds=_widths,
@@ -149,7 +149,7 @@ RUNTIME = (
     Rule(
         name="sequence-cut-by-tp",
         layer="runtime",
-        about="seq_len cp tp sequence_parallel",
+        settings=("seq_len", "cp", "tp", "sequence_parallel"),
         where="megatron/core/tensor_parallel/mappings.py",
         reason="Megatron: the sequence must be divisible by cp, and by tp x cp with sequence "
         "parallelism",
@@ -158,7 +158,7 @@ RUNTIME = (
     Rule(
         name="a2a-divides-heads",
         layer="runtime",
-        about="cp cp_comm_type tp model.kv_heads",
+        settings=("cp", "cp_comm_type", "tp", "model.kv_heads"),
         where=TE,
         reason="Transformer Engine: context parallelism by all-to-all needs heads and KV groups "
         "divisible by tp x cp",
@@ -167,7 +167,7 @@ RUNTIME = (
     Rule(
         name="cp-needs-fused-attention",
         layer="runtime",
-        about="cp attention",
+        settings=("cp", "attention"),
         where=TE,
         reason="Transformer Engine: context parallelism needs flash or fused attention",
         holds=lambda plans, _: (plans.cp == 1) | is_word(plans, "attention", "flash"),

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.strategy.makes import copies_of
 from astra.strategy.plans import WORDS, Flags, Ints, Plans, Task
 from astra.strategy.recompute import MODULES
+from astra.strategy.replica_groups import replicas_of_segment
 
 # Who refuses a plan that breaks the rule: the runtime's command line and its validation, its
 # configuration classes, its pipeline layout, the running program, or only we.
@@ -26,12 +26,12 @@ class Rule:
     name: str
     layer: Layer
     reason: str
-    about: str  # the fields it speaks of, `tp model.heads`
+    settings: tuple[str, ...]  # the fields of a plan it speaks of: ("tp", "model.heads")
     where: str  # the place in the runtime's source that enforces it
     holds: Holds  # (plan,) True: the plan may stay
 
 
-def every(condition: NDArray[np.bool_]) -> Flags:
+def every_slot(condition: NDArray[np.bool_]) -> Flags:
     """True for a plan where the condition holds in all pipelines and slots."""
     return np.logical_and.reduce(condition, axis=tuple(range(condition.ndim - 1)))
 
@@ -40,11 +40,11 @@ def every_pipeline(condition: NDArray[np.bool_], plans: Plans) -> Flags:
     """True for a plan where a (pipeline, plan) condition holds in all pipelines it has."""
     if len(condition) == 1:
         return condition[0]
-    return every(condition | (plans.replicas == 0))
+    return every_slot(condition | (plans.replicas == 0))
 
 
-def some(condition: NDArray[np.bool_]) -> Flags:
-    """True for a plan where the condition holds in some pipeline or slot."""
+def any_slot(condition: NDArray[np.bool_]) -> Flags:
+    """True for a plan where the condition holds in any pipeline or slot."""
     return np.logical_or.reduce(condition, axis=tuple(range(condition.ndim - 1)))
 
 
@@ -61,15 +61,15 @@ def is_word(plans: Plans, column: str, *words: str) -> NDArray[np.bool_]:
     return found
 
 
-def uniform(plans: Plans, column: str) -> Flags:
-    """True for a plan where all used slots of all pipelines agree."""
+def one_value(plans: Plans, column: str) -> Flags:
+    """True for a plan where a column has one value in all used slots of all pipelines."""
     values: NDArray[Any] = getattr(plans, column)
-    return every((values == values[:1, :1]) | ~plans.used)
+    return every_slot((values == values[:1, :1]) | ~plans.used)
 
 
 def recomputes(plans: Plans, module: str) -> Flags:
     """Plans that recompute this module selectively somewhere."""
-    return some(plans.recompute_modules & (1 << MODULES.index(module)) != 0)
+    return any_slot(plans.recompute_modules & (1 << MODULES.index(module)) != 0)
 
 
 def first_tp(plans: Plans) -> Ints:
@@ -81,5 +81,5 @@ def first_pp(plans: Plans) -> Ints:
 
 
 def first_dp(plans: Plans) -> Ints:
-    """Copies of the first stage, over all pipelines with the same shards."""
-    return copies_of(plans)[0, 0]
+    """Replicas of the first stage, over all pipelines with the same shards."""
+    return replicas_of_segment(plans)[0, 0]

@@ -1,4 +1,4 @@
-"""Ways to share out the layers of a model among stages, and to cut those in chunks."""
+"""Ways to share out the layers of a model among stages, and those of a stage among chunks."""
 
 from itertools import groupby
 from typing import Any
@@ -6,28 +6,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.strategy.complete import deepspeed_split, split_layers
 from astra.strategy.plans import Ints
-from astra.strategy.settle import first_stages_first, split_layers
 from astra.strategy.space import Space, divisors
 
 SLOTS = 3  # first stages, middle stages, last stages
 
-Columns = dict[str, NDArray[Any]]
+ColumnTable = dict[str, NDArray[Any]]
 
 
-def taken(table: Columns, rows: Any) -> Columns:
+def take_rows(table: ColumnTable, rows: Any) -> ColumnTable:
     """These rows of every column; a number that stands for all rows stays one."""
     return {name: column[rows] if column.ndim else column for name, column in table.items()}
 
 
-def repeated(counts: Ints) -> tuple[Ints, Ints]:
+def repeat_rows(counts: Ints) -> tuple[Ints, Ints]:
     """So many entries of every row, one after the other: the row of each, its place in it."""
     rows = np.repeat(np.arange(len(counts)), counts)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-class Pipelines:
-    """For every number of stages: the ways to share out the layers and to cut them in chunks."""
+class LayerSplits:
+    """For every number of stages: the ways to share out the layers among stages and chunks."""
 
     def __init__(self, space: Space) -> None:
         model, question = space.question.task.model, space.question
@@ -36,27 +36,33 @@ class Pipelines:
         rows: list[tuple[int, ...]] = []
         self.counts = np.zeros(model.layers + 1, np.int64)
         self.starts = np.zeros(model.layers + 1, np.int64)
-        self.turns = np.zeros(model.layers + 1, np.bool_)  # some are interleaved, or one stage
+        self.interleaved = np.zeros(
+            model.layers + 1, np.bool_
+        )  # any of them, or there is one stage
         interleaves = question.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
-            for slots in splits(model.layers, pp) if interleaves else [_falling(model.layers, pp)]:
-                for vpp in _virtual(slots, pp) if interleaves else (1,):
+            for slots in (
+                layer_splits(model.layers, pp)
+                if interleaves
+                else [_deepspeed_slots(model.layers, pp)]
+            ):
+                for vpp in _virtual_stages(slots, pp) if interleaves else (1,):
                     if space.allows("vpp", vpp):
                         rows.append((*slots, vpp, -1))
-            for vpp, chunks in _lighter_ends(model.layers, pp) if interleaves else ():
+            for vpp, chunks in _short_end_chunks(model.layers, pp) if interleaves else ():
                 if space.allows("vpp", vpp):
                     at = chunkings.setdefault(chunks, len(chunkings))
-                    rows.append((*_stage_slots(chunks, pp), vpp, at))
+                    rows.append((*_chunk_slots(chunks, pp), vpp, at))
             self.counts[pp] = len(rows) - self.starts[pp]
-            self.turns[pp] = pp == 1 or any(row[-2] > 1 for row in rows[self.starts[pp] :])
+            self.interleaved[pp] = pp == 1 or any(row[-2] > 1 for row in rows[self.starts[pp] :])
         self.table = np.array(rows, np.int64).reshape(-1, 2 * SLOTS + 2).T
         self.chunk_layers = tuple(chunkings)
 
-    def join(self, base: Columns, counts: Ints) -> Columns:
-        """Each row with the first so many pipelines of its number of stages."""
-        rows, within = repeated(counts)
-        table = taken(base, rows)
+    def join(self, base: ColumnTable, counts: Ints) -> ColumnTable:
+        """Each row with the first so many splits for its number of stages."""
+        rows, within = repeat_rows(counts)
+        table = take_rows(base, rows)
         chosen = self.table[:, self.starts[table["pp"]] + within]
         for slot in range(SLOTS):
             table[f"stages{slot}"] = chosen[2 * slot]
@@ -65,10 +71,10 @@ class Pipelines:
         return table
 
 
-def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
+def layer_splits(layers: int, pp: int) -> list[tuple[int, ...]]:
     """Ways to share out layers: (stages, layers) of the first, middle and last stages.
 
-    The even split; lighter first and last stages around an even middle; and the split whose
+    The even split; shorter first and last stages around an even middle; and the split whose
     left-over layers lie in the middle.
     """
     found = [_slots_of(split_layers(layers, pp))]
@@ -80,31 +86,31 @@ def splits(layers: int, pp: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(found))
 
 
-def _falling(layers: int, pp: int) -> tuple[int, ...]:
-    """DeepSpeed's own and only split: as even as can be, the first stages first."""
-    return _slots_of(first_stages_first(layers, pp))
+def _deepspeed_slots(layers: int, pp: int) -> tuple[int, ...]:
+    """DeepSpeed's only split: as even as can be, the first stages first."""
+    return _slots_of(deepspeed_split(layers, pp))
 
 
 def _slots_of(stages: tuple[int, ...]) -> tuple[int, ...]:
-    """Stages as runs of equal layers, padded to the number of slots."""
-    runs = [(len(list(run)), layers) for layers, run in groupby(stages)]
-    assert len(runs) <= SLOTS
-    flat = [number for run in runs for number in run]
+    """Stages as slots of equal layers, padded to the number of slots."""
+    slots = [(len(list(equal)), layers) for layers, equal in groupby(stages)]
+    assert len(slots) <= SLOTS
+    flat = [number for slot in slots for number in slot]
     return tuple(flat + [0] * (2 * SLOTS - len(flat)))
 
 
-def _virtual(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    """Numbers of virtual stages that cut the layers of every stage evenly."""
+def _virtual_stages(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Numbers of virtual stages that divide the layers of every stage evenly."""
     if pp == 1:
         return (1,)
     return divisors(int(np.gcd.reduce([layers for layers in slots[1::2] if layers])))
 
 
-def _lighter_ends(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
+def _short_end_chunks(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
     """Chunks of one size but for the first and the last, which hold fewer layers.
 
     One fewer each is what Megatron-LM calls accounting for the embedding and the loss in the
-    split; where the layers of a model cannot be cut evenly (61 of them, say), the last chunk has
+    split; where the layers of a model do not divide evenly (61 of them, say), the last chunk has
     what is left, as recipes lay them out.
     """
     found: dict[tuple[int, tuple[int, ...]], None] = {}
@@ -124,5 +130,5 @@ def _lighter_ends(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
     return list(found)
 
 
-def _stage_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:
+def _chunk_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:
     return _slots_of(tuple(sum(chunks[stage::pp]) for stage in range(pp)))

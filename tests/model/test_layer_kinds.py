@@ -3,7 +3,7 @@
 from hypothesis import given
 from tests.model.shapes import models
 
-from astra.model.kinds import has_experts, is_windowed, layer_kind, layer_kinds
+from astra.model.layer_kinds import has_experts, is_windowed, layer_kind, layer_kinds
 from astra.model.shape import Model, Moe, Window
 from astra.model.zoo import zoo_model
 

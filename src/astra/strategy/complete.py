@@ -8,15 +8,15 @@ from astra.errors import InputError, either
 from astra.files import convert
 from astra.hardware.cluster import Cluster, Gpu
 from astra.model.shape import Model
-from astra.strategy.groups import group_for
+from astra.strategy.microbatch_group import microbatch_group_for
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
 from astra.strategy.recompute import Recompute
 from astra.strategy.uniform import over_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """One plan in a person's words. None: not said."""
+class PlanSettings:
+    """Settings of one plan that a person gave. None: not given."""
 
     global_batch: int | None = None
     seq_len: int | None = None
@@ -58,44 +58,44 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class CompletedPlan:
     """A whole plan, and what was filled in."""
 
     plan: Plan
     assumed: tuple[str, ...]
 
 
-def settle(
-    wish: Wish,
+def complete(
+    settings: PlanSettings,
     model: Model,
     cluster: Cluster,
     runtime: Runtime = "megatron",
     stack: str = "megatron",
-) -> Settled:
+) -> CompletedPlan:
     """The plan a person means: all GPUs of the cluster, ranks in blocks by type."""
-    said = {f.name: getattr(wish, f.name) for f in fields(Wish)}
+    said = {f.name: getattr(settings, f.name) for f in fields(PlanSettings)}
     said = {name: value for name, value in said.items() if value is not None}
     if "global_batch" not in said:
         raise InputError(
             "--global-batch is missing: the samples of one training step over all GPUs. "
             "Try --global-batch 256."
         )
-    settings = _Settings(said)
-    settings.fill("seq_len", min(model.max_positions or 4096, 4096), "sequence length {}")
+    draft = _Draft(said)
+    draft.fill("seq_len", min(model.max_positions or 4096, 4096), "sequence length {}")
     for degree in ("tp", "cp", "ep", "vpp", "micro_batch"):
-        settings.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
-    _fill_pipeline(settings, model, cluster, runtime)
-    _fill_parallel(settings, model, runtime)
-    _fill_numbers(settings, cluster)
-    _fill_overlaps(settings, runtime, cluster)
-    raw = settings.plan_fields()
+        draft.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
+    _fill_pipeline(draft, model, cluster, runtime)
+    _fill_parallel(draft, model, runtime)
+    _fill_numbers(draft, cluster)
+    _fill_overlaps(draft, runtime, cluster)
+    raw = draft.plan_fields()
     whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
-    plan = over_types(convert(whole, Plan, "plan"), settings["counts"])
-    return Settled(check_structure(plan), tuple(settings.assumed))
+    plan = over_types(convert(whole, Plan, "plan"), draft["counts"])
+    return CompletedPlan(check_structure(plan), tuple(draft.assumed))
 
 
-class _Settings:
-    """What is settled so far, and the words for what was filled in."""
+class _Draft:
+    """The settings so far, and the words for what was filled in."""
 
     def __init__(self, said: dict[str, Any]) -> None:
         self.values = dict(said)
@@ -116,40 +116,40 @@ class _Settings:
         return {name: value for name, value in self.values.items() if name in names}
 
 
-def _fill_pipeline(settings: _Settings, model: Model, cluster: Cluster, runtime: Runtime) -> None:
+def _fill_pipeline(draft: _Draft, model: Model, cluster: Cluster, runtime: Runtime) -> None:
     """Stages, their layers and the replicas that use all GPUs."""
-    given = settings.values.get("layers_per_stage")
+    given = draft.values.get("layers_per_stage")
     if given is not None:
-        settings.fill("pp", len(given))
-        if settings["pp"] != len(given):
+        draft.fill("pp", len(given))
+        if draft["pp"] != len(given):
             raise InputError(
-                f"--layers-per-stage has {len(given)} entries and --pp is {settings['pp']}; "
+                f"--layers-per-stage has {len(given)} entries and --pp is {draft['pp']}; "
                 "give one entry per stage."
             )
-    settings.fill("pp", 1, "pp {}")
-    pp = settings["pp"]
+    draft.fill("pp", 1, "pp {}")
+    pp = draft["pp"]
     if pp > model.layers + 2:  # an embedding-only and a loss-only stage may hold no layer
         raise InputError(
             f"--pp {pp}: {model.name} has only {model.layers} layers. Try --pp {model.layers}."
         )
-    stage_gpus = settings["tp"] * settings["cp"]
-    replicas = _replicas(settings, cluster, stage_gpus * pp)
-    micro_batches = settings["global_batch"] // (settings["micro_batch"] * replicas)
+    stage_gpus = draft["tp"] * draft["cp"]
+    replicas = _replicas(draft, cluster, stage_gpus * pp)
+    micro_batches = draft["global_batch"] // (draft["micro_batch"] * replicas)
     counts = _counts(cluster, stage_gpus * replicas * pp)
     if runtime == "deepspeed":
-        layers = given or first_stages_first(model.layers, pp)
+        layers = given or deepspeed_split(model.layers, pp)
     else:
-        layers = given or _layers(settings, model, cluster, counts, stage_gpus * replicas)
-    settings.fill("recompute", "none", "no recompute")
-    recompute = str(Recompute.parse(settings["recompute"], "--recompute"))
+        layers = given or _layers(draft, model, cluster, counts, stage_gpus * replicas)
+    draft.fill("recompute", "none", "no recompute")
+    recompute = str(Recompute.parse(draft["recompute"], "--recompute"))
     segment = Segment(
-        gpu=counts[0][0], stages=pp, layers=layers, tp=settings["tp"], recompute=recompute
+        gpu=counts[0][0], stages=pp, layers=layers, tp=draft["tp"], recompute=recompute
     )
-    settings.values["pipelines"] = (
+    draft.values["pipelines"] = (
         Pipeline(replicas=replicas, micro_batches=micro_batches, segments=(segment,)),
     )
-    settings.values["dp"] = replicas
-    settings.values["counts"] = counts
+    draft.values["dp"] = replicas
+    draft.values["counts"] = counts
 
 
 def _counts(cluster: Cluster, gpus: int) -> tuple[tuple[str, int], ...]:
@@ -164,42 +164,40 @@ def _counts(cluster: Cluster, gpus: int) -> tuple[tuple[str, int], ...]:
 
 
 def _layers(
-    settings: _Settings,
+    draft: _Draft,
     model: Model,
     cluster: Cluster,
     counts: Sequence[tuple[str, int]],
     stage_gpus: int,
 ) -> tuple[int, ...]:
-    """Layers of every stage: even, with lighter ends where chunks need it, or by GPU speed where
+    """Layers of every stage: even, with shorter ends where chunks need it, or by GPU speed where
     every stage lies on one type.
     """
-    pp, vpp = settings["pp"], settings["vpp"]
+    pp, vpp = draft["pp"], draft["vpp"]
     if len(counts) > 1 and not any(count % stage_gpus for _, count in counts):
         speeds = _speeds(cluster, counts, stage_gpus)
         split = split_by_speed(model.layers, speeds)
-        if vpp > 1 and "chunk_layers" not in settings.values:
-            split = _chunks_by_speed(settings, model.layers, speeds) or split
-        settings.assumed.append(f"layers by GPU speed: {'+'.join(map(str, split))}")
+        if vpp > 1 and "chunk_layers" not in draft.values:
+            split = _chunks_by_speed(draft, model.layers, speeds) or split
+        draft.assumed.append(f"layers by GPU speed: {'+'.join(map(str, split))}")
         return split
-    chunks = lighter_ends(model.layers, pp * vpp) if vpp > 1 else None
-    if chunks and "chunk_layers" not in settings.values and model.layers % (pp * vpp):
-        settings.values["chunk_layers"] = chunks
-        settings.assumed.append("a layer less at the ends, where embedding and loss are")
+    chunks = short_end_chunks(model.layers, pp * vpp) if vpp > 1 else None
+    if chunks and "chunk_layers" not in draft.values and model.layers % (pp * vpp):
+        draft.values["chunk_layers"] = chunks
+        draft.assumed.append("a layer less at the ends, where embedding and loss are")
         return tuple(sum(chunks[stage::pp]) for stage in range(pp))
     if model.layers % pp:
         split = split_layers(model.layers, pp)
-        settings.assumed.append(f"layers {'+'.join(map(str, split))}")
+        draft.assumed.append(f"layers {'+'.join(map(str, split))}")
         return split
     return split_layers(model.layers, pp)
 
 
-def _chunks_by_speed(
-    settings: _Settings, layers: int, speeds: Sequence[float]
-) -> tuple[int, ...] | None:
-    """Layers of every stage whose chunks are alike, the last of all perhaps lighter; None where
+def _chunks_by_speed(draft: _Draft, layers: int, speeds: Sequence[float]) -> tuple[int, ...] | None:
+    """Layers of every stage whose chunks are equal, the last of all perhaps shorter; None where
     there are too few layers for that.
     """
-    vpp, stages = settings["vpp"], len(speeds)
+    vpp, stages = draft["vpp"], len(speeds)
     if layers < vpp * stages:
         return None
     sizes = split_by_speed(-(-layers // vpp), speeds)
@@ -208,11 +206,11 @@ def _chunks_by_speed(
     if chunks[-1] < 1:
         return None
     if chunks[-1] < sizes[-1]:
-        settings.values["chunk_layers"] = tuple(chunks)
+        draft.values["chunk_layers"] = tuple(chunks)
     return tuple(sum(chunks[stage::stages]) for stage in range(stages))
 
 
-def lighter_ends(layers: int, chunks: int) -> tuple[int, ...] | None:
+def short_end_chunks(layers: int, chunks: int) -> tuple[int, ...] | None:
     """Chunks of one size but for the first and last, which hold a layer less; None if that
     does not come out even. Megatron-LM calls it accounting for embedding and loss.
 
@@ -242,35 +240,35 @@ def split_by_speed(layers: int, speeds: Sequence[float]) -> tuple[int, ...]:
     >>> split_by_speed(12, [1.0, 1.0, 2.0])
     (3, 3, 6)
     """
-    held = [max(int(layers * speed / sum(speeds)), 1) for speed in speeds]
-    while sum(held) < layers:
-        slowest = min(range(len(held)), key=lambda stage: (held[stage] + 1) / speeds[stage])
-        held[slowest] += 1
-    while sum(held) > layers:
-        busiest = max(range(len(held)), key=lambda stage: held[stage] / speeds[stage])
-        held[busiest] -= 1
-    return tuple(held)
+    split = [max(int(layers * speed / sum(speeds)), 1) for speed in speeds]
+    while sum(split) < layers:
+        slowest = min(range(len(split)), key=lambda stage: (split[stage] + 1) / speeds[stage])
+        split[slowest] += 1
+    while sum(split) > layers:
+        busiest = max(range(len(split)), key=lambda stage: split[stage] / speeds[stage])
+        split[busiest] -= 1
+    return tuple(split)
 
 
-def _replicas(settings: _Settings, cluster: Cluster, replica_gpus: int) -> int:
+def _replicas(draft: _Draft, cluster: Cluster, replica_gpus: int) -> int:
     """Data-parallel replicas: as said, or what fills the cluster."""
     count = sum(pool.count for pool in cluster.pools)
-    if "dp" in settings.values:
-        dp: int = settings["dp"]
+    if "dp" in draft.values:
+        dp: int = draft["dp"]
         if dp * replica_gpus > count:
             raise InputError(
                 f"--dp {dp}: a replica takes {replica_gpus} GPUs (tp x cp x pp), so this needs "
                 f"{dp * replica_gpus}; there are {count}. Try --dp {max(count // replica_gpus, 1)}."
             )
         if dp * replica_gpus < count:
-            settings.assumed.append(f"{count - dp * replica_gpus} of {count} GPUs stay idle")
+            draft.assumed.append(f"{count - dp * replica_gpus} of {count} GPUs stay idle")
         return dp
     if count % replica_gpus:
         below, above = count // replica_gpus * replica_gpus, -(-count // replica_gpus)
         tries = [number for number in (below, above * replica_gpus) if number > 0]
         raise InputError(
             f"{count} GPUs do not divide into replicas of {replica_gpus} "
-            f"(tp {settings['tp']} x cp {settings['cp']} x pp {settings['pp']}). "
+            f"(tp {draft['tp']} x cp {draft['cp']} x pp {draft['pp']}). "
             f"Try {either(tries)} GPUs, other degrees, or --dp to leave some idle."
         )
     return count // replica_gpus
@@ -289,7 +287,7 @@ def split_layers(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (before <= stage < before + extra) for stage in range(stages))
 
 
-def first_stages_first(layers: int, stages: int) -> tuple[int, ...]:
+def deepspeed_split(layers: int, stages: int) -> tuple[int, ...]:
     """As even as can be; the first stages take what is left over, as DeepSpeed shares out.
 
     >>> first_stages_first(10, 4), first_stages_first(8, 4)
@@ -299,29 +297,29 @@ def first_stages_first(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (stage < extra) for stage in range(stages))
 
 
-def _fill_parallel(settings: _Settings, model: Model, runtime: Runtime) -> None:
-    tp, vpp, pp = settings["tp"], settings["vpp"], settings["pp"]
-    cut = tp if model.moe and runtime == "fsdp" and settings["ep"] == 1 else 1
-    why = f"experts {'' if cut > 1 else 'not '}cut by tensor parallelism (etp {cut})"
-    settings.fill("etp", cut, why if model.moe else "")
-    settings.fill("dispatcher", "alltoall" if model.moe else None)
-    settings.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
-    settings.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
+def _fill_parallel(draft: _Draft, model: Model, runtime: Runtime) -> None:
+    tp, vpp, pp = draft["tp"], draft["vpp"], draft["pp"]
+    etp = tp if model.moe and runtime == "fsdp" and draft["ep"] == 1 else 1
+    why = f"experts {'' if etp > 1 else 'not '}cut by tensor parallelism (etp {etp})"
+    draft.fill("etp", etp, why if model.moe else "")
+    draft.fill("dispatcher", "alltoall" if model.moe else None)
+    draft.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
+    draft.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
     if vpp > 1:
-        count = settings["global_batch"] // (settings["micro_batch"] * settings["dp"])
-        group = group_for(pp, count)
+        count = draft["global_batch"] // (draft["micro_batch"] * draft["dp"])
+        group = microbatch_group_for(pp, count)
         least = "pp" if group == pp else f"the least for {count} micro-batches on {pp} stages"
         why = f"micro-batch group {{}} ({least})"
         if runtime == "fsdp":  # PyTorch shares the micro-batches out over equal rounds
             group, why = count // max(count // pp, 1), "micro-batch group {} (PyTorch's rounds)"
-        settings.fill("microbatch_group", group, why)
+        draft.fill("microbatch_group", group, why)
     mtp = trained_mtp_layers(model, runtime)
     without = "multi-token prediction left out" if model.mtp_layers else ""
-    settings.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else without)
+    draft.fill("mtp_layers", mtp, "{} multi-token-prediction layers" if mtp else without)
     sharing = tp > 1 and runtime != "deepspeed"
-    settings.fill("sequence_parallel", sharing, "sequence parallel" if sharing else "")
-    settings.fill("attention", "flash", "flash attention")
-    _fill_sharding(settings, runtime)
+    draft.fill("sequence_parallel", sharing, "sequence parallel" if sharing else "")
+    draft.fill("attention", "flash", "flash attention")
+    _fill_sharding(draft, runtime)
 
 
 def trained_mtp_layers(model: Model, runtime: Runtime) -> int:
@@ -329,26 +327,26 @@ def trained_mtp_layers(model: Model, runtime: Runtime) -> int:
     return model.mtp_layers if runtime in ("megatron", "flagscale", "any") else 0
 
 
-def _fill_sharding(settings: _Settings, runtime: Runtime) -> None:
+def _fill_sharding(draft: _Draft, runtime: Runtime) -> None:
     """The optimizer is sharded over all copies; plain PyTorch and ZeRO shard parameters too."""
     whole = {"fsdp": "parameters", "deepspeed": "parameters"}
     kind = whole.get(runtime, "optimizer")
-    if runtime == "deepspeed" and (settings["pp"] > 1 or settings["tp"] > 1):
+    if runtime == "deepspeed" and (draft["pp"] > 1 or draft["tp"] > 1):
         kind = "optimizer"
-    settings.fill("sharding", kind, "{} sharded over all data-parallel ranks")
-    copies = settings["dp"] * settings["cp"]
-    settings.fill("shard_group", 1 if settings["sharding"] == "none" else copies)
+    draft.fill("sharding", kind, "{} sharded over all data-parallel ranks")
+    copies = draft["dp"] * draft["cp"]
+    draft.fill("shard_group", 1 if draft["sharding"] == "none" else copies)
 
 
-def _fill_numbers(settings: _Settings, cluster: Cluster) -> None:
+def _fill_numbers(draft: _Draft, cluster: Cluster) -> None:
     """Precision and dtypes. Nothing that changes the training's result is chosen silently."""
     has_bf16 = all(pool.gpu.bf16_flops_per_s for pool in cluster.pools)
-    settings.fill("precision", "bf16" if has_bf16 else "fp16", "precision {}")
-    if settings["precision"] == "fp8":
-        settings.fill("fp8_recipe", fp8_recipe(cluster), "fp8 recipe {}")
+    draft.fill("precision", "bf16" if has_bf16 else "fp16", "precision {}")
+    if draft["precision"] == "fp8":
+        draft.fill("fp8_recipe", fp8_recipe(cluster), "fp8 recipe {}")
     for name in ("main_grads_dtype", "grad_reduce_dtype", "master_dtype"):
-        settings.fill(name, "fp32")
-    settings.fill("moment_dtypes", ("fp32", "fp32"))
+        draft.fill(name, "fp32")
+    draft.fill("moment_dtypes", ("fp32", "fp32"))
 
 
 def fp8_recipe(cluster: Cluster) -> str:
@@ -362,20 +360,20 @@ def _generation(gpu: Gpu) -> int:
     return int(head) if head.isdigit() else 0
 
 
-def _fill_overlaps(settings: _Settings, runtime: Runtime, cluster: Cluster) -> None:
+def _fill_overlaps(draft: _Draft, runtime: Runtime, cluster: Cluster) -> None:
     """Every overlap the runtime allows, but the experts' (it costs memory)."""
-    before = len(settings.assumed)
-    copies = settings["dp"] * settings["cp"] > 1
-    settings.fill("overlap_grad_reduce", copies, "gradient reduction" if copies else "")
-    gathers = settings["sharding"] != "none" and settings["overlap_grad_reduce"]
-    settings.fill("overlap_param_gather", gathers, "parameter gather" if gathers else "")
-    chunks = settings["vpp"] > 1
-    settings.fill("overlap_p2p", chunks, "pipeline p2p" if chunks else "")
+    before = len(draft.assumed)
+    copies = draft["dp"] * draft["cp"] > 1
+    draft.fill("overlap_grad_reduce", copies, "gradient reduction" if copies else "")
+    gathers = draft["sharding"] != "none" and draft["overlap_grad_reduce"]
+    draft.fill("overlap_param_gather", gathers, "parameter gather" if gathers else "")
+    chunks = draft["vpp"] > 1
+    draft.fill("overlap_p2p", chunks, "pipeline p2p" if chunks else "")
     domain = min(pool.gpu.link.domain_gpus for pool in cluster.pools)
-    tensor = settings["sequence_parallel"] and 1 < settings["tp"] <= domain
+    tensor = draft["sequence_parallel"] and 1 < draft["tp"] <= domain
     tensor = tensor and runtime in ("megatron", "flagscale", "any")
-    settings.fill("overlap_tp", tensor, "tensor-parallel communication" if tensor else "")
-    settings.fill("overlap_ep", False)
-    hidden = settings.assumed[before:]
+    draft.fill("overlap_tp", tensor, "tensor-parallel communication" if tensor else "")
+    draft.fill("overlap_ep", False)
+    hidden = draft.assumed[before:]
     if hidden:
-        settings.assumed[before:] = [f"overlapped: {', '.join(hidden)}"]
+        draft.assumed[before:] = [f"overlapped: {', '.join(hidden)}"]

@@ -8,16 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.hardware.topology import even_share
-from astra.strategy.held import Held, held_parameters
+from astra.strategy.parameters_per_gpu import ParametersPerGpu, parameters_per_gpu
 from astra.strategy.plans import Floats, Ints, Plans, Task
-from astra.strategy.stages import Stages, ends_apart, recomputed_fraction, stages_of
+from astra.strategy.stages import Stages, ends_as_own_slots, recomputed_fraction, stages_of
 
-# What neither kernels nor traffic nor states depend on: how much of them is done again or moved.
-AFTERTHOUGHTS = ("recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction")
+# What variants of a layout differ in: neither kernels nor traffic nor states depend on it, only how
+# much of them is recomputed or moved.
+VARIANT_COLUMNS = (
+    "recompute",
+    "recompute_layers",
+    "recompute_modules",
+    "offload_optimizer_fraction",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class StageView:
     """Plans of one task, stage by stage.
 
     Plans that differ only in recompute and offload stand together in a search; what they share
@@ -27,25 +33,25 @@ class View:
     plans: Plans
     task: Task
     stages: Stages
-    distinct: "View | None"  # the distinct plans but for afterthoughts; None: these are they
+    distinct: "StageView | None"  # plans that differ in more than variants do; None: these
     rows: NDArray[np.intp]  # for every plan, which of the distinct ones it is
 
     @property
-    def shared(self) -> "View":
+    def shared(self) -> "StageView":
         """The plans that what is shared is worked out on."""
         return self.distinct or self
 
-    def take(self, rows: NDArray[np.intp]) -> "View":
+    def take(self, rows: NDArray[np.intp]) -> "StageView":
         """The view of these plans, each as it is known already; distinct ones only."""
         assert self.distinct is None, "plans share rows of others"
         plans, stages = self.plans.take(rows), self.stages.take(rows)
         itself = np.arange(len(rows))
-        return View(plans=plans, task=self.task, stages=stages, distinct=None, rows=itself)
+        return StageView(plans=plans, task=self.task, stages=stages, distinct=None, rows=itself)
 
     @cached_property
-    def held(self) -> Held:
-        """Parameters that one GPU of each stage holds. (pipeline, run, plan)"""
-        return held_parameters(self.plans, self.stages, self.task)
+    def parameters_per_gpu(self) -> ParametersPerGpu:
+        """Parameters that one GPU of each stage holds. (pipeline, slot, plan)"""
+        return parameters_per_gpu(self.plans, self.stages, self.task)
 
     @cached_property
     def pool_domain(self) -> list[Ints]:
@@ -88,38 +94,40 @@ class View:
         return found
 
 
-def cuts_of(plans: Plans, task: Task) -> View:
-    """A view that knows how plans are cut but not which kinds of layers their stages hold."""
+def without_layers(plans: Plans, task: Task) -> StageView:
+    """A view that knows the degrees of plans but not which kinds of layers their stages hold."""
     itself = np.arange(len(plans))
-    return View(plans=plans, task=task, stages=ends_apart(plans), distinct=None, rows=itself)
+    return StageView(
+        plans=plans, task=task, stages=ends_as_own_slots(plans), distinct=None, rows=itself
+    )
 
 
-def views_of(plans: Plans, task: Task, block: int) -> Iterator[View]:
+def stage_views(plans: Plans, task: Task, block: int) -> Iterator[StageView]:
     """Views of so many plans each that have their distinct plans in common.
 
     Small enough that a block's columns stay in cache.
     """
-    first, rows = plans.without(AFTERTHOUGHTS)
-    distinct = view_of(plans.take(first), task)
+    first, rows = plans.without(VARIANT_COLUMNS)
+    distinct = stage_view(plans.take(first), task)
     for start in range(0, len(plans), block):
-        some = slice(start, start + block)
-        yield View(
-            plans=plans.take(some),
+        rows_of_block = slice(start, start + block)
+        yield StageView(
+            plans=plans.take(rows_of_block),
             task=task,
-            stages=distinct.stages.take(rows[some]),
+            stages=distinct.stages.take(rows[rows_of_block]),
             distinct=distinct,
-            rows=rows[some],
+            rows=rows[rows_of_block],
         )
 
 
-def view_of(plans: Plans, task: Task, every_stage: bool = False) -> View:
-    """The view of a table; with `every_stage`, one run per stage."""
-    first, rows = plans.without(AFTERTHOUGHTS)
+def stage_view(plans: Plans, task: Task, every_stage: bool = False) -> StageView:
+    """The view of a table; with `every_stage`, one slot per stage."""
+    first, rows = plans.without(VARIANT_COLUMNS)
     table = plans.take(first) if len(first) < len(plans) else plans
     stages = stages_of(table, task.model, every_stage)
     stages = stages if every_stage else stages.compact()
     itself = np.arange(len(table))
-    view = View(plans=table, task=task, stages=stages, distinct=None, rows=itself)
+    view = StageView(plans=table, task=task, stages=stages, distinct=None, rows=itself)
     if table is plans:
         return view
-    return View(plans=plans, task=task, stages=stages.take(rows), distinct=view, rows=rows)
+    return StageView(plans=plans, task=task, stages=stages.take(rows), distinct=view, rows=rows)

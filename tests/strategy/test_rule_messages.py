@@ -11,20 +11,20 @@ from astra.errors import InputError
 from astra.files import convert
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
-from astra.strategy.advice import explain
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.rule_messages import rule_message
+from astra.strategy.rules.registry import broken_rules
 
 
 def plan_of(**said: Any) -> Plan:
     cluster, _ = parse_gpus("h100:16")
-    wish = Wish(global_batch=64, seq_len=2048, tp=2, pp=2)
-    return replace(settle(wish, find_model("llama-3-8b"), cluster).plan, **said)
+    settings = PlanSettings(global_batch=64, seq_len=2048, tp=2, pp=2)
+    return replace(complete(settings, find_model("llama-3-8b"), cluster).plan, **said)
 
 
 def sentences(plan: Plan) -> str:
-    return "; ".join(explain(plan, rule) for rule in broken_rules(plan))
+    return "; ".join(rule_message(plan, rule) for rule in broken_rules(plan))
 
 
 def test_a_batch_that_divides_is_not_said_to_be_indivisible() -> None:

@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from astra.errors import InputError, either
+from astra.strategy.complete import CompletedPlan, PlanSettings
 from astra.strategy.plan import Plan
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.rules.rule import Rule
-from astra.strategy.settle import Settled, Wish
 
-Settle = Callable[[Wish], Settled]
+Complete = Callable[[PlanSettings], CompletedPlan]
 
-DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-TRIES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES),
-    "microbatch_group": DEGREES,
+DEGREES_TO_TRY = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+VALUES_TO_TRY: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch"), DEGREES_TO_TRY),
+    "microbatch_group": DEGREES_TO_TRY,
     "global_batch": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     "seq_len": (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "sharding": ("none", "optimizer", "gradients", "parameters"),
@@ -41,22 +41,29 @@ TRIES: dict[str, tuple[Any, ...]] = {
 }
 
 
-IN_SEGMENTS = ("tp", "ep", "etp", "recompute", "micro_batch", "gpu")  # may differ inside a plan
+SEGMENT_SETTINGS = (
+    "tp",
+    "ep",
+    "etp",
+    "recompute",
+    "micro_batch",
+    "gpu",
+)  # may differ inside a plan
 
-MAY_LACK = ("fp8_recipe",)  # whose absence can be what is wrong
-WORDS = {"layers": "stages hold", "model.layers": "the model has"}
+MAY_BE_UNSET = ("fp8_recipe",)  # whose absence can be what is wrong
+NAMES_IN_SENTENCES = {"layers": "stages hold", "model.layers": "the model has"}
 
 
-def explain(plan: Plan, rule: Rule) -> str:
+def rule_message(plan: Plan, rule: Rule) -> str:
     """One broken rule in a sentence, with the values it speaks of."""
-    if rule.name == "batch-adds-up" and (counted := _miscounted(plan)):
+    if rule.name == "batch-adds-up" and (counted := _micro_batch_mismatch(plan)):
         return f"{counted} [rule {rule.name}]"
-    values = ", ".join(said for name in rule.about.split() if (said := _said(plan, name)))
+    values = ", ".join(text for name in rule.settings if (text := _value_text(plan, name)))
     shown = f" ({values})" if values else ""
     return f"{rule.reason}{shown} [rule {rule.name}]"
 
 
-def _miscounted(plan: Plan) -> str:
+def _micro_batch_mismatch(plan: Plan) -> str:
     """Where the batch divides, but a plan file counts other micro-batches."""
     step = plan.dp * plan.micro_batch
     if not plan.is_one_job or plan.global_batch % step:
@@ -69,16 +76,20 @@ def _miscounted(plan: Plan) -> str:
     )
 
 
-def _said(plan: Plan, name: str) -> str:
+def _value_text(plan: Plan, name: str) -> str:
     """`tp 8`; where segments differ, each by its place: `segments[0].tp 8, segments[1].tp 6`."""
     segments = [segment for pipeline in plan.pipelines for segment in pipeline.segments]
-    own = [getattr(segment, name, None) for segment in segments] if name in IN_SEGMENTS else []
-    if len(set(own)) > 1:
-        return ", ".join(f"segments[{place}].{name} {value}" for place, value in enumerate(own))
+    of_segments = (
+        [getattr(segment, name, None) for segment in segments] if name in SEGMENT_SETTINGS else []
+    )
+    if len(set(of_segments)) > 1:
+        return ", ".join(
+            f"segments[{place}].{name} {value}" for place, value in enumerate(of_segments)
+        )
     value = _value(plan, name)
     if value is None:
-        return f"no {name}" if name in MAY_LACK else ""
-    return f"{WORDS.get(name) or name.removeprefix('model.')} {value}"
+        return f"no {name}" if name in MAY_BE_UNSET else ""
+    return f"{NAMES_IN_SENTENCES.get(name) or name.removeprefix('model.')} {value}"
 
 
 def _value(plan: Plan, name: str) -> object:
@@ -102,36 +113,40 @@ def _value(plan: Plan, name: str) -> object:
     return value if isinstance(value, int | float | str) else None
 
 
-def refuse(plan: Plan, broken: Sequence[Rule], settle: Settle | None, wish: Wish | None) -> str:
+def refusal_message(
+    plan: Plan, broken: Sequence[Rule], complete: Complete | None, settings: PlanSettings | None
+) -> str:
     """The error for a plan that breaks rules: each one, and what to try."""
-    sentences = [explain(plan, rule) for rule in broken[:3]]
+    sentences = [rule_message(plan, rule) for rule in broken[:3]]
     if len(broken) > 3:
         sentences.append(f"and {len(broken) - 3} more rules")
     text = "; ".join(sentences)
-    hint = _hint(broken, settle, wish) if settle and wish else ""
+    hint = _hint(broken, complete, settings) if complete and settings else ""
     ours = all(rule.layer == "ours" for rule in broken)
     who = "Astra does not plan this" if ours else f"the runtime {plan.runtime} refuses this plan"
     return f"{who}: {text}. {hint}".rstrip()
 
 
-def _hint(broken: Sequence[Rule], settle: Settle, wish: Wish) -> str:
+def _hint(broken: Sequence[Rule], complete: Complete, settings: PlanSettings) -> str:
     """Values of one setting that would meet the first rule and break no other, all else equal."""
     found = []
-    for name in broken[0].about.split():
-        tries = TRIES.get(name, ())
-        values = [value for value in tries if _mends(broken, name, value, settle, wish)]
+    for name in broken[0].settings:
+        tries = VALUES_TO_TRY.get(name, ())
+        values = [value for value in tries if _mends(broken, name, value, complete, settings)]
         if values:
             shown = ["none" if value == () else value for value in values[:6]]
             found.append(f"{name} {either(shown)}")
     return f"Try {' or '.join(found[:2])}." if found else ""
 
 
-def _mends(broken: Sequence[Rule], name: str, value: object, settle: Settle, wish: Wish) -> bool:
-    if getattr(wish, name, None) == value:
+def _mends(
+    broken: Sequence[Rule], name: str, value: object, complete: Complete, settings: PlanSettings
+) -> bool:
+    if getattr(settings, name, None) == value:
         return False
     try:
         changed: dict[str, Any] = {name: value}
-        left = {rule.name for rule in broken_rules(settle(replace(wish, **changed)).plan)}
+        left = {rule.name for rule in broken_rules(complete(replace(settings, **changed)).plan)}
     except InputError:
         return False
     return broken[0].name not in left and left <= {rule.name for rule in broken}

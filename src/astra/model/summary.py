@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from astra.model.flops import ForwardFlops, LayerFlops, forward_flops, layer_forward_flops
-from astra.model.kinds import attention_name
+from astra.model.layer_kinds import attention_name
 from astra.model.parameters import Parameters, parameters
 from astra.model.shape import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelSummary:
     """A model with its counts."""
 
     model: Model
@@ -20,10 +20,10 @@ class ModelFacts:
     layer_flops: tuple[LayerFlops, ...]  # of one layer of each kind
 
 
-def model_facts(model: Model, seq_len: int) -> ModelFacts:
+def model_summary(model: Model, seq_len: int) -> ModelSummary:
     """Counts and FLOPs of a model at one sequence length."""
     counted = parameters(model)
-    return ModelFacts(
+    return ModelSummary(
         model=model,
         attention=attention_name(model),
         parameters=counted,

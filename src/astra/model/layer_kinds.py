@@ -64,7 +64,7 @@ def has_experts(model: Model, layer: int) -> bool:
 
 
 def is_windowed(model: Model, layer: int) -> bool:
-    """Whether attention in this layer is cut to the model's window."""
+    """Whether attention in this layer is limited to the model's window."""
     if model.window is None:
         return False
     return model.window.layers is None or layer in model.window.layers

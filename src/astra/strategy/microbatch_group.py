@@ -1,4 +1,4 @@
-"""How many micro-batches an interleaved pipeline takes in turn on one chunk."""
+"""How many micro-batches in a row an interleaved pipeline works on with one chunk."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ Ints = NDArray[np.int64]
 
 
 @lru_cache(maxsize=1 << 14)
-def least_group(stages: int, micro_batches: int) -> int | None:
+def least_microbatch_group(stages: int, micro_batches: int) -> int | None:
     """The smallest group that Megatron-LM accepts; None where there are too few micro-batches.
 
     A group has one micro-batch for every stage at least, and what is left after whole groups is
@@ -25,18 +25,18 @@ def least_group(stages: int, micro_batches: int) -> int | None:
     return None
 
 
-def group_for(stages: int, micro_batches: int) -> int:
+def microbatch_group_for(stages: int, micro_batches: int) -> int:
     """The smallest group that Megatron-LM accepts, or one per stage: what it then says no to."""
-    return least_group(stages, micro_batches) or stages
+    return least_microbatch_group(stages, micro_batches) or stages
 
 
-def groups_for(stages: Ints, micro_batches: Ints) -> Ints:
+def microbatch_groups_for(stages: Ints, micro_batches: Ints) -> Ints:
     """The same of many pipelines, each pair of numbers looked at once. (plan,)"""
     found = np.array(stages, np.int64)
     rows = np.flatnonzero(micro_batches % np.maximum(stages, 1))
     pairs, at = np.unique(
         np.stack([stages[rows], micro_batches[rows]]), axis=1, return_inverse=True
     )
-    each = [group_for(depth, count) for depth, count in pairs.T.tolist()]
+    each = [microbatch_group_for(depth, count) for depth, count in pairs.T.tolist()]
     found[rows] = np.array(each, np.int64)[at.reshape(-1)]  # NumPy 2.0 keeps the axis
     return found

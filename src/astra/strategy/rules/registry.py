@@ -8,7 +8,7 @@ import numpy as np
 
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import Flags, Plans, Task, plans_of, task_of
-from astra.strategy.rules import deepspeed, flagscale, fsdp, megatron, ours
+from astra.strategy.rules import deepspeed, flagscale, fsdp, megatron, our_rules
 from astra.strategy.rules.rule import Rule
 
 
@@ -16,25 +16,25 @@ from astra.strategy.rules.rule import Rule
 def rules_for(runtime: Runtime) -> tuple[Rule, ...]:
     """All rules that plans of a runtime obey: ours first, then the runtime's."""
     if runtime == "any":  # FlagScale's words, and replicas that differ
-        return (*ours.RULES, *flagscale.RULES)
-    own = {
+        return (*our_rules.RULES, *flagscale.RULES)
+    of_runtime = {
         "megatron": megatron.RULES,
         "flagscale": flagscale.RULES,
         "fsdp": fsdp.RULES,
         "deepspeed": deepspeed.RULES,
     }[runtime]
-    return (*ours.RULES, ours.ONE_JOB, *own)
+    return (*our_rules.RULES, our_rules.ONE_JOB, *of_runtime)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the rules left of a table."""
+class RuleCheck:
+    """Which plans of a table the rules allow."""
 
     allowed: Flags  # (plan,)
     removed_by_rule: dict[str, int]  # each plan counted once, at the first rule it breaks
 
 
-def judge(plans: Plans, task: Task, rules: Sequence[Rule]) -> Verdict:
+def check(plans: Plans, task: Task, rules: Sequence[Rule]) -> RuleCheck:
     """Which plans may stay, and how many each rule removed."""
     allowed = np.ones(len(plans), np.bool_)
     removed: dict[str, int] = {}
@@ -47,7 +47,7 @@ def judge(plans: Plans, task: Task, rules: Sequence[Rule]) -> Verdict:
             left = now
         if left == 0:
             break
-    return Verdict(allowed, removed)
+    return RuleCheck(allowed, removed)
 
 
 def broken_rules(plan: Plan, rules: Sequence[Rule] | None = None) -> list[Rule]:

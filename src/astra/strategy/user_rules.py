@@ -1,4 +1,4 @@
-"""Rules of a user's own as rules like any other."""
+"""Rules that a user wrote, as rules like any other."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from astra.strategy.rules.rule import Rule
 from astra.strategy.variables import rule_variables
 
 
-def read_own_rules(path: Path, task: Task) -> tuple[Rule, ...]:
+def read_user_rules(path: Path, task: Task) -> tuple[Rule, ...]:
     """The rules of a file; a plan that makes one true is dropped."""
     return tuple(_rule(compiled) for compiled in read_rules(path, rule_variables(task)))
 
@@ -18,7 +18,7 @@ def _rule(compiled: CompiledRule) -> Rule:
         name=compiled.name,
         layer="ours",
         reason=f"your rule: {compiled.text}",
-        about=" ".join(compiled.variables),
+        settings=tuple(compiled.variables),
         where=compiled.where,
         holds=lambda plans, _: ~compiled.holds(plans),
     )

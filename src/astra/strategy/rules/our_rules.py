@@ -3,33 +3,33 @@
 import numpy as np
 
 from astra.hardware.vendors import vendor_of
-from astra.strategy.makes import copies_of, is_one_job
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
+from astra.strategy.replica_groups import is_one_job, replicas_of_segment
 from astra.strategy.rules.rule import (
     Holds,
     Rule,
     constant,
-    every,
+    every_slot,
     is_word,
+    one_value,
     recomputes,
-    uniform,
 )
 
 
 def _within_caps(plans: Plans, task: Task) -> Flags:
-    held = constant(plans, True)
+    allowed = constant(plans, True)
     counts = plans.stages * plans.tp * plans.dp
     for row, pool in enumerate(task.cluster.pools):
         used = np.where(plans.gpu == row, counts, 0).sum(axis=(0, 1)) * plans.cp
-        held &= used <= pool.count
+        allowed &= used <= pool.count
     if task.cluster.max_gpus is not None:
-        held &= plans.gpus <= task.cluster.max_gpus
-    return held
+        allowed &= plans.gpus <= task.cluster.max_gpus
+    return allowed
 
 
 def _batch_adds_up(plans: Plans, _: Task) -> Flags:
     samples = (plans.replicas * plans.micro_batches).sum(axis=0) * plans.micro_batch
-    return (samples == plans.global_batch) & every(
+    return (samples == plans.global_batch) & every_slot(
         (plans.micro_batches >= 1) | (plans.replicas == 0)
     )
 
@@ -37,7 +37,7 @@ def _batch_adds_up(plans: Plans, _: Task) -> Flags:
 def _segments_feed_each_other(plans: Plans, _: Task) -> Flags:
     """dp x micro-batch is the same in every segment of a pipeline."""
     samples = plans.dp * plans.segment_micro_batch
-    return every((samples == samples[:, :1]) | ~plans.used)
+    return every_slot((samples == samples[:, :1]) | ~plans.used)
 
 
 def largest_chunk(plans: Plans) -> Ints:
@@ -52,31 +52,31 @@ def largest_chunk(plans: Plans) -> Ints:
 def _recompute_once(plans: Plans, _: Task) -> Flags:
     """A smaller chunk is recomputed whole; a number above the largest is one plan twice."""
     most = largest_chunk(plans).max(axis=(0, 1))
-    return every(plans.recompute_layers <= most)
+    return every_slot(plans.recompute_layers <= most)
 
 
 def _module_exists(plans: Plans, task: Task) -> Flags:
-    held = constant(plans, True)
+    allowed = constant(plans, True)
     if task.model.moe is None:
         for module in ("moe", "moe_act", "shared_experts"):
-            held &= ~recomputes(plans, module)
+            allowed &= ~recomputes(plans, module)
         offloaded = sum(1 << OFFLOAD_MODULES.index(module) for module in ("expert_fc1", "moe_act"))
-        held &= plans.offload_activations & offloaded == 0
+        allowed &= plans.offload_activations & offloaded == 0
     elif not task.model.moe.shared_ffn:
-        held &= ~recomputes(plans, "shared_experts")
-    return held
+        allowed &= ~recomputes(plans, "shared_experts")
+    return allowed
 
 
 def _dense_has_no_experts(plans: Plans, task: Task) -> Flags:
     if task.model.moe is not None:
         return plans.dispatcher >= 0
-    plain = every(plans.segment_etp == 1) & (plans.dispatcher < 0)
+    plain = every_slot(plans.segment_etp == 1) & (plans.dispatcher < 0)
     return plain & np.isnan(plans.capacity_factor)
 
 
 def _gpu_has_precision(plans: Plans, task: Task) -> Flags:
     """A GPU has the units, or falls back to bf16 ones: bf16 and fp16 need their own."""
-    held = constant(plans, True)
+    allowed = constant(plans, True)
     for row, pool in enumerate(task.cluster.pools):
         gpu = pool.gpu
         here = ((plans.gpu == row) & plans.used).any(axis=(0, 1))
@@ -88,8 +88,8 @@ def _gpu_has_precision(plans: Plans, task: Task) -> Flags:
         }
         for precision, rate in rates.items():
             if rate is None:
-                held &= ~(here & is_word(plans, "precision", precision))
-    return held
+                allowed &= ~(here & is_word(plans, "precision", precision))
+    return allowed
 
 
 def _one_vendor(plans: Plans, task: Task) -> Flags:
@@ -97,18 +97,18 @@ def _one_vendor(plans: Plans, task: Task) -> Flags:
     if len(set(names)) == 1:
         return constant(plans, True)
     vendors = np.array([names.index(name) for name in names])[plans.gpu]
-    return every((vendors == vendors[:1, :1]) | ~plans.used)
+    return every_slot((vendors == vendors[:1, :1]) | ~plans.used)
 
 
 def _mxfp8_needs_blackwell(plans: Plans, task: Task) -> Flags:
-    held = constant(plans, True)
+    allowed = constant(plans, True)
     for row, pool in enumerate(task.cluster.pools):
         head = (pool.gpu.compute_capability or "").partition(".")[0]
         if head.isdigit() and int(head) < 10:
             here = ((plans.gpu == row) & plans.used).any(axis=(0, 1))
             narrow = is_word(plans, "fp8_recipe", "mxfp8") | is_word(plans, "precision", "fp4")
-            held &= ~(here & narrow)
-    return held
+            allowed &= ~(here & narrow)
+    return allowed
 
 
 def _reduce_dtype(plans: Plans, _: Task) -> Flags:
@@ -124,11 +124,11 @@ def _reduce_dtype(plans: Plans, _: Task) -> Flags:
 def _shard_group(plans: Plans, _: Task) -> Flags:
     """The group divides the ranks that hold copies; without sharding it is one.
 
-    Of a mesh with a dp of its own, or of another make, the same share of its ranks.
+    Of a mesh with a dp of its own, or of another replica group, the same share of its ranks.
     """
-    copies = copies_of(plans) * plans.cp
+    copies = replicas_of_segment(plans) * plans.cp
     first = copies[0, 0]
-    shares = every((copies * plans.shard_group % first == 0) | ~plans.used)
+    shares = every_slot((copies * plans.shard_group % first == 0) | ~plans.used)
     shares &= first % plans.shard_group == 0
     return np.where(is_word(plans, "sharding", "none"), plans.shard_group == 1, shares)
 
@@ -138,14 +138,14 @@ def _experts_on_one_type(plans: Plans, task: Task) -> Flags:
     if task.model.moe is None or plans.replicas.shape[0] == 1:
         return constant(plans, True)
     ranks = plans.tp * plans.cp * plans.dp
-    return every((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
+    return every_slot((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
 
 
 RULES = (
     Rule(
         name="one-vendor",
         layer="ours",
-        about="gpu",
+        settings=("gpu",),
         where="--gpus",
         reason="the GPUs of a job are of one vendor: the collective libraries of two (NCCL, RCCL, "
         "HCCL) do not speak to each other",
@@ -154,7 +154,7 @@ RULES = (
     Rule(
         name="gpus-within-caps",
         layer="ours",
-        about="tp cp dp pp gpus",
+        settings=("tp", "cp", "dp", "pp", "gpus"),
         where="--gpus, --max-gpus",
         reason="a plan cannot use more GPUs of a type than there are",
         holds=_within_caps,
@@ -162,16 +162,16 @@ RULES = (
     Rule(
         name="whole-chunks",
         layer="ours",
-        about="vpp layers chunk_layers",
+        settings=("vpp", "layers", "chunk_layers"),
         where="chunk_layers",
         reason="the layers of a stage must divide evenly into its virtual stages "
         "unless chunk_layers says how they are cut",
-        holds=lambda plans, _: (plans.chunking >= 0) | every(plans.layers % plans.vpp == 0),
+        holds=lambda plans, _: (plans.chunking >= 0) | every_slot(plans.layers % plans.vpp == 0),
     ),
     Rule(
         name="schedule-matches-vpp",
         layer="ours",
-        about="schedule vpp",
+        settings=("schedule", "vpp"),
         where="schedule",
         reason="the schedule is interleaved exactly when vpp is above 1",
         holds=lambda plans, _: is_word(plans, "schedule", "interleaved") == (plans.vpp > 1),
@@ -179,7 +179,7 @@ RULES = (
     Rule(
         name="segments-feed-each-other",
         layer="ours",
-        about="dp micro_batch",
+        settings=("dp", "micro_batch"),
         where="segments",
         reason="dp x micro-batch must be the same in every segment of a pipeline",
         holds=_segments_feed_each_other,
@@ -187,7 +187,7 @@ RULES = (
     Rule(
         name="sequence-parallel-needs-tp",
         layer="ours",
-        about="sequence_parallel tp",
+        settings=("sequence_parallel", "tp"),
         where="Megatron-LM switches it off without a word",
         reason="sequence parallelism shares the work of a tensor-parallel group; with tp 1 it is "
         "silently off, and two names for one plan would be counted twice",
@@ -196,7 +196,7 @@ RULES = (
     Rule(
         name="recompute-counted-once",
         layer="ours",
-        about="recompute layers vpp",
+        settings=("recompute", "layers", "vpp"),
         where="Megatron-LM clips the number without a word",
         reason="the layers to recompute cannot exceed the layers of a model chunk",
         holds=_recompute_once,
@@ -204,7 +204,7 @@ RULES = (
     Rule(
         name="module-exists",
         layer="ours",
-        about="recompute offload_activations model.moe",
+        settings=("recompute", "offload_activations", "model.moe"),
         where="recompute, offload_activations",
         reason="a module that the model does not have cannot be recomputed or offloaded",
         holds=_module_exists,
@@ -212,7 +212,7 @@ RULES = (
     Rule(
         name="experts-only-in-moe",
         layer="ours",
-        about="etp dispatcher capacity_factor model.moe",
+        settings=("etp", "dispatcher", "capacity_factor", "model.moe"),
         where="etp, dispatcher, capacity_factor",
         reason="expert settings belong to models with experts, and those need a dispatcher",
         holds=_dense_has_no_experts,
@@ -220,7 +220,7 @@ RULES = (
     Rule(
         name="gpu-has-the-precision",
         layer="ours",
-        about="precision gpu",
+        settings=("precision", "gpu"),
         where="GPU data",
         reason="the GPU has no units for this precision",
         holds=_gpu_has_precision,
@@ -228,7 +228,7 @@ RULES = (
     Rule(
         name="block-scaling-needs-blackwell",
         layer="ours",
-        about="fp8_recipe precision gpu",
+        settings=("fp8_recipe", "precision", "gpu"),
         where="GPU data",
         reason="mxfp8 and fp4 need compute capability 10 or later",
         holds=_mxfp8_needs_blackwell,
@@ -236,7 +236,7 @@ RULES = (
     Rule(
         name="recipe-needs-fp8",
         layer="ours",
-        about="fp8_recipe precision",
+        settings=("fp8_recipe", "precision"),
         where="fp8_recipe",
         reason="precision fp8 and an fp8 recipe come together",
         holds=lambda plans, _: (plans.fp8_recipe >= 0) == is_word(plans, "precision", "fp8"),
@@ -244,7 +244,7 @@ RULES = (
     Rule(
         name="reduce-in-a-training-dtype",
         layer="ours",
-        about="grad_reduce_dtype precision",
+        settings=("grad_reduce_dtype", "precision"),
         where="grad_reduce_dtype",
         reason="gradients are reduced in fp32 or in the 16-bit type of the training",
         holds=_reduce_dtype,
@@ -252,7 +252,7 @@ RULES = (
     Rule(
         name="experts-on-one-type",
         layer="ours",
-        about="ep etp tp cp dp",
+        settings=("ep", "etp", "tp", "cp", "dp"),
         where="pipelines",
         reason="an expert group lies on one GPU type: the ranks that a type has of a stage must be "
         "a multiple of ep x etp",
@@ -261,7 +261,7 @@ RULES = (
     Rule(
         name="shard-group-divides",
         layer="ours",
-        about="shard_group dp cp sharding",
+        settings=("shard_group", "dp", "cp", "sharding"),
         where="shard_group",
         reason="the shard group must divide dp x cp, and is 1 without sharding",
         holds=_shard_group,
@@ -272,7 +272,7 @@ RULES = (
 ONE_JOB = Rule(
     name="one-job",
     layer="ours",
-    about="pipelines",
+    settings=("pipelines",),
     where="pipelines",
     reason="no public runtime lets replicas differ in layers, degrees, recompute or micro-batches; "
     "only --runtime any plans them",
@@ -282,7 +282,7 @@ ONE_JOB = Rule(
 BATCH_ADDS_UP = Rule(
     name="batch-adds-up",
     layer="ours",
-    about="global_batch micro_batch dp",
+    settings=("global_batch", "micro_batch", "dp"),
     where="global_batch",
     reason="replicas x micro-batches x micro-batch must be the global batch",
     holds=_batch_adds_up,
@@ -291,10 +291,10 @@ BATCH_ADDS_UP = Rule(
 HOLDS_EVERY_LAYER = Rule(
     name="holds-every-layer",
     layer="ours",
-    about="layers model.layers",
+    settings=("layers", "model.layers"),
     where="layers",
     reason="the stages together must hold the layers of the model",
-    holds=lambda plans, task: every(
+    holds=lambda plans, task: every_slot(
         (plans.total_layers == task.model.layers) | (plans.replicas == 0)
     ),
 )
@@ -302,35 +302,35 @@ HOLDS_EVERY_LAYER = Rule(
 
 def _one_dp(plans: Plans, _: Task) -> Flags:
     """Every stage of a pipeline has as many copies."""
-    return every((plans.dp == plans.dp[:, :1]) | ~plans.used)
+    return every_slot((plans.dp == plans.dp[:, :1]) | ~plans.used)
 
 
-def one_cut(runtime: str) -> tuple[Rule, ...]:
+def same_for_all_stages(runtime: str) -> tuple[Rule, ...]:
     """One value for all stages, where the runtime has no words for more."""
 
-    def alike(*columns: str) -> Holds:
-        return lambda plans, _: np.logical_and.reduce([uniform(plans, name) for name in columns])
+    def one_value_of(*columns: str) -> Holds:
+        return lambda plans, _: np.logical_and.reduce([one_value(plans, name) for name in columns])
 
-    settings = (
-        ("tp", "tensor-parallel size", alike("tp")),
+    per_stage = (
+        ("tp", "tensor-parallel size", one_value_of("tp")),
         ("dp", "data-parallel size", _one_dp),
-        ("ep", "expert-parallel size", alike("segment_ep", "segment_etp")),
-        ("micro_batch", "micro-batch", alike("segment_micro_batch")),
+        ("ep", "expert-parallel size", one_value_of("segment_ep", "segment_etp")),
+        ("micro_batch", "micro-batch", one_value_of("segment_micro_batch")),
         (
             "recompute",
             "recompute setting",
-            alike("recompute", "recompute_layers", "recompute_modules"),
+            one_value_of("recompute", "recompute_layers", "recompute_modules"),
         ),
     )
     return tuple(
         Rule(
-            name=f"one-{about.replace('_', '-')}",
+            name=f"one-{setting.replace('_', '-')}",
             layer="ours",
-            about=about,
+            settings=(setting,),
             where=runtime,
             reason=f"{runtime} has one {what} for all stages; "
             "the runtime flagscale lets segments differ",
             holds=holds,
         )
-        for about, what, holds in settings
+        for setting, what, holds in per_stage
     )

@@ -4,7 +4,11 @@ import numpy as np
 from tests.support.random_plans import random_plan
 
 from astra.model.zoo import find_model
-from astra.strategy.groups import group_for, groups_for, least_group
+from astra.strategy.microbatch_group import (
+    least_microbatch_group,
+    microbatch_group_for,
+    microbatch_groups_for,
+)
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.rules import megatron
 
@@ -29,12 +33,12 @@ def test_it_is_the_first_that_the_rules_accept() -> None:
     for stages in range(2, 9):
         for count in range(1, 30):
             allowed = accepted(stages, count)
-            assert least_group(stages, count) == (allowed[0] if allowed else None)
-            assert group_for(stages, count) == (allowed[0] if allowed else stages)
+            assert least_microbatch_group(stages, count) == (allowed[0] if allowed else None)
+            assert microbatch_group_for(stages, count) == (allowed[0] if allowed else stages)
 
 
 def test_of_many_pipelines_each_has_its_own() -> None:
     stages, counts = (column.ravel() for column in np.mgrid[1:13, 1:40])
-    each = [group_for(int(p), int(m)) for p, m in zip(stages, counts, strict=True)]
-    np.testing.assert_array_equal(groups_for(stages, counts), each)
-    assert len(groups_for(stages[:0], counts[:0])) == 0
+    each = [microbatch_group_for(int(p), int(m)) for p, m in zip(stages, counts, strict=True)]
+    np.testing.assert_array_equal(microbatch_groups_for(stages, counts), each)
+    assert len(microbatch_groups_for(stages[:0], counts[:0])) == 0

@@ -16,9 +16,9 @@ from astra.model.shape import Model
 from astra.model.zoo import find_model
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import split_layers
-from astra.strategy.view import View, view_of
+from astra.strategy.rules.registry import broken_rules
+from astra.strategy.complete import split_layers
+from astra.strategy.stage_view import StageView, stage_view
 
 # Dense with biases, grouped queries, tied with windows, experts, latent attention with both.
 MODELS = ("gpt3-6.7b", "llama-3-8b", "gemma-2-2b", "mixtral-8x7b", "deepseek-v3")
@@ -171,8 +171,8 @@ def faster(gpu: Gpu, factor: float, *parts: str) -> Gpu:
     return msgspec.structs.replace(gpu, **fields, node=msgspec.structs.replace(gpu.node, **node))
 
 
-def view(*plans: Plan, every_stage: bool = True) -> View:
-    return view_of(plans_of(plans), task_of(plans[0]), every_stage)
+def view(*plans: Plan, every_stage: bool = True) -> StageView:
+    return stage_view(plans_of(plans), task_of(plans[0]), every_stage)
 
 
 def stack(**fields: Any) -> Stack:

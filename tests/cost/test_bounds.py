@@ -8,7 +8,7 @@ from astra.cost.bounds import BOUNDS
 from astra.cost.evaluate import evaluate, simulate
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plans import Plans, concatenate
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space
 from astra.strategy.variants import enumerate_plans, variants_in, variants_of
 from astra.timing.layer import LayerBook
@@ -21,7 +21,7 @@ def fitting_plans(space: Space, margin: float) -> Plans:
     """Legal plans that fit, from all over a space."""
     task, found = space.question.task, []
     for plans in enumerate_plans(space):
-        plans = plans.take(np.flatnonzero(judge(plans, task, rules_for(task.runtime)).allowed))
+        plans = plans.take(np.flatnonzero(check(plans, task, rules_for(task.runtime)).allowed))
         if len(plans):
             fits = evaluate(plans, task, stack_of(space), margin).fits
             plans = plans.take(np.flatnonzero(fits))

@@ -8,13 +8,13 @@ from astra.cost.step import step_s
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task, concatenate
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.variants import enumerate_plans
-from astra.strategy.view import cuts_of, view_of
+from astra.strategy.stage_view import without_layers, stage_view
 from astra.timing.layer import work_s
 from astra.timing.plan_bounds import tight_bound_s, work_bound_s
 from astra.timing.stage import stage_times
@@ -35,7 +35,7 @@ def some(model: str, gpus: str, batch: int, count: int = 300) -> tuple[Plans, Ta
     dice = np.random.default_rng(7)
     found: list[Plans] = []
     for table in enumerate_plans(Space(Question(task, batch, 2048))):
-        allowed = judge(table, task, rules_for(task.runtime)).allowed
+        allowed = check(table, task, rules_for(task.runtime)).allowed
         legal = np.flatnonzero(allowed & (table.pp[0] > 3) & (table.vpp < 9))
         if len(legal):
             found.append(
@@ -49,11 +49,11 @@ def some(model: str, gpus: str, batch: int, count: int = 300) -> tuple[Plans, Ta
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
 def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int]) -> None:
     plans, task = some(*asked)
-    view = view_of(plans, task, every_stage=True)
+    view = stage_view(plans, task, every_stage=True)
     step = step_s(plans, view.stages, stage_times(view, STACK))
     tight = tight_bound_s(plans, task, STACK)
     loose = evaluate(plans, task, STACK).bound_s
-    ((work, _, _),) = work_s([cuts_of(plans, task)], STACK)
+    ((work, _, _),) = work_s([without_layers(plans, task)], STACK)
     first = work_bound_s(plans.micro_batches[0], plans.pp[0], work[0, 0])
     for bound in (first, loose, tight):
         assert (bound <= step * (1 + 1e-12)).all()
@@ -66,7 +66,7 @@ def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int])
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
 def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) -> None:
     plans, task = some(*asked)
-    apart, runs = (view_of(plans, task, every_stage) for every_stage in (True, False))
+    apart, runs = (stage_view(plans, task, every_stage) for every_stage in (True, False))
     assert runs.stages.count.shape[1] <= apart.stages.count.shape[1]
     assert (runs.stages.count > 1).any() or len(layer_kinds(task.model).kinds) > 1
     assert (runs.stages.count.sum(axis=1) == plans.pp).all()
@@ -83,7 +83,7 @@ def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: st
     space = Space(Question(task, 32, 4096, precision=precision))
     dice = np.random.default_rng(3)
     for table in enumerate_plans(space):
-        rows = np.flatnonzero(judge(table, task, rules_for(task.runtime)).allowed)
+        rows = np.flatnonzero(check(table, task, rules_for(task.runtime)).allowed)
         if len(rows) > 60:
             break
     some = table.take(np.sort(dice.choice(rows, 60, replace=False)))

@@ -24,8 +24,8 @@ from astra.memory.facts import facts
 from astra.model.zoo import find_model
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Plans, concatenate, plans_of, task_of
-from astra.strategy.settle import split_layers
-from astra.strategy.view import view_of
+from astra.strategy.complete import split_layers
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_permuting_a_table_permutes_its_answers(table: list[Plan], dice: random.
 
 def stage_columns(table: Plans, plan: Plan) -> dict[str, Any]:
     """All seconds of a table's stages, for comparing tables."""
-    times = stage_times(view_of(table, task_of(plan), every_stage=True), find_stack("megatron"))
+    times = stage_times(stage_view(table, task_of(plan), every_stage=True), find_stack("megatron"))
     names = ("forward_s", "backward_s", "tensor_forward_s", "expert_backward_s", "link_s")
     columns = {name: times.part(name) for name in names}
     columns |= {"down": times.whole_forward_s, "back": times.whole_backward_s}

@@ -20,7 +20,7 @@ from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Model, Moe, Window
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan, Runtime
-from astra.strategy.settle import Wish, settle
+from astra.strategy.complete import PlanSettings, complete
 
 EXPECTED: dict[str, Any] = {
     "gpus": 64,
@@ -121,7 +121,7 @@ def test_a_log_without_steps_and_one_of_a_crash_say_so() -> None:
 
 def made_folder(folder: Path) -> Plan:
     cluster, _ = parse_gpus("h100:8")
-    plan = settle(Wish(global_batch=64, seq_len=2048), find_model("llama-3-8b"), cluster).plan
+    plan = complete(PlanSettings(global_batch=64, seq_len=2048), find_model("llama-3-8b"), cluster).plan
     for name, text in export_files(plan, "megatron").items():
         (folder / name).write_text(text, encoding="utf-8")
     return plan
@@ -176,7 +176,7 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
     cluster, _ = parse_gpus("h100:16")
     model = said.pop("model", "llama-3-8b")
     model = find_model(model) if isinstance(model, str) else model
-    plan = settle(Wish(global_batch=64, seq_len=2048, **said), model, cluster, runtime).plan
+    plan = complete(PlanSettings(global_batch=64, seq_len=2048, **said), model, cluster, runtime).plan
     numbers = expected(price_plan(plan))
     row = {**numbers["row"], "measured_step_time_s": "2.5"}
     text = ",".join(row) + "\n" + ",".join(str(value) for value in row.values()) + "\n"
@@ -202,14 +202,14 @@ def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
     """A table of runs has no column for windows: read back, long attention would be full."""
     cluster, _ = parse_gpus("h100:16")
     windowed = replace(OWN, window=Window(tokens=512))
-    wish = Wish(global_batch=64, seq_len=32768, tp=8)
-    numbers = expected(price_plan(settle(wish, windowed, cluster).plan))
+    wish = PlanSettings(global_batch=64, seq_len=32768, tp=8)
+    numbers = expected(price_plan(complete(wish, windowed, cluster).plan))
     assert numbers["row"] is None
     assert numbers["row_lacks"] == ("attention windows",)
     told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | numbers))
     assert "attention windows" in told and "measured_step_time_s" not in told
-    short = Wish(global_batch=64, seq_len=512, tp=8)  # the window holds it all
-    kept = expected(price_plan(settle(short, windowed, cluster).plan))
+    short = PlanSettings(global_batch=64, seq_len=512, tp=8)  # the window holds it all
+    kept = expected(price_plan(complete(short, windowed, cluster).plan))
     assert kept["row"] is not None
     told = "\n".join(check_job.advice({"step_s": 3.0}, EXPECTED | kept))
     assert "changes little: attention windows" in told and "measured_step_time_s" in told
@@ -219,7 +219,7 @@ def test_a_row_says_the_least_micro_batch_group_and_no_other() -> None:
     """Five stages, 16 micro-batches: in groups of eight, as it is read back; of 16 none."""
     job: dict[str, Any] = {"gpus": "h100:40", "global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 5}
     grouped, plain = (astra.predict("llama-3-70b", **job, vpp=vpp) for vpp in (2, 1))
-    assert grouped.plan.own_group == 8 and plain.plan.own_group is None
+    assert grouped.plan.explicit_microbatch_group == 8 and plain.plan.explicit_microbatch_group is None
     assert row_of(grouped)[0] is not None and row_of(plain)[0] is not None
     larger = astra.predict("llama-3-70b", **job, vpp=2, microbatch_group=16)
     assert row_of(larger) == (None, ("micro-batches in turn on a chunk",))

@@ -21,13 +21,13 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
-from astra.strategy.makes import is_one_job
-from astra.strategy.pipelines import splits
+from astra.strategy.replica_groups import is_one_job
+from astra.strategy.layer_splits import layer_splits
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Flags, Plans, Task, plans_of
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 FULL = ("none", "full:block:1", "full:uniform:1")
@@ -78,11 +78,11 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     """Of those that the rules accept and that fit."""
     table, task = plans_of(plans), plans[0]
     whole = Task(model=task.model, cluster=task.cluster, runtime=task.runtime)
-    table = table.take(judge(table, whole, rules_for("any")).allowed)
+    table = table.take(check(table, whole, rules_for("any")).allowed)
     table = table.take(~_is_or_could_be_one_job(table, whole, stack))
     if not len(table):
         return np.inf
-    view = view_of(table, whole, every_stage=True)
+    view = stage_view(table, whole, every_stage=True)
     fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     steps = step_s(table, view.stages, stage_times(view, stack))
     return float(steps[fits].min(initial=np.inf))
@@ -97,7 +97,7 @@ def _on_several_types(plans: Plans) -> Flags:
 def _is_or_could_be_one_job(table: Plans, task: Task, stack: Stack) -> Flags:
     names = ("recompute", "recompute_layers", "recompute_modules")
     least = replace(table, **{name: 0 * getattr(table, name) for name in names})
-    view = view_of(least, task, every_stage=True)
+    view = stage_view(least, task, every_stage=True)
     fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     found: Flags = (is_one_job(table) | (is_one_job(least) & fits)) & _on_several_types(table)
     return found
@@ -108,7 +108,7 @@ Make = tuple[Segment, int, int]  # its replicas, and how many micro-batches come
 
 def every_plan(space: Space) -> Iterator[Plan]:
     pools = space.question.task.cluster.pools
-    layers, chosen = space.question.task.model.layers, space.chosen
+    layers, chosen = space.question.task.model.layers, space.settings
     whole = product(chosen["micro_batch"], chosen["sharding"], (False, True), range(1, layers + 1))
     for size, sharding, overlap, vpp in whole:
         options = [[None, *_makes(space, pool, vpp, overlap)] for pool in pools]
@@ -122,16 +122,16 @@ def every_plan(space: Space) -> Iterator[Plan]:
 
 def _makes(space: Space, pool: Pool, vpp: int, overlap: bool) -> Iterator[Make]:
     layers = space.question.task.model.layers
-    settings = space.chosen["tp"], range(1, layers + 1), allowed_counts(pool)
+    settings = space.settings["tp"], range(1, layers + 1), allowed_counts(pool)
     for tp, pp, gpus in product(*settings):
         replicas, rest = divmod(gpus, tp * pp)
         if rest or not replicas or (vpp > 1 and pp == 1):
             continue
         if overlap and not 1 < tp <= pool.gpu.link.domain_gpus:
             continue
-        for flat in splits(layers, pp):
+        for flat in layer_splits(layers, pp):
             held = tuple(n for at in range(0, 6, 2) for n in [flat[at + 1]] * flat[at])
-            for recompute, ep in product(space.chosen["recompute"], space.chosen.get("ep", (1,))):
+            for recompute, ep in product(space.settings["recompute"], space.settings.get("ep", (1,))):
                 segment = Segment(
                     gpu=pool.gpu.name, stages=pp, layers=held, tp=tp, recompute=recompute, ep=ep
                 )

@@ -18,10 +18,10 @@ from astra.search.find import Best, Finder
 from astra.strategy import enumerate as enumerate_module
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
 from astra.strategy.variants import enumerate_plans
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 TOP = 10
@@ -38,7 +38,7 @@ def stack_of(space: Space) -> Stack:
 
 
 def steps_of(plans: Plans, space: Space) -> Floats:
-    view = view_of(plans, space.question.task, every_stage=True)
+    view = stage_view(plans, space.question.task, every_stage=True)
     return simulated_step(plans, view.stages, stage_times(view, stack_of(space))).step_s
 
 
@@ -92,7 +92,7 @@ def by_brute_force(space: Space) -> tuple[Floats, int]:
     found, count = [np.zeros(0)], 0
     for table in enumerate_plans(space):
         count += len(table)
-        legal = table.take(judge(table, task, rules_for(task.runtime)).allowed)
+        legal = table.take(check(table, task, rules_for(task.runtime)).allowed)
         if len(legal):
             fits = np.flatnonzero(evaluate(legal, task, stack_of(space)).fits)
             if len(fits):
@@ -172,7 +172,7 @@ def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
     space = space_of(seed)
     task = space.question.task
     for table in enumerate_plans(space):
-        legal = table.take(judge(table, task, rules_for("megatron")).allowed)
+        legal = table.take(check(table, task, rules_for("megatron")).allowed)
         if len(legal):
             some = legal.take(np.arange(0, len(legal), max(len(legal) // 200, 1)))
             bounds = evaluate(some, task, stack_of(space)).bound_s
@@ -184,7 +184,7 @@ def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = found_in(space_of(seed))
-    monkeypatch.setattr(enumerate_module, "CHUNK_ROWS", 256)
+    monkeypatch.setattr(enumerate_module, "ROWS_PER_TABLE", 256)
     cut = found_in(space_of(seed))
     assert whole.funnel.candidates == cut.funnel.candidates
     np.testing.assert_allclose(whole.step_s, cut.step_s, rtol=1e-12)
@@ -223,7 +223,7 @@ def test_folded_plans_are_the_best_of_each_kind(seed: int) -> None:
     task = space.question.task
     kinds: dict[tuple[int, ...], float] = {}
     for table in enumerate_plans(space):
-        legal = table.take(judge(table, task, rules_for("megatron")).allowed)
+        legal = table.take(check(table, task, rules_for("megatron")).allowed)
         fits = legal.take(np.flatnonzero(evaluate(legal, task, stack_of(space)).fits))
         if len(fits):
             order = np.argsort(steps := steps_of(fits, space), kind="stable")

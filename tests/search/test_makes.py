@@ -24,7 +24,7 @@ from astra.search.makes.commons import commons_of, degrees_of
 from astra.search.makes.find import MakesFinder
 from astra.search.makes.stock import Stock
 from astra.search.mixed.answer import answer_mixed
-from astra.strategy.rules.book import broken_rules, rules_for
+from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook
 
@@ -82,7 +82,7 @@ def test_the_best_of_several_makes_of_three_types_is_that_of_brute_force() -> No
 def answered(space: Space, runtime: str = "any") -> Answer:
     task = msgspec.structs.replace(space.question.task, runtime=runtime)
     question = replace(space.question, task=task)
-    return answer_mixed(Wanted(space=Space(question, space.chosen), stack=STACK), {})
+    return answer_mixed(Wanted(space=Space(question, space.settings), stack=STACK), {})
 
 
 def step_of(answer: Answer) -> float:
@@ -91,7 +91,7 @@ def step_of(answer: Answer) -> float:
 
 def on(space: Space, cluster: Cluster) -> Space:
     task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.chosen)
+    return Space(replace(space.question, task=task), space.settings)
 
 
 @pytest.mark.parametrize("seed", (0, 6, 12, 13, 17, 27, 39))

@@ -23,11 +23,11 @@ from astra.model.zoo import find_model
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at, plans_of
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.uniform import over_types
 from astra.strategy.variants import variants_of
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 
@@ -75,7 +75,7 @@ def every_plan(space: Space) -> Iterator[Plan]:
                 cluster, pools=(msgspec.structs.replace(base, count=sum(counts)),)
             )
             task = msgspec.structs.replace(space.question.task, cluster=one)
-            single = Space(replace(space.question, task=task, use_all=True), space.chosen)
+            single = Space(replace(space.question, task=task, use_all=True), space.settings)
             for layouts in enumerate_layouts(single):
                 table = variants_of(layouts, single)
                 for row in range(len(table)):
@@ -96,10 +96,10 @@ def _shortest(plans: list[Plan], stack: Stack) -> float:
     """Of those that Megatron-LM accepts and that fit."""
     table = plans_of(plans)
     task = Task(model=plans[0].model, cluster=plans[0].cluster)
-    table = table.take(judge(table, task, rules_for("megatron")).allowed)
+    table = table.take(check(table, task, rules_for("megatron")).allowed)
     if not len(table):
         return np.inf
-    view = view_of(table, task, every_stage=True)
+    view = stage_view(table, task, every_stage=True)
     fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - MARGIN
     steps = step_s(table, view.stages, stage_times(view, stack))
     return float(steps[fits].min(initial=np.inf))

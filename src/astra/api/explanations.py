@@ -14,10 +14,10 @@ from astra.report.document import AnswerDocument
 from astra.report.explanation_words import explanation_with_words
 from astra.report.words import words
 from astra.search.request import read_request
-from astra.strategy.advice import refuse
+from astra.strategy.rule_messages import refusal_message
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
-from astra.strategy.rules.book import broken_rules
+from astra.strategy.rules.registry import broken_rules
 
 if TYPE_CHECKING:
     from astra.cost.result import PricedPlan
@@ -45,7 +45,7 @@ def explain_answer(
     for plan in plans:
         broken = broken_rules(plan)
         if broken:
-            raise InputError(f"{where}: {refuse(plan, broken, None, None)}")
+            raise InputError(f"{where}: {refusal_message(plan, broken, None, None)}")
     query = read_request(request, plans[rank - 1], where) if request else None
 
     def tell(what: "Note") -> None:

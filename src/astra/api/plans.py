@@ -118,7 +118,7 @@ def query_of(
     from astra.hardware.stack import find_stack
     from astra.money.wish import goals_of
     from astra.search.query import Query
-    from astra.strategy.settle import trained_mtp_layers
+    from astra.strategy.complete import trained_mtp_layers
     from astra.strategy.space import parse_set
 
     shape = shape_of(model)

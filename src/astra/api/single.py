@@ -13,11 +13,11 @@ from astra.api.asked import (
     machines_of,
     one_of,
     shape_of,
-    wish_of,
+    plan_settings,
 )
 from astra.api.money import money_options
 from astra.errors import InputError
-from astra.strategy.settle import Settled, Wish, settle
+from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer
@@ -54,25 +54,25 @@ def predict(
     """
     from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
-    from astra.strategy.advice import refuse
-    from astra.strategy.rules.book import broken_rules
+    from astra.strategy.rule_messages import refusal_message
+    from astra.strategy.rules.registry import broken_rules
 
     shape = shape_of(model)
     machines, notes = machines_of(gpus, cluster)
     if runtime is not None:
         one_of("runtime", runtime, RUNTIMES)
     chosen: Runtime = runtime or "megatron"
-    wish = wish_of(settings)
+    wish = plan_settings(settings)
     software = stack or STACKS.get(chosen, "megatron")
     find_stack(software)
 
-    def settled(changed: Wish) -> Settled:
-        return settle(changed, shape, machines, chosen, software)
+    def settled(changed: PlanSettings) -> CompletedPlan:
+        return complete(changed, shape, machines, chosen, software)
 
     answer = settled(wish)
     broken = broken_rules(answer.plan)
     if broken:
-        raise InputError(refuse(answer.plan, broken, settled, wish))
+        raise InputError(refusal_message(answer.plan, broken, settled, wish))
     priced = price_plan(answer.plan, answer.assumed, notes, checked_margin(margin))
     return _told(priced, pipeline_model, money, machines)
 
@@ -87,16 +87,16 @@ def predict_plan(
 ) -> "PricedPlan":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.cost.price import price_plan
-    from astra.strategy.advice import refuse
+    from astra.strategy.rule_messages import refusal_message
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
-    from astra.strategy.rules.book import broken_rules
+    from astra.strategy.rules.registry import broken_rules
 
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan), rank)
     broken = broken_rules(found)
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
-        raise InputError(f"{where}: {refuse(found, broken, None, None)}")
+        raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
     priced = price_plan(found, margin=checked_margin(margin))
     return _told(priced, pipeline_model, money, found.cluster)
 

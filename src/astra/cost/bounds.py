@@ -25,15 +25,15 @@ import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.memory.activations import checkpoint_bytes, cut_of, layer_bytes
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
-from astra.strategy.enumerate import module_sets
+from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.space import Question
 from astra.strategy.variants import Variants
-from astra.strategy.view import View, cuts_of, view_of
+from astra.strategy.stage_view import StageView, without_layers, stage_view
 from astra.timing.layer import LayerBook, Layers, Rows, Work, layers_of, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
@@ -60,7 +60,7 @@ def forced_recompute_bound_s(
 
     `modules`: those that plans may recompute alone.
     """
-    view = cuts_of(plans, task)
+    view = without_layers(plans, task)
     layers = layers_of(view, stack, book)
     rows = layers.rows[0, 0]
     work, least, _ = work_of(book, task.model, rows)
@@ -74,7 +74,7 @@ def forced_recompute_bound_s(
 
 
 def squeezed_s(
-    view: View, layers: Layers, stack: Stack, margin: float, modules: tuple[str, ...]
+    view: StageView, layers: Layers, stack: Stack, margin: float, modules: tuple[str, ...]
 ) -> Floats:
     """Recompute of all layers for one micro-batch that no plan of a cut can do without. [s]
 
@@ -158,7 +158,7 @@ Bound = Callable[[Plans, Task, Stack, float], Floats]  # plans, task, stack, mar
 def _work(plans: Plans, task: Task, stack: Stack) -> Work:
     """What the layers of each plan take."""
     book = LayerBook()
-    rows = layers_of(cuts_of(plans, task), stack, book).rows[0, 0]
+    rows = layers_of(without_layers(plans, task), stack, book).rows[0, 0]
     return work_of(book, task.model, rows)
 
 
@@ -174,12 +174,12 @@ def _fill_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
 
 def _forced_recompute_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
     question = Question(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
-    modules = tuple(sorted({each for some in module_sets(question) for each in some}))
+    modules = tuple(sorted({each for some in recompute_module_sets(question) for each in some}))
     return forced_recompute_bound_s(plans, task, stack, margin, modules, LayerBook())[0]
 
 
 def _step_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
-    view = view_of(plans, task)
+    view = stage_view(plans, task)
     return step_bound_s(view, stage_times(view, stack))
 
 

@@ -15,7 +15,7 @@ from astra.memory.stage import (
     offload_frees_bytes,
 )
 from astra.strategy.plans import Flags, Floats, Plans, Task
-from astra.strategy.view import View, view_of, views_of
+from astra.strategy.stage_view import StageView, stage_view, stage_views
 from astra.timing.layer import LayerBook
 from astra.timing.plan_bounds import step_bound_s
 from astra.timing.stage import stage_base, stage_times
@@ -47,7 +47,7 @@ def evaluate(
     bounds, host_s = np.zeros(len(kept)), np.zeros(len(kept))
     filled = {value: np.zeros(len(kept)) for value in _distinct(fraction)}
     shared = None
-    for block, view in enumerate(views_of(kept, task, BLOCK_ROWS)):
+    for block, view in enumerate(stage_views(kept, task, BLOCK_ROWS)):
         if shared is None:
             shared = stage_base(view, stack, book), memory_base(view, stack)
         some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
@@ -85,7 +85,7 @@ def _distinct(column: Floats) -> list[float]:
     return found
 
 
-def memory_fraction(view: View, memory: Memory, stack: Stack) -> Floats:
+def memory_fraction(view: StageView, memory: Memory, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
     return _fullest(view, _needed_bytes(memory, stack))
 
@@ -94,12 +94,12 @@ def _needed_bytes(memory: Memory, stack: Stack) -> Floats:
     return memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
 
 
-def least_memory_fraction(view: View, stack: Stack, offloaded: float) -> Floats:
+def least_memory_fraction(view: StageView, stack: Stack, offloaded: float) -> Floats:
     """The same for what every variant of a layout needs at least."""
     return _fullest(view, least_bytes(view, stack, offloaded))
 
 
-def _fullest(view: View, needed: Floats) -> Floats:
+def _fullest(view: StageView, needed: Floats) -> Floats:
     usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
     filled = needed / usable[view.stages.of(view.plans.gpu)]
     return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
@@ -107,17 +107,17 @@ def _fullest(view: View, needed: Floats) -> Floats:
 
 def simulate(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
     """The step of every plan by the event simulator, whether it fits or not. (plan,) [s]"""
-    return _simulate(view_of(plans, task, every_stage=True), stack, book)
+    return _simulate(stage_view(plans, task, every_stage=True), stack, book)
 
 
 def simulate_fitting(
     plans: Plans, task: Task, stack: Stack, margin: float, book: LayerBook | None = None
 ) -> tuple[Floats, Flags]:
     """The step of every plan, infinite where it does not fit; and which of them do. (plan,)"""
-    view = view_of(plans, task, every_stage=True)
+    view = stage_view(plans, task, every_stage=True)
     fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
     return np.where(fits, _simulate(view, stack, book), np.inf), fits
 
 
-def _simulate(view: View, stack: Stack, book: LayerBook | None) -> Floats:
+def _simulate(view: StageView, stack: Stack, book: LayerBook | None) -> Floats:
     return step_s(view.plans, view.stages, stage_times(view, stack, stage_base(view, stack, book)))

@@ -22,7 +22,7 @@ KEPT = 0.1  # guessed: share of a node's RAM for the system, the processes and t
 def on_a_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int) -> Floats:
     """Of the fullest node: as many GPUs as it has, each with what the fullest stage keeps. [bytes]
 
-    `host_bytes`: of one GPU. (pipeline, run, plan)
+    `host_bytes`: of one GPU. (pipeline, slot, plan)
     """
     fullest: Floats = np.max(host_bytes, axis=(0, 1)) * np.minimum(node_gpus, gpus)
     return fullest

@@ -7,7 +7,7 @@ import numpy as np
 
 from astra.simulate.held import held
 from astra.simulate.many import Pipes, stage_end_s
-from astra.strategy.makes import layer_map
+from astra.strategy.replica_groups import layers_shared
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.stages import Stages
 from astra.timing.chunks import chunk_shares, chunk_times
@@ -108,7 +108,7 @@ def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> 
     used = front > 0
     reduced = np.where(used, front + alone, 0.0)
     held = stages.kind_layers.sum(axis=(0, 2)) if stages.kind_layers.size else np.zeros(1)
-    met = layer_map(stages, int(held.max(initial=0))).least_common(reduced)
+    met = layers_shared(stages, int(held.max(initial=0))).slowest_of_layer(reduced)
     return np.where(used, met + together, 0.0).max(axis=(0, 1))
 
 
@@ -125,7 +125,7 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         stages=depth,
         chunks=plans.vpp,
         micro_batches=plans.micro_batches[pipeline],
-        group=plans.groups[pipeline],
+        group=plans.microbatch_groups[pipeline],
         forward_s=forward,
         backward_s=_to_the_end(chunks.backward_s, depth),
         forward_link_s=link,

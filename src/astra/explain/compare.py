@@ -10,10 +10,10 @@ from astra.search.mixed.answer import narrowed_by
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result
 from astra.search.solve import solve
-from astra.strategy.advice import explain as rule_in_words
+from astra.strategy.rule_messages import rule_message as rule_in_words
 from astra.strategy.plan import Plan
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.rules.registry import broken_rules
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.space import parse_set
 
 # How a plan's summary says it, and the setting it means.
@@ -26,7 +26,7 @@ SUMMARY_WORDS = {
     r"\boffload optimizer\b": "offload_optimizer=1",
     r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
 }
-PLAN_SETTINGS = tuple(Wish.__dataclass_fields__)
+PLAN_SETTINGS = tuple(PlanSettings.__dataclass_fields__)
 
 
 def settings_in(text: str) -> tuple[str, ...]:
@@ -120,9 +120,9 @@ def _impossible(explained: ExplainedPlan, query: Query, settings: tuple[str, ...
     """What is wrong with such a plan, as the error says that a person would get for it."""
     plan, chosen = explained.plan, parse_set(settings)
     said = {name: values[0] for name, values in chosen.items() if name in PLAN_SETTINGS}
-    wish = Wish(**{"global_batch": plan.global_batch, "seq_len": plan.seq_len, **said})
+    wish = PlanSettings(**{"global_batch": plan.global_batch, "seq_len": plan.seq_len, **said})
     try:
-        settled = settle(wish, plan.model, plan.cluster, plan.runtime, plan.stack).plan
+        settled = complete(wish, plan.model, plan.cluster, plan.runtime, plan.stack).plan
     except InputError as error:
         return str(error)
     broken = broken_rules(settled)

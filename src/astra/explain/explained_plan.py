@@ -14,8 +14,8 @@ from astra.hardware.stack import find_stack
 from astra.notes import Note
 from astra.search.query import Query
 from astra.strategy.plan import Plan
-from astra.strategy.settle import fp8_recipe
-from astra.strategy.space import NAMES, parse_set
+from astra.strategy.complete import fp8_recipe
+from astra.strategy.space import DIMENSION_BY_NAME, parse_set
 
 Say = Callable[[Note], None]  # hears what is being worked on
 
@@ -88,7 +88,7 @@ def _asked_settings(plan: Plan) -> dict[str, tuple[Any, ...]]:
     plain["fp8_recipe"] = fp8_recipe(plan.cluster) if plan.precision == "fp8" else None
     own = {"first_moment_dtype": first, "second_moment_dtype": second}
     found: dict[str, tuple[Any, ...]] = {}
-    for name, dimension in NAMES.items():
+    for name, dimension in DIMENSION_BY_NAME.items():
         value = own.get(name) or getattr(plan, name, None)
         if dimension.how == "asked" and value is not None and value != plain[name]:
             found[name] = (value,)

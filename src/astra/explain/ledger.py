@@ -10,7 +10,7 @@ import numpy as np
 
 from astra.explain.plan_detail import PlanDetail
 from astra.explain.result import Exchange
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.timing import exchanges as timed
 from astra.timing.base import Sends, arrival_exchange, stage_sends, tied_sends
 from astra.timing.layer import layer_exchanges

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 from astra.cost.step import Step, simulated_step
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack, find_stack
-from astra.model.kinds import layer_kinds
-from astra.strategy.held import padded_vocab
+from astra.model.layer_kinds import layer_kinds
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.view import View, view_of
+from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.device import Device
 from astra.timing.layer import cut_of
 from astra.timing.operators import (
@@ -36,7 +36,7 @@ class PlanDetail:
 
     plan: Plan
     stack: Stack
-    view: View
+    view: StageView
     step: Step
 
     @property
@@ -53,7 +53,7 @@ class PlanDetail:
 
     @property
     def slot(self) -> int:
-        return int(self.view.stages.slot[self.pipeline, self.stage, 0])
+        return int(self.view.stages.plan_slot[self.pipeline, self.stage, 0])
 
     def own(self, column: str) -> int:
         """A setting of the stage's segment."""
@@ -62,7 +62,7 @@ class PlanDetail:
     def at(self, column: ArrayLike, stage: int | None = None) -> Any:
         """What a (pipeline, stage, plan) column holds of it, or of another stage beside it."""
         place = (self.pipeline, self.stage if stage is None else stage, 0)
-        return np.broadcast_to(column, self.view.stages.slot.shape)[place]
+        return np.broadcast_to(column, self.view.stages.plan_slot.shape)[place]
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -96,7 +96,7 @@ class PlanDetail:
 def detail_of(plan: Plan) -> PlanDetail:
     """The plan through the simulator, stage by stage."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
-    view = view_of(table, task_of(plan), every_stage=True)
+    view = stage_view(table, task_of(plan), every_stage=True)
     step = simulated_step(table, view.stages, stage_times(view, stack))
     return PlanDetail(plan=plan, stack=stack, view=view, step=step)
 

@@ -11,7 +11,7 @@ from astra.export.torchrun import one_line
 from astra.fit.cells import Cells
 from astra.fit.row_plan import plan_of
 from astra.model.shape import Model
-from astra.strategy.groups import least_group
+from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plan import Plan
 
 SHARDING = ("none", "optimizer", "gradients", "parameters")  # ZeRO stages 0 to 3
@@ -56,7 +56,7 @@ def row_of(priced: PricedPlan) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     plan = priced.plan
     if len(plan.gpus) > 1:
         return None, ("GPUs of several types",)
-    if plan.own_group not in (None, least_group(plan.pp, plan.pipelines[0].micro_batches)):
+    if plan.explicit_microbatch_group not in (None, least_microbatch_group(plan.pp, plan.pipelines[0].micro_batches)):
         return None, ("micro-batches in turn on a chunk",)  # a table of runs has no column for it
     row = _row(plan, sum(priced.gpus.values()))
     try:

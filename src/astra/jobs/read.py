@@ -20,8 +20,8 @@ from astra.model.zoo import find_model
 from astra.notes import Note
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plan_file import read_plan
-from astra.strategy.rules.book import broken_rules
-from astra.strategy.settle import Wish, settle
+from astra.strategy.rules.registry import broken_rules
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.uniform import over_types
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}
@@ -381,8 +381,8 @@ def _job(
     one_type = msgspec.structs.replace(cluster.pools[0], count=world)
     alone = msgspec.structs.replace(cluster, pools=(one_type,))  # what a launch file knows of
     stack = STACKS.get(runtime, "megatron")
-    settled = settle(
-        Wish(**{k: v for k, v in wish.items() if v is not None}), model, alone, runtime, stack
+    settled = complete(
+        PlanSettings(**{k: v for k, v in wish.items() if v is not None}), model, alone, runtime, stack
     )
     plan = over_types(msgspec.structs.replace(settled.plan, cluster=cluster), blocks)
     names = {"megatron": "Megatron-LM", "fsdp": "torchtitan", "deepspeed": "DeepSpeed"}

@@ -22,7 +22,7 @@ from astra.strategy.stage_view import StageView
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Cut:
-    """What divides the tensors of a layer. (pipeline, run, plan)"""
+    """What divides the tensors of a layer. (pipeline, slot, plan)"""
 
     tokens: Floats  # of one micro-batch on this GPU, context parallelism counted
     tp: Floats

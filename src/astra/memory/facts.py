@@ -84,13 +84,13 @@ def capability(gpu: Gpu) -> float:
 
 
 def workspace_bytes(view: StageView, stack: Stack) -> Floats:
-    """What matrix products ask the allocator for beside their operands. (pipeline, run, plan)"""
+    """What matrix products ask the allocator for beside their operands. (pipeline, slot, plan)"""
     each = [_workspace(pool.gpu, view.task, stack) for pool in view.task.cluster.pools]
     return np.array(each)[view.stages.of(view.plans.gpu)]
 
 
 def runtime_bytes(view: StageView, groups: Ints) -> Floats:
-    """CUDA's context and so many communicators. (pipeline, run, plan)"""
+    """CUDA's context and so many communicators. (pipeline, slot, plan)"""
     pools = view.task.cluster.pools
     late = [capability(pool.gpu) >= 9 for pool in pools]
     found = [facts().hopper_context if each else facts().context for each in late]

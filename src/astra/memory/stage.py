@@ -31,7 +31,7 @@ from astra.strategy.stages import Stages, is_recompute
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Memory:
-    """Bytes of one GPU of the first stage of each run. (pipeline, run, plan)"""
+    """Bytes of one GPU of the first stage of each run. (pipeline, slot, plan)"""
 
     base: dict[str, Floats]  # of the distinct plans but for recompute and offload
     rows: NDArray[np.intp]  # for every plan, its row in `base`
@@ -99,7 +99,7 @@ def offload_frees_bytes(base: dict[str, Floats], fraction: Floats | float) -> Fl
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Loads:
-    """What a stage holds for its micro-batches, before one asks how many. (pipeline, run, plan)"""
+    """What a stage holds for its micro-batches, before one asks how many. (pipeline, slot, plan)"""
 
     base: dict[str, Floats]  # of the distinct plans but for recompute and offload
     rows: NDArray[np.intp]

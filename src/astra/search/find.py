@@ -12,17 +12,17 @@ from astra.memory.stage import memory_of
 from astra.search.result import Funnel, Progress
 from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.variants import (
     Variants,
-    speaks_of_variants,
+    depends_on_variant,
     variant_counts,
     variants_in,
     variants_of,
 )
-from astra.strategy.view import View, cuts_of, view_of
+from astra.strategy.stage_view import StageView, without_layers, stage_view
 from astra.timing.layer import LayerBook, Work, book_rows, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
@@ -96,7 +96,7 @@ class Finder:
         self.task = space.question.task
         built_in = rules_for(self.task.runtime)
         # Rules that may hold for a layout and not for each of its variants.
-        self.about_variants = [r for r in rules if r not in built_in or speaks_of_variants(r)]
+        self.about_variants = [r for r in rules if r not in built_in or depends_on_variant(r)]
         self.top, self.margin = top, margin
         self.funnel = Funnel()
         self.book = LayerBook()
@@ -187,13 +187,13 @@ class Finder:
 
         Cuts by the million share some thousand layers: what is kept of each is its layer.
         """
-        views = (cuts_of(plans, self.task) for plans in layouts.cuts())
+        views = (without_layers(plans, self.task) for plans in layouts.option_tables())
         self.layer = np.zeros(int(layouts.counts.sum()), np.int32)
         found = book_rows(views, self.stack, self.book)
         for (_, cuts), rows in zip(layouts.blocks(), found, strict=True):
             self.layer[cuts] = rows[0, 0]
         self._look_up()
-        work = layouts.least(lambda cuts: self.work.total_s[self.layer[cuts]])
+        work = layouts.least_over_options(lambda cuts: self.work.total_s[self.layer[cuts]])
         return work_bound_s(layouts.micro_batches, layouts.stages, work)
 
     def _look_up(self) -> None:
@@ -209,7 +209,7 @@ class Finder:
             for some in _slices(layouts, MOST_GROUP):
                 plans = variants_of(some, self.space)
                 plans = plans.take(self._judge(plans, np.ones(len(plans), np.int64)))
-                view = view_of(plans, self.task)
+                view = stage_view(plans, self.task)
                 filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
                 if len(self._hosted(plans, np.flatnonzero(filled <= 1 - self.margin))):
                     return True
@@ -234,7 +234,7 @@ class Finder:
         self._scout(layouts.take(self._scouted(layouts, order[useful[order]])))
         return self._still(layouts, bounds)
 
-    def _bounds(self, view: View) -> Floats:
+    def _bounds(self, view: StageView) -> Floats:
         shared = stage_base(view, self.stack, self.book)
         return step_bound_s(view, stage_times(view, self.stack, shared))
 
@@ -249,7 +249,7 @@ class Finder:
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
         kept, bounds = [], [np.zeros(0)]
         for some in _slices(layouts):
-            view = view_of(some, self.task)
+            view = stage_view(some, self.task)
             least = least_memory_fraction(view, self.stack, offloaded)
             roomy = np.flatnonzero(least <= 1 - self.margin)
             if len(roomy) < len(some):
@@ -440,7 +440,7 @@ class Finder:
             allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
             plans = plans.take(np.flatnonzero(allowed))
             if len(plans):
-                view = view_of(plans, self.task)
+                view = stage_view(plans, self.task)
                 filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
                 self._remember_closest(plans, filled, filled <= 1 - self.margin)
 

@@ -16,7 +16,7 @@ from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.search.find import MOST_GROUP, Best, Finder, Found, Key
 from astra.search.result import Progress
-from astra.strategy.enumerate import Layouts, module_sets
+from astra.strategy.enumerate import Layouts, recompute_module_sets
 from astra.strategy.plans import DTYPE_BYTES, Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
@@ -57,7 +57,7 @@ def checkpoint_sizes(space: Space) -> Floats:
     question = space.question
     held = parameters(question.task.model)
     count = held.total + (held.mtp_total if question.mtp_layers else 0)
-    kept = [[DTYPE_BYTES[dtype] for dtype in space.chosen.get(name, ("fp32",))] for name in STATES]
+    kept = [[DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))] for name in STATES]
     return np.array(sorted({count * (2.0 + sum(sizes)) for sizes in product(*kept)}))
 
 
@@ -66,9 +66,9 @@ def _corner(space: Space) -> Space:
     usual: dict[str, tuple[Any, ...]] = {}
     for name, values in USUAL.items():
         some = tuple(value for value in space.values(name) or () if value in values)
-        if some and name not in space.chosen:
+        if some and name not in space.settings:
             usual[name] = some
-    return Space(space.question, {**space.chosen, **usual})
+    return Space(space.question, {**space.settings, **usual})
 
 
 class FrontierFinder(Finder):
@@ -123,7 +123,7 @@ class FrontierFinder(Finder):
         layouts = Layouts(self.space)
         least = self._least_s(layouts)
         corner = _corner(self.space)
-        if corner.chosen != self.space.chosen and (least < self._limits_of(layouts)).any():
+        if corner.settings != self.space.settings and (least < self._limits_of(layouts)).any():
             first = FrontierFinder(
                 corner,
                 self.rules,
@@ -160,15 +160,15 @@ class FrontierFinder(Finder):
 
     def _least_s(self, layouts: Layouts) -> Floats:
         """A bound of every cut that knows of memory, too."""
-        modules = tuple(sorted({m for some in module_sets(self.space.question) for m in some}))
+        modules = tuple(sorted({m for some in recompute_module_sets(self.space.question) for m in some}))
         self.least_s = np.zeros(int(layouts.counts.sum()))
         self.layer = np.zeros(len(self.least_s), np.int32)
-        for (_, cuts), plans in zip(layouts.blocks(), layouts.cuts(), strict=True):
+        for (_, cuts), plans in zip(layouts.blocks(), layouts.option_tables(), strict=True):
             self.least_s[cuts], self.layer[cuts] = forced_recompute_bound_s(
                 plans, self.task, self.stack, self.margin, modules, self.book
             )
         self._look_up()
-        return layouts.least(lambda cuts: self.least_s[cuts])
+        return layouts.least_over_options(lambda cuts: self.least_s[cuts])
 
     def _of_cuts_s(self, layouts: Plans, cuts: Ints) -> Floats:  # noqa: ARG002
         return self.least_s[cuts]

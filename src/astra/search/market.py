@@ -259,11 +259,11 @@ def _promise(machine: Machine) -> tuple[float, str]:
 
 def offloading(space: Space) -> Space | None:
     """Only the plans that may keep something on the host: more RAM is of no use to others."""
-    if "offload_activations" in space.chosen:
+    if "offload_activations" in space.settings:
         return space
     name = "offload_optimizer_fraction"
     some = tuple(value for value in space.values(name) or () if value > 0)
-    return Space(space.question, {**space.chosen, name: some}) if some else None
+    return Space(space.question, {**space.settings, name: some}) if some else None
 
 
 def _rented(plan: Plan, offer: Offer) -> Plan:

@@ -17,7 +17,7 @@ from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import by_vendor, vendor_note
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
 from astra.money.dollars import losses, step_within
@@ -34,7 +34,7 @@ from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
 from astra.search.query import Query
 from astra.search.result import Progress
 from astra.strategy.plans import Floats, plan_at
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook
 

@@ -58,7 +58,7 @@ def _no_candidates(query: Query, funnel: Funnel) -> NothingFits:
         closest=None,
         reasons=(note(NoteCode.RULES_BIND, reason=first.reason, removed=dict(removed[:3])),),
         suggestions=(
-            note(NoteCode.TRY_OTHER_SETTING, settings=first.about.split()),
+            note(NoteCode.TRY_OTHER_SETTING, settings=first.settings),
             note(NoteCode.TRY_FEWER_SETTINGS_OR_RULES),
         ),
     )

@@ -12,7 +12,7 @@ from astra.money.wish import Goals, Wish
 from astra.notes import Note
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
-from astra.strategy.rules.book import rules_for
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Question, Space
 

@@ -17,7 +17,7 @@ from astra.hardware.stack import find_stack
 from astra.money.wish import Wish, goals_of, wish_of
 from astra.notes import Note, NoteCode, note
 from astra.search.query import Objective, Query
-from astra.strategy.own_rules import read_own_rules
+from astra.strategy.user_rules import read_user_rules
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import task_of
 from astra.strategy.rules.rule import Rule
@@ -148,4 +148,4 @@ def _rules(path: str | None, plan: Plan) -> tuple[tuple[Rule, ...], tuple[Note, 
         return (), ()
     if not Path(path).is_file():
         return (), (note(NoteCode.RULES_GONE, file=path),)
-    return read_own_rules(Path(path), task_of(plan)), ()
+    return read_user_rules(Path(path), task_of(plan)), ()

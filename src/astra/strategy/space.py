@@ -30,7 +30,7 @@ class Dimension:
     """One dimension of the space, and how its values come about."""
 
     name: str
-    how: How  # searched: multiplied out; follows: from other settings; asked: only by --set
+    how: How  # searched: multiplied out; follows: derived from other settings; asked: only by --set
     why: str  # for people: what the values are, or why only one is tried
     values: Callable[[Question], tuple[Any, ...]] | None = None  # None: depends on the row
 
@@ -162,13 +162,15 @@ DIMENSIONS = (
     Dimension("first_moment_dtype", "asked", "fp32: another changes the training's result"),
     Dimension("second_moment_dtype", "asked", "fp32: another changes the training's result"),
 )
-NAMES = {dimension.name: dimension for dimension in DIMENSIONS}
-SETTABLE = tuple(name for name in NAMES if name != "layers")  # how layers are shared out is ours
-SHORT = {
+DIMENSION_BY_NAME = {dimension.name: dimension for dimension in DIMENSIONS}
+SETTABLE = tuple(
+    name for name in DIMENSION_BY_NAME if name != "layers"
+)  # how layers are shared out is ours
+SHORT_NAMES = {
     "mb": "micro_batch",
     "offload_optimizer": "offload_optimizer_fraction",
 }  # as plans are told
-INTEGERS = frozenset(
+INTEGER_DIMENSIONS = frozenset(
     ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
 )
 
@@ -178,20 +180,20 @@ class Space:
     """A question and the values of each dimension, as narrowed or widened by `--set`."""
 
     question: Question
-    chosen: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    settings: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     memo: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
     """Recompute settings by the size of the largest chunk, worked out once."""
 
     def values(self, name: str) -> tuple[Any, ...] | None:
         """What was asked for, else the default; None where a dimension depends on the row."""
-        if name in self.chosen:
-            return self.chosen[name]
-        default = NAMES[name].values
+        if name in self.settings:
+            return self.settings[name]
+        default = DIMENSION_BY_NAME[name].values
         return default(self.question) if default else None
 
     def allows(self, name: str, value: object) -> bool:
         """Whether a value that depends on the row was not ruled out."""
-        return name not in self.chosen or value in self.chosen[name]
+        return name not in self.settings or value in self.settings[name]
 
 
 def parse_set(texts: Sequence[str], option: str = "--set") -> dict[str, tuple[Any, ...]]:
@@ -200,25 +202,25 @@ def parse_set(texts: Sequence[str], option: str = "--set") -> dict[str, tuple[An
     >>> parse_set(["tp=4,8", "recompute=none,full:block:4"])
     {'tp': (4, 8), 'recompute': ('none', 'full:block:4')}
     """
-    chosen: dict[str, tuple[Any, ...]] = {}
+    settings: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
-        name = SHORT.get(name, name)
+        name = SHORT_NAMES.get(name, name)
         if not equals or not values.strip():
             raise InputError(f"{option} {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
         if name not in SETTABLE:
             hint = did_you_mean(name, SETTABLE, f"The dimensions are {', '.join(SETTABLE)}.")
             raise InputError(f"{option} {shorten(text)}: no dimension {shorten(name)}. {hint}")
-        if name in chosen:
+        if name in settings:
             raise InputError(f"{option} {name} is given twice; list its values with commas.")
         found = [_value(name, value.strip(), f"{option} {name}") for value in values.split(",")]
-        chosen[name] = tuple(dict.fromkeys(found))
-    return chosen
+        settings[name] = tuple(dict.fromkeys(found))
+    return settings
 
 
 def _value(name: str, text: str, where: str) -> Any:
-    if name in INTEGERS:
+    if name in INTEGER_DIMENSIONS:
         if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) > 0):
             raise InputError(f"{where} = {shorten(text)}: not a whole number of 1 or more.")
         return int(text)

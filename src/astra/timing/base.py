@@ -27,7 +27,7 @@ from astra.timing.replicas import Replicas, gpus_of, replicas_of
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageBase:
-    """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
+    """Seconds of one stage of each run and one micro-batch. (pipeline, slot, plan)
 
     Traffic counts as far as it shows. What goes between stages and copies is worked out when asked.
     """
@@ -128,7 +128,7 @@ def _ends(view: StageView, layers: Layers) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sends:
-    """What one GPU of a stage sends to its partner in another one. (pipeline, run, plan)"""
+    """What one GPU of a stage sends to its partner in another one. (pipeline, slot, plan)"""
 
     payload_bytes: Floats
     there: Ints  # pool of the partner

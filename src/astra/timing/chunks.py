@@ -47,7 +47,7 @@ def chunk_times(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -
 
 def chunk_shares(plans: Plans, stages: Stages) -> Floats:
     """What each chunk has of its stage's layers; the first has all of none. (chunk, ..., plan)"""
-    chunks = chunk_layers(plans, stages.slot, stages.count > 0)
+    chunks = chunk_layers(plans, stages.plan_slot, stages.count > 0)
     total = chunks.sum(axis=0)
     share = chunks / np.maximum(total, 1)
     share[0] = np.where(total == 0, 1.0, share[0])

@@ -17,7 +17,7 @@ from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.variants import Variants
-from astra.strategy.view import View, view_of
+from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.bounds import (
     interleaved_bound_s,
     interleaved_tight_bound_s,
@@ -59,7 +59,7 @@ def fill_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack) 
     return most
 
 
-def step_bound_s(view: View, times: StageTime) -> Floats:
+def step_bound_s(view: StageView, times: StageTime) -> Floats:
     """Least step of every plan with one pipeline. [s]
 
     The pipeline's bound, behind the gather that its first operation waits for and before what
@@ -72,7 +72,7 @@ def step_bound_s(view: View, times: StageTime) -> Floats:
     return first + _pipeline_bound_s(view, times) + times.after_s(opening)[0, 0]
 
 
-def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
+def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
     count, batches = view.stages.count[0], view.plans.micro_batches[0]
     forward, backward = times.whole_forward_s[0], times.whole_backward_s[0]
     link = np.broadcast_to(times.part("link_s")[0], count.shape)
@@ -99,14 +99,14 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None
     for every_stage in (False, True):
         rows = np.flatnonzero((plans.vpp > 1) & (listed == every_stage))
         if len(rows):
-            view = view_of(plans.take(rows), task, every_stage)
+            view = stage_view(plans.take(rows), task, every_stage)
             found[rows] = tight_stage_bound_s(
                 view, stage_times(view, stack, stage_base(view, stack, book))
             )
     return found
 
 
-def tight_stage_bound_s(view: View, times: StageTime) -> Floats:
+def tight_stage_bound_s(view: StageView, times: StageTime) -> Floats:
     """The same of interleaved plans whose stages are known. (plan,) [s]"""
     plans, count = view.plans, view.stages.count[0]
     chunks = chunk_times(plans, view.stages, times, 0)
@@ -151,7 +151,7 @@ def variant_added_s(
     every micro-batch, and what shows of it without may hide behind d: see `_less_hidden`. With one
     micro-batch it may be less than zero.
     """
-    view = view_of(layouts, task)
+    view = stage_view(layouts, task)
     times = stage_times(view, stack, stage_base(view, stack, book))
     rows, used = variants.rows, view.stages.count[0] > 0
     layers = np.maximum(view.stages.kind_layers[:, 0].sum(axis=0), 1)

@@ -30,7 +30,7 @@ from astra.timing.links import overlap_slowdown
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Replicas:
-    """Seconds of one stage of each run. (pipeline, run, plan)"""
+    """Seconds of one stage of each run. (pipeline, slot, plan)"""
 
     gather_s: Floats  # parameters, per step; with sharded parameters per micro-batch and pass
     reduce_s: Floats  # gradients, likewise
@@ -85,7 +85,7 @@ def replicas_of(view: StageView, stack: Stack) -> Replicas:
 
 
 def _copies_on(view: StageView) -> list[Flags]:
-    """For each GPU type, the runs of whose stages some copy lies on it. (pipeline, run, plan)"""
+    """For each GPU type, the runs of whose stages some copy lies on it. (pipeline, slot, plan)"""
     plans, stages = view.plans, view.stages
     if plans.replicas.shape[0] == 1:
         return [here for _, here in gpus_of(view)]
@@ -135,7 +135,7 @@ def _makes_apart(plans: Plans) -> tuple[Ints, Flags]:
 
 
 def own_pace_s(view: StageView, stack: Stack, number: Ints, differs: Flags) -> Floats:
-    """The same if only a stage's own links counted, of so many makes. (pipeline, run, plan) [s]
+    """The same if only a stage's own links counted, of so many makes. (pipeline, slot, plan) [s]
 
     `number` (plan,); `differs` (plan,): the pieces are cut anew.
     """

@@ -22,7 +22,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageTime:
-    """Seconds of one stage of each run. (pipeline, run, plan)
+    """Seconds of one stage of each run. (pipeline, slot, plan)
 
     Per micro-batch, unless it says per step. Traffic counts as far as it shows. What a caller may
     want of some runs only is worked out when asked for them.

@@ -23,7 +23,7 @@ from astra.search.makes.useful import Amount, required
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.view import cuts_of, view_of
+from astra.strategy.stage_view import without_layers, stage_view
 from astra.timing.layer import LayerBook, work_s
 from astra.timing.stage import stage_base, stage_times
 
@@ -92,12 +92,12 @@ class Stock:
         if not len(degrees):
             return degrees, np.zeros(0)
         table, _ = layouts_of(self.space, pool, self.cuts, degrees, every=False)
-        early = [rule for rule in self.rules if "layers" not in rule.about.split()]
+        early = [rule for rule in self.rules if "layers" not in rule.settings]
         rows = np.flatnonzero(~refused_by(early, table, self.task, self.removed_by_rule))
         table = table.take(rows)
         if not len(rows):
             return degrees.take(rows), np.zeros(0)
-        ((work, _, _),) = work_s([cuts_of(table, self.task)], self.stack, self.book)
+        ((work, _, _),) = work_s([without_layers(table, self.task)], self.stack, self.book)
         return degrees.take(rows), work[0, 0] / table.pp[0]
 
     def sizes(self, common: Ints) -> Ints:
@@ -191,7 +191,7 @@ class Stock:
         least = np.zeros(len(plans))
         for start in range(0, len(plans), BLOCK):
             some = slice(start, start + BLOCK)
-            view = view_of(plans.take(some), self.task)
+            view = stage_view(plans.take(some), self.task)
             least[some] = least_memory_fraction(view, self.stack, offloaded)
         rows = np.flatnonzero(least <= 1 - self.margin)
         self.priced += len(plans) - len(rows)
@@ -275,7 +275,7 @@ class Stock:
         for start in range(0, len(makes), BLOCK):
             some = makes.plans.take(slice(start, start + BLOCK))
             here = whole.take(np.flatnonzero((whole.rows >= start) & (whole.rows < start + BLOCK)))
-            view = view_of(some, self.task)
+            view = stage_view(some, self.task)
             base, _ = stage_base(view, self.stack, self.book)
             at = here.rows - start
             again = here.again_s(view, base, at)
@@ -299,7 +299,7 @@ class Stock:
         fits, again = np.zeros(len(plans), np.bool_), np.zeros(len(plans))
         for start in range(0, len(plans), BLOCK):
             some = slice(start, start + BLOCK)
-            view = view_of(plans.take(some), self.task)
+            view = stage_view(plans.take(some), self.task)
             filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
             times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
             fits[some] = filled <= 1 - self.margin

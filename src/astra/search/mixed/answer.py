@@ -32,7 +32,7 @@ from astra.search.result import (
 )
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plan_at, plans_of, task_of
-from astra.strategy.rules.book import judge, rules_for
+from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space
 
 # Dimensions of a mixed plan that can be narrowed.
@@ -155,10 +155,10 @@ def why_not_mixed(space: Space) -> Note | None:
     runtime, names = space.question.task.runtime, narrowed_by(space.question.task.runtime)
     if runtime not in (*MIXES, "any"):
         return note(NoteCode.NO_MIXED_PIPELINES, runtime=runtime)
-    cps = space.chosen.get("cp", (1,))
+    cps = space.settings.get("cp", (1,))
     if runtime == "flagscale" and 1 not in cps:
         return note(NoteCode.NO_CONTEXT_OVER_TYPES, cp=list(cps))
-    unknown = [name for name in space.chosen if name not in names]
+    unknown = [name for name in space.settings if name not in names]
     if not unknown:
         return None
     return note(
@@ -197,7 +197,7 @@ def _launched_by(runtime: Runtime, priced: Sequence[PricedPlan]) -> list[PricedP
     if not priced:
         return []
     task = msgspec.structs.replace(task_of(priced[0].plan), runtime=runtime)
-    allowed = judge(plans_of([each.plan for each in priced]), task, rules_for(runtime)).allowed
+    allowed = check(plans_of([each.plan for each in priced]), task, rules_for(runtime)).allowed
     return [each for each, held in zip(priced, allowed, strict=True) if held]
 
 
@@ -252,9 +252,9 @@ def mixed_space(space: Space) -> Space:
     values = list(space.values("cp") or ())
     if space.question.task.runtime == "flagscale":
         values = [cp for cp in values if cp == 1]
-    elif "cp" not in space.chosen:
+    elif "cp" not in space.settings:
         values = [cp for cp in values if cp * LONG <= space.question.seq_len] or [1]
-    return Space(space.question, {**space.chosen, "cp": tuple(values)})
+    return Space(space.question, {**space.settings, "cp": tuple(values)})
 
 
 def _holding(query: Query) -> tuple[MixedFinder, dict[str, Note]]:
@@ -309,7 +309,7 @@ def _without(
     gone = [pool for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
     task = msgspec.structs.replace(space.question.task, cluster=smaller)
-    narrower = Space(replace(space.question, task=task), space.chosen)
+    narrower = Space(replace(space.question, task=task), space.settings)
     return narrower, {pool.gpu.name: why(pool, space.question.precision) for pool in gone}
 
 
@@ -346,7 +346,7 @@ def _plans(singles: dict[str, Best], query: Query) -> list[PricedPlan]:
             whole.append(_whole(plan_at(best.plans, row, own), task.cluster))
     if not whole:
         return []
-    allowed = judge(plans_of(whole), task, query.rules).allowed
+    allowed = check(plans_of(whole), task, query.rules).allowed
     return price_plans([whole[row] for row in np.flatnonzero(allowed)], query.margin)
 
 

@@ -24,7 +24,7 @@ from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.recompute import Recompute
-from astra.strategy.view import View, view_of
+from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.plan_bounds import tight_stage_bound_s
 from astra.timing.stage import stage_base, stage_times
 
@@ -80,7 +80,7 @@ def interleave(finder: "MixedFinder") -> None:
 def interleaving(finder: "MixedFinder") -> "Interleaving | None":
     """A search over the cuts of another one; None where nothing can be interleaved."""
     space, layers = finder.space, finder.task.model.layers
-    asked = space.chosen.get("vpp", range(2, layers // 2 + 1))
+    asked = space.settings.get("vpp", range(2, layers // 2 + 1))
     vpps = np.array([vpp for vpp in asked if 2 <= vpp <= layers // 2], np.int64)
     plain = _by_cut(finder.legal or [], finder.modes)
     groups, seconds = list[_Group](), dict(finder.seconds)
@@ -395,7 +395,7 @@ class Interleaving:
                 rows = rows[held]
         if not len(rows):
             return
-        view = view_of(plans.take(rows), finder.task, every_stage=True)
+        view = stage_view(plans.take(rows), finder.task, every_stage=True)
         base = stage_base(view, finder.stack, finder.book)
         bound = tight_stage_bound_s(view, stage_times(view, finder.stack, base))
         keep = np.flatnonzero(bound < finder.limit_s)
@@ -413,7 +413,7 @@ class Interleaving:
             finder.keep(cells[rows[keep[at]]], float(steps[at]), some.plans, at)
 
 
-def _part(view: View, rows: Ints) -> View:
+def _part(view: StageView, rows: Ints) -> StageView:
     """The view of some of its plans, which share what all of them do."""
     return replace(
         view,

@@ -10,10 +10,10 @@ from astra.search.mixed.cells import Cell, cells_of
 from astra.search.mixed.columns import DEGREES, plans_table
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import Recompute
-from astra.strategy.rules.book import judge, rules_for
-from astra.strategy.settle import split_layers
+from astra.strategy.rules.registry import check, rules_for
+from astra.strategy.complete import split_layers
 from astra.strategy.space import Space
-from astra.strategy.view import view_of
+from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerBook
 from astra.timing.plan_bounds import step_bound_s
 from astra.timing.stage import stage_base, stage_times
@@ -30,7 +30,7 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     question = space.question
     cells, tps, slots = [], [], []
     # What it does not look at is not listed at all: there may be dozens of modules to recompute.
-    alike = Space(question, {"recompute": ("none",), **space.chosen, "mesh_dp": (False,)})
+    alike = Space(question, {"recompute": ("none",), **space.settings, "mesh_dp": (False,)})
     for cell in cells_of(alike):
         if cell.cp > 1 or cell.sharding != "optimizer" or cell.recompute != Recompute():
             continue
@@ -46,11 +46,11 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
     table = _table(slots, np.array(tps), cells)
     many = plans_table(question, cells, np.arange(len(cells)), table, np.array(tps) > 1)
     task = question.task
-    many = many.take(judge(many, task, rules_for(task.runtime)).allowed)
+    many = many.take(check(many, task, rules_for(task.runtime)).allowed)
     bounds = np.full(len(many), np.inf)  # of those that fit
     for start in range(0, len(many), BLOCK):
         some = slice(start, start + BLOCK)
-        view = view_of(many.take(some), task, every_stage=True)
+        view = stage_view(many.take(some), task, every_stage=True)
         fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
         times = stage_times(view, stack, stage_base(view, stack, book))
         bounds[some] = np.where(fits, step_bound_s(view, times), np.inf)

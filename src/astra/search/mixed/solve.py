@@ -8,7 +8,7 @@ import numpy as np
 
 from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import Stack
-from astra.model.kinds import layer_kinds
+from astra.model.layer_kinds import layer_kinds
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.cellar import Cellar, Limits
@@ -131,7 +131,7 @@ class MixedFinder:
         """The types that can hold one layer."""
         families = [item for item in self.legal or () if not item[0].overlap_tp]
         free = self.space.question.task.runtime != "megatron" and PER_STAGE in self.modes
-        modes = [PER_STAGE] if free and "recompute" not in self.space.chosen else self.modes
+        modes = [PER_STAGE] if free and "recompute" not in self.space.settings else self.modes
         found: set[int] = set()
         one = slice(1, self.loads.upto(1))
         for (family, kinds), mode in product(families, modes):

@@ -19,7 +19,7 @@ from astra.search.query import Query
 from astra.search.result import Funnel, Progress, progress_after
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at, plans_of
-from astra.strategy.rules.book import judge
+from astra.strategy.rules.registry import check
 from astra.strategy.space import Space
 from astra.strategy.uniform import over_types
 
@@ -68,7 +68,7 @@ class UniformSearch:
         space = query.space
         task = msgspec.structs.replace(space.question.task, cluster=self._as_one(pools))
         question = replace(space.question, task=task, gpu_counts=_counts(pools))
-        single = Space(question, space.chosen)
+        single = Space(question, space.settings)
         rules = (*query.rules, *host_rules(task.cluster, query.stack))
         finder = AloneFinder(single, rules, query.stack, FAMILIES, query.margin, True)
         finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)
@@ -108,7 +108,7 @@ class UniformSearch:
         whole = msgspec.structs.replace(plan, cluster=task.cluster)
         some = [over_types(whole, order) for order in _orders(counts, pools)]
         rules = (*self.query.rules, *host_rules(task.cluster, self.query.stack))
-        allowed = judge(plans_of(some), task, rules).allowed
+        allowed = check(plans_of(some), task, rules).allowed
         priced = price_plans([some[row] for row in np.flatnonzero(allowed)], self.query.margin)
         fitting = [each for each in priced if each.memory.fits]
         if fitting:

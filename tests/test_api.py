@@ -161,13 +161,12 @@ def test_layers_that_a_runtime_leaves_out_are_told(runtime: Any) -> None:
     model = msgspec.structs.replace(astra.find_model("deepseek-v2-lite"), mtp_layers=1)
     job: dict[str, Any] = {"gpus": "h200:16", "global_batch": 256, "seq_len": 1024}
     found = astra.plan(model, runtime=runtime, top=1, **job)
-    notes = found.request["notes"]
-    assert isinstance(notes, list)
+    notes = found.request.notes
     assert [note for note in notes if "multi-token prediction (1 layer) is left out" in note]
     one = astra.predict(model, runtime=runtime, ep=8, **job)
     assert one.plan.mtp_layers == 0 and "multi-token prediction left out" in one.assumed
     with_it = astra.plan(model, top=1, settings=["ep=8"], **job)
-    assert "multi-token" not in str(with_it.request["notes"])
+    assert "multi-token" not in str(with_it.request.notes)
 
 
 BAD_QUESTIONS: list[tuple[dict[str, Any], str]] = [

@@ -55,8 +55,7 @@ def test_the_table_of_pipeline_models_is_the_one_the_script_prints() -> None:
 
 
 def test_the_page_on_money_names_every_guessed_network_that_clusters_are_made_of() -> None:
-    from astra.money.catalogue import GUESSED, shipped_offers
-    from astra.search.market import joins
+    from astra.money.catalogue import GUESSED, joins, shipped_offers
 
     page = (ROOT / "docs" / "money.md").read_text(encoding="utf-8")
     machines = {offer.machine for offer in shipped_offers()}

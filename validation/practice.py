@@ -17,7 +17,8 @@ from astra.cost.price import price_plan
 from astra.cost.result import PricedPlan
 from astra.fit.runs import Run, read_runs
 from astra.hardware.stack import find_stack
-from astra.search.answer import Wanted, answer
+from astra.search.query import query_of_space
+from astra.search.solve import solve
 from astra.strategy.enumerate import enumerate_layouts, recompute_settings
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Plans, code, plan_at, task_of
@@ -201,7 +202,7 @@ def _run_lengths(stages: tuple[int, ...]) -> str:
 def answered(run: Run) -> Pair:
     space = space_of(run.plan)
     stack = find_stack(run.plan.stack)
-    found = answer(Wanted(space=space, stack=stack, top=1), {})
+    found = solve(query_of_space(space, stack, top=1))
     missing, otherwise = outside(run.plan, space)
     return Pair(
         run=run,

@@ -14,10 +14,10 @@ from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack, find_stack
 from astra.model.shape import Model
 from astra.model.zoo import find_model
+from astra.strategy.complete import split_layers
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.rules.registry import broken_rules
-from astra.strategy.complete import split_layers
 from astra.strategy.stage_view import StageView, stage_view
 
 # Dense with biases, grouped queries, tied with windows, experts, latent attention with both.

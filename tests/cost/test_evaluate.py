@@ -13,8 +13,8 @@ from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task, concatenate
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.stage_view import stage_view, without_layers
 from astra.strategy.variants import enumerate_plans
-from astra.strategy.stage_view import without_layers, stage_view
 from astra.timing.layer import work_s
 from astra.timing.plan_bounds import tight_bound_s, work_bound_s
 from astra.timing.stage import stage_times

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import astra
+from astra.api.answers import Answer
 from astra.cli.main import run
 from astra.cost.host import host_rule, is_room_open
 from astra.errors import InputError
@@ -17,7 +18,6 @@ from astra.hardware.cluster_file import read_cluster
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
 from astra.money.catalogue import instances
-from astra.search.answer import Answer
 from astra.search.find import Finder
 from astra.strategy.plans import Task, plan_at
 from astra.strategy.rules.registry import rules_for
@@ -78,15 +78,14 @@ def test_no_plan_of_an_answer_offloads_more_than_nine_tenths_of_the_ram() -> Non
 
 def test_ram_that_is_not_known_is_noted_once_and_ram_that_is_known_never() -> None:
     free = planned("llama-2-13b", 4096, gpus="h100:4")
-    notes = free.request["notes"]
-    assert isinstance(notes, list)
+    notes = free.request.notes
     (said,) = [note for note in notes if "how much RAM" in note]
     some = [plan for plan in free.plans if plan.host_memory_bytes]
     assert f"plans {', '.join(str(plan.rank) for plan in some)} offload up to" in said
     assert all(any("RAM" in text for text in plan.warnings) for plan in some)
     large = planned("llama-2-13b", 4096, cluster=cluster_of(pool_of("h100", 4, 2048)))
     assert [plan.summary for plan in large.plans] == [plan.summary for plan in free.plans]
-    assert "RAM" not in str(large.request["notes"])
+    assert "RAM" not in str(large.request.notes)
     assert not any("RAM" in text for plan in large.plans for text in plan.warnings)
 
 

@@ -22,9 +22,9 @@ from astra.hardware.cluster import Pool
 from astra.hardware.stack import find_stack
 from astra.memory.facts import facts
 from astra.model.zoo import find_model
+from astra.strategy.complete import split_layers
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Plans, concatenate, plans_of, task_of
-from astra.strategy.complete import split_layers
 from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 

@@ -19,8 +19,8 @@ from astra.fit.runs import parse_runs
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Model, Moe, Window
 from astra.model.zoo import find_model
-from astra.strategy.plan import Plan, Runtime
 from astra.strategy.complete import PlanSettings, complete
+from astra.strategy.plan import Plan, Runtime
 
 EXPECTED: dict[str, Any] = {
     "gpus": 64,
@@ -121,7 +121,9 @@ def test_a_log_without_steps_and_one_of_a_crash_say_so() -> None:
 
 def made_folder(folder: Path) -> Plan:
     cluster, _ = parse_gpus("h100:8")
-    plan = complete(PlanSettings(global_batch=64, seq_len=2048), find_model("llama-3-8b"), cluster).plan
+    plan = complete(
+        PlanSettings(global_batch=64, seq_len=2048), find_model("llama-3-8b"), cluster
+    ).plan
     for name, text in export_files(plan, "megatron").items():
         (folder / name).write_text(text, encoding="utf-8")
     return plan
@@ -176,7 +178,9 @@ def test_the_row_it_writes_is_read_by_calibrate_as_this_plan(
     cluster, _ = parse_gpus("h100:16")
     model = said.pop("model", "llama-3-8b")
     model = find_model(model) if isinstance(model, str) else model
-    plan = complete(PlanSettings(global_batch=64, seq_len=2048, **said), model, cluster, runtime).plan
+    plan = complete(
+        PlanSettings(global_batch=64, seq_len=2048, **said), model, cluster, runtime
+    ).plan
     numbers = expected(price_plan(plan))
     row = {**numbers["row"], "measured_step_time_s": "2.5"}
     text = ",".join(row) + "\n" + ",".join(str(value) for value in row.values()) + "\n"
@@ -219,7 +223,9 @@ def test_a_row_says_the_least_micro_batch_group_and_no_other() -> None:
     """Five stages, 16 micro-batches: in groups of eight, as it is read back; of 16 none."""
     job: dict[str, Any] = {"gpus": "h100:40", "global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 5}
     grouped, plain = (astra.predict("llama-3-70b", **job, vpp=vpp) for vpp in (2, 1))
-    assert grouped.plan.explicit_microbatch_group == 8 and plain.plan.explicit_microbatch_group is None
+    assert (
+        grouped.plan.explicit_microbatch_group == 8 and plain.plan.explicit_microbatch_group is None
+    )
     assert row_of(grouped)[0] is not None and row_of(plain)[0] is not None
     larger = astra.predict("llama-3-70b", **job, vpp=2, microbatch_group=16)
     assert row_of(larger) == (None, ("micro-batches in turn on a chunk",))

@@ -10,6 +10,7 @@ from astra.errors import InputError
 from astra.hardware.catalogue import all_gpus, find_gpu, gpu_names, plain
 from astra.hardware.gpu_file import check_gpu, gpu_of
 from astra.hardware.pools import facts
+from astra.notes import Note, NoteCode
 
 GIB = 2**30
 
@@ -96,7 +97,8 @@ def test_a_loose_name_finds_its_gpu_and_the_answer_says_how_it_was_read(
 ) -> None:
     gpu, note = find_gpu(text)
     assert gpu.name == name
-    assert note == (None if plain(text) == plain(name) else f"{text} was read as {name}")
+    expected = Note(NoteCode.GPU_READ_AS, {"written": text, "gpu": name})
+    assert note == (None if plain(text) == plain(name) else expected)
 
 
 @pytest.mark.parametrize(

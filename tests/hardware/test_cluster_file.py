@@ -9,11 +9,12 @@ from astra.errors import InputError
 from astra.files import parse_toml
 from astra.hardware.cluster import Cluster
 from astra.hardware.cluster_file import cluster_of, read_cluster
+from astra.notes import Note, NoteCode, note
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def cluster(text: str, folder: Path = EXAMPLES) -> tuple[Cluster, tuple[str, ...]]:
+def cluster(text: str, folder: Path = EXAMPLES) -> tuple[Cluster, tuple[Note, ...]]:
     return cluster_of(parse_toml(text, "own.toml"), "own.toml", folder, "own")
 
 
@@ -32,7 +33,7 @@ def test_the_example_cluster_loads_with_its_own_nodes_and_gpu() -> None:
     assert h100.gpu.node.nic_bytes_per_s == 25e9
     assert (own.gpu.name, own.gpu.node.gpus, own.gpu.link.domain_gpus) == ("workhorse", 4, 1)
     assert not any(guess.startswith("node.gpus") for guess in own.gpu.assumed)
-    assert notes == ("h100 was read as H100-80GB-SXM",)
+    assert notes == (note(NoteCode.GPU_READ_AS, written="h100", gpu="H100-80GB-SXM"),)
 
 
 def test_what_a_pool_does_not_say_is_the_typical_node() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from astra.errors import InputError
 from astra.hardware.catalogue import FOLDER
 from astra.hardware.gpus_option import parse_gpus, parse_rank_blocks
+from astra.report.words import all_words, words
 
 TINY = 'memory_bytes = "24 GB"\nmemory_bytes_per_s = "1 TB/s"\nbf16_flops_per_s = 1e14\n'
 
@@ -30,12 +31,13 @@ def test_the_order_of_types_does_not_show() -> None:
 
 
 def test_notes_say_how_names_were_read() -> None:
-    assert parse_gpus("h100:8,L4:8")[1] == ("h100 was read as H100-80GB-SXM",)
+    (said,) = parse_gpus("h100:8,L4:8")[1]
+    assert words(said) == "h100 was read as H100-80GB-SXM"
 
 
 def test_a_count_that_leaves_a_node_unfilled_is_noted() -> None:
-    notes = parse_gpus("B200:12")[1]
-    assert notes == ("12 B200 do not fill nodes of 8: plans use at most 8 of them",)
+    (said,) = parse_gpus("B200:12")[1]
+    assert words(said) == "12 B200 do not fill nodes of 8: plans use at most 8 of them"
     assert parse_gpus("B200:6")[1] == ()
 
 
@@ -49,7 +51,7 @@ def test_twins_under_two_names_become_one_type(tmp_path: Path) -> None:
     (tmp_path / "twin.toml").write_text(text)
     cluster, notes = parse_gpus(f"{tmp_path}/twin.toml:8,L40S:16")
     assert [(pool.gpu.name, pool.count) for pool in cluster.pools] == [("L40S", 24)]
-    assert notes == ("Aaa has the same data as L40S: counted as 24 of the latter",)
+    assert all_words(notes) == ("Aaa has the same data as L40S: counted as 24 of the latter",)
 
 
 def test_twins_that_are_too_many_together_are_refused(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from astra.cost.price import price_plans
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.huggingface import model_from_config
-from astra.strategy.plan import Plan
 from astra.strategy.complete import PlanSettings, complete
+from astra.strategy.plan import Plan
 
 TINY: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 704,
@@ -31,7 +31,9 @@ OPT: dict[str, Any] = {
 def plan(config: dict[str, Any], stack: str, layers: int, length: int = 128) -> Plan:
     model = model_from_config(config | {"num_hidden_layers": layers}, "test")
     gpu, _ = find_gpu("H200-SXM")
-    wish = PlanSettings(global_batch=1, micro_batch=1, seq_len=length, recompute="none", sharding="none")
+    wish = PlanSettings(
+        global_batch=1, micro_batch=1, seq_len=length, recompute="none", sharding="none"
+    )
     cluster = Cluster(name=gpu.name, pools=(Pool(gpu=gpu, count=1),))
     return complete(wish, model, cluster, "megatron", stack).plan
 

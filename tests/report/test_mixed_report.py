@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 import astra
+from astra.api.answers import Answer
 from astra.report.answer import answer_json, answer_page
-from astra.search.answer import Answer
 
 
 def shown(answer: Answer, width: int = 80) -> str:

@@ -16,13 +16,13 @@ import pytest
 from msgspec.structs import replace
 from tests.search.test_market import asked
 
+from astra.api.answers import Answer
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.report.frontier_plot import WIDTH, _along, _box, _label, _overlap, plot
 from astra.report.frontier_text import drawn
 from astra.report.money import money_page, tokens_down
 from astra.report.raster import STROKES
-from astra.search.answer import Answer
 
 COMMAND = [
     "plan",
@@ -450,8 +450,8 @@ def test_warnings_are_on_the_page_and_in_the_html_with_the_plans_they_hold_for(
     assert "warning: all of it <is> odd" in page and f"warning: {one}" in page
     assert "warning: all of it &lt;is&gt; odd" in html and f"warning: {one}" in html
     assert page.count("warning: all of it") == 1 and "warning:" not in str(plot(answer, "html"))
-    notes = answer.request["notes"]
-    assert isinstance(notes, list) and notes
+    notes = answer.request.notes
+    assert notes
     assert all(f"note: {escape(str(note))}" in html for note in notes)
 
 

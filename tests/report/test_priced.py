@@ -16,7 +16,8 @@ from astra.cost.price import price_plan, price_plans
 from astra.cost.step import PARTS
 from astra.hardware.cluster import Gpu
 from astra.report.answer import answer_page
-from astra.report.priced import BAR, PART_NAMES, export_hint, page, priced_json, seconds, sentence
+from astra.report.plan_page import page
+from astra.report.priced import BAR, PART_NAMES, export_hint, priced_json, seconds, sentence
 from astra.strategy.plan import Runtime
 
 ASTRA = Path(sys.executable).parent / "astra"

@@ -21,10 +21,10 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
-from astra.strategy.replica_groups import is_one_job
 from astra.strategy.layer_splits import layer_splits
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Flags, Plans, Task, plans_of
+from astra.strategy.replica_groups import is_one_job
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
 from astra.strategy.stage_view import stage_view
@@ -131,7 +131,9 @@ def _makes(space: Space, pool: Pool, vpp: int, overlap: bool) -> Iterator[Make]:
             continue
         for flat in layer_splits(layers, pp):
             held = tuple(n for at in range(0, 6, 2) for n in [flat[at + 1]] * flat[at])
-            for recompute, ep in product(space.settings["recompute"], space.settings.get("ep", (1,))):
+            for recompute, ep in product(
+                space.settings["recompute"], space.settings.get("ep", (1,))
+            ):
                 segment = Segment(
                     gpu=pool.gpu.name, stages=pp, layers=held, tp=tp, recompute=recompute, ep=ep
                 )

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import msgspec
 
 import astra
+from astra.api.answers import Answer
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import slowest_of
-from astra.search.answer import Answer
+from astra.search.result import Result
 
 TYPES = ("h100", "h200", "a100-80g", "a100-40g", "l40s", "b200", "gh200")
 # Each is no better than the next in any figure.
@@ -78,5 +79,5 @@ def random_question(seed: int) -> Question:
     )
 
 
-def step_of(answer: Answer) -> float:
+def step_of(answer: Answer | Result) -> float:
     return answer.best.step_s if answer.best else float("inf")

@@ -20,8 +20,8 @@ from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
-from astra.strategy.variants import enumerate_plans
 from astra.strategy.stage_view import stage_view
+from astra.strategy.variants import enumerate_plans
 from astra.timing.stage import stage_times
 
 TOP = 10

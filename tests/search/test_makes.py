@@ -13,17 +13,18 @@ from tests.search.makes_brute import best_of_makes_s, random_question
 from tests.search.mixed_brute import MARGIN
 
 import astra
-from astra.cost.result import NOT_LAUNCHED
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import find_stack
+from astra.notes import NoteCode, has
 from astra.report.answer import answer_page
 from astra.report.explain import explanation_page
-from astra.search.answer import Answer, Wanted
 from astra.search.makes.allot import Part, shared_out
 from astra.search.makes.commons import commons_of, degrees_of
 from astra.search.makes.find import MakesFinder
 from astra.search.makes.stock import Stock
-from astra.search.mixed.answer import answer_mixed
+from astra.search.query import query_of_space
+from astra.search.result import Result
+from astra.search.solve import solve
 from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.timing.layer import LayerBook
@@ -34,7 +35,7 @@ FAST = "h100:8,a100-80g:16"
 
 
 @cache
-def small() -> Answer:
+def small() -> astra.Answer:
     return astra.plan("llama-3-8b", gpus=FAST, **SMALL)
 
 
@@ -79,13 +80,13 @@ def test_the_best_of_several_makes_of_three_types_is_that_of_brute_force() -> No
     assert check_against_brute_force(range(8), types=3) >= 2
 
 
-def answered(space: Space, runtime: str = "any") -> Answer:
+def answered(space: Space, runtime: str = "any") -> Result:
     task = msgspec.structs.replace(space.question.task, runtime=runtime)
     question = replace(space.question, task=task)
-    return answer_mixed(Wanted(space=Space(question, space.settings), stack=STACK), {})
+    return solve(query_of_space(Space(question, space.settings), STACK))
 
 
-def step_of(answer: Answer) -> float:
+def step_of(answer: Result) -> float:
     return answer.best.step_s if answer.best else np.inf
 
 
@@ -116,7 +117,7 @@ def test_an_answer_says_who_launches_it_and_what_is_proven() -> None:
     best, mixed = answer.best, answer.mixed
     assert best is not None and mixed is not None
     assert len(best.plan.pipelines) > 1 and best.plan.runtime == "any"
-    assert NOT_LAUNCHED in best.warnings
+    assert has(best.notes, NoteCode.NOT_LAUNCHABLE)
     assert not broken_rules(best.plan) and best.memory.fits
     plan = best.plan
     assert plan.global_batch == plan.micro_batch * sum(
@@ -132,7 +133,7 @@ def test_an_answer_says_who_launches_it_and_what_is_proven() -> None:
     ]
     others = [each for each in answer.plans if each.plan.is_one_job]
     assert others and all(each.plan.runtime in ("megatron", "flagscale") for each in others)
-    assert all(NOT_LAUNCHED not in each.warnings for each in others)
+    assert not any(has(each.notes, NoteCode.NOT_LAUNCHABLE) for each in others)
 
 
 def test_the_page_draws_every_pipeline_and_tells_the_space() -> None:
@@ -191,7 +192,7 @@ def test_own_rules_hold_for_several_makes(tmp_path: Any) -> None:
     assert_adds_up(answer)
 
 
-def assert_adds_up(answer: Answer) -> None:
+def assert_adds_up(answer: astra.Answer) -> None:
     search = answer.search
     removed = sum(search.removed_by_rule.values())
     assert removed + search.bounded + search.priced == search.candidates

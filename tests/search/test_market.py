@@ -27,10 +27,11 @@ from astra.money.catalogue import Instance, Offer, instances, shipped_offers
 from astra.money.conditions import Conditions, conditions
 from astra.money.wish import Wish, goals_of, hours_until
 from astra.report.money import money_page
-from astra.search.answer import Answer, Wanted, Wished
-from astra.search.market import Machine, Search, machines_of, space_on
-from astra.search.money import with_money
-from astra.search.wished import wished_of
+from astra.search.bill import with_money
+from astra.search.goals import goal_outcome
+from astra.search.market import Machine, MarketSearch, machines_of
+from astra.search.query import Query, query_of_space
+from astra.search.result import GoalOutcome
 from astra.strategy.plans import Task
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
@@ -108,10 +109,8 @@ class Market:
             stack="megatron",
         )
         question = Question(task, dice.choice([4, 6, 8]), dice.choice([1024, 2048]))
-        self.wanted = Wanted(
-            space=Space(question, chosen),
-            stack=find_stack("megatron"),
-            margin=dice.choice([0.05, 0.6]),
+        self.query = query_of_space(
+            Space(question, chosen), find_stack("megatron"), margin=dice.choice([0.05, 0.6])
         )
         self.tokens = dice.choice([1e9, 3e11])
         self.kept = conditions(
@@ -128,18 +127,18 @@ class Market:
         return replace(offer, machine=machine)
 
     def machines(self) -> list[Machine]:
-        return machines_of(self.wanted.space.question.task.cluster.pools, self.offers)
+        return machines_of(self.query.cluster.pools, self.offers)
 
     def searched(self) -> list[tuple[float, float]]:
-        found = Search(self.wanted, self.machines(), self.tokens, self.kept, math.inf).run()
+        found = MarketSearch(self.query, self.machines(), self.tokens, self.kept, math.inf).run()
         return [(trade.wall_h, trade.usd) for trade in found.trades]
 
     def by_brute_force(self) -> list[tuple[float, float]]:
         """Every plan that fits at every price there is, compared all with all."""
         points = []
         for machine in self.machines():
-            space = space_on(self.wanted.space, machine)
-            for gpus, size, step, host in fitting(space, self.wanted):
+            query = self.query.on(machine.cluster(self.query.cluster))
+            for gpus, size, step, host in fitting(query):
                 for offer in (*machine.offers, *machine.elsewhere):
                     ram = offer.machine.ram_bytes
                     if ram is None or min(gpus, offer.machine.gpus) * host <= 0.9 * ram:
@@ -151,8 +150,7 @@ class Market:
         return best
 
     def point(self, gpus: int, size: float, step: float, offer: Offer) -> tuple[float, float]:
-        question = self.wanted.space.question
-        steps = self.tokens / (question.global_batch * question.seq_len)
+        steps = self.tokens / self.query.tokens_per_step
         return hours_and_dollars(gpus, size, step * steps / 3600, offer, self.kept)
 
 
@@ -181,22 +179,22 @@ def hours_and_dollars(
     return wall, price * wall + storage + size / 1e9 * kept.egress_usd_per_gb
 
 
-def fitting(space: Space, wanted: Wanted) -> list[tuple[int, float, float, float]]:
+def fitting(query: Query) -> list[tuple[int, float, float, float]]:
     """GPUs, checkpoint, step and bytes on the host for a GPU of every plan that may run."""
-    task = space.question.task
+    task, space = query.task, query.space
     found = []
     count = astra.predict(task.model, gpus="b200:1", global_batch=1, seq_len=64).checkpoint_bytes
     for plans in enumerate_plans(space):
         plans = plans.take(np.flatnonzero(check(plans, task, rules_for("megatron")).allowed))
         if not len(plans):
             continue
-        fits = evaluate(plans, task, wanted.stack, wanted.margin).fits
+        fits = evaluate(plans, task, query.stack, query.margin).fits
         plans = plans.take(np.flatnonzero(fits))
         if not len(plans):
             continue
         view = stage_view(plans, task, every_stage=True)
-        steps = simulated_step(plans, view.stages, stage_times(view, wanted.stack)).step_s
-        states = memory_of(view, wanted.stack).part("optimizer")
+        steps = simulated_step(plans, view.stages, stage_times(view, query.stack)).step_s
+        states = memory_of(view, query.stack).part("optimizer")
         words = ("fp32", "bf16")
         for row in range(len(plans)):
             moment = words[0] if plans.second_moment_dtype[row] == 0 else words[1]
@@ -289,7 +287,7 @@ def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() ->
     assert known and all((m.ram_bytes or math.inf) > 90 * 2**30 for m in known.values())
 
 
-def page_of(answer: Answer) -> str:
+def page_of(answer: astra.Answer) -> str:
     """As it is printed, in one line."""
     text = io.StringIO()
     for part in money_page(answer, None):
@@ -297,7 +295,7 @@ def page_of(answer: Answer) -> str:
     return " ".join(text.getvalue().split())
 
 
-def elsewhere_of(answer: Answer) -> tuple[Any, ...]:
+def elsewhere_of(answer: astra.Answer) -> tuple[Any, ...]:
     return answer.market.elsewhere if answer.market else ()
 
 
@@ -360,7 +358,7 @@ ASKED: dict[str, Any] = {
 PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 
-def asked(**more: Any) -> Answer:
+def asked(**more: Any) -> astra.Answer:
     """Llama 3 8B on up to 64 GPUs of two types."""
     return astra.plan(
         "llama-3-8b", **{"gpus": "h100:64,a100-80g:64", "price": PRICES, **ASKED, **more}
@@ -368,11 +366,11 @@ def asked(**more: Any) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def answer() -> Answer:
+def answer() -> astra.Answer:
     return asked()
 
 
-def test_every_figure_follows_from_the_terms_beside_it(answer: Answer) -> None:
+def test_every_figure_follows_from_the_terms_beside_it(answer: astra.Answer) -> None:
     for plan in answer.frontier:
         assert_terms(plan)
 
@@ -394,7 +392,7 @@ def assert_terms(plan: PricedPlan) -> None:
         assert rent.price_date and rent.price_source
 
 
-def test_no_point_of_the_frontier_dominates_another(answer: Answer) -> None:
+def test_no_point_of_the_frontier_dominates_another(answer: astra.Answer) -> None:
     hours = [plan.hours or 0 for plan in answer.frontier]
     usd = [plan.usd or 0 for plan in answer.frontier]
     assert len(hours) > 3
@@ -410,7 +408,7 @@ def test_what_was_simulated_and_left_out_is_beaten_by_the_frontier() -> None:
         assert (hours, usd) not in kept
 
 
-def test_more_money_is_never_slower_and_more_time_never_dearer(answer: Answer) -> None:
+def test_more_money_is_never_slower_and_more_time_never_dearer(answer: astra.Answer) -> None:
     cheapest, dearest = answer.frontier[-1].usd or 0, answer.frontier[0].usd or 0
     last = math.inf
     for share in (0.5, 1.0, 1.02, 1.1, 1.5, 3.0):
@@ -426,7 +424,7 @@ def test_more_money_is_never_slower_and_more_time_never_dearer(answer: Answer) -
     assert last == pytest.approx(cheapest) and dearest > cheapest
 
 
-def test_twice_the_prices_are_twice_the_dollars_and_the_same_choices(answer: Answer) -> None:
+def test_twice_the_prices_are_twice_the_dollars_and_the_same_choices(answer: astra.Answer) -> None:
     twice = asked(price={name: 2 * price for name, price in PRICES.items()})
     assert [p.summary for p in twice.frontier] == [p.summary for p in answer.frontier]
     assert [p.hours for p in twice.frontier] == [p.hours for p in answer.frontier]
@@ -435,20 +433,20 @@ def test_twice_the_prices_are_twice_the_dollars_and_the_same_choices(answer: Ans
     assert twice.market and answer.market and twice.market.chosen == answer.market.chosen
 
 
-def test_the_orders_put_the_fastest_or_the_cheapest_first(answer: Answer) -> None:
+def test_the_orders_put_the_fastest_or_the_cheapest_first(answer: astra.Answer) -> None:
     assert answer.best == replace(answer.frontier[-1], rank=1)
     fast = asked(order="throughput")
     assert fast.best is not None and fast.best.hours == answer.frontier[0].hours
     assert [p.rank for p in fast.plans] == list(range(1, len(fast.plans) + 1))
 
 
-def test_a_cheaper_type_takes_the_place_of_a_dearer_one(answer: Answer) -> None:
+def test_a_cheaper_type_takes_the_place_of_a_dearer_one(answer: astra.Answer) -> None:
     assert {gpu for plan in answer.frontier for gpu in plan.gpus} >= {"H100-80GB-SXM"}
     cheap = asked(price={"h100": 3.0, "a100-80g": 0.1})
     assert cheap.best is not None and set(cheap.best.gpus) == {"A100-80GB-SXM"}
 
 
-def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: Answer) -> None:
+def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: astra.Answer) -> None:
     cheapest = answer.frontier[-1].usd or 0
     found = asked(budget=cheapest / 4)
     wished = found.market.wished if found.market else None
@@ -457,7 +455,7 @@ def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: Answer) -> Non
     assert_enough(wished, budget=cheapest / 4)
 
 
-def assert_enough(wished: Wished, **goals: float) -> None:
+def assert_enough(wished: GoalOutcome, **goals: float) -> None:
     """What the goals are said to be enough for keeps them, and hardly more does."""
     assert wished.tokens is not None and wished.tokens < 20e9
     for factor, possible in ((1.0, True), (1.001, False)):
@@ -466,7 +464,7 @@ def assert_enough(wished: Wished, **goals: float) -> None:
         assert again.market.wished.possible == possible
 
 
-def test_a_deadline_below_the_fastest_names_it_and_the_gap(answer: Answer) -> None:
+def test_a_deadline_below_the_fastest_names_it_and_the_gap(answer: astra.Answer) -> None:
     fastest = answer.frontier[0].hours or 0
     found = asked(deadline=fastest / 2)
     wished = found.market.wished if found.market else None
@@ -481,7 +479,7 @@ def test_a_deadline_shorter_than_the_start_up_is_enough_for_nothing() -> None:
     assert found.market.wished.tokens == 0
 
 
-def test_both_goals_that_exclude_each_other_name_both_ways_out(answer: Answer) -> None:
+def test_both_goals_that_exclude_each_other_name_both_ways_out(answer: astra.Answer) -> None:
     first, last = answer.frontier[0], answer.frontier[-1]
     deadline, budget = (first.hours or 0) * 1.001, (last.usd or 0) * 1.001
     dear = (first.usd or 0) - budget
@@ -514,7 +512,7 @@ def test_the_nearest_keeps_a_goal_where_one_can_be_kept_and_misses_by_the_least(
     also_gaps: tuple[float | None, float | None],
 ) -> None:
     hours, usd = np.array([10.0, 20.0, 100.0]), np.array([100.0, 60.0, 50.0])
-    found = wished_of(hours, usd, goals_of(Wish(deadline=deadline, budget=budget)))
+    found = goal_outcome(hours, usd, goals_of(Wish(deadline=deadline, budget=budget)))
     assert found is not None and not found.possible
     assert (found.rank, found.gap_usd, found.gap_hours) == (rank, *gaps)
     assert (found.also_rank, found.also_gap_usd, found.also_gap_hours) == (also, *also_gaps)
@@ -628,7 +626,7 @@ def test_a_fraction_of_a_node_pays_for_all_of_it() -> None:
     assert plan.money and plan.money.rents[0].idle_gpus == 6 and plan.usd_per_hour == 16
 
 
-def test_the_answer_is_json_and_its_plans_can_be_read_again(answer: Answer) -> None:
+def test_the_answer_is_json_and_its_plans_can_be_read_again(answer: astra.Answer) -> None:
     document = msgspec.json.decode(msgspec.json.encode(answer))
     assert document["frontier"][0]["money"]["rents"][0]["node_usd_per_hour"] > 0
     assert document["request"]["money"]["tokens"] == "20B"
@@ -640,7 +638,7 @@ def test_a_date_is_a_deadline_and_a_budget_asks_about_money() -> None:
     found = asked(objective=None, deadline=day.isoformat())
     assert found.market is not None and found.market.deadline_hours is not None
     assert 30 * 24 < found.market.deadline_hours <= 31 * 24
-    money = found.request["money"]
+    money = found.request.money
     assert isinstance(money, dict)
     assert money["deadline"] == pytest.approx(found.market.deadline_hours, abs=0.1)
     assert asked(objective=None, budget=1e9).market is not None
@@ -682,4 +680,4 @@ def test_a_budget_that_no_year_keeps_looks_beyond_it() -> None:
 
 def test_a_type_without_a_count_is_looked_at_up_to_the_most() -> None:
     found = asked(gpus="h100", max_gpus=16, price={"h100": 3.0})
-    assert found.request["gpus"] == {"H100-80GB-SXM": 16}
+    assert found.request.gpus == {"H100-80GB-SXM": 16}

@@ -437,8 +437,7 @@ def test_bad_pools_are_told_in_words(gpus: str, words: str) -> None:
 
 def test_runtimes_and_settings_that_are_not_searched_are_told() -> None:
     plain = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", settings=["pp=1"], **SMALL)
-    notes = plain.request["notes"]
-    assert isinstance(notes, list)
+    notes = plain.request.notes
     assert len([note for note in notes if note.startswith("--set pp: pipelines")]) == 2
     assert {plan.plan.pp for plan in plain.plans} == {1}
     with pytest.raises(InputError, match="mesh_dp"):
@@ -461,8 +460,7 @@ def test_context_parallelism_asked_for_over_several_types_says_who_refuses_it() 
     answer = astra.plan("llama-3-8b", settings=["cp=2"], **LONG)
     assert answer.best is not None and len(answer.best.gpus) == 2
     assert {plan.plan.runtime for plan in answer.plans} == {"megatron"}
-    notes = answer.request["notes"]
-    assert isinstance(notes, list)
+    notes = answer.request.notes
     (said,) = [note for note in notes if note.startswith("cp=2 leaves no pipeline")]
     assert "flagscale, which excludes context parallelism" in said
 

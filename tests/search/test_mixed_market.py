@@ -15,18 +15,21 @@ from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import conditions
 from astra.money.given import given_offer
+from astra.notes import NoteCode, note
 from astra.report.answer import answer_json
-from astra.search.answer import Answer, Wanted
-from astra.search.explain import explain_source
-from astra.search.mixed_market import APART, ONE_MAKE, MixedSearch
+from astra.report.words import words
+from astra.search.mixed_market import MixedSearch
 from astra.search.places import mixtures_of, places_of
+from astra.search.query import Query, query_of_space
 from astra.strategy.plans import Task
 from astra.strategy.space import Question, Space, parse_set
 
+APART = words(note(NoteCode.MIXTURES_APART, elsewhere=False))
+ONE_MAKE = words(note(NoteCode.MIXTURES_OF_LAUNCHABLE))
 PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 
-def asked(**more: Any) -> Answer:
+def asked(**more: Any) -> astra.Answer:
     return astra.plan(
         "llama-3-8b",
         global_batch=32,
@@ -71,14 +74,13 @@ def test_any_runtime_mixes_types_as_flagscale_does_and_says_what_it_leaves_out()
     first, mixed = plain.frontier[0], [p for p in every.frontier if len(p.gpus) == 2]
     assert mixed and mixed[0] == every.frontier[0]
     assert mixed[0].hours == pytest.approx(first.hours) and mixed[0].gpus == first.gpus
-    notes = {name: found.request["notes"] for name, found in (("megatron", plain), ("any", every))}
-    assert ONE_MAKE in notes["any"] and ONE_MAKE not in notes["megatron"]  # type: ignore[operator]
+    notes = {name: found.request.notes for name, found in (("megatron", plain), ("any", every))}
+    assert ONE_MAKE in notes["any"] and ONE_MAKE not in notes["megatron"]
 
 
 def test_a_runtime_without_pipelines_over_types_says_so_and_mixes_them_in_uniform_plans() -> None:
     found = asked(runtime="fsdp", settings=())
-    notes = found.request["notes"]
-    assert isinstance(notes, list)
+    notes = found.request.notes
     assert "plans of fsdp have no pipelines over several GPU types" in notes
     assert {point.plan.runtime for point in found.frontier} == {"fsdp"}
 
@@ -101,7 +103,7 @@ def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path)
             assert moved is not None and (moved.gpus == answer.best.gpus) == same
     file = tmp_path / "result.json"
     file.write_bytes(msgspec.json.encode(answer_json(answer, [answer])))
-    assert explain_source(file).prices == found.prices
+    assert astra.explain(file).prices == found.prices
 
 
 def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None:
@@ -123,17 +125,16 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
     assert counts == [(16, 16), (16, 8)]  # at one pace, so fewer of the dearer
     for point in found.frontier:
         assert_terms(point)
-    notes = found.request["notes"]
-    assert isinstance(notes, list) and any("a half" in note for note in notes)
+    notes = found.request.notes
+    assert any("a half" in note for note in notes)
 
 
 def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is searched and spends all; then those that may win are counted, not lost."""
     monkeypatch.setattr("astra.search.mixed_market.MOST_WORK", 1)
-    told = []
+    told: list[list[str]] = []
     for answer in (asked(), asked(exact=True)):
-        notes = answer.request["notes"]
-        assert isinstance(notes, list)
+        notes = answer.request.notes
         told.append([note for note in notes if "not looked at" in note])
     assert len(told[0]) == 1 and not told[1]
 
@@ -146,9 +147,9 @@ def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
 
 
 def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
-    pools, wanted = market()
+    pools, query = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
-    search = MixedSearch(wanted, [], 2e10, conditions(), 1e6)
+    search = MixedSearch(query, [], 2e10, conditions(), 1e6)
     (place,) = places_of(pools, offers, anywhere=False)
     mixtures = mixtures_of(pools, place, None)
     assert [[pool.count for pool in each.pools] for each in mixtures] == [
@@ -175,8 +176,7 @@ def test_what_cannot_be_mixed_is_said() -> None:
         price={"h100": 3.0, "a100-80g": 1.2},
         settings=["micro_batch=1", "cp=1", "pp=2", "vpp=1"],
     )
-    notes = found.request["notes"]
-    assert isinstance(notes, list)
+    notes = found.request.notes
     assert any(note.startswith("--set pp") and "are not searched" in note for note in notes)
 
 
@@ -189,7 +189,7 @@ def offer(gpu: str, cloud: str, region: str, price: float, certainty: str = "hig
     )
 
 
-def market(count: int = 16) -> tuple[tuple[Pool, ...], Wanted]:
+def market(count: int = 16) -> tuple[tuple[Pool, ...], Query]:
     pools = tuple(Pool(gpu=find_gpu(name)[0], count=count) for name in ("h100", "a100-80g"))
     task = Task(
         model=astra.find_model("llama-3-8b"),
@@ -199,7 +199,7 @@ def market(count: int = 16) -> tuple[tuple[Pool, ...], Wanted]:
     )
     chosen = parse_set(["micro_batch=1,2", "cp=1", "tp=1,2,4"])
     space = Space(Question(task, 32, 4096), chosen)
-    return pools, Wanted(space=space, stack=find_stack("megatron"))
+    return pools, query_of_space(space, find_stack("megatron"))
 
 
 def test_fewer_gpus_than_a_mixture_has_are_no_dearer_than_it_counts_with() -> None:
@@ -252,8 +252,7 @@ def test_mixtures_are_of_one_vendor() -> None:
 def test_money_rents_no_cluster_of_two_vendors_and_says_why() -> None:
     found = asked(gpus="h100:16,mi300x:16", price={"h100": 3.0, "mi300x": 2.5})
     assert found.frontier and all(len(plan.gpus) == 1 for plan in found.frontier)
-    notes = found.request["notes"]
-    assert isinstance(notes, list)
+    notes = found.request.notes
     assert any("RCCL and NCCL do not speak to each other" in note for note in notes)
 
 
@@ -278,6 +277,5 @@ def test_types_that_are_not_sold_in_one_place_are_said_to_stay_apart(
         settings=["tp=1", "micro_batch=1"],
         **more,
     )
-    notes = found.request["notes"]
-    assert isinstance(notes, list)
+    notes = found.request.notes
     assert [note for note in notes if note.startswith(APART)] == ([said] if said else [])

@@ -201,8 +201,7 @@ def test_flagscale_says_that_it_excludes_interleaving() -> None:
     found = astra.plan(
         "llama-3-8b", gpus="h100:8,l40s:8", global_batch=32, seq_len=4096, settings=["vpp=2"]
     )
-    notes = found.request["notes"]
-    assert isinstance(notes, list)
+    notes = found.request.notes
     (said,) = [note for note in notes if note.startswith("--set vpp")]
     assert "not searched for flagscale" in said and "excludes interleaving" in said
     assert {each.plan.runtime for each in found.plans} == {"megatron"}

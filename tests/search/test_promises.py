@@ -9,8 +9,9 @@ from tests.search.uniform_brute import random_question as small_question
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.slowest import slowest_of
 from astra.hardware.stack import find_stack
-from astra.search.answer import Wanted
-from astra.search.mixed.answer import MIXES, answer_mixed
+from astra.search.mixed.answer import MIXES
+from astra.search.query import query_of_space
+from astra.search.solve import solve
 
 STACK = find_stack("megatron")
 ROUNDING = 1 + 1e-9
@@ -59,7 +60,7 @@ def check_brute(seed: int) -> None:
     """No uniform plan is faster than the answer."""
     space = small_question(seed)
     least_s, _ = best_uniform_s(space, STACK)
-    answer = answer_mixed(Wanted(space=space, stack=STACK, runtimes=MIXES), {})
+    answer = solve(query_of_space(space, STACK, runtimes=MIXES))
     assert step_of(answer) <= least_s * ROUNDING
 
 

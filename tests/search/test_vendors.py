@@ -58,7 +58,7 @@ def test_plans_over_two_vendors_are_the_best_of_each_and_mix_types_of_one_alone(
 
 def test_an_answer_over_two_vendors_says_why_they_stay_apart() -> None:
     found = astra.plan("llama-3-8b", gpus="h100:8,mi300x:8", **SMALL)
-    assert found.request["notes"][-1] == (  # type: ignore[index]
+    assert found.request.notes[-1] == (
         "AMD and NVIDIA GPUs are planned apart: no job has both, for RCCL and NCCL do not speak "
         "to each other"
     )

@@ -25,9 +25,9 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at, plans_of
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.stage_view import stage_view
 from astra.strategy.uniform import over_types
 from astra.strategy.variants import variants_of
-from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
 

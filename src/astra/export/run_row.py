@@ -56,7 +56,10 @@ def row_of(priced: PricedPlan) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     plan = priced.plan
     if len(plan.gpus) > 1:
         return None, ("GPUs of several types",)
-    if plan.explicit_microbatch_group not in (None, least_microbatch_group(plan.pp, plan.pipelines[0].micro_batches)):
+    if plan.explicit_microbatch_group not in (
+        None,
+        least_microbatch_group(plan.pp, plan.pipelines[0].micro_batches),
+    ):
         return None, ("micro-batches in turn on a chunk",)  # a table of runs has no column for it
     row = _row(plan, sum(priced.gpus.values()))
     try:

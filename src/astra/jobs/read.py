@@ -382,7 +382,11 @@ def _job(
     alone = msgspec.structs.replace(cluster, pools=(one_type,))  # what a launch file knows of
     stack = STACKS.get(runtime, "megatron")
     settled = complete(
-        PlanSettings(**{k: v for k, v in wish.items() if v is not None}), model, alone, runtime, stack
+        PlanSettings(**{k: v for k, v in wish.items() if v is not None}),
+        model,
+        alone,
+        runtime,
+        stack,
     )
     plan = over_types(msgspec.structs.replace(settled.plan, cluster=cluster), blocks)
     names = {"megatron": "Megatron-LM", "fsdp": "torchtitan", "deepspeed": "DeepSpeed"}

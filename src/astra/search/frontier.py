@@ -57,7 +57,9 @@ def checkpoint_sizes(space: Space) -> Floats:
     question = space.question
     held = parameters(question.task.model)
     count = held.total + (held.mtp_total if question.mtp_layers else 0)
-    kept = [[DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))] for name in STATES]
+    kept = [
+        [DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))] for name in STATES
+    ]
     return np.array(sorted({count * (2.0 + sum(sizes)) for sizes in product(*kept)}))
 
 
@@ -160,7 +162,9 @@ class FrontierFinder(Finder):
 
     def _least_s(self, layouts: Layouts) -> Floats:
         """A bound of every cut that knows of memory, too."""
-        modules = tuple(sorted({m for some in recompute_module_sets(self.space.question) for m in some}))
+        modules = tuple(
+            sorted({m for some in recompute_module_sets(self.space.question) for m in some})
+        )
         self.least_s = np.zeros(int(layouts.counts.sum()))
         self.layer = np.zeros(len(self.least_s), np.int32)
         for (_, cuts), plans in zip(layouts.blocks(), layouts.option_tables(), strict=True):

@@ -93,3 +93,21 @@ class Query:
     def of_runtime(self, runtime: Runtime) -> "Query":
         """The same for plans of one runtime."""
         return replace(self, runtimes=(runtime,))
+
+
+def query_of_space(space: Space, stack: Stack, **changes: Any) -> Query:
+    """The question that a space is the space of."""
+    question = space.question
+    query = Query(
+        model=question.task.model,
+        cluster=question.task.cluster,
+        stack=stack,
+        global_batch=question.global_batch,
+        seq_len=question.seq_len,
+        runtimes=(question.task.runtime,),
+        precision=question.precision,
+        mtp_layers=question.mtp_layers,
+        use_all=question.use_all,
+        settings=space.settings,
+    )
+    return replace(query, **changes)

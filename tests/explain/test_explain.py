@@ -13,11 +13,11 @@ from tests.timing.test_several_makes import two_makes
 import astra
 from astra.cost.price import price_plan
 from astra.errors import InputError
+from astra.explain.explain import explain_plan
+from astra.explain.ledger import exchanges_of
+from astra.explain.plan_detail import CLASSES, PlanDetail, detail_of, parts_s
+from astra.explain.result import Exchange, Explanation, WhatIf
 from astra.hardware.topology import ranks_per_domain
-from astra.search.breakdown import CLASSES, Detail, Exchange, detail_of, exchanges, parts_s
-from astra.search.explain import explain as explain_plans
-from astra.search.explained import Change, Explanation
-from astra.search.what_if import MORE_MEMORY
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
 from astra.timing.stage import stage_times
@@ -41,10 +41,10 @@ def plan_of(model: str = "llama-3-8b", **settings: Any) -> Plan:
 
 def moved(plan: Plan) -> dict[tuple[str, str], Exchange]:
     """Exchanges by group and what is done."""
-    return {(e.group, f"{e.operation} {e.what}"): e for e in exchanges(detail_of(plan))}
+    return {(e.group, f"{e.operation} {e.what}"): e for e in exchanges_of(detail_of(plan))}
 
 
-def change(explanation: Explanation, what: str) -> Change:
+def change(explanation: Explanation, what: str) -> WhatIf:
     (one,) = (change for change in explanation.changes if change.what == what)
     return one
 
@@ -168,7 +168,7 @@ def test_unsharded_gradients_are_all_reduced() -> None:
 
 def test_stages_send_every_micro_batch_on() -> None:
     detail = detail_of(plan_of(tp=2, pp=2, dp=4, sequence_parallel=True))
-    sends = [e for e in exchanges(detail) if e.group == "pp"]
+    sends = [e for e in exchanges_of(detail) if e.group == "pp"]
     (send,) = sends  # an end of the pipeline has one neighbour
     assert send.count == 16
     assert send.payload_bytes == 4096 * 4096 * 2 / 2
@@ -204,10 +204,10 @@ def test_experts_get_their_tokens_twice_a_pass() -> None:
 
 
 def test_one_gpu_exchanges_nothing() -> None:
-    assert not exchanges(detail_of(plan_of("gpt3-125m", gpus="h100:1", seq_len=2048)))
+    assert not exchanges_of(detail_of(plan_of("gpt3-125m", gpus="h100:1", seq_len=2048)))
 
 
-def alone_s(exchange: Exchange, stride: int, detail: Detail) -> float:
+def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
     """One exchange by the collective that the step is priced with."""
     collective = {
         "all-gather": all_gather_s,
@@ -229,7 +229,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
         priced = stage_times(detail.view, detail.stack).base.replicas
         at = (detail.pipeline, detail.stage, 0)
         found = {"gradients": 0.0, "parameters": 0.0}
-        traffic = [e for e in exchanges(detail) if e.group in ("dp", "edp")]
+        traffic = [e for e in exchanges_of(detail) if e.group in ("dp", "edp")]
         shards = {e.group: e.ranks for e in traffic if e.operation == "reduce-scatter"}
         for exchange in traffic:
             stride = tp if exchange.group == "dp" else cut
@@ -255,7 +255,7 @@ def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> N
         fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)
         whole = (1 + fraction) * base.tensor_forward_s + base.tensor_backward_s
         at = (detail.pipeline, detail.stage, 0)
-        sent = [each for each in exchanges(detail) if each.group == "tp"]
+        sent = [each for each in exchanges_of(detail) if each.group == "tp"]
         seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
         factor = stack.tensor_factor * stack.communication_factor
         expected = detail.micro_batches * float(whole[at])
@@ -269,7 +269,7 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     shown: dict[str, Any] = {"overlap_grad_reduce": False, "overlap_param_gather": False}
     plan = plan_of(runtime="fsdp", dp=16, sharding="parameters", **shown)
     detail = detail_of(plan)
-    sent = [each for each in exchanges(detail) if each.group == "dp"]
+    sent = [each for each in exchanges_of(detail) if each.group == "dp"]
     seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
     own = detail.stack.on(detail.gpu)
     expected = price_plan(plan).step_parts_s["data_comm"]
@@ -281,7 +281,7 @@ def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     checked = 0
     for plan in legal_plans(model):
         detail = detail_of(plan)
-        sent = [e for e in exchanges(detail) if e.group in ("ep", "etp")]
+        sent = [e for e in exchanges_of(detail) if e.group in ("ep", "etp")]
         if plan.overlap_ep or not sent:
             continue
         base = stage_times(detail.view, detail.stack).base
@@ -432,7 +432,7 @@ def test_faster_hardware_never_slows_the_same_plan_much() -> None:
 
 
 def test_more_memory_never_makes_the_best_plan_slower() -> None:
-    more = change(explained(), MORE_MEMORY)
+    more = change(explained(), "1.25 x the memory")
     assert more.how == "searched" and more.plan is not None
     assert more.plan.slower_s <= 1e-9
 
@@ -525,9 +525,9 @@ def test_another_busiest_stage_is_named() -> None:
     """A part that only the last stage has must not look like a loss of the other plan's."""
     plan = plan_of(pp=4, tp=2, layers_per_stage=(12, 9, 8, 3))
     other = plan_of(pp=4, tp=2, layers_per_stage=(7, 7, 8, 10))
-    loss = explain_plans([plan, other], quick=True).next_plans[0]
+    loss = explain_plan([plan, other], quick=True).next_plans[0]
     assert loss.other_place and loss.busiest == "stage 3 of 4 on H100-80GB-SXM, the last"
-    same = explain_plans([plan, plan], quick=True).next_plans[0]
+    same = explain_plan([plan, plan], quick=True).next_plans[0]
     assert not same.other_place and same.parts_stage == 0
 
 

@@ -7,16 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 import astra
+from astra.api.answers import Answer
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.cluster_file import read_cluster
 from astra.money.catalogue import Offer, instances, machine_gpu, shipped_offers
+from astra.money.offers import offers_of
 from astra.money.wish import Wish
 from astra.report.money import money_page
-from astra.search.answer import Answer
-from astra.search.offers import offers_of
-from astra.search.price_moves import asked_again
+from astra.search.request import read_request
 
 SLOW = """\
 [[pools]]
@@ -62,8 +62,7 @@ def test_the_network_of_a_cluster_file_without_a_price_holds(answer: Answer) -> 
 
 
 def test_whose_price_it_is_is_said(answer: Answer) -> None:
-    notes = answer.request["notes"]
-    assert isinstance(notes, list)
+    notes = answer.request.notes
     (said,) = [note for note in notes if "as described" in note]
     best = answer.plans[0]
     assert best.money is not None
@@ -84,10 +83,11 @@ def test_whose_price_it_is_is_said(answer: Answer) -> None:
 
 def test_a_result_asks_again_about_the_nodes_that_were_described(answer: Answer) -> None:
     request = msgspec.json.decode(msgspec.json.encode(answer.request))
-    again = asked_again(request, answer.plans[0].plan, "result.json")
-    (pool,) = again.wanted.space.question.task.cluster.pools
+    again = read_request(request, answer.plans[0].plan, "result.json")
+    (pool,) = again.cluster.pools
+    assert again.money is not None
     assert pool.gpu.node.nic_bytes_per_s == 10e9 / 8
-    (offer,) = offers_of(again.wish, again.wanted.space.question.task.cluster)
+    (offer,) = offers_of(again.money, again.cluster)
     assert answer.plans[0].money is not None
     assert offer.source == answer.plans[0].money.rents[0].price_source
 
@@ -106,8 +106,9 @@ def test_a_catalogue_of_ones_own_lends_its_price_and_is_kept() -> None:
         offers=[offer],
     )
     request = msgspec.json.decode(msgspec.json.encode(found.request))
-    again = asked_again(request, found.plans[0].plan, "result.json")
-    (same,) = offers_of(again.wish, again.wanted.space.question.task.cluster)
+    again = read_request(request, found.plans[0].plan, "result.json")
+    assert again.money is not None
+    (same,) = offers_of(again.money, again.cluster)
     assert same.usd_per_hour == 16.0 and same.source == "list price of mine r box"
 
 

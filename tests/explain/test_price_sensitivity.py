@@ -6,15 +6,15 @@ import pytest
 from msgspec.structs import replace
 from tests.search.test_market import PRICES, asked
 
+from astra.api.answers import Answer
 from astra.errors import InputError
+from astra.explain.result import PriceSensitivity, RunnerUp
 from astra.money.catalogue import shipped_offers
 from astra.money.what_if import changed_offers, parse_what_if
 from astra.report.explain import _price
-from astra.search.answer import Answer
-from astra.search.explained import PriceMove, Rival
 
 
-def moves_of(answer: Answer) -> dict[str, PriceMove]:
+def moves_of(answer: Answer) -> dict[str, PriceSensitivity]:
     return {move.gpu: move for move in answer.explain().prices}
 
 
@@ -93,9 +93,9 @@ def test_each_move_names_the_plan_that_is_chosen_then(deadline: float, budget: f
 
 
 def test_the_words_of_a_move_name_a_rival_for_each_direction() -> None:
-    dearer = Rival(summary="tp 1", gpus={"A100": 8}, usd=900.0, hours=50.0)
-    cheaper = Rival(summary="tp 2", gpus={"H100": 16}, usd=1100.0, hours=20.0)
-    move = PriceMove(
+    dearer = RunnerUp(summary="tp 1", gpus={"A100": 8}, usd=900.0, hours=50.0)
+    cheaper = RunnerUp(summary="tp 2", gpus={"H100": 16}, usd=1100.0, hours=20.0)
+    move = PriceSensitivity(
         gpu="H100",
         rise_fraction=0.784,
         fall_fraction=0.118,
@@ -188,7 +188,7 @@ def test_a_catalogue_of_the_users_own_is_kept_in_the_answer() -> None:
     found = asked(gpus="h100:64", price=None, offers=own)
     moves = moves_of(found)
     assert list(moves) == ["H100-80GB-SXM"]
-    money = found.request["money"]
+    money = found.request.money
     assert isinstance(money, dict) and {o["machine"]["cloud"] for o in money["offers"]} == {
         "nebius"
     }

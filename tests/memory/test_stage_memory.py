@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.search import some_plans
 from tests.search.some_plans import changed, stack, view, with_segments
-from tests.simulate.random_pipes import shapes
+from tests.simulate.random_pipelines import shapes
 
 from astra.api import predict
-from astra.memory.flying import in_flight
+from astra.memory.in_flight import in_flight
 from astra.memory.stage import memory_of
 from astra.search.price import price_many
 from astra.simulate.schedule import interleaved, one_f_one_b

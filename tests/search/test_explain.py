@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.search.some_plans import MODELS, legal_plans, mixed_plans
-from tests.timing.test_several_makes import two_makes
+from tests.timing.test_replica_groups import two_makes
 
 import astra
 from astra.errors import InputError
@@ -226,7 +226,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
         tp, cut = detail.own("tp"), detail.own("segment_ep") * detail.own("segment_etp")
-        priced = stage_times(detail.view, detail.stack).base.replicas
+        priced = stage_times(detail.view, detail.stack).work.data_parallel
         at = (detail.pipeline, detail.stage, 0)
         found = {"gradients": 0.0, "parameters": 0.0}
         traffic = [e for e in exchanges(detail) if e.group in ("dp", "edp")]
@@ -251,9 +251,9 @@ def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> N
         known = detail_of(plan)
         stack = msgspec.structs.replace(known.stack, tensor_waits=True, settings=())
         detail = replace(known, stack=stack)
-        base = stage_times(detail.view, stack).base
-        fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)
-        whole = (1 + fraction) * base.tensor_forward_s + base.tensor_backward_s
+        work = stage_times(detail.view, stack).work
+        fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)
+        whole = (1 + fraction) * work.tensor_forward_s + work.tensor_backward_s
         at = (detail.pipeline, detail.stage, 0)
         sent = [each for each in exchanges(detail) if each.group == "tp"]
         seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
@@ -284,11 +284,11 @@ def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
         sent = [e for e in exchanges(detail) if e.group in ("ep", "etp")]
         if plan.overlap_ep or not sent:
             continue
-        base = stage_times(detail.view, detail.stack).base
+        work = stage_times(detail.view, detail.stack).work
         at = (detail.pipeline, detail.stage, 0)
-        both = float(base.expert_forward_s[at] + base.expert_backward_s[at])
-        fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)[at]
-        again = float(fraction) * float(base.expert_forward_s[at])
+        both = float(work.expert_forward_s[at] + work.expert_backward_s[at])
+        fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)[at]
+        again = float(fraction) * float(work.expert_forward_s[at])
         etp = detail.own("segment_etp")
         seconds = 0.0
         for exchange in sent:

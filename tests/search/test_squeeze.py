@@ -9,7 +9,7 @@ from astra.search.squeeze import filled_bound_s, squeezed_bound_s
 from astra.strategy.enumerate import module_sets
 from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.variants import enumerate_plans
-from astra.timing.layer import LayerBook, work_of
+from astra.timing.layer import LayerCache, work_of
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -25,7 +25,7 @@ def test_no_plan_that_fits_beats_the_bound_of_its_cut(seed: int, margin: float) 
         if not len(plans):
             continue
         plans = plans.take(slice(0, len(plans), max(len(plans) // 400, 1)))  # some of them
-        book = LayerBook()
+        book = LayerCache()
         bound, rows = squeezed_bound_s(plans, task, stack, margin, modules, book)
         _, layer_s, head_s = work_of(book, task.model, rows)
         steps = steps_of(plans, space) * (1 + 1e-9)

@@ -8,7 +8,7 @@ from astra.search.bulk import bulk_of
 from astra.search.variants import least_added_s
 from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.variants import variants_in, variants_of
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 
 
 @pytest.mark.parametrize("seed", [*range(16), *range(QUICK, QUICK + 24)])
@@ -21,7 +21,7 @@ def test_no_variant_adds_less_than_was_taken_off_in_advance(seed: int) -> None:
         every = variants_in(layouts, space)
         own = bulk_of(layouts, task, stack).bound_s[every.rows]
         bounds = bulk_of(variants_of(layouts, space), task, stack).bound_s
-        added = least_added_s(layouts, every, task, stack, LayerBook())
+        added = least_added_s(layouts, every, task, stack, LayerCache())
         assert (own + added <= bounds * (1 + 1e-12)).all()
         told = max(told, float((added / np.maximum(bounds - own, 1e-12)).max(initial=0.0)))
     assert told > 0.5  # most of what some variant adds is known in advance

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.simulate.random_pipes import shapes
+from tests.simulate.random_pipelines import shapes
 
-from astra.simulate.many import Floats, Ints, Pipes, step_s, unrolled
+from astra.simulate.pipeline_columns import Floats, Ints, PipelineColumns, step_s, unrolled
 from astra.timing.bounds import (
     interleaved_bound_s,
     interleaved_tight_bound_s,
@@ -34,8 +34,8 @@ class Runs:
     outer_s: Floats  # (slot, plan)
     wrap_s: Floats  # (plan,)
     back: Floats  # (plan,), how much slower the way back is
-    first_extra_s: Floats  # (chunk, slot, plan)
-    last_extra_s: Floats  # (chunk, slot, plan)
+    first_gather_s: Floats  # (chunk, slot, plan)
+    last_reduce_s: Floats  # (chunk, slot, plan)
     alike: Flags  # (plan,)
     shape: dict[str, int]
 
@@ -43,7 +43,7 @@ class Runs:
         """(plan,) The same number for all."""
         return np.full(self.stages.shape[1], self.shape.get(name, 0))
 
-    def pipes(self) -> Pipes:
+    def pipes(self) -> PipelineColumns:
         """The same stages one by one, for the simulator."""
         depth = self.shape["stages"]
         inside = unrolled(self.stages, np.broadcast_to(self.inner_s, self.stages.shape))
@@ -52,7 +52,7 @@ class Runs:
         last = (np.arange(1, depth + 1)[:, None, None] == ends).any(axis=1)
         link_s = np.where(last, outside, inside)
         link_s[-1] = self.wrap_s
-        return Pipes(
+        return PipelineColumns(
             stages=self.column("stages"),
             chunks=self.column("chunks"),
             micro_batches=self.column("micro_batches"),
@@ -62,8 +62,8 @@ class Runs:
             backward_s=unrolled(self.stages, self.backward_s),
             forward_link_s=link_s,
             backward_link_s=link_s * self.back,
-            first_extra_s=unrolled(self.stages, self.first_extra_s),
-            last_extra_s=unrolled(self.stages, self.last_extra_s),
+            first_gather_s=unrolled(self.stages, self.first_gather_s),
+            last_reduce_s=unrolled(self.stages, self.last_reduce_s),
         )
 
     def bounds_s(self) -> tuple[Floats, Floats]:
@@ -73,10 +73,10 @@ class Runs:
         count = self.column("micro_batches")
         if self.shape["chunks"] == 1:
             plain = (self.stages, self.forward_s[0], self.backward_s[0], count)
-            more = (inner_s, outer_s, self.first_extra_s[0], self.last_extra_s[0])
+            more = (inner_s, outer_s, self.first_gather_s[0], self.last_reduce_s[0])
             return one_f_one_b_bound_s(*plain, *more), one_f_one_b_tight_bound_s(*plain, *more)
         chunked = (self.stages, self.forward_s, self.backward_s, count)
-        extras = (self.first_extra_s, self.last_extra_s)
+        extras = (self.first_gather_s, self.last_reduce_s)
         tight_s = interleaved_tight_bound_s(
             *chunked,
             self.inner_s,
@@ -112,8 +112,8 @@ def random_runs(seed: int, plans: int, shape: dict[str, int]) -> Runs:
         outer_s=link * uneven(spread, SLOTS) * dice.choice([1.0, 5.0], plans),
         wrap_s=link * uneven(spread),
         back=dice.choice([1.0, 1.0, 1.5], plans),
-        first_extra_s=extra_s * uneven(spread, *size),
-        last_extra_s=extra_s * uneven(spread, *size),
+        first_gather_s=extra_s * uneven(spread, *size),
+        last_reduce_s=extra_s * uneven(spread, *size),
         alike=(spread <= 0.1) & (link <= 0.3),
         shape=shape,
     )
@@ -214,7 +214,7 @@ def test_a_slow_link_between_slots_shows_in_both_bounds() -> None:
 def test_unused_slots_change_nothing(shape: dict[str, int], seed: int, at: int) -> None:
     runs = random_runs(seed, 4, shape)
     names = ["stages", "forward_s", "backward_s", "inner_s", "outer_s"]
-    names += ["first_extra_s", "last_extra_s"]
+    names += ["first_gather_s", "last_reduce_s"]
     wider = {name: np.insert(getattr(runs, name), at, 0, axis=-2) for name in names}
     wider["forward_s"][..., at, :] = 7.0
     wider["outer_s"][at] = 7.0

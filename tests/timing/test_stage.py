@@ -173,9 +173,9 @@ def test_a_send_that_no_buffer_takes_holds_up_both_stages() -> None:
     sent = {}
     for tp in (8, 4, 1):  # of 32 MiB: tokens x hidden x bytes
         plan = predict("llama-3-8b", tp=tp, pp=2, sequence_parallel=False, overlap_tp=False, **said)
-        base = stage_times(view(plan.plan), find_stack("deepspeed-3d")).base
-        sent[tp] = float(base.link_s[0, 0, 0]), float(base.held_s[0, 0, 0])
-        assert not stage_times(view(plan.plan), find_stack("megatron")).base.held_s.any()
+        work = stage_times(view(plan.plan), find_stack("deepspeed-3d")).work
+        sent[tp] = float(work.link_s[0, 0, 0]), float(work.blocking_send_s[0, 0, 0])
+        assert not stage_times(view(plan.plan), find_stack("megatron")).work.blocking_send_s.any()
     assert 0 < sent[8][1] < 0.5 * sent[8][0]
     assert 0.5 * sent[4][0] < sent[4][1] < sent[4][0]
     assert sent[1][1] == pytest.approx(sent[1][0])  # nothing to gather

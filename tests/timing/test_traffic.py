@@ -15,7 +15,7 @@ from astra.model.zoo import find_model
 from astra.search.price import price_many
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.layer import layers_of
-from astra.timing.operators import Keys, Operator
+from astra.timing.operators import LayerShape, Operator
 from astra.timing.traffic import _sent_once, context_traffic, expert_traffic, tensor_traffic
 
 GPU = find_gpu("h100")[0]
@@ -24,10 +24,10 @@ MIXTRAL = find_model("mixtral-8x7b")
 (DENSE,), (ROUTED,) = layer_kinds(LLAMA).kinds, layer_kinds(MIXTRAL).kinds
 
 
-def keys(**degrees: float) -> Keys:
+def keys(**degrees: float) -> LayerShape:
     given = {"micro_batch": 1, "seq_len": 4096, "domain": 8, "node": 8, **degrees}
     names = ("micro_batch", "seq_len", "tp", "cp", "sp", "ep", "etp", "capacity", "domain", "node")
-    return Keys(**{name: np.array([float(given.get(name, 1))]) for name in names})
+    return LayerShape(**{name: np.array([float(given.get(name, 1))]) for name in names})
 
 
 def work(seconds: float) -> Operator:

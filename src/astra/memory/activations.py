@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.facts import copies_output, facts
+from astra.memory.constants import copies_output, memory_constants
 from astra.memory.states import FP4_BYTES
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
@@ -21,7 +21,7 @@ from astra.strategy.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Cut:
+class ShardSizes:
     """What divides the tensors of a layer. (pipeline, run, plan)"""
 
     tokens: Floats  # of one micro-batch on this GPU, context parallelism counted
@@ -43,7 +43,7 @@ class Cut:
         return self.modules.astype(np.int64) >> MODULES.index(module) & 1 == 1
 
 
-def cut_of(view: View, stack: Stack) -> Cut:
+def shard_sizes(view: View, stack: Stack) -> ShardSizes:
     """The divisors of every run."""
     plans, stages, task = view.plans, view.stages, view.task
     tp = stages.of(plans.tp).astype(np.float64)
@@ -51,7 +51,7 @@ def cut_of(view: View, stack: Stack) -> Cut:
     element = np.where(wide, 4.0, 2.0)
     saved = np.where(is_word(plans, "precision", "fp8"), 1.0, element)
     saved = np.where(is_word(plans, "precision", "fp4"), FP4_BYTES, saved)
-    return Cut(
+    return ShardSizes(
         tokens=stages.of(plans.segment_micro_batch) * plans.seq_len / plans.cp,
         tp=tp,
         sp=np.where(plans.sequence_parallel, tp, 1.0),
@@ -77,7 +77,7 @@ def _outputs(view: View, stack: Stack) -> Floats:
     return 1.0 + (np.array(copied)[view.stages.of(view.plans.gpu)] & flash)
 
 
-def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
+def layer_bytes(kind: LayerKind, plans: Plans, cut: ShardSizes, task: Task) -> Floats:
     """Kept of one layer of this kind for one micro-batch, selective recompute counted."""
     model = task.model
     per_token = _norms(model, kind, cut) + _attention(model, plans, cut)
@@ -87,7 +87,7 @@ def layer_bytes(kind: LayerKind, plans: Plans, cut: Cut, task: Task) -> Floats:
     return cut.tokens * per_token
 
 
-def by_operator_bytes(kind: LayerKind, cut: Cut, task: Task) -> Floats:
+def by_operator_bytes(kind: LayerKind, cut: ShardSizes, task: Task) -> Floats:
     """Kept of one layer where operators are chosen: torchtitan's `selective`.
 
     It keeps the layer's input, attention's output and every second matrix product's, and does
@@ -100,7 +100,7 @@ def by_operator_bytes(kind: LayerKind, cut: Cut, task: Task) -> Floats:
     keys = values if model.mla else model.kv_heads * model.head_dim
     ups = 1 + model.gated_mlp
     if kind.mlp == "moe" and model.moe:
-        routed = model.moe.top_k * facts().routing.imbalance
+        routed = model.moe.top_k * memory_constants().routing.imbalance
         mlp = (
             routed * (ups * model.moe.moe_ffn + hidden) / cut.sp
             + ups * model.moe.shared_ffn / cut.tp
@@ -112,12 +112,12 @@ def by_operator_bytes(kind: LayerKind, cut: Cut, task: Task) -> Floats:
     return cut.tokens * (cut.element * kept + 4.0 * model.heads / cut.tp)
 
 
-def checkpoint_bytes(model: Model, cut: Cut) -> Floats:
+def checkpoint_bytes(model: Model, cut: ShardSizes) -> Floats:
     """The input of a layer, all that full recompute keeps of it."""
     return cut.tokens * cut.element * model.hidden / cut.sp
 
 
-def _norms(model: Model, kind: LayerKind, cut: Cut) -> Floats:
+def _norms(model: Model, kind: LayerKind, cut: ShardSizes) -> Floats:
     """Inputs of the norms (the residual stream), and what they hand to matrix products."""
     inputs = model.norms_per_layer * _normed(model, cut) * model.hidden
     attention_in = cut.gemm * model.hidden
@@ -126,14 +126,14 @@ def _norms(model: Model, kind: LayerKind, cut: Cut) -> Floats:
     return (inputs + outputs) / cut.sp
 
 
-def _normed(model: Model, cut: Cut) -> Floats:
+def _normed(model: Model, cut: ShardSizes) -> Floats:
     """Bytes of an element that a norm keeps."""
     if cut.eager and model.norm == "rmsnorm":
-        return np.full(cut.element.shape, facts().eager.normed_bytes)
+        return np.full(cut.element.shape, memory_constants().eager.normed_bytes)
     return cut.element
 
 
-def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
+def _attention(model: Model, plans: Plans, cut: ShardSizes) -> Floats:
     if model.mla is not None:
         kept = _latent(model, model.mla, cut)
         values = model.heads * model.mla.v_head_dim
@@ -153,17 +153,17 @@ def _attention(model: Model, plans: Plans, cut: Cut) -> Floats:
     return kept + output + sums + _score_matrix(model, plans, cut)
 
 
-def _score_matrix(model: Model, plans: Plans, cut: Cut) -> Floats:
+def _score_matrix(model: Model, plans: Plans, cut: ShardSizes) -> Floats:
     """Unfused attention keeps the softmax, and what dropout makes of it and its mask of one byte:
     5 a s^2 b in the paper.
     """
-    kept_bytes = cut.element + cut.dropout * (cut.element + 1.0)
-    square = kept_bytes * model.heads * plans.seq_len / cut.tp
+    saved_bytes = cut.element + cut.dropout * (cut.element + 1.0)
+    square = saved_bytes * model.heads * plans.seq_len / cut.tp
     kept = is_word(plans, "attention", "unfused") & ~cut.recomputes("core_attn")
     return np.where(kept, square, 0.0)
 
 
-def _mask(model: Model, kind: LayerKind, plans: Plans, cut: Cut) -> Floats:
+def _mask(model: Model, kind: LayerKind, plans: Plans, cut: ShardSizes) -> Floats:
     """PyTorch's attention with a mask: keys and values are repeated for every head, and the mask
     of one sample is kept as numbers that are added to the scores.
     """
@@ -173,7 +173,7 @@ def _mask(model: Model, kind: LayerKind, plans: Plans, cut: Cut) -> Floats:
     return np.where(masked, cut.element * (repeated + added), 0.0)
 
 
-def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:
+def _latent(model: Model, mla: Mla, cut: ShardSizes) -> Floats:
     """Latents before and after their norms, and the heads unfolded from them."""
     latents = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
@@ -183,7 +183,7 @@ def _latent(model: Model, mla: Mla, cut: Cut) -> Floats:
     return (_normed(model, cut) + cut.gemm) * latents / cut.sp + up
 
 
-def _mlp(model: Model, width: int, cut: Cut, module: str = "mlp") -> Floats:
+def _mlp(model: Model, width: int, cut: ShardSizes, module: str = "mlp") -> Floats:
     """What goes into the activation (gate and up) and what comes out of it.
 
     PyTorch's ReLU needs no more than what came out.
@@ -195,12 +195,12 @@ def _mlp(model: Model, width: int, cut: Cut, module: str = "mlp") -> Floats:
     return np.where(cut.recomputes(module), 0.0, kept)
 
 
-def _gate(model: Model, cut: Cut) -> float:
+def _gate(model: Model, cut: ShardSizes) -> float:
     """Bytes of an element that a gate keeps beside what goes into it and what comes out."""
-    return facts().eager.gated_bytes if cut.eager and model.gated_mlp else 0.0
+    return memory_constants().eager.gated_bytes if cut.eager and model.gated_mlp else 0.0
 
 
-def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
+def _experts(model: Model, plans: Plans, cut: ShardSizes) -> Floats:
     """Dispatched tokens, what experts make of them, and the shared experts."""
     moe = model.moe
     assert moe is not None
@@ -219,6 +219,6 @@ def _experts(model: Model, plans: Plans, cut: Cut) -> Floats:
 
 def routed_tokens(moe: Moe, plans: Plans) -> Floats:
     """Tokens that experts see for each token that comes in, on the fullest rank."""
-    usual = facts().routing.imbalance
+    usual = memory_constants().routing.imbalance
     factor = np.where(np.isnan(plans.capacity_factor), usual, plans.capacity_factor)
     return moe.top_k * factor

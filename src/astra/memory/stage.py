@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.memory.activations import (
-    Cut,
+    ShardSizes,
     by_operator_bytes,
     checkpoint_bytes,
-    cut_of,
     layer_bytes,
     routed_tokens,
+    shard_sizes,
 )
-from astra.memory.facts import facts, runtime_bytes, workspace_bytes
-from astra.memory.flying import in_flight
+from astra.memory.constants import memory_constants, runtime_bytes, workspace_bytes
+from astra.memory.in_flight import in_flight
 from astra.memory.states import states
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
@@ -30,7 +30,7 @@ from astra.strategy.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Memory:
+class MemoryColumns:
     """Bytes of one GPU of the first stage of each run. (pipeline, run, plan)"""
 
     base: dict[str, Floats]  # of the distinct plans but for recompute and offload
@@ -98,13 +98,13 @@ def offload_frees_bytes(base: dict[str, Floats], fraction: Floats | float) -> Fl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Loads:
+class ActivationBytes:
     """What a stage holds for its micro-batches, before one asks how many. (pipeline, run, plan)"""
 
     base: dict[str, Floats]  # of the distinct plans but for recompute and offload
     rows: NDArray[np.intp]
-    kept_bytes: Floats  # per micro-batch in flight
-    gone_bytes: Floats  # likewise, to the host
+    saved_bytes: Floats  # per micro-batch in flight
+    offloaded_bytes: Floats  # likewise, to the host
     resident_bytes: Floats  # of the gone, on the GPU at any time
     working_bytes: Floats  # of the layer at work
 
@@ -113,37 +113,39 @@ class Loads:
         return self.base[name][..., self.rows]
 
 
-def loads_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Loads:
+def activation_bytes(
+    view: View, stack: Stack, shared: dict[str, Floats] | None = None
+) -> ActivationBytes:
     """What every run holds; `shared` where what plans share is counted already."""
-    base = shared or memory_base(view, stack)
-    kept, gone, working, resident = _activations(view, cut_of(view, stack), stack)
+    base = shared or shared_bytes(view, stack)
+    kept, gone, working, resident = _activations(view, shard_sizes(view, stack), stack)
     working += base["inside"][..., view.rows]
-    return Loads(
+    return ActivationBytes(
         base=base,
         rows=view.rows,
-        kept_bytes=kept,
-        gone_bytes=gone,
+        saved_bytes=kept,
+        offloaded_bytes=gone,
         resident_bytes=resident,
         working_bytes=working,
     )
 
 
-def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> Memory:
+def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None) -> MemoryColumns:
     """Memory of every run of a table of plans.
 
     What plans share that differ only in recompute and offload is counted once; `shared` where
     it is already.
     """
-    loads = loads_of(view, stack, shared)
-    flying, working = loads.part("flying"), loads.working_bytes
-    activations = loads.kept_bytes * flying
+    loads = activation_bytes(view, stack, shared)
+    flying, working = loads.part("in_flight"), loads.working_bytes
+    activations = loads.saved_bytes * flying
     offloaded = np.zeros(1)
     if view.plans.offload_activations.any():
-        offloaded = loads.gone_bytes * flying
+        offloaded = loads.offloaded_bytes * flying
         activations += np.minimum(loads.resident_bytes, offloaded)
     logits = loads.part("logits")
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
-    return Memory(
+    return MemoryColumns(
         base=loads.base,
         rows=loads.rows,
         offload_fraction=view.plans.offload_optimizer_fraction,
@@ -154,16 +156,16 @@ def memory_of(view: View, stack: Stack, shared: dict[str, Floats] | None = None)
     )
 
 
-def memory_base(whole: View, stack: Stack) -> dict[str, Floats]:
+def shared_bytes(whole: View, stack: Stack) -> dict[str, Floats]:
     """What does not depend on recompute and offload; zero in unused runs."""
     view = whole.shared
     flying = in_flight(view.plans, view.stages)
-    return _still_bytes(view, stack) | {"flying": np.where(view.stages.count > 0, flying, 0.0)}
+    return _still_bytes(view, stack) | {"in_flight": np.where(view.stages.count > 0, flying, 0.0)}
 
 
 def _still_bytes(view: View, stack: Stack) -> dict[str, Floats]:
     """The same but for how many micro-batches are in flight."""
-    cut = cut_of(view, stack)
+    cut = shard_sizes(view, stack)
     held = states(view, stack)
     found = {
         "weights": held.weights_bytes,
@@ -178,7 +180,7 @@ def _still_bytes(view: View, stack: Stack) -> dict[str, Floats]:
     return {name: np.where(view.stages.count > 0, part, 0.0) for name, part in found.items()}
 
 
-def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
+def lower_bound_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
     """What no recompute and no offload of this share of the optimizer can save.
 
     No activation is counted but what a layer or the loss needs while it is worked on.
@@ -189,7 +191,9 @@ def least_bytes(view: View, stack: Stack, offloaded: float) -> Floats:
     return least * (1 + stack.slack_fraction) + base["runtime"]
 
 
-def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Floats, Floats]:
+def _activations(
+    view: View, cut: ShardSizes, stack: Stack
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Per micro-batch of a stage: kept on the GPU and gone to the host. Of a stage: what recompute
     holds while it does a layer again, and what of the gone is on the GPU at any time.
     """
@@ -223,7 +227,7 @@ def _activations(view: View, cut: Cut, stack: Stack) -> tuple[Floats, Floats, Fl
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)
     again = np.where((fraction > 0) | by_operator, largest * group, 0.0)
-    return kept, gone, again, back * facts().offload.resident_layers
+    return kept, gone, again, back * memory_constants().offload.resident_layers
 
 
 def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
@@ -233,7 +237,7 @@ def _mtp_layers(plans: Plans, stages: Stages, kind: int, model: Model) -> Ints:
     return np.where(stages.head, plans.mtp_layers, 0)
 
 
-def _inside(plans: Plans, task: Task, cut: Cut, stack: Stack) -> Floats:
+def _inside(plans: Plans, task: Task, cut: ShardSizes, stack: Stack) -> Floats:
     """Alive inside one layer: gradients of the widest activation and of the residual stream, and
     the sequence gathered for the products that need it whole.
 
@@ -254,7 +258,7 @@ def _inside(plans: Plans, task: Task, cut: Cut, stack: Stack) -> Floats:
     return found
 
 
-def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) -> Floats:
+def _logits(plans: Plans, stages: Stages, task: Task, cut: ShardSizes, stack: Stack) -> Floats:
     """Logits and their fp32 copy, and the head's input gathered along the sequence."""
     model = task.model
     each = stack.logits_bytes + (cut.element if model.capped_logits else 0.0)
@@ -263,7 +267,7 @@ def _logits(plans: Plans, stages: Stages, task: Task, cut: Cut, stack: Stack) ->
     return np.where(stages.head, cut.tokens * per_token * np.minimum(heads, 2), 0.0)
 
 
-def _buffers(view: View, cut: Cut, stack: Stack) -> Floats:
+def _buffers(view: View, cut: ShardSizes, stack: Stack) -> Floats:
     """What communication needs: stage borders (the input that came next and the gradient on its
     way), dispatch, gathered weights, buckets; and the workspaces of matrix products.
     """
@@ -281,7 +285,7 @@ def _buffers(view: View, cut: Cut, stack: Stack) -> Floats:
     return found + _gathered_weights(plans, stages, view.task, cut)
 
 
-def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: Cut) -> Floats:
+def _gathered_weights(plans: Plans, stages: Stages, task: Task, cut: ShardSizes) -> Floats:
     """Sharded parameters: the layer at work and the next, whole, and one layer's gradients."""
     model = task.model
     sizes = [count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds]

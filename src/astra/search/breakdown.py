@@ -21,19 +21,19 @@ from astra.strategy.held import padded_vocab
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.view import View, view_of
-from astra.timing import exchanges as timed
-from astra.timing.base import Sends, arrival_exchange, stage_sends, tied_sends
+from astra.timing import ledger as timed
+from astra.timing.data_parallel import data_parallel_collectives
 from astra.timing.device import Device
-from astra.timing.layer import cut_of, layer_exchanges
+from astra.timing.layer import layer_collectives, layer_shape
 from astra.timing.operators import (
-    Keys,
+    LayerShape,
     Operator,
     embedding_operators,
     head_operators,
     layer_operators,
 )
-from astra.timing.replicas import copies_exchanges
 from astra.timing.stage import stage_times
+from astra.timing.stage_work import StageSends, arrival_gather, stage_sends, tied_sends
 
 CLASSES = ("matrix_products", "attention", "elementwise", "experts", "head", "launch")
 EXPERT_MODULES = ("moe", "moe_act", "shared_experts")
@@ -121,9 +121,9 @@ class Detail:
         return int(self.view.domain[at]), int(self.view.node[at])
 
     @cached_property
-    def cut(self) -> tuple[Keys, Device]:
+    def cut(self) -> tuple[LayerShape, Device]:
         """How the stage cuts a layer, and what runs it."""
-        return cut_of(self.view, self.stack, self.pipeline, self.slot)
+        return layer_shape(self.view, self.stack, self.pipeline, self.slot)
 
 
 def detail_of(plan: Plan) -> Detail:
@@ -188,7 +188,7 @@ def exchanges(detail: Detail) -> tuple[Exchange, ...]:
     return tuple(exchange for exchange in found if exchange.ranks > 1 and exchange.count > 0)
 
 
-def _exchange(detail: Detail, each: timed.Exchange, count: float) -> Exchange:
+def _exchange(detail: Detail, each: timed.Collective, count: float) -> Exchange:
     group = each.group
     ranks, domain, node = (int(detail.at(c)) for c in (group.ranks, group.domain, group.node))
     payload, sent = float(detail.at(each.payload_bytes)), SENT[each.operation](ranks)
@@ -215,7 +215,7 @@ def _layers(detail: Detail) -> list[Exchange]:
     found: dict[tuple[str, str, str], Exchange] = {}
     for row, kind in enumerate(layer_kinds(plan.model).kinds):
         layers = detail.micro_batches * detail.layers[row]
-        for each in layer_exchanges(
+        for each in layer_collectives(
             plan.model, kind, keys, device, plan.cp_comm_type, str(plan.dispatcher)
         ):
             count = layers * np.asarray(forward * each.forward + each.backward).item()
@@ -239,12 +239,12 @@ def _pipeline(detail: Detail) -> list[Exchange]:
         _send(detail, sends, detail.stage, "activations to the next stage", down),
         _send(detail, sends, before, "gradients to the stage before", back),
         _send(detail, tied, detail.stage, "tied embedding gradients", 1),
-        _exchange(detail, arrival_exchange(view, stack), down + back),
+        _exchange(detail, arrival_gather(view, stack), down + back),
     ]
     return [exchange for exchange in found if exchange.payload_bytes]
 
 
-def _send(detail: Detail, sends: Sends, stage: int, what: str, count: int) -> Exchange:
+def _send(detail: Detail, sends: StageSends, stage: int, what: str, count: int) -> Exchange:
     """Over the link that leads on from a stage: from this one, or from the one before it."""
     ends = (detail.view.stages.of(detail.view.plans.gpu), sends.there)
     here, there = (detail.plan.cluster.pools[int(detail.at(end, stage))].gpu for end in ends)
@@ -266,7 +266,7 @@ def _send(detail: Detail, sends: Sends, stage: int, what: str, count: int) -> Ex
 def _copies(detail: Detail) -> list[Exchange]:
     """Gradients and parameters among the copies of dense weights, and of experts."""
     found = []
-    for each in copies_exchanges(detail.view, detail.stack):
+    for each in data_parallel_collectives(detail.view, detail.stack):
         forward, backward, once = (detail.at(c) for c in (each.forward, each.backward, each.once))
         count = detail.micro_batches * float(forward + backward) + float(once)
         found.append(_exchange(detail, each, count))

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from astra.hardware.stack import Stack
 from astra.memory.stage import (
-    Memory,
-    least_bytes,
-    memory_base,
+    MemoryColumns,
+    lower_bound_bytes,
     memory_of,
     offload_frees_bytes,
+    shared_bytes,
 )
 from astra.search.step import chunks_of
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
@@ -21,8 +21,8 @@ from astra.timing.bounds import (
     interleaved_tight_bound_s,
     one_f_one_b_bound_s,
 )
-from astra.timing.layer import LayerBook
-from astra.timing.stage import StageTime, stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import StageTime, stage_times, stage_work
 
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
 
@@ -37,7 +37,7 @@ class Bulk:
 
 
 def bulk_of(
-    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerBook | None = None
+    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerCache | None = None
 ) -> Bulk:
     """Memory and the least step of many plans of one task with one pipeline each.
 
@@ -53,7 +53,7 @@ def bulk_of(
     shared = None
     for block, view in enumerate(views_of(kept, task, BLOCK_ROWS)):
         if shared is None:
-            shared = stage_base(view, stack, book), memory_base(view, stack)
+            shared = stage_work(view, stack, book), shared_bytes(view, stack)
         some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
         times = stage_times(view, stack, shared[0])
         bounds[some], host_s[some] = bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
@@ -97,18 +97,18 @@ def work_bound_s(micro_batches: Ints, stages: Ints, work_s: Floats) -> Floats:
     return micro_batches * work_s / stages
 
 
-def filled_fraction(view: View, memory: Memory, stack: Stack) -> Floats:
+def filled_fraction(view: View, memory: MemoryColumns, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
     return _fullest(view, _needed_bytes(memory, stack))
 
 
-def _needed_bytes(memory: Memory, stack: Stack) -> Floats:
+def _needed_bytes(memory: MemoryColumns, stack: Stack) -> Floats:
     return memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
 
 
 def least_filled_fraction(view: View, stack: Stack, offloaded: float) -> Floats:
     """The same for what every variant of a layout needs at least."""
-    return _fullest(view, least_bytes(view, stack, offloaded))
+    return _fullest(view, lower_bound_bytes(view, stack, offloaded))
 
 
 def _fullest(view: View, needed: Floats) -> Floats:
@@ -126,8 +126,8 @@ def bound_s(view: View, times: StageTime) -> Floats:
     opening = slice(0, 1)
     layers = np.maximum(view.plans.layers[0, 0], 1)
     lightest = layers // view.plans.vpp / layers  # share of the first chunk
-    first = times.first_extra_s(opening)[0, 0] * lightest
-    return first + _pipeline_bound_s(view, times) + times.after_s(opening)[0, 0]
+    first = times.first_gather_s(opening)[0, 0] * lightest
+    return first + _pipeline_bound_s(view, times) + times.step_end_s(opening)[0, 0]
 
 
 def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
@@ -146,7 +146,7 @@ def _pipeline_bound_s(view: View, times: StageTime) -> Floats:
     return found
 
 
-def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerCache | None = None) -> Floats:
     """A bound that mostly is the simulated step, for few plans that are interleaved. (plan,) [s]
 
     It costs a fraction of a simulation, and is right but for rounding. 0 where nothing better is
@@ -159,7 +159,7 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None
         if len(rows):
             view = view_of(plans.take(rows), task, every_stage)
             found[rows] = tight_step_s(
-                view, stage_times(view, stack, stage_base(view, stack, book))
+                view, stage_times(view, stack, stage_work(view, stack, book))
             )
     return found
 
@@ -177,13 +177,13 @@ def tight_step_s(view: View, times: StageTime) -> Floats:
         plans.micro_batches[0],
         link,
         link,
-        chunks.first_extra_s,
+        chunks.first_gather_s,
         wrap_link_s=link[last, np.arange(len(plans))],
         chunks=plans.vpp,
         group=plans.microbatch_group,
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
-    return pipeline + times.after_s(slice(0, 1))[0, 0]
+    return pipeline + times.step_end_s(slice(0, 1))[0, 0]
 
 
 def _chunks(stage_s: Floats, head_s: Floats, vpp: Ints) -> Floats:

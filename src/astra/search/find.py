@@ -32,8 +32,8 @@ from astra.strategy.variants import (
     variants_of,
 )
 from astra.strategy.view import View, cuts_of, view_of
-from astra.timing.layer import LayerBook, Work, book_rows, work_of
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.layer import LayerCache, Work, cached_layer_rows, work_of
+from astra.timing.stage import stage_times, stage_work
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
 FIRST = 1 << 10  # layouts of the first table: enough to learn what to beat
@@ -117,7 +117,7 @@ class Finder:
         self.about_variants = [r for r in rules if r not in built_in or speaks_of_variants(r)]
         self.top, self.margin = top, margin
         self.funnel = Funnel()
-        self.book = LayerBook()
+        self.book = LayerCache()
         self.layer = np.zeros(0, np.int32)  # of every cut, its row in the book
         self.work = Work(*np.zeros((3, 0)))  # and what its rows say
         self.found: list[Found] = []
@@ -207,7 +207,7 @@ class Finder:
         """
         views = (cuts_of(plans, self.task) for plans in layouts.cuts())
         self.layer = np.zeros(int(layouts.counts.sum()), np.int32)
-        found = book_rows(views, self.stack, self.book)
+        found = cached_layer_rows(views, self.stack, self.book)
         for (_, cuts), rows in zip(layouts.blocks(), found, strict=True):
             self.layer[cuts] = rows[0, 0]
         self._look_up()
@@ -253,7 +253,7 @@ class Finder:
         return self._still(layouts, bounds)
 
     def _bounds(self, view: View) -> Floats:
-        shared = stage_base(view, self.stack, self.book)
+        shared = stage_work(view, self.stack, self.book)
         return bound_s(view, stage_times(view, self.stack, shared))
 
     def _together(self, tables: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:
@@ -427,7 +427,7 @@ class Finder:
 
     def _simulate(self, plans: Plans) -> None:
         view = view_of(plans, self.task, every_stage=True)
-        shared = stage_base(view, self.stack, self.book)
+        shared = stage_work(view, self.stack, self.book)
         steps = step_s(plans, view.stages, stage_times(view, self.stack, shared))
         count = self.funnel.simulated
         self.funnel.simulated += len(plans)

@@ -20,14 +20,14 @@ from itertools import combinations
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.activations import checkpoint_bytes, cut_of, layer_bytes
+from astra.memory.activations import checkpoint_bytes, layer_bytes, shard_sizes
 from astra.model.kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View, cuts_of
-from astra.timing.layer import LayerBook, Layers, Rows, layers_of, work_of
+from astra.timing.layer import LayerCache, Layers, Rows, layers_of, work_of
 
 HALVINGS = 10  # of the share of layers that are recomputed whole
 
@@ -53,7 +53,12 @@ def filled_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack
 
 
 def squeezed_bound_s(
-    plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
+    plans: Plans,
+    task: Task,
+    stack: Stack,
+    margin: float,
+    modules: tuple[str, ...],
+    book: LayerCache,
 ) -> tuple[Floats, Rows]:
     """Least step of any plan of each cut, and the row of its layer in the book. (cut,) [s]
 
@@ -88,7 +93,7 @@ def squeezed_s(
     plans, task = view.plans, view.task
     if task.runtime not in ("megatron", "flagscale") or plans.offload_activations.any():
         return np.zeros(len(plans))
-    cut = cut_of(view, stack)
+    cut = shard_sizes(view, stack)
     kinds, times = layer_kinds(task.model).kinds, layers.kinds
     room = min(pool.gpu.usable_bytes for pool in task.cluster.pools) * (1 - margin)
     room /= 1 + stack.slack_fraction

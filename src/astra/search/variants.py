@@ -8,15 +8,15 @@ from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.variants import Variants
 from astra.strategy.view import view_of
-from astra.timing.facts import facts
-from astra.timing.layer import LayerBook
-from astra.timing.stage import StageTime, stage_base, stage_times
+from astra.timing.constants import timing_constants
+from astra.timing.layer import LayerCache
+from astra.timing.stage import StageTime, stage_times, stage_work
 
 UNIFORM, BLOCK = code("recompute", "full:uniform"), code("recompute", "full:block")
 
 
 def least_added_s(
-    layouts: Plans, variants: Variants, task: Task, stack: Stack, book: LayerBook
+    layouts: Plans, variants: Variants, task: Task, stack: Stack, book: LayerCache
 ) -> Floats:
     """What the bound of each variant exceeds that of its layout by, at least. (variant,) [s]
 
@@ -29,10 +29,10 @@ def least_added_s(
     micro-batch it may be less than zero.
     """
     view = view_of(layouts, task)
-    times = stage_times(view, stack, stage_base(view, stack, book))
+    times = stage_times(view, stack, stage_work(view, stack, book))
     rows, used = variants.rows, view.stages.count[0] > 0
     layers = np.maximum(view.stages.kind_layers[:, 0].sum(axis=0), 1)
-    whole = times.base.layers_forward_s[0]
+    whole = times.work.layers_forward_s[0]
     each = np.where(used, whole / layers, np.inf).min(axis=0)
     fewest = np.where(used, layers, layers.max(initial=1)).min(axis=0)
     most = _whole_layers(variants, layouts.vpp[rows])  # of a stage that has as many
@@ -41,7 +41,7 @@ def least_added_s(
     for place, module in enumerate(MODULES):
         chosen = variants.modules >> place & 1
         if chosen.any():
-            again = times.base.module_s[module][0]
+            again = times.work.module_s[module][0]
             least = least + chosen * np.where(used, again, np.inf).min(axis=0)[rows]
             first = first + chosen * again[0][rows]
     count, sharded = layouts.micro_batches[0][rows], is_word(layouts, "sharding", "parameters")
@@ -59,9 +59,9 @@ def _less_hidden(least: Floats, rows: Ints, times: StageTime) -> Floats:
     with u the seconds of its traffic that had nothing to hide behind, and s what hidden traffic
     slows the compute beside it by: at least, with the most u and the least s of any stage.
     """
-    copies, used = times.base.replicas, times.view.stages.count[0] > 0
-    hides = (copies.gather_s + copies.reduce_s) * (1 - facts().shows.data)
-    bare = np.maximum(hides - times.base.backward_s, 0.0)[0][:, times.rows]
+    copies, used = times.work.data_parallel, times.view.stages.count[0] > 0
+    hides = (copies.gather_s + copies.reduce_s) * (1 - timing_constants().shows.data)
+    bare = np.maximum(hides - times.work.backward_s, 0.0)[0][:, times.rows]
     bare = np.where(used & times.view.plans.overlap_param_gather, bare, 0.0).max(axis=0)
     slow = np.where(used, copies.slowdown[0][:, times.rows], 1.0).min(axis=0)
     return least - (1 - slow[rows]) * np.minimum(least, bare[rows])

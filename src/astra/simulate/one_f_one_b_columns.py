@@ -22,22 +22,22 @@ SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Columns:
+class OneF1BColumns:
     """Seconds of pipelines of equal depth, all (stage, plan)."""
 
     forward_s: Floats
     backward_s: Floats
     from_above_s: Floats  # of the link over which a stage gets its input; 0 for the first
     from_below_s: Floats  # of the link over which a stage gets its gradient; 0 for the last
-    first_extra_s: Floats
-    last_extra_s: Floats
+    first_gather_s: Floats
+    last_reduce_s: Floats
 
-    def take(self, rows: Rows) -> "Columns":
+    def take(self, rows: Rows) -> "OneF1BColumns":
         """The pipelines of these rows."""
-        return Columns(**{f.name: getattr(self, f.name)[:, rows] for f in fields(self)})
+        return OneF1BColumns(**{f.name: getattr(self, f.name)[:, rows] for f in fields(self)})
 
 
-def stage_end_s(columns: Columns, micro_batches: int, skip: bool) -> Floats:
+def stage_end_s(columns: OneF1BColumns, micro_batches: int, skip: bool) -> Floats:
     """(stage, plan) When each stage has done its last backward. [s]
 
     From slot 2 p to slot 2 m - 2 every stage is busy in every slot. If there the ends of all
@@ -90,7 +90,7 @@ def _periods(end: Floats, past: list[Floats]) -> Ints:
 
 
 def _run(
-    columns: Columns,
+    columns: OneF1BColumns,
     end: Floats,
     slot: int,
     stop: int,
@@ -123,9 +123,9 @@ def _run(
         np.add(start_down, columns.forward_s[down], out=end[_rows_on(down, 1)])
         np.add(start_up, columns.backward_s[up], out=end[_rows_on(up, 1)])
         if now < stages:
-            end[now + 1] += columns.first_extra_s[now]
+            end[now + 1] += columns.first_gather_s[now]
         if first + last < stages:
-            end[first + last + 1] += columns.last_extra_s[first + last]
+            end[first + last + 1] += columns.last_reduce_s[first + last]
 
 
 def _rows_on(rows: slice, by: int) -> slice:

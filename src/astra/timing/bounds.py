@@ -27,8 +27,8 @@ def one_f_one_b_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
 ) -> Floats:
     """Least time of one 1F1B step, all arguments (slot, plan) but micro_batches (plan,). [s]
 
@@ -51,8 +51,8 @@ def one_f_one_b_bound_s(
     for slot in reversed(range(len(stages))):  # row by row: rows stay in cache
         run, inner_s = stages[slot].astype(np.float64), 2 * inner_link_s[slot]
         forward, backward = forward_s[slot], backward_s[slot]
-        first = 0.0 if first_extra_s is None else first_extra_s[slot]
-        last = 0.0 if last_extra_s is None else last_extra_s[slot]
+        first = 0.0 if first_gather_s is None else first_gather_s[slot]
+        last = 0.0 if last_reduce_s is None else last_reduce_s[slot]
         used, stage_s, inside = run > 0, forward + backward, np.maximum(run - 1, 0)
         link_s = np.where(used & (behind > 0), 2 * outer_link_s[slot], 0.0)
         inside_s = inside * (stage_s + inner_s)  # from the first to the last stage
@@ -108,8 +108,8 @@ def one_f_one_b_tight_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
 ) -> Floats:
     """As `one_f_one_b_bound_s`, with paths that turn before the last stage and cross slots. [s]
 
@@ -130,7 +130,7 @@ def one_f_one_b_tight_bound_s(
     base_s = start_s + count * stage_s
     below_s = whole_s - start_s - stage_s
     waits = []
-    for own_s, extra_s in ((forward_s, first_extra_s), (backward_s, last_extra_s)):
+    for own_s, extra_s in ((forward_s, first_gather_s), (backward_s, last_reduce_s)):
         wait_s = np.maximum(_turn_s(run, start_s + stage_s, held, own_s), 0)
         if extra_s is None:
             once_s = np.zeros(depth.shape)
@@ -157,8 +157,8 @@ def one_f_one_b_tight_bound_s(
         micro_batches,
         inner_link_s,
         outer_link_s,
-        first_extra_s,
-        last_extra_s,
+        first_gather_s,
+        last_reduce_s,
     )
     return np.maximum(loose_s, views.most_s())
 
@@ -170,8 +170,8 @@ def interleaved_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
 ) -> Floats:
     """Least time of one interleaved step. [s]
 
@@ -187,7 +187,7 @@ def interleaved_bound_s(
     run = stages.astype(np.float64)
     stage_s = forward_s[0] + backward_s[0]
     work_s = micro_batches * (forward_s.sum(axis=0) + backward_s.sum(axis=0))
-    for extra_s in (first_extra_s, last_extra_s):
+    for extra_s in (first_gather_s, last_reduce_s):
         if extra_s is not None:
             stage_s = stage_s + extra_s[0]
             work_s = work_s + extra_s.sum(axis=0)
@@ -205,8 +205,8 @@ def interleaved_tight_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
     *,
     wrap_link_s: Floats,
     chunks: Ints,
@@ -236,7 +236,7 @@ def interleaved_tight_bound_s(
     head, tail = np.minimum(size, count), count - (np.ceil(count / size) - 1) * size
     down, up = (
         _Pass(run, skip, seconds, extra_s, inner_link_s, link_s, wrap_link_s, v)
-        for seconds, extra_s in ((forward_s, first_extra_s), (backward_s, last_extra_s))
+        for seconds, extra_s in ((forward_s, first_gather_s), (backward_s, last_reduce_s))
     )
     fill_s = down.wait_s(up.below_s, head, _counts_down(ahead, size, tail, count, v, most))
     drain_s = up.wait_s(down.below_s, tail, _counts_up(ahead, size, tail, v, most))

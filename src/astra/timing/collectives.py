@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from astra.hardware.cluster import Gpu
-from astra.timing.links import (
-    Across,
+from astra.timing.link_curves import (
     Curve,
-    Inside,
-    across_table,
+    InterNodeFigures,
+    IntraNodeCurves,
     all_reduce_curve,
     generation_of,
-    host_of,
-    inside_of,
+    host_curves,
+    inter_node_table,
+    intra_node_curves,
     link_class,
 )
 
@@ -41,17 +41,19 @@ Column: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class LinkCurves:
     """All figures that price the collectives of one GPU type."""
 
     gpu: Gpu
-    inside: Inside
-    host: Inside
-    across: Across
+    inside: IntraNodeCurves
+    host: IntraNodeCurves
+    across: InterNodeFigures
 
     @classmethod
-    def of(cls, gpu: Gpu) -> "Links":
-        return cls(gpu=gpu, inside=inside_of(gpu), host=host_of(gpu), across=across_table())
+    def of(cls, gpu: Gpu) -> "LinkCurves":
+        return cls(
+            gpu=gpu, inside=intra_node_curves(gpu), host=host_curves(gpu), across=inter_node_table()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -87,7 +89,7 @@ def all_reduce_s(
     Never less than a reduce-scatter or an all-gather, never more than both in turn.
     """
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_all_reduce_s(groups, Links.of(gpu))
+    return curve_all_reduce_s(groups, LinkCurves.of(gpu))
 
 
 def all_gather_s(
@@ -99,7 +101,7 @@ def all_gather_s(
 ) -> Floats:
     """Time of an all-gather; the payload is the gathered array. [s]"""
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_pass_s("all_gather", groups, Links.of(gpu))
+    return curve_pass_s("all_gather", groups, LinkCurves.of(gpu))
 
 
 def reduce_scatter_s(
@@ -111,7 +113,7 @@ def reduce_scatter_s(
 ) -> Floats:
     """Time of a reduce-scatter; the payload is the array before it is scattered. [s]"""
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_pass_s("reduce_scatter", groups, Links.of(gpu))
+    return curve_pass_s("reduce_scatter", groups, LinkCurves.of(gpu))
 
 
 def all_to_all_s(
@@ -123,7 +125,7 @@ def all_to_all_s(
 ) -> Floats:
     """Time of an all-to-all; the payload is what one rank holds for all, itself included. [s]"""
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_all_to_all_s(groups, Links.of(gpu))
+    return curve_all_to_all_s(groups, LinkCurves.of(gpu))
 
 
 def p2p_s(
@@ -140,13 +142,13 @@ def p2p_s(
     """
     payload = np.asarray(payload_bytes, dtype=np.float64)
     ends = [gpu] if other_gpu is None else [gpu, other_gpu]
-    times = [priced_send_s(payload, np.asarray(inside), Links.of(end), senders) for end in ends]
+    times = [curve_send_s(payload, np.asarray(inside), LinkCurves.of(end), senders) for end in ends]
     return np.maximum(times[0], times[-1])
 
 
 def host_share(gpu: Gpu, ranks: int) -> float:
     """What a large all-reduce through the host reaches of PCIe's nominal speed. [fraction]"""
-    return float(_at(host_of(gpu).all_reduce, np.array([float(ranks)]), tree=True)[2][0])
+    return float(_at(host_curves(gpu).all_reduce, np.array([float(ranks)]), tree=True)[2][0])
 
 
 def nic_share(gpu: Gpu, senders: Column | None) -> Floats:
@@ -159,7 +161,7 @@ def nic_share(gpu: Gpu, senders: Column | None) -> Floats:
     return np.minimum(gpus / sending, gpus / min(gpu.node.nics or gpus, gpus))
 
 
-def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
+def curve_all_reduce_s(groups: Groups, links: LinkCurves) -> Floats:
     """all_reduce_s with the figures given."""
     ring_s = _ring_s(groups, links)
     scatter_s = _pass_s("reduce_scatter", groups, links, ring_s)
@@ -174,18 +176,18 @@ def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
     return np.maximum(best_s, np.maximum(scatter_s, gather_s))
 
 
-def priced_pass_s(collective: str, groups: Groups, links: Links) -> Floats:
+def curve_pass_s(collective: str, groups: Groups, links: LinkCurves) -> Floats:
     """all_gather_s or reduce_scatter_s with the figures given."""
     return _pass_s(collective, groups, links, _ring_s(groups, links))
 
 
-def _pass_s(collective: str, groups: Groups, links: Links, ring_s: Floats) -> Floats:
+def _pass_s(collective: str, groups: Groups, links: LinkCurves, ring_s: Floats) -> Floats:
     """Time of one pass. A spread group is never faster than the same one inside a domain. [s]"""
     inner_s = _inner_s(collective, groups, links)
     return np.where(groups.islands > 1, np.maximum(ring_s, inner_s), inner_s)
 
 
-def priced_all_to_all_s(groups: Groups, links: Links) -> Floats:
+def curve_all_to_all_s(groups: Groups, links: LinkCurves) -> Floats:
     """Time of an all-to-all. [s]
 
         T = L + (n - g) peer + max(remote share / NIC, the whole over the link)
@@ -201,8 +203,8 @@ def priced_all_to_all_s(groups: Groups, links: Links) -> Floats:
     return np.where(groups.islands > 1, np.maximum(remote_s, inner_s), inner_s)
 
 
-def priced_send_s(
-    payload_bytes: Floats, inside: Bools, links: Links, senders: Column | None = None
+def curve_send_s(
+    payload_bytes: Floats, inside: Bools, links: LinkCurves, senders: Column | None = None
 ) -> Floats:
     """Time to send V bytes to one peer. [s]
 
@@ -241,7 +243,7 @@ def groups_of(
     )
 
 
-def _inner_s(collective: str, groups: Groups, links: Links) -> Floats:
+def _inner_s(collective: str, groups: Groups, links: LinkCurves) -> Floats:
     """Time with all ranks in one domain, or in one node where they share no link. [s]"""
     gpu = links.gpu
     curve = getattr(links.inside, collective)
@@ -318,7 +320,7 @@ def _at(curve: Curve, ranks: Floats, *, tree: bool) -> tuple[Floats, Floats, Flo
     )
 
 
-def _ring_s(groups: Groups, links: Links) -> Floats:
+def _ring_s(groups: Groups, links: LinkCurves) -> Floats:
     """Time of one pass round a ring over d nodes with g ranks, hence g NICs, in each. [s]
 
         T = L + (n - 1) / n ((n - d) hop + d hop_net + M / f)
@@ -336,7 +338,7 @@ def _ring_s(groups: Groups, links: Links) -> Floats:
     return across.base_s + (1 - 1 / groups.ranks) * np.minimum(quick_s, bulk_s + moved_s)
 
 
-def _tree_s(groups: Groups, links: Links) -> Floats:
+def _tree_s(groups: Groups, links: LinkCurves) -> Floats:
     """Time of an all-reduce up and down a double binary tree of d nodes with g ranks each. [s]
 
         T = L + 2 (log2(g) hop + log2(d) hop_net) + c M / f
@@ -356,7 +358,7 @@ def _tree_s(groups: Groups, links: Links) -> Floats:
 
 def _moved_s(
     groups: Groups,
-    links: Links,
+    links: LinkCurves,
     efficiency: float,
     half_bytes: float,
     link_share: float,

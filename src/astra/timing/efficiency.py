@@ -65,7 +65,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: Source
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU with a table of its own, and how it runs under the load of training."""
 
     gpu: str
@@ -80,7 +80,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     source: Source
 
 
-class Masked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MaskedAttention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fused attention that is given a mask: shares of the peak at head_dim 64, 128, 256."""
 
     gpu: str
@@ -89,7 +89,7 @@ class Masked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: Source
 
 
-class Scaled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScaledGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU that borrows its tables, and how much faster than the loan it was seen to run."""
 
     gpu: str
@@ -112,7 +112,7 @@ class Transposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     source: Source
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryRoof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Share of the nominal bandwidth that large elementwise kernels reach."""
 
     gpu: str
@@ -137,10 +137,10 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     launch_source: Source
     formats: dict[str, float]  # where the GPU has none of its own
     transposed: tuple[Transposed, ...]
-    masked: Masked
-    measured: tuple[Measured, ...]
-    scaled: tuple[Scaled, ...]
-    memory: tuple[Memory, ...]
+    masked: MaskedAttention
+    measured: tuple[MeasuredGpu, ...]
+    scaled: tuple[ScaledGpu, ...]
+    memory: tuple[MemoryRoof, ...]
 
 
 class GemmFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,8 +158,8 @@ class GemmFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class _Loan:
     """Whose measurements a GPU uses."""
 
-    measured: Measured
-    scaled: Scaled | None
+    measured: MeasuredGpu
+    scaled: ScaledGpu | None
     kind: str  # measured | borrowed | guessed
 
     def told(self, gpu: Gpu, what: str) -> str:
@@ -378,7 +378,7 @@ def _gemm_table(gpu: Gpu, dtype: str) -> GemmTable:
 
 
 def steady_table(
-    gpu: Gpu, dtype: str, lender: Measured, lent: GemmTable, known: Kernels, speed: float
+    gpu: Gpu, dtype: str, lender: MeasuredGpu, lent: GemmTable, known: Kernels, speed: float
 ) -> GemmTable:
     """The times of products on this GPU in this format, ready to look up.
 
@@ -448,10 +448,10 @@ def _loan(gpu: Gpu) -> _Loan:
 
 
 @lru_cache(maxsize=64)
-def _memory_row(gpu: Gpu) -> Memory:
+def _memory_row(gpu: Gpu) -> MemoryRoof:
     """The GPU whose memory was timed: itself, else the nearest chip, then the nearest bandwidth."""
 
-    def strangeness(row: Memory) -> tuple[float, ...]:
+    def strangeness(row: MemoryRoof) -> tuple[float, ...]:
         own, theirs = _capability(gpu.compute_capability), _capability(row.compute_capability)
         generations = 0 if own is None or theirs is None else abs(int(own) - int(theirs))
         apart = abs(np.log(gpu.memory_bytes_per_s / row.bytes_per_s))
@@ -460,7 +460,7 @@ def _memory_row(gpu: Gpu) -> Memory:
     return min(_kernels().memory, key=strangeness)
 
 
-def _strangeness(gpu: Gpu, row: Measured) -> tuple[float, ...]:
+def _strangeness(gpu: Gpu, row: MeasuredGpu) -> tuple[float, ...]:
     """How far a measured GPU is from this one; the first unequal term decides."""
     own, theirs = _capability(gpu.compute_capability), _capability(row.compute_capability)
     peak = gpu.bf16_flops_per_s or gpu.fp16_flops_per_s or row.flops_per_s

@@ -15,11 +15,11 @@ from astra.strategy.held import padded_vocab
 from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.view import View
-from astra.timing.device import Device, Used
-from astra.timing.exchanges import Exchange
-from astra.timing.facts import facts
+from astra.timing.constants import timing_constants
+from astra.timing.device import Device, SourceUse
+from astra.timing.ledger import Collective
 from astra.timing.operators import (
-    Keys,
+    LayerShape,
     Operator,
     embedding_operators,
     head_operators,
@@ -27,12 +27,12 @@ from astra.timing.operators import (
 )
 from astra.timing.traffic import (
     Traffic,
-    context_exchanges,
+    context_collectives,
     context_traffic,
     exchanging_halves,
-    expert_exchanges,
+    expert_collectives,
     expert_traffic,
-    tensor_exchanges,
+    tensor_collectives,
     tensor_traffic,
 )
 
@@ -40,7 +40,7 @@ Rows = NDArray[np.int32]  # of a book
 Keyed = tuple[dict[str, NDArray[Any]], Ints]  # distinct keys, and which of them each slot has
 
 # What the seconds of a layer depend on, beside the model and the sequence length.
-KEY_COLUMNS = (
+SHAPE_COLUMNS = (
     "gpu",
     "segment_micro_batch",
     "seq_len",
@@ -98,10 +98,10 @@ class Layers:
     head: LayerTime
     embedding: LayerTime
     rows: Rows  # in the book
-    used: Used
+    used: SourceUse
 
 
-class LayerBook:
+class LayerCache:
     """Layer times priced so far, for the many tables of one search in one stack.
 
     Keys come back table after table; each is priced once. `used` tells of all of them together.
@@ -110,17 +110,17 @@ class LayerBook:
     def __init__(self) -> None:
         self.rows: dict[tuple[Any, ...], int] = {}
         self.columns: dict[str, dict[str, Floats]] = {}
-        self.used = Used()
+        self.used = SourceUse()
 
     def rows_of(self, table: dict[str, NDArray[Any]], task: Task, stack: Stack) -> Rows:
         """The rows of these keys, priced now where they are new."""
         shared = table["tp"] > 1  # one rank has no sequence to share, and no traffic to hide
         table = table | {name: table[name] & shared for name in ("sequence_parallel", "overlap_tp")}
-        keys = list(zip(*(table[name].tolist() for name in KEY_COLUMNS), strict=True))
+        keys = list(zip(*(table[name].tolist() for name in SHAPE_COLUMNS), strict=True))
         keys = [tuple(None if value != value else value for value in key) for key in keys]
         new = {key: place for place, key in enumerate(keys) if key not in self.rows}
         if new:
-            keyed = {name: table[name][list(new.values())] for name in KEY_COLUMNS}
+            keyed = {name: table[name][list(new.values())] for name in SHAPE_COLUMNS}
             added = _price(keyed, task, stack, self.used)
             self._append(added)
             for key in new:
@@ -147,7 +147,7 @@ class Work(NamedTuple):
     head_s: Floats
 
 
-def work_of(book: LayerBook, model: Model, rows: Rows) -> Work:
+def work_of(book: LayerCache, model: Model, rows: Rows) -> Work:
     """What these rows of a book say of the whole model."""
 
     def both_ways_s(name: str) -> Floats:
@@ -161,7 +161,7 @@ def work_of(book: LayerBook, model: Model, rows: Rows) -> Work:
     return Work(layers + head + both_ways_s("embedding"), np.min(each, axis=0), head)
 
 
-def book_rows(views: Iterable[View], stack: Stack, book: LayerBook) -> Iterator[Rows]:
+def cached_layer_rows(views: Iterable[View], stack: Stack, book: LayerCache) -> Iterator[Rows]:
     """For every slot of each view, of one task, its row in the book. (pipeline, slot, plan)
 
     Views are looked at one by one, for they may be large. The keys of many are priced together:
@@ -177,28 +177,28 @@ def book_rows(views: Iterable[View], stack: Stack, book: LayerBook) -> Iterator[
         yield from _joined_rows(keyed, view.task, stack, book)
 
 
-def _joined_rows(keyed: list[Keyed], task: Task, stack: Stack, book: LayerBook) -> Iterator[Rows]:
+def _joined_rows(keyed: list[Keyed], task: Task, stack: Stack, book: LayerCache) -> Iterator[Rows]:
     tables = [table for table, _ in keyed]
-    joined = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
+    joined = {name: np.concatenate([table[name] for table in tables]) for name in SHAPE_COLUMNS}
     rows = book.rows_of(joined, task, stack)
     ends = np.cumsum([len(table["tp"]) for table in tables])[:-1]
     for own, (_, back) in zip(np.split(rows, ends), keyed, strict=True):
         yield own[back]
 
 
-def work_s(views: Sequence[View], stack: Stack, book: LayerBook | None = None) -> list[Work]:
+def work_s(views: Sequence[View], stack: Stack, book: LayerCache | None = None) -> list[Work]:
     """Of each slot of every plan of these views, of one task. (pipeline, slot, plan)"""
-    own = book or LayerBook()
-    each = list(book_rows(views, stack, own))
+    own = book or LayerCache()
+    each = list(cached_layer_rows(views, stack, own))
     return [work_of(own, view.task.model, rows) for view, rows in zip(views, each, strict=True)]
 
 
-def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers:
+def layers_of(view: View, stack: Stack, book: LayerCache | None = None) -> Layers:
     """Price each distinct way to cut a layer once, and hand every slot its own.
 
     A `book` keeps what was priced for the next table of the same task in the same stack.
     """
-    own = book or LayerBook()
+    own = book or LayerCache()
     table, back = _distinct(view)
     rows = own.rows_of(table, view.task, stack)[back]
     kinds = layer_kinds(view.task.model).kinds
@@ -218,7 +218,7 @@ def layers_of(view: View, stack: Stack, book: LayerBook | None = None) -> Layers
 
 
 def _price(
-    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: Used
+    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: SourceUse
 ) -> dict[str, dict[str, Floats]]:
     """Layer times of these keys: of every kind of layer, of the head and of the embedding."""
     count = len(table["tp"])
@@ -240,8 +240,8 @@ def _price(
 
 
 def _cuts(
-    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: Used
-) -> Iterator[tuple[Ints, Keys, Device, dict[str, Any]]]:
+    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: SourceUse
+) -> Iterator[tuple[Ints, LayerShape, Device, dict[str, Any]]]:
     """Keys of a table whose kernels run alike: which they are, the device, the words they share."""
     for rows, words in _groups(table, np.arange(len(table["tp"])), OF_KERNELS):
         gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
@@ -250,23 +250,25 @@ def _cuts(
         yield rows, _keys(table, rows), device, words
 
 
-def cut_of(view: View, stack: Stack, pipeline: int, slot: int) -> tuple[Keys, Device]:
+def layer_shape(view: View, stack: Stack, pipeline: int, slot: int) -> tuple[LayerShape, Device]:
     """How a slot of the first plan cuts its layers, and what they run on."""
     table, back = _distinct(view)
     row = back[pipeline, min(slot, back.shape[1] - 1), :1]
     one = {name: column[row] for name, column in table.items()}
-    ((_, keys, device, _),) = _cuts(one, view.task, stack, Used())
+    ((_, keys, device, _),) = _cuts(one, view.task, stack, SourceUse())
     return keys, device
 
 
-def layer_exchanges(
-    model: Model, kind: LayerKind, keys: Keys, device: Device, comm_type: str, dispatcher: str
-) -> list[Exchange]:
+def layer_collectives(
+    model: Model, kind: LayerKind, keys: LayerShape, device: Device, comm_type: str, dispatcher: str
+) -> list[Collective]:
     """All that a layer's seconds of traffic are counted from."""
     element = device.element_bytes
-    found = tensor_exchanges(model, kind, keys, element, device.gathered_fraction)
-    found += context_exchanges(model, keys, comm_type, element)
-    return found + (expert_exchanges(model, keys, dispatcher, element) if kind.mlp == "moe" else [])
+    found = tensor_collectives(model, kind, keys, element, device.gathered_fraction)
+    found += context_collectives(model, keys, comm_type, element)
+    return found + (
+        expert_collectives(model, keys, dispatcher, element) if kind.mlp == "moe" else []
+    )
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")
@@ -292,7 +294,7 @@ def _distinct(view: View) -> Keyed:
     codes = np.zeros(shape, np.int64)
     values: dict[str, NDArray[Any]] = {}
     places = {"domain": view.domain, "node": view.node}
-    for name in KEY_COLUMNS:
+    for name in SHAPE_COLUMNS:
         column = places[name] if name in places else getattr(plans, name)
         column = column[:, : shape[1]] if column.ndim == 3 else column
         if column.ndim == 1:  # of the whole plan: looked at once, not slot by slot
@@ -304,7 +306,7 @@ def _distinct(view: View) -> Keyed:
     distinct, back = factorized(codes)
     rest = distinct
     table: dict[str, NDArray[Any]] = {}
-    for name in reversed(KEY_COLUMNS):
+    for name in reversed(SHAPE_COLUMNS):
         rest, index = np.divmod(rest, len(values[name]))
         table[name] = values[name][index]
     return table, back
@@ -325,13 +327,13 @@ def _groups(
         yield rows[back.reshape(-1) == group], words
 
 
-def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
+def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> LayerShape:
     def column(name: str) -> Floats:
         return table[name][rows].astype(np.float64)
 
     capacity = column("capacity_factor")
     tp = column("tp")
-    return Keys(
+    return LayerShape(
         micro_batch=column("segment_micro_batch"),
         seq_len=column("seq_len"),
         tp=tp,
@@ -348,7 +350,7 @@ def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
 def _layer(
     task: Task,
     kind: LayerKind,
-    keys: Keys,
+    keys: LayerShape,
     device: Device,
     words: dict[str, Any],
     operators: list[Operator],
@@ -390,7 +392,7 @@ def _layer(
 
 
 def _with_copies(
-    tensor: Traffic, model: Model, kind: LayerKind, keys: Keys, device: Device
+    tensor: Traffic, model: Model, kind: LayerKind, keys: LayerShape, device: Device
 ) -> Traffic:
     """PyTorch's collectives work along the first axis, and sequences lie along the second: what is
     gathered is put in order by a copy, what is to be scattered too (torch/distributed/
@@ -406,7 +408,7 @@ def _with_copies(
     )
 
 
-def _tensor_factor(stack: Stack, keys: Keys) -> Floats:
+def _tensor_factor(stack: Stack, keys: LayerShape) -> Floats:
     """What a stack adds to tensor-parallel traffic over links: starting and joining its kernels.
 
     Through the host an exchange takes milliseconds, whoever asks for it: boards differ there.
@@ -425,7 +427,7 @@ def host_s(device: Device, graph: str, experts: Floats | float) -> tuple[Floats,
     stack, local = device.stack, np.asarray(experts, np.float64)
     if graph == "full_iteration":
         return 0.0 * local, 0.0 * local
-    kernels = facts().expert_kernels.of(device.precision, device.recipe)
+    kernels = timing_constants().expert_kernels.of(device.precision, device.recipe)
     layer = (stack.host_forward_s, stack.host_backward_s) if graph == "none" else (0.0, 0.0)
     forward, backward = (
         stack.host_factor
@@ -438,7 +440,7 @@ def host_s(device: Device, graph: str, experts: Floats | float) -> tuple[Floats,
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
 
 
-def _modules_s(operators: list[Operator], keys: Keys, by_operator: bool) -> dict[str, Floats]:
+def _modules_s(operators: list[Operator], keys: LayerShape, by_operator: bool) -> dict[str, Floats]:
     """Forward seconds of every module.
 
     torchtitan's `selective` (core_attn by our name) chooses by operator: attention is kept, every
@@ -452,7 +454,7 @@ def _modules_s(operators: list[Operator], keys: Keys, by_operator: bool) -> dict
     return found
 
 
-def _module_s(operators: list[Operator], module: str, keys: Keys) -> Floats:
+def _module_s(operators: list[Operator], module: str, keys: LayerShape) -> Floats:
     """Forward seconds of a module."""
     held = INSIDE.get(module, (module,))
     return sum((op.forward_s for op in operators if op.module in held), np.zeros_like(keys.tp))

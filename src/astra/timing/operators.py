@@ -15,14 +15,14 @@ from astra.columns import factorized
 from astra.model.flops import mean_reach
 from astra.model.kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
+from astra.timing.constants import ElementwiseKernels, MovedBytes, timing_constants
 from astra.timing.device import Device
-from astra.timing.facts import Between, Moves, facts
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Keys:
+class LayerShape:
     """Distinct ways to cut a layer. (key,)"""
 
     micro_batch: Floats
@@ -62,7 +62,7 @@ class Operator:
 def layer_operators(
     model: Model,
     kind: LayerKind,
-    keys: Keys,
+    keys: LayerShape,
     device: Device,
     fused_attention: bool,
     dispatcher: str = "alltoall",
@@ -80,8 +80,8 @@ def layer_operators(
     return [*attention, *mlp, *_stream(model, kind, keys, device)]
 
 
-def _between(device: Device) -> Between:
-    found: Between = getattr(facts().layers, device.stack.layers)
+def _between(device: Device) -> ElementwiseKernels:
+    found: ElementwiseKernels = getattr(timing_constants().layers, device.stack.layers)
     return found
 
 
@@ -90,7 +90,7 @@ def _alone(model: Model, device: Device) -> bool:
     return device.stack.layers != "fused" and not model.fused_qkv
 
 
-def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats]) -> Operator:
+def _moved(name: str, module: str, device: Device, *parts: tuple[MovedBytes, Floats]) -> Operator:
     """An operator of kernels bound by memory: each part with the elements it works on."""
 
     def seconds(way: str) -> Floats:
@@ -102,7 +102,12 @@ def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats])
 
 
 def _linears(
-    name: str, module: str, keys: Keys, widths: Sequence[Floats | float], k: float, device: Device
+    name: str,
+    module: str,
+    keys: LayerShape,
+    widths: Sequence[Floats | float],
+    k: float,
+    device: Device,
 ) -> Operator:
     """Linear layers of one input that is gathered, one after the other. It is cast once."""
     each = [_linear(name, module, keys, n, k, device, "input") for n in widths]
@@ -116,7 +121,7 @@ def _linears(
 def _linear(
     name: str,
     module: str,
-    keys: Keys,
+    keys: LayerShape,
     n: Floats | float,
     k: Floats | float,
     device: Device,
@@ -141,7 +146,7 @@ def _linear(
     )
 
 
-def _cast(keys: Keys, device: Device, gathered: bool) -> Floats:
+def _cast(keys: LayerShape, device: Device, gathered: bool) -> Floats:
     """Tokens that are cast: a rank's share where it is gathered after that."""
     return keys.tokens / (keys.sp if gathered and device.casts_shards else 1.0)
 
@@ -161,7 +166,7 @@ def _casts(tokens: Floats, width: Floats | float, device: Device) -> Floats:
 
 
 def _attention(
-    model: Model, kind: LayerKind, keys: Keys, device: Device, fused: bool
+    model: Model, kind: LayerKind, keys: LayerShape, device: Device, fused: bool
 ) -> list[Operator]:
     queries = model.heads * model.head_dim / keys.tp
     keys_values = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
@@ -181,7 +186,7 @@ def _attention(
 
 
 def _latent_attention(
-    model: Model, mla: Mla, kind: LayerKind, keys: Keys, device: Device, fused: bool
+    model: Model, mla: Mla, kind: LayerKind, keys: LayerShape, device: Device, fused: bool
 ) -> list[Operator]:
     """Down-projections on every tensor-parallel rank, up-projections cut by heads."""
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
@@ -216,7 +221,7 @@ def _latent_attention(
 def _core(
     model: Model,
     kind: LayerKind,
-    keys: Keys,
+    keys: LayerShape,
     device: Device,
     query_dim: int,
     value_dim: int,
@@ -256,7 +261,7 @@ def _core(
     return Operator("core_attention", "core_attn", seconds(False), seconds(True))
 
 
-def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Operator:
+def _unfused_core(keys: LayerShape, device: Device, heads: Floats, dims: int) -> Operator:
     """Two batched products over the whole square, and softmax and dropout through memory."""
     rows = keys.tokens * heads
     square = rows * keys.seq_len
@@ -274,7 +279,7 @@ def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Opera
     )
 
 
-def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> list[Operator]:
+def _mlp(model: Model, width: int, keys: LayerShape, device: Device, module: str) -> list[Operator]:
     ups = 1 + model.gated_mlp
     cut = width / keys.tp
     through = keys.tokens * cut
@@ -288,7 +293,9 @@ def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> l
     ]
 
 
-def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str) -> list[Operator]:
+def _experts(
+    model: Model, moe: Moe, keys: LayerShape, device: Device, dispatcher: str
+) -> list[Operator]:
     """Router, permutation, grouped products of the local experts, shared experts."""
     arriving = keys.tokens / keys.sp
     routed = arriving * moe.top_k * keys.capacity * keys.etp
@@ -300,7 +307,7 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
     router = device.gemm_s(arriving, half, hidden, "forward", device.half)
     scores = device.memory_s(24.0 * arriving * moe.experts, 6, True)
     pads = device.cast_bytes > 0 and dispatcher != "hybridep"
-    copied = 8.0 + (2 * facts().casts.padded_bytes if pads else 0.0)
+    copied = 8.0 + (2 * timing_constants().casts.padded_bytes if pads else 0.0)
     copied += device.stack.routing_bytes / 2
     moved = device.memory_s(copied * routed * model.hidden, 4, True)
     between = _between(device)
@@ -348,7 +355,7 @@ def _expert_biases(routed: Floats, hidden: int, width: Floats, device: Device) -
     )
 
 
-def _stream(model: Model, kind: LayerKind, keys: Keys, device: Device) -> list[Operator]:
+def _stream(model: Model, kind: LayerKind, keys: LayerShape, device: Device) -> list[Operator]:
     """Norms and residual additions, on the share of the sequence a rank has.
 
     With them, where products of one input are kernels of their own, the sums of its gradients, and
@@ -385,7 +392,7 @@ def _biased(model: Model, dense: bool) -> list[float]:
     return found
 
 
-def head_operators(model: Model, keys: Keys, device: Device, rows: Floats) -> list[Operator]:
+def head_operators(model: Model, keys: LayerShape, device: Device, rows: Floats) -> list[Operator]:
     """Final norm, logits and the loss over the vocabulary, of so many rows with their padding."""
     vocab = rows / keys.tp
     hidden = np.full(vocab.shape, float(model.hidden))
@@ -409,7 +416,7 @@ def head_operators(model: Model, keys: Keys, device: Device, rows: Floats) -> li
     return found
 
 
-def embedding_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
+def embedding_operators(model: Model, keys: LayerShape, device: Device) -> list[Operator]:
     """Looking rows up, and adding gradients to them."""
     rows = keys.tokens * model.hidden
     return [

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from astra.hardware.cluster import Gpu
 from astra.model.kinds import LayerKind
 from astra.model.shape import Model
-from astra.timing.exchanges import Exchange, Group
-from astra.timing.facts import facts
-from astra.timing.links import overlap_slowdown
-from astra.timing.operators import Keys, Operator
+from astra.timing.constants import timing_constants
+from astra.timing.ledger import Collective, RankGroup
+from astra.timing.link_curves import overlap_slowdown
+from astra.timing.operators import LayerShape, Operator
 
 Floats = NDArray[np.float64]
 
@@ -24,8 +24,10 @@ class Traffic:
     backward_s: Floats
 
 
-def _group(name: str, ranks: Floats, stride: Floats, keys: Keys) -> Group:
-    return Group.of(name, *(c.astype(np.int64) for c in (ranks, stride, keys.domain, keys.node)))
+def _group(name: str, ranks: Floats, stride: Floats, keys: LayerShape) -> RankGroup:
+    return RankGroup.of(
+        name, *(c.astype(np.int64) for c in (ranks, stride, keys.domain, keys.node))
+    )
 
 
 def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) -> Floats:
@@ -42,9 +44,9 @@ def exchanging_halves(model: Model, kind: LayerKind) -> float:
     return 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0
 
 
-def tensor_exchanges(
-    model: Model, kind: LayerKind, keys: Keys, element: float, gathered: float = 1.0
-) -> list[Exchange]:
+def tensor_collectives(
+    model: Model, kind: LayerKind, keys: LayerShape, element: float, gathered: float = 1.0
+) -> list[Collective]:
     """One before and one after the matrix products of attention, and of the MLP.
 
     With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
@@ -56,16 +58,16 @@ def tensor_exchanges(
     halves = exchanging_halves(model, kind)
     shared = np.where(keys.sp > 1, halves, 0.0)
     return [
-        Exchange(group, "all-gather", what, gathered * payload, shared, 2 * shared),
-        Exchange(group, "reduce-scatter", what, payload, shared, shared),
-        Exchange(group, "all-reduce", what, payload, halves - shared, halves - shared),
+        Collective(group, "all-gather", what, gathered * payload, shared, 2 * shared),
+        Collective(group, "reduce-scatter", what, payload, shared, shared),
+        Collective(group, "all-reduce", what, payload, halves - shared, halves - shared),
     ]
 
 
 def tensor_traffic(
     model: Model,
     kind: LayerKind,
-    keys: Keys,
+    keys: LayerShape,
     gpu: Gpu,
     operators: list[Operator],
     overlap: bool,
@@ -79,7 +81,7 @@ def tensor_traffic(
     long, what is hidden too.
     """
     forward, in_sync = np.zeros(1), np.zeros(1)
-    for exchange in tensor_exchanges(model, kind, keys, element, gathered):
+    for exchange in tensor_collectives(model, kind, keys, element, gathered):
         seconds = factor * exchange.one_s(gpu)
         forward = forward + exchange.forward * seconds
         in_sync = in_sync + (exchange.backward - exchange.forward) * seconds
@@ -89,13 +91,15 @@ def tensor_traffic(
         products = [op for op in operators if op.wgrad_s is not None]
         ahead = sum((op.forward_s for op in products), np.zeros(1))
         back = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
-        forward = _shown(forward, ahead, gpu, facts().shows.tensor)
-        in_sync = _shown(in_sync, back, gpu, facts().shows.tensor)
+        forward = _shown(forward, ahead, gpu, timing_constants().shows.tensor)
+        in_sync = _shown(in_sync, back, gpu, timing_constants().shows.tensor)
     backward = in_sync + (beside if waits else _shown(beside, 2 * wgrad, gpu))
     return Traffic(forward_s=forward, backward_s=backward)
 
 
-def context_exchanges(model: Model, keys: Keys, comm_type: str, element: float) -> list[Exchange]:
+def context_collectives(
+    model: Model, keys: LayerShape, comm_type: str, element: float
+) -> list[Collective]:
     """Keys and values of the others: passed around a ring, gathered, or exchanged for heads."""
     if model.mla is not None:
         width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
@@ -108,20 +112,20 @@ def context_exchanges(model: Model, keys: Keys, comm_type: str, element: float) 
     block = 2 * keys.tokens * cut * element
 
     if comm_type == "p2p":
-        return [Exchange(group, "send", what, block, keys.cp - 1, 2 * (keys.cp - 1))]
+        return [Collective(group, "send", what, block, keys.cp - 1, 2 * (keys.cp - 1))]
     if comm_type == "allgather":
         whole, back = block * keys.cp, f"gradients of {what}"
         return [
-            Exchange(group, "all-gather", what, whole, 1.0, 1.0),
-            Exchange(group, "reduce-scatter", back, whole, 0.0, 1.0),
+            Collective(group, "all-gather", what, whole, 1.0, 1.0),
+            Collective(group, "reduce-scatter", back, whole, 0.0, 1.0),
         ]
     moved = keys.tokens * (2 * queries + 2 * cut) * element
-    return [Exchange(group, "all-to-all", "heads", moved, 1.0, 1.0)]
+    return [Collective(group, "all-to-all", "heads", moved, 1.0, 1.0)]
 
 
 def context_traffic(
     model: Model,
-    keys: Keys,
+    keys: LayerShape,
     gpu: Gpu,
     core: Operator,
     comm_type: str,
@@ -130,7 +134,7 @@ def context_traffic(
 ) -> Traffic:
     """A ring runs behind attention. All of it takes `factor` times as long, what is hidden too."""
     forward, backward = np.zeros(1), np.zeros(1)
-    for exchange in context_exchanges(model, keys, comm_type, element):
+    for exchange in context_collectives(model, keys, comm_type, element):
         seconds = factor * exchange.one_s(gpu)
         forward = forward + exchange.forward * seconds
         backward = backward + exchange.backward * seconds
@@ -141,7 +145,9 @@ def context_traffic(
     return Traffic(forward_s=forward, backward_s=backward)
 
 
-def expert_exchanges(model: Model, keys: Keys, dispatcher: str, element: float) -> list[Exchange]:
+def expert_collectives(
+    model: Model, keys: LayerShape, dispatcher: str, element: float
+) -> list[Collective]:
     """Dispatch and combine: tokens to their experts and back, in either pass."""
     moe = model.moe
     assert moe is not None
@@ -150,7 +156,7 @@ def expert_exchanges(model: Model, keys: Keys, dispatcher: str, element: float) 
     if dispatcher == "allgather":
         whole, moved = _group("ep", keys.ep * keys.etp, near, keys), one * keys.ep * keys.etp
         return [
-            Exchange(whole, operation, "tokens", moved, 1.0, 1.0)
+            Collective(whole, operation, "tokens", moved, 1.0, 1.0)
             for operation in ("all-gather", "reduce-scatter")
         ]
     outer, inner = _group("ep", keys.ep, keys.etp, keys), _group("etp", keys.etp, near, keys)
@@ -159,15 +165,15 @@ def expert_exchanges(model: Model, keys: Keys, dispatcher: str, element: float) 
         places = np.where(keys.ep > outer.domain, keys.ep / outer.domain, keys.ep)
         sent = sent * _sent_once(places, moe.top_k)
     return [
-        Exchange(outer, "all-to-all", "tokens", sent, 2.0, 2.0),
-        Exchange(inner, "all-gather", "tokens", sent * keys.etp, 1.0, 1.0),
-        Exchange(inner, "reduce-scatter", "tokens", sent * keys.etp, 1.0, 1.0),
+        Collective(outer, "all-to-all", "tokens", sent, 2.0, 2.0),
+        Collective(inner, "all-gather", "tokens", sent * keys.etp, 1.0, 1.0),
+        Collective(inner, "reduce-scatter", "tokens", sent * keys.etp, 1.0, 1.0),
     ]
 
 
 def expert_traffic(
     model: Model,
-    keys: Keys,
+    keys: LayerShape,
     gpu: Gpu,
     operators: list[Operator],
     dispatcher: str,
@@ -178,11 +184,11 @@ def expert_traffic(
     """Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another. All
     of it takes `factor` times as long.
     """
-    exchanges = expert_exchanges(model, keys, dispatcher, element)
+    exchanges = expert_collectives(model, keys, dispatcher, element)
     once = factor * sum((each.forward * each.one_s(gpu) for each in exchanges), np.zeros(1))
     if overlap:
         both = sum((op.forward_s + op.backward_s for op in operators), np.zeros(1))
-        once = _shown(once, both / 2, gpu, facts().shows.expert)
+        once = _shown(once, both / 2, gpu, timing_constants().shows.expert)
     return Traffic(forward_s=once, backward_s=once)
 
 

@@ -20,8 +20,8 @@ from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
-from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import stage_times, stage_work
 
 TIGHT = 1e-4  # relative, how near the bound is found
 RISES = (
@@ -74,7 +74,7 @@ class MakesFinder:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
         self.question, self.task = space.question, space.question.task
         self.limit_s, self.progress = limit_s, progress
-        self.book = LayerBook()
+        self.book = LayerCache()
         self.stock = Stock(space, rules, stack, margin, self.book)
         self.found: dict[Common, Found] = {}
         self.simulated = self.out_of_memory = 0  # plans put together of makes
@@ -312,7 +312,7 @@ class MakesFinder:
         table = table.take(rows)
         view = view_of(table, self.task, every_stage=True)
         filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
-        times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
+        times = stage_times(view, self.stack, stage_work(view, self.stack, self.book))
         steps = step_s(table, view.stages, times)
         self.simulated += len(rows)
         self.out_of_memory += int((filled > 1 - self.margin).sum())

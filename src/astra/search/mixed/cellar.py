@@ -59,7 +59,7 @@ class Cellar:
         there = np.isfinite(tables.forward_s[FIRST])
         rest = (tables.opening_s + tables.after_s)[FIRST]
         self.rest_s = float(rest[there].min(initial=np.inf))
-        self.jitter_s = float(tables.wait_s[FIRST][there].max(initial=0.0))
+        self.straggler_s = float(tables.wait_s[FIRST][there].max(initial=0.0))
         self.doublings = float(np.log2(self._fewest_gpus()))
         self.stay_s = tables.wait_s * self.doublings + tables.after_s  # behind the last backward
         inside = np.minimum(tables.forward_s[INSIDE, :, 1:], tables.forward_s[FIRST, :, 1:])

@@ -25,7 +25,7 @@ from astra.search.step import step_s
 from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.view import View, view_of
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 if TYPE_CHECKING:
     from astra.search.mixed.solve import MixedFinder
@@ -395,7 +395,7 @@ class Interleaving:
         if not len(rows):
             return
         view = view_of(plans.take(rows), finder.task, every_stage=True)
-        base = stage_base(view, finder.stack, finder.book)
+        base = stage_work(view, finder.stack, finder.book)
         bound = tight_step_s(view, stage_times(view, finder.stack, base))
         keep = np.flatnonzero(bound < finder.limit_s)
         some = _part(view, keep)

@@ -15,14 +15,14 @@ from astra.strategy.rules.book import judge, rules_for
 from astra.strategy.settle import split_layers
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
-from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import stage_times, stage_work
 
 FEW = 4  # plans that are simulated together
 BLOCK = 512  # plans that are bounded together
 
 
-def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> float | None:
+def even_split_s(space: Space, stack: Stack, margin: float, book: LayerCache) -> float | None:
     """The least step of all even splits over all GPUs; None where none fits. [s]
 
     Types in order of their names, no recompute or of all layers.
@@ -52,18 +52,18 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
         some = slice(start, start + BLOCK)
         view = view_of(many.take(some), task, every_stage=True)
         fits = filled_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-        times = stage_times(view, stack, stage_base(view, stack, book))
+        times = stage_times(view, stack, stage_work(view, stack, book))
         bounds[some] = np.where(fits, bound_s(view, times), np.inf)
     rows = np.flatnonzero(np.isfinite(bounds))
     return _least_s(many.take(rows), bounds[rows], task, stack, book) if len(rows) else None
 
 
-def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: LayerBook) -> float:
+def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: LayerCache) -> float:
     """The shortest step of these, by bound, until none can be shorter. [s]"""
     order, best = np.argsort(bounds, kind="stable"), np.inf
     while len(order):
         view = view_of(plans.take(order[:FEW]), task, every_stage=True)
-        times = stage_times(view, stack, stage_base(view, stack, book))
+        times = stage_times(view, stack, stage_work(view, stack, book))
         best = min(best, float(step_s(view.plans, view.stages, times).min()))
         order = order[FEW:]
         order = order[bounds[order] < best]

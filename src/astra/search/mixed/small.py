@@ -10,16 +10,15 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.stage import Loads as MemoryLoads
-from astra.memory.stage import loads_of as memory_loads
+from astra.memory.stage import ActivationBytes, activation_bytes
 from astra.search.mixed.cells import Cell, Kind
 from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_table
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, Loads
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
 from astra.strategy.view import View, view_of
-from astra.timing.layer import LayerBook
-from astra.timing.stage import StageTime, stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import StageTime, stage_times, stage_work
 
 MANY = 1 << 15  # small plans of one table
 
@@ -36,7 +35,7 @@ class Pricer:
     space: Space
     stack: Stack
     margin: float
-    book: LayerBook
+    book: LayerCache
     loads: Loads
     weights: tuple[Floats, Floats]  # of loads, and of the layers left, in mean layers
 
@@ -107,13 +106,13 @@ def _small_plans(
 def _columns(pricer: Pricer, plans: Plans, place: int, names: Sequence[str]) -> dict[str, Floats]:
     """What is asked of the candidate of every row. (row,)"""
     view = view_of(plans, pricer.space.question.task)
-    times = stage_times(view, pricer.stack, stage_base(view, pricer.stack, pricer.book))
+    times = stage_times(view, pricer.stack, stage_work(view, pricer.stack, pricer.book))
     stages, count = view.stages, len(view.plans)
     flags = {FIRST: stages.embedding[0], LAST: stages.head[0]}
     run = flags[place].argmax(axis=0) if place in flags else np.ones(count, np.int64)
     ways = _of_time(view, times, pricer.stack)
     if any(name.endswith("_bytes") for name in names):
-        ways |= _of_memory(view, memory_loads(view, pricer.stack), pricer)
+        ways |= _of_memory(view, activation_bytes(view, pricer.stack), pricer)
 
     def pick(column: Floats) -> Floats:
         return np.broadcast_to(column, (1, *stages.count.shape[1:]))[0, run, np.arange(count)]
@@ -132,15 +131,17 @@ def _of_time(view: View, times: StageTime, stack: Stack) -> dict[str, Callable[[
         "back_s": lambda: times.part("backward_s"),
         "wait_s": lambda: waited() / np.log2(view.plans.gpus),
         "again_s": lambda: times.recompute_s,
-        "opening_s": times.first_extra_s,
-        "after_s": lambda: times.after_s() - times.tied_s() - waited(),
-        "gather_s": lambda: times.base.replicas.gather_s[..., times.rows],
-        "reduce_s": lambda: times.base.replicas.reduce_s[..., times.rows],
-        "slowdown": lambda: times.base.replicas.slowdown[..., times.rows],
+        "opening_s": times.first_gather_s,
+        "after_s": lambda: times.step_end_s() - times.tied_s() - waited(),
+        "gather_s": lambda: times.work.data_parallel.gather_s[..., times.rows],
+        "reduce_s": lambda: times.work.data_parallel.reduce_s[..., times.rows],
+        "slowdown": lambda: times.work.data_parallel.slowdown[..., times.rows],
     }
 
 
-def _of_memory(view: View, loads: MemoryLoads, pricer: Pricer) -> dict[str, Callable[[], Floats]]:
+def _of_memory(
+    view: View, loads: ActivationBytes, pricer: Pricer
+) -> dict[str, Callable[[], Floats]]:
     def room() -> Floats:
         hosted = view.plans.offload_optimizer_fraction
         states = loads.part("weights") + loads.part("gradients") + loads.part("buffers")
@@ -154,6 +155,6 @@ def _of_memory(view: View, loads: MemoryLoads, pricer: Pricer) -> dict[str, Call
     return {
         "room_bytes": room,
         "logits_bytes": lambda: loads.part("logits"),
-        "kept_bytes": lambda: loads.kept_bytes,
+        "kept_bytes": lambda: loads.saved_bytes,
         "working_bytes": lambda: loads.working_bytes,
     }

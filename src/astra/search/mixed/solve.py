@@ -37,8 +37,8 @@ from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.view import view_of
-from astra.timing.layer import LayerBook
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import stage_times, stage_work
 
 BEAM = 400  # labels a round of the first try
 RISE = 1.06  # of the time that a first plan is looked for under
@@ -77,7 +77,7 @@ class MixedFinder:
     ) -> None:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
         self.question, self.task = space.question, space.question.task
-        self.book, self.tally = LayerBook(), Tally()
+        self.book, self.tally = LayerCache(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.exact = exact
         self.progress: Progress | None = None
@@ -395,7 +395,7 @@ class MixedFinder:
             return
         view = view_of(plans, self.task, every_stage=True)
         filled = filled_fraction(view, memory_of(view, self.stack), self.stack)
-        times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
+        times = stage_times(view, self.stack, stage_work(view, self.stack, self.book))
         steps = step_s(plans, view.stages, times)
         self.tally.simulated += len(plans)
         self.tally.out_of_memory += int((filled > 1 - self.margin).sum())

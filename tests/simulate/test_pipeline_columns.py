@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.simulate.random_pipes import joined, one_by_one, random_pipes, shapes
+from tests.simulate.random_pipelines import joined, one_by_one, random_pipelines, shapes
 
 from astra.simulate import interleaved_columns, one_f_one_b_columns
-from astra.simulate.many import stage_end_s, step_s, unrolled
+from astra.simulate.pipeline_columns import stage_end_s, step_s, unrolled
 
 
 @pytest.fixture(params=[0, 1000], ids=["in columns", "in plain numbers"])
@@ -26,7 +26,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def test_columns_and_events_agree_on_random_pipelines(
     mixture: list[dict[str, int]], seed: int
 ) -> None:
-    pipes = joined([random_pipes(seed + i, 3, **shape) for i, shape in enumerate(mixture)])
+    pipes = joined([random_pipelines(seed + i, 3, **shape) for i, shape in enumerate(mixture)])
     timelines = one_by_one(pipes)
     expected = np.array([timeline.step_s for timeline in timelines])
     assert np.allclose(step_s(pipes), expected, rtol=1e-12, atol=0)
@@ -55,7 +55,7 @@ def test_columns_and_events_agree_on_random_pipelines(
 def test_a_run_that_jumps_ends_where_the_full_run_ends(
     stages: int, chunks: int, micro_batches: int, group: int
 ) -> None:
-    pipes = random_pipes(
+    pipes = random_pipelines(
         stages, 60, stages=stages, chunks=chunks, micro_batches=micro_batches, group=group
     )
     full = stage_end_s(pipes, skip=False)
@@ -66,7 +66,7 @@ def test_a_run_that_jumps_ends_where_the_full_run_ends(
 
 def test_pipelines_of_all_depths_share_a_table() -> None:
     tables = [
-        random_pipes(depth, 5, stages=depth, chunks=1, micro_batches=20, group=depth)
+        random_pipelines(depth, 5, stages=depth, chunks=1, micro_batches=20, group=depth)
         for depth in range(1, 14)
     ]
     pipes = joined(tables)
@@ -75,13 +75,13 @@ def test_pipelines_of_all_depths_share_a_table() -> None:
 
 
 def test_a_pipeline_takes_the_same_time_alone_as_in_a_table() -> None:
-    pipes = random_pipes(3, 50, stages=6, chunks=1, micro_batches=100, group=6)
+    pipes = random_pipelines(3, 50, stages=6, chunks=1, micro_batches=100, group=6)
     alone = [step_s(pipes.take(np.array([plan])))[0] for plan in range(50)]
     assert np.allclose(step_s(pipes), alone, rtol=1e-12, atol=0)
 
 
 def test_a_group_smaller_than_the_pipeline_is_our_mistake() -> None:
-    pipes = random_pipes(0, 1, stages=4, chunks=2, micro_batches=8, group=3)
+    pipes = random_pipelines(0, 1, stages=4, chunks=2, micro_batches=8, group=3)
     with pytest.raises(AssertionError, match="fewer micro-batches than stages"):
         step_s(pipes)
 
@@ -109,13 +109,13 @@ def test_a_plateau_of_equal_stages_jumps_however_long_it_is(
         pace = np.where(np.arange(depth) < plateau, 1.0, 0.9)[:, np.newaxis]
         link = np.full((depth, 1), 0.01)
         none = np.zeros((depth, 1))
-        columns = one_f_one_b_columns.Columns(
+        columns = one_f_one_b_columns.OneF1BColumns(
             forward_s=pace,
             backward_s=2 * pace,
             from_above_s=np.where(np.arange(depth)[:, np.newaxis] > 0, link, 0.0),
             from_below_s=np.where(np.arange(depth)[:, np.newaxis] < depth - 1, link, 0.0),
-            first_extra_s=none,
-            last_extra_s=none,
+            first_gather_s=none,
+            last_reduce_s=none,
         )
         full = one_f_one_b_columns.stage_end_s(columns, micro_batches, skip=False)
         slots.clear()

@@ -23,18 +23,18 @@ from astra.strategy.makes import (
 from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
-from astra.timing.exchanges import Exchange, Group
-from astra.timing.facts import facts
-from astra.timing.links import overlap_slowdown
+from astra.timing.constants import timing_constants
+from astra.timing.ledger import Collective, RankGroup
+from astra.timing.link_curves import overlap_slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Replicas:
+class DataParallelTime:
     """Seconds of one stage of each run. (pipeline, run, plan)"""
 
     gather_s: Floats  # parameters, per step; with sharded parameters per micro-batch and pass
     reduce_s: Floats  # gradients, likewise
-    across_s: Floats  # gradients between replicas that are cut differently, per step
+    inter_group_s: Floats  # gradients between replicas that are cut differently, per step
     slowdown: Floats  # of the compute that such traffic runs beside
     adam_s: Floats  # optimizer step if all states are on the GPU
     host_s: Floats  # what it takes more if all are on the host: over PCIe, and on the CPUs
@@ -60,7 +60,7 @@ def gpus_of(view: View) -> list[tuple[Gpu, Flags]]:
     ]
 
 
-def replicas_of(view: View, stack: Stack) -> Replicas:
+def data_parallel_time(view: View, stack: Stack) -> DataParallelTime:
     """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same.
 
     Copies of one shard are one group, whatever GPU types they lie on: it runs at the pace of the
@@ -81,7 +81,7 @@ def replicas_of(view: View, stack: Stack) -> Replicas:
                     total[name] += np.where(here, seconds * own.optimizer_factor, 0.0)
         total |= {name: np.maximum(total[name], seconds) for name, seconds in shared.items()}
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
-    return Replicas(**total, across_s=_across_s(view, stack), slowdown=slowdown)
+    return DataParallelTime(**total, inter_group_s=_across_s(view, stack), slowdown=slowdown)
 
 
 def _copies_on(view: View) -> list[Flags]:
@@ -119,7 +119,7 @@ def _across_s(view: View, stack: Stack) -> Floats:
     number, differs = _makes_apart(view.plans)
     if (number == 1).all():
         return np.zeros(view.stages.count.shape)
-    found = own_pace_s(view, stack, number, differs)
+    found = stage_inter_group_s(view, stack, number, differs)
     where = layer_map(view.stages, view.task.model.layers)
     met = where.at_slowest(found, _layer_weights(view.task.model))
     return np.where(number > 1, met, 0.0)
@@ -134,7 +134,7 @@ def _makes_apart(plans: Plans) -> tuple[Ints, Flags]:
     return number, (tps != tps[:1, :1]).any(axis=(0, 1)) & (number > 1)
 
 
-def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats:
+def stage_inter_group_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats:
     """The same if only a stage's own links counted, of so many makes. (pipeline, run, plan) [s]
 
     `number` (plan,); `differs` (plan,): the pieces are cut anew.
@@ -149,17 +149,17 @@ def own_pace_s(view: View, stack: Stack, number: Ints, differs: Flags) -> Floats
     return found
 
 
-def _between_makes(view: View, number: Ints, differs: Flags) -> list[Exchange]:
+def _between_makes(view: View, number: Ints, differs: Flags) -> list[Collective]:
     plans, tp = view.plans, view.stages.of(view.plans.tp)
     alone, found = np.ones_like(tp), []
-    others = Group("make", np.broadcast_to(number, tp.shape), alone, alone)
+    others = RankGroup("make", np.broadcast_to(number, tp.shape), alone, alone)
     inside = _group(view, "tp", tp, alone)
     for copies in _copies(view):
         piece = copies.parameters * _gradient_bytes(plans) / copies.ranks
-        found.append(Exchange(others, "all-reduce", "gradients of other makes", piece, once=1.0))
+        found.append(Collective(others, "all-reduce", "gradients of other makes", piece, once=1.0))
         if differs.any():
             again = np.where(differs, 2.0, 0.0)
-            found.append(Exchange(inside, "all-to-all", "gradients cut anew", piece, once=again))
+            found.append(Collective(inside, "all-to-all", "gradients cut anew", piece, once=again))
     return found
 
 
@@ -203,7 +203,7 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
     return np.where(is_word(plans, "sharding", "none"), 1, shared)
 
 
-def copies_exchanges(view: View, stack: Stack) -> list[Exchange]:
+def data_parallel_collectives(view: View, stack: Stack) -> list[Collective]:
     """All that the copies of a stage exchange, those of other makes too."""
     own = [each for copies in _copies(view) for each in _synchronised(view, copies, stack)]
     return own + _between_makes(view, *_makes_apart(view.plans))
@@ -211,7 +211,7 @@ def copies_exchanges(view: View, stack: Stack) -> list[Exchange]:
 
 def _synchronised(
     view: View, copies: _Copies, stack: Stack, row: int | None = None
-) -> list[Exchange]:
+) -> list[Collective]:
     """On the links of one pool, or on those of each run's own. Sharded: reduce-scatter and
     all-gather in a shard group, and what a rank is left with summed over the groups. Else one
     all-reduce and nothing to gather.
@@ -228,17 +228,19 @@ def _synchronised(
     shared, reduced = np.where(plain, 0, turns), "gradients"
     passed, once = np.where(each, shared, 0.0), np.where(each, 0.0, shared)
     found = [
-        Exchange(group, "all-gather", "parameters", weights / turns, passed, passed, once),
-        Exchange(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once),
+        Collective(group, "all-gather", "parameters", weights / turns, passed, passed, once),
+        Collective(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once),
     ]
     if plain.any():
-        found.append(Exchange(group, "all-reduce", reduced, grads, once=np.where(plain, 1.0, 0.0)))
+        found.append(
+            Collective(group, "all-reduce", reduced, grads, once=np.where(plain, 1.0, 0.0))
+        )
     groups = np.maximum(copies.ranks // np.maximum(ranks, 1), 1)
     if (groups > 1).any():
         apart = _group(view, copies.name, groups, np.maximum(copies.stride * ranks, 1), row)
         left = grads / copies.shards
         passed, once = np.where(each, 1.0, 0.0), np.where(each, 0.0, 1.0)
-        found.append(Exchange(apart, "all-reduce", reduced, left, 0.0, passed, once))
+        found.append(Collective(apart, "all-reduce", reduced, left, 0.0, passed, once))
     return found
 
 
@@ -252,7 +254,7 @@ def _seconds(view: View, copies: _Copies, row: int, stack: Stack) -> dict[str, F
     moved = {"parameters": np.zeros(1), "gradients": np.zeros(1)}
     for each in _synchronised(view, copies, stack, row):
         moved[each.what] = moved[each.what] + (each.backward + each.once) * each.one_s(gpu)
-    known = facts().optimizer
+    known = timing_constants().optimizer
     own = copies.parameters / copies.shards
     memory = known.bandwidth_fraction * gpu.memory_bytes_per_s
     streamed = adam_bytes(plans)
@@ -273,16 +275,20 @@ def _owners(view: View, ranks: Ints, stack: Stack) -> Ints:
     return np.maximum(np.minimum(ranks, tensors), 1)
 
 
-def _group(view: View, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> Group:
+def _group(view: View, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> RankGroup:
     """As it lies on the nodes of one pool, or on those of each run's own."""
     if row is not None:
-        return Group.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])
+        return RankGroup.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])
     domain, node = view.stages.of(view.domain), view.stages.of(view.node)
-    return Group.of(name, ranks, stride, domain, node)
+    return RankGroup.of(name, ranks, stride, domain, node)
 
 
 def adam_bytes(plans: Plans) -> Floats:
     """Per parameter of a step: gradient, master and moments read, those and the weight written."""
     kept = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
     states: Floats = sum((dtype_bytes(plans, column) for column in kept), np.zeros(1))
-    return 2.0 * states + dtype_bytes(plans, "main_grads_dtype") + facts().optimizer.weight_bytes
+    return (
+        2.0 * states
+        + dtype_bytes(plans, "main_grads_dtype")
+        + timing_constants().optimizer.weight_bytes
+    )

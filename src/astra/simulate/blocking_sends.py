@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.simulate.many import Pipes
+from astra.simulate.pipeline_columns import PipelineColumns
 
 Floats = NDArray[np.float64]
 
 
-def held(pipes: Pipes, held_s: Floats) -> Pipes:
+def with_blocking_sends(pipes: PipelineColumns, blocking_send_s: Floats) -> PipelineColumns:
     """The same pipelines, where each transfer over link i keeps both its stages from working.
 
     held_s (stage, plan) is the part of a transfer's seconds L that neither end can work beside;
@@ -21,7 +21,7 @@ def held(pipes: Pipes, held_s: Floats) -> Pipes:
     rows = pipes.forward_s.shape[1]
     inner = np.arange(rows)[:, np.newaxis] >= rows - pipes.stages
     inner = inner & (np.arange(rows) < rows - 1)[:, np.newaxis] & (pipes.chunks == 1)
-    below = np.where(inner, held_s, 0.0)
+    below = np.where(inner, blocking_send_s, 0.0)
     both = below + np.roll(below, 1, axis=0)
     return replace(
         pipes,

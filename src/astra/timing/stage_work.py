@@ -19,14 +19,14 @@ from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import p2p_s
-from astra.timing.exchanges import Exchange, Group
-from astra.timing.facts import facts
+from astra.timing.constants import timing_constants
+from astra.timing.data_parallel import DataParallelTime, data_parallel_time, gpus_of
 from astra.timing.layer import PARTS, Layers
-from astra.timing.replicas import Replicas, gpus_of, replicas_of
+from astra.timing.ledger import Collective, RankGroup
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class StageBase:
+class StageWork:
     """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
 
     Traffic counts as far as it shows. What goes between stages and copies is worked out when asked.
@@ -52,9 +52,9 @@ class StageBase:
     offload_backward_s: Floats  # and back
 
     @cached_property
-    def replicas(self) -> Replicas:
+    def data_parallel(self) -> DataParallelTime:
         """Traffic between copies, and the optimizer's step."""
-        return replicas_of(self.view, self.stack)
+        return data_parallel_time(self.view, self.stack)
 
     @cached_property
     def _sent_s(self) -> tuple[Floats, Floats]:
@@ -66,7 +66,7 @@ class StageBase:
         return self._sent_s[0]
 
     @property
-    def held_s(self) -> Floats:
+    def blocking_send_s(self) -> Floats:
         """Part of `link_s`: neither stage works meanwhile."""
         return self._sent_s[1]
 
@@ -76,7 +76,7 @@ class StageBase:
         return _tied_s(self.view, self.stack)
 
 
-def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
+def summed_work(view: View, layers: Layers, stack: Stack) -> StageWork:
     """Layers of every kind and the ends, summed over each stage."""
     shape = view.stages.count.shape
     sums = {name: np.zeros(shape) for name in (*PARTS, *MODULES)}
@@ -93,7 +93,7 @@ def base_of(view: View, layers: Layers, stack: Stack) -> StageBase:
     sums["forward_s"] = sums["forward_s"] + ends["head_forward_s"] + ends["embedding_forward_s"]
     sums["backward_s"] = sums["backward_s"] + ends["head_backward_s"] + ends["embedding_backward_s"]
     moved = _offload_s(view)
-    return StageBase(
+    return StageWork(
         view=view,
         stack=stack,
         **sums,
@@ -127,7 +127,7 @@ def _ends(view: View, layers: Layers) -> dict[str, Floats]:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sends:
+class StageSends:
     """What one GPU of a stage sends to its partner in another one. (pipeline, run, plan)"""
 
     payload_bytes: Floats
@@ -136,7 +136,7 @@ class Sends:
     near: Flags  # or a link domain
 
 
-def tied_sends(view: View, stack: Stack) -> Sends:
+def tied_sends(view: View, stack: Stack) -> StageSends:
     """First and last stage exchange the gradients of an embedding they both hold; else no bytes."""
     plans, stages, model = view.plans, view.stages, view.task.model
     ends = (stages.embedding | stages.head) & (plans.pp[:, np.newaxis] > 1)
@@ -150,7 +150,7 @@ def tied_sends(view: View, stack: Stack) -> Sends:
         for end in (stages.embedding, stages.head)
     )
     domain, node = stages.of(view.domain), stages.of(view.node)
-    return Sends(
+    return StageSends(
         payload_bytes=np.where(ends & model.tied_embeddings, payload, 0.0),
         there=np.where(stages.embedding, last, first),
         node=plans.gpus <= node,
@@ -166,7 +166,7 @@ def _tied_s(view: View, stack: Stack) -> Floats:
     return np.where(sends.payload_bytes > 0, _sent_s(view, stack, sends), 0.0)
 
 
-def _sent_s(view: View, stack: Stack, sends: Sends) -> Floats:
+def _sent_s(view: View, stack: Stack, sends: StageSends) -> Floats:
     """Between two GPU types they cross the slower of two NICs. [s]"""
     found, payload = np.zeros(view.stages.count.shape), sends.payload_bytes
     senders = view.stages.of(view.plans.tp * view.plans.cp * copies_of(view.plans))
@@ -195,12 +195,12 @@ def _offload_s(view: View) -> Floats:
     for row, kind in enumerate(layer_kinds(view.task.model).kinds):
         total += _kind_layers(row, view) * offloaded_values(view, kind) * element
     for gpu, here in gpus_of(view):
-        rate = facts().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
+        rate = timing_constants().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
         total = np.where(here, total / rate, total)
     return total
 
 
-def stage_sends(view: View, stack: Stack) -> Sends:
+def stage_sends(view: View, stack: Stack) -> StageSends:
     """Activations of a chunk to the next stage, and their gradients back.
 
     The link of a run of several stages is the one inside it. Where the stages are cut differently,
@@ -215,7 +215,7 @@ def stage_sends(view: View, stack: Stack) -> Sends:
         following = np.where(leaves, _next(view, following), following)
     stage_gpus = stages.of(plans.tp * plans.cp * copies_of(plans))
     domain, node = stages.of(view.domain), stages.of(view.node)
-    return Sends(
+    return StageSends(
         payload_bytes=payload,
         there=following,
         node=ranks_per_domain(2, stage_gpus, node) == 2,
@@ -223,17 +223,17 @@ def stage_sends(view: View, stack: Stack) -> Sends:
     )
 
 
-def arrival_exchange(view: View, stack: Stack) -> Exchange:
+def arrival_gather(view: View, stack: Stack) -> Collective:
     """Stacks that send shares of what every rank holds whole gather them on arrival, inside the
     tensor-parallel group. Others gather nothing.
     """
     plans, stages = view.plans, view.stages
     tp = stages.of(plans.tp)
     domain, node = stages.of(view.domain), stages.of(view.node)
-    group = Group.of("tp", tp, np.ones_like(tp), domain, node)
-    shared = (stack.name in facts().sends.shared) & ~plans.sequence_parallel
+    group = RankGroup.of("tp", tp, np.ones_like(tp), domain, node)
+    shared = (stack.name in timing_constants().sends.shared) & ~plans.sequence_parallel
     whole = np.where(shared, _activation_bytes(view), 0.0)
-    return Exchange(group, "all-gather", "activations between stages", whole)
+    return Collective(group, "all-gather", "activations between stages", whole)
 
 
 def _activation_bytes(view: View) -> Floats:
@@ -247,7 +247,7 @@ def _activation_bytes(view: View) -> Floats:
 def _senders_share(view: View, stack: Stack) -> Ints:
     """Ranks that send a part each of what one of them would."""
     tp = view.stages.of(view.plans.tp)
-    cut = view.plans.sequence_parallel | (stack.name in facts().sends.shared)
+    cut = view.plans.sequence_parallel | (stack.name in timing_constants().sends.shared)
     return np.where(cut, tp, 1)
 
 
@@ -261,13 +261,13 @@ def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
     sends, several = stage_sends(view, stack), view.plans.pp[:, np.newaxis] > 1
     found = np.where(several, _sent_s(view, stack, sends), 0.0)
     gathered = np.zeros(found.shape)
-    if stack.name in facts().sends.shared:
-        arrival = arrival_exchange(view, stack)
+    if stack.name in timing_constants().sends.shared:
+        arrival = arrival_gather(view, stack)
         for gpu, here in gpus_of(view):
             gathered = np.where(here & several, arrival.one_s(gpu), gathered)
     held = np.zeros(found.shape)
     if stack.holds_sends:
-        large = sends.payload_bytes > facts().sends.buffer_bytes
+        large = sends.payload_bytes > timing_constants().sends.buffer_bytes
         held = np.where(large, found, 0.0) + gathered / 2
     return found + gathered, held
 

@@ -16,8 +16,8 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
-from astra.timing.facts import facts
-from astra.timing.replicas import Replicas, replicas_of
+from astra.timing.constants import timing_constants
+from astra.timing.data_parallel import DataParallelTime, data_parallel_time
 
 GPU = find_gpu("h100")[0]
 MIXED = Path(__file__).parents[2] / "validation" / "runs" / "mixed.csv"
@@ -29,8 +29,8 @@ def llama(gpus: int = 16, **settings: Any) -> Plan:
     return predict("llama-3-8b", gpus=f"h100:{gpus}", **fields).plan
 
 
-def copies(plan: Plan) -> Replicas:
-    return replicas_of(view(plan), BARE)
+def copies(plan: Plan) -> DataParallelTime:
+    return data_parallel_time(view(plan), BARE)
 
 
 def held(plan: Plan) -> float:
@@ -56,7 +56,7 @@ def test_whole_states_reduce_all_and_gather_nothing() -> None:
 def test_owners_of_whole_tensors_take_turns(gpus: int, owners: int) -> None:
     """As in InternEvo, which broadcasts from rank to rank; Llama 3 8B has 32 layers."""
     plan = llama(gpus, global_batch=1024)
-    found = replicas_of(view(plan), msgspec.structs.replace(BARE, owned_tensors=9))
+    found = data_parallel_time(view(plan), msgspec.structs.replace(BARE, owned_tensors=9))
     part = held(plan) / owners
     gathered, scattered = (
         all_gather_s(2 * part, gpus, 8, GPU),
@@ -103,13 +103,17 @@ def test_context_parallel_ranks_are_copies_too() -> None:
 @pytest.mark.parametrize("group", [1, 2, 8, 16])
 def test_adam_runs_over_the_states_that_a_rank_holds(group: int) -> None:
     plan = changed(llama(), shard_group=group)
-    per_byte = held(plan) / group / (facts().optimizer.bandwidth_fraction * GPU.memory_bytes_per_s)
+    per_byte = (
+        held(plan)
+        / group
+        / (timing_constants().optimizer.bandwidth_fraction * GPU.memory_bytes_per_s)
+    )
     assert copies(plan).adam_s.item() == pytest.approx(
-        per_byte * (30.0 + facts().optimizer.clip_bytes)
+        per_byte * (30.0 + timing_constants().optimizer.clip_bytes)
     )
     small = changed(plan, moment_dtypes=("fp8", "bf16"))  # 3 + 2 bytes less, read and written
     assert copies(small).adam_s.item() == pytest.approx(
-        per_byte * (20.0 + facts().optimizer.clip_bytes)
+        per_byte * (20.0 + timing_constants().optimizer.clip_bytes)
     )
 
 
@@ -127,7 +131,7 @@ def test_experts_are_reduced_among_the_ranks_that_hold_the_same() -> None:
 def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
     deep = max(some_plans.legal_plans(plan.model.name), key=lambda each: each.pp)
     seen = view(plan, deep)
-    found = replicas_of(seen, BARE)
+    found = data_parallel_time(seen, BARE)
     used = seen.stages.count > 0
     for name in ("gather_s", "reduce_s", "adam_s", "slowdown"):
         column = getattr(found, name)
@@ -153,7 +157,7 @@ def test_the_faster_of_two_types_waits_for_the_slower_and_no_longer() -> None:
     """V100 at 10 and T4 at 50 Gb/s a node: both reduce at the V100s' pace, not at both in turn."""
     run = next(run for run in read_runs(MIXED).runs if run.row_id == "amp-het-21")
     seen = view(run.plan)
-    found = replicas_of(seen, BARE).reduce_s[:, 0].ravel()
+    found = data_parallel_time(seen, BARE).reduce_s[:, 0].ravel()
     v100 = next(pool.gpu for pool in run.plan.cluster.pools if pool.gpu.name != "T4")
     expected = all_reduce_s(4.0 * float(seen.held.dense.max()), 16, 4, v100, 4).item()
     assert found == pytest.approx([expected] * 2)
@@ -168,7 +172,9 @@ def test_gradients_over_gigabit_ethernet_take_what_was_measured(
     """`gradient reduction ... of the step` in the notes of the rows; whatever a stack adds."""
     run = next(run for run in read_runs(MIXED).runs if run.row_id == row)
     slow = msgspec.structs.replace(BARE, data_factor=1.3)
-    assert replicas_of(view(run.plan), slow).reduce_s[0, 0, 0] == pytest.approx(measured_s, rel=0.1)
+    assert data_parallel_time(view(run.plan), slow).reduce_s[0, 0, 0] == pytest.approx(
+        measured_s, rel=0.1
+    )
 
 
 def _nodes_of_four(plan: Plan) -> Cluster:

@@ -16,7 +16,7 @@ CELLS = 1 << 15  # numbers of one (stage, plan) table that stay in cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Pipes:
+class PipelineColumns:
     """Seconds of many pipelines. The plan axis is last.
 
     Pipelines with fewer stages than rows stand at the end of the stage axis; the rows in front
@@ -33,26 +33,28 @@ class Pipes:
     backward_s: Floats  # (chunk, stage, plan)
     forward_link_s: Floats  # (stage, plan)
     backward_link_s: Floats  # (stage, plan)
-    first_extra_s: Floats  # (chunk, stage, plan), on top of the first micro-batch's forward
-    last_extra_s: Floats  # (chunk, stage, plan), on top of the last micro-batch's backward
+    first_gather_s: Floats  # (chunk, stage, plan), on top of the first micro-batch's forward
+    last_reduce_s: Floats  # (chunk, stage, plan), on top of the last micro-batch's backward
 
-    def take(self, rows: Rows) -> "Pipes":
+    def take(self, rows: Rows) -> "PipelineColumns":
         """The pipelines of these rows."""
-        return Pipes(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
+        return PipelineColumns(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
 
-    def beside(self, others: "Pipes") -> "Pipes":
+    def joined(self, others: "PipelineColumns") -> "PipelineColumns":
         """These and others of as many chunks and stages."""
         pairs = {f.name: (getattr(self, f.name), getattr(others, f.name)) for f in fields(self)}
-        return Pipes(**{name: np.concatenate(pair, axis=-1) for name, pair in pairs.items()})
+        return PipelineColumns(
+            **{name: np.concatenate(pair, axis=-1) for name, pair in pairs.items()}
+        )
 
 
-def step_s(pipes: Pipes, *, skip: bool = True) -> Floats:
+def step_s(pipes: PipelineColumns, *, skip: bool = True) -> Floats:
     """(plan,) When the last stage to finish has finished. [s]"""
     step: Floats = stage_end_s(pipes, skip=skip).max(axis=0)
     return step
 
 
-def stage_end_s(pipes: Pipes, *, skip: bool = True) -> Floats:
+def stage_end_s(pipes: PipelineColumns, *, skip: bool = True) -> Floats:
     """(stage, plan) When each stage has done its last operation; 0 in unused rows. [s]
 
     With `skip`, a run that repeats itself jumps to its end. The interleaved order must be one
@@ -82,7 +84,7 @@ def unrolled(stages: Ints, column: Floats) -> Floats:
     return np.where(place >= 0, filled, 0.0)
 
 
-def _alike(pipes: Pipes) -> Iterator[Rows]:
+def _alike(pipes: PipelineColumns) -> Iterator[Rows]:
     """Rows whose pipelines run in the same order, as many as stay in cache.
 
     1F1B pipelines of different depth run together: stages of no length in front change nothing.
@@ -100,7 +102,7 @@ def _alike(pipes: Pipes) -> Iterator[Rows]:
         yield from (rows[at : at + width] for at in range(0, len(rows), width))
 
 
-def _one_f_one_b(pipes: Pipes, skip: bool) -> Floats:
+def _one_f_one_b(pipes: PipelineColumns, skip: bool) -> Floats:
     """(stage, plan) Ends of 1F1B pipelines with equal micro-batches."""
     rows, depth = pipes.forward_s.shape[1], int(pipes.stages.max())
     used = np.arange(rows)[:, None] >= rows - pipes.stages
@@ -109,29 +111,29 @@ def _one_f_one_b(pipes: Pipes, skip: bool) -> Floats:
     def deep(column: Floats) -> Floats:
         return np.where(used, column, 0.0)[-depth:]
 
-    columns = one_f_one_b_columns.Columns(
+    columns = one_f_one_b_columns.OneF1BColumns(
         forward_s=deep(pipes.forward_s[0]),
         backward_s=deep(pipes.backward_s[0]),
         from_above_s=np.roll(np.where(inner, pipes.forward_link_s, 0.0), 1, axis=0)[-depth:],
         from_below_s=np.where(inner, pipes.backward_link_s, 0.0)[-depth:],
-        first_extra_s=deep(pipes.first_extra_s[0]),
-        last_extra_s=deep(pipes.last_extra_s[0]),
+        first_gather_s=deep(pipes.first_gather_s[0]),
+        last_reduce_s=deep(pipes.last_reduce_s[0]),
     )
     end_s = np.zeros(pipes.forward_s.shape[1:])
     end_s[-depth:] = one_f_one_b_columns.stage_end_s(columns, int(pipes.micro_batches[0]), skip)
     return np.where(used, end_s, 0.0)
 
 
-def _interleaved(pipes: Pipes, skip: bool) -> Floats:
+def _interleaved(pipes: PipelineColumns, skip: bool) -> Floats:
     """(stage, plan) Ends of interleaved pipelines with equal p, v, m and g."""
     depth, chunks = int(pipes.stages[0]), int(pipes.chunks[0])
-    columns = interleaved_columns.Columns(
+    columns = interleaved_columns.InterleavedColumns(
         forward_s=pipes.forward_s[:chunks, -depth:],
         backward_s=pipes.backward_s[:chunks, -depth:],
         forward_link_s=pipes.forward_link_s[-depth:],
         backward_link_s=pipes.backward_link_s[-depth:],
-        first_extra_s=pipes.first_extra_s[:chunks, -depth:],
-        last_extra_s=pipes.last_extra_s[:chunks, -depth:],
+        first_gather_s=pipes.first_gather_s[:chunks, -depth:],
+        last_reduce_s=pipes.last_reduce_s[:chunks, -depth:],
     )
     return interleaved_columns.stage_end_s(
         columns,

@@ -45,7 +45,7 @@ def _weigh(found: Floats, plans: Plans, stages: Stages, ahead: Ints) -> None:
         alike = rows[at.ravel() == place]
         layers = np.reshape(plans.chunk_layers[chunking], (int(chunks), -1))
         layers[-1, -1] += mtp  # multi-token prediction lies behind the last layer
-        held = _held_layers(layers, int(micro_batches), int(size), int(extra))
+        held = _layers_in_flight(layers, int(micro_batches), int(size), int(extra))
         whole = layers.sum(axis=0)
         stage = np.minimum(stages.index[..., alike], len(whole) - 1)
         unlike = (layers != layers[:1]).any(axis=0) & (whole > 0)
@@ -53,7 +53,7 @@ def _weigh(found: Floats, plans: Plans, stages: Stages, ahead: Ints) -> None:
         found[..., alike] = np.where(unlike[stage], share[stage], found[..., alike])
 
 
-def _held_layers(layers: Ints, micro_batches: int, group: int, extra: int) -> Ints:
+def _layers_in_flight(layers: Ints, micro_batches: int, group: int, extra: int) -> Ints:
     """Most layers of one micro-batch each that every stage holds at once. (stage,)
 
     Forwards go group after group, in a group chunk after chunk; backwards likewise with the

@@ -15,7 +15,7 @@ from astra.search.step import step_s
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import plans_of
 from astra.timing.collectives import all_reduce_s, all_to_all_s
-from astra.timing.replicas import replicas_of
+from astra.timing.data_parallel import data_parallel_time
 from astra.timing.stage import stage_times
 
 BARE = stack(settings=(), data_factor=1.0, communication_factor=1.0, optimizer_factor=1.0)
@@ -49,7 +49,7 @@ def two_makes(
 def test_a_piece_of_the_gradients_goes_over_the_network_at_the_slower_pace() -> None:
     """4 bytes a parameter over tp and copies: 4 x 8.03e9 / (2 x 4) of an H100, half of an A100."""
     plan = two_makes()
-    found = replicas_of(view(plan), BARE).across_s[:, 0, 0]
+    found = data_parallel_time(view(plan), BARE).inter_group_s[:, 0, 0]
     whole = 4.0 * parameters(plan.model).total
     slowest = max(
         all_reduce_s(whole / 2 / 4, 2, 1, H100, 1).item(),
@@ -60,7 +60,7 @@ def test_a_piece_of_the_gradients_goes_over_the_network_at_the_slower_pace() -> 
 
 def test_where_tensor_parallelism_differs_pieces_are_cut_anew_before_and_after() -> None:
     plan = two_makes(tps=(2, 4), replicas=(4, 4))
-    found = replicas_of(view(plan), BARE).across_s[:, 0, 0]
+    found = data_parallel_time(view(plan), BARE).inter_group_s[:, 0, 0]
     whole = 4.0 * parameters(plan.model).total / 4
     expected = max(
         all_reduce_s(whole / tp, 2, 1, gpu, 1).item()
@@ -72,9 +72,9 @@ def test_where_tensor_parallelism_differs_pieces_are_cut_anew_before_and_after()
 
 def test_a_stage_exchanges_its_own_layers_only() -> None:
     """Stages of one make with the layers of one stage of the other share its seconds out."""
-    whole = replicas_of(view(two_makes()), BARE).across_s[:, 0, 0]
+    whole = data_parallel_time(view(two_makes()), BARE).inter_group_s[:, 0, 0]
     plan = two_makes(layers=((8, 24), (32,)), replicas=(8, 8), shard_group=8)
-    found = replicas_of(view(plan), BARE).across_s[..., 0]
+    found = data_parallel_time(view(plan), BARE).inter_group_s[..., 0]
     assert found[0, :2].sum() == pytest.approx(found[1, 0], rel=1e-6)
     assert found[0, 0] < found[0, 1]
     assert found[1, 0] == pytest.approx(whole[1])  # eight A100 set the pace of both
@@ -82,10 +82,12 @@ def test_a_stage_exchanges_its_own_layers_only() -> None:
 
 def test_one_make_has_nothing_to_exchange() -> None:
     plan = predict("llama-3-8b", gpus="h100:16", tp=2, global_batch=128, seq_len=4096).plan
-    assert not replicas_of(view(plan), BARE).across_s.any()
+    assert not data_parallel_time(view(plan), BARE).inter_group_s.any()
     (pipeline,) = plan.pipelines
     some = [msgspec.structs.replace(pipeline, replicas=n) for n in (3, 5)]
-    assert not replicas_of(view(changed(plan, pipelines=tuple(some))), BARE).across_s.any()
+    assert not data_parallel_time(
+        view(changed(plan, pipelines=tuple(some))), BARE
+    ).inter_group_s.any()
 
 
 @pytest.mark.parametrize("sharding", ["none", "optimizer", "parameters"])
@@ -121,11 +123,15 @@ def test_nobody_updates_a_layer_before_all_makes_have_its_gradients() -> None:
         )
         only = view(own)
         its = stage_times(only, BARE)
-        alone.append(step_s(plans_of([own]), only.stages, its)[0] - its.met_s()[0, 0, 0])
-    expected = max(alone) + times.met_s()[:, 0, 0].max()
+        alone.append(
+            step_s(plans_of([own]), only.stages, its)[0] - its.after_grads_ready_s()[0, 0, 0]
+        )
+    expected = max(alone) + times.after_grads_ready_s()[:, 0, 0].max()
     assert step_s(plans_of([plan]), seen.stages, times)[0] == pytest.approx(expected)
     assert alone[1] > 10 * alone[0]
-    assert times.met_s()[0, 0, 0] != pytest.approx(times.met_s()[1, 0, 0])
+    assert times.after_grads_ready_s()[0, 0, 0] != pytest.approx(
+        times.after_grads_ready_s()[1, 0, 0]
+    )
 
 
 def test_a_faster_network_between_makes_never_takes_longer() -> None:

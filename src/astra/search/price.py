@@ -252,7 +252,7 @@ def _kernel_kinds(used: SourceUse) -> dict[str, float]:
     total = sum(used.seconds.values()) or 1.0
     kinds = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
     for source, seconds in used.seconds.items():
-        kinds[_source_kind(source)] += seconds / total
+        kinds[used.kinds[source]] += seconds / total
     beyond = min(used.outside_s / total, kinds["measured"])  # the prior speaks there, no table
     return kinds | {"measured": kinds["measured"] - beyond, "fitted": kinds["fitted"] + beyond}
 
@@ -262,14 +262,6 @@ def _traffic_kind(plan: Plan, which: str) -> str:
     hides = HIDDEN_BY.get(which)
     borrowed = any(link_source(pool.gpu).borrowed for pool in plan.cluster.pools)
     return "guessed" if borrowed or (hides and getattr(plan, hides)) else "fitted"
-
-
-def _source_kind(source: str) -> str:
-    """What a source is worth: measured, unless some of it was fitted or guessed."""
-    head = source.split()[0].rstrip(":,")
-    if head not in ("measured", "fitted"):
-        return "guessed"
-    return "fitted" if "fitted" in source else head
 
 
 def _host_warnings(plan: Plan, host_bytes: float) -> list[str]:

@@ -11,6 +11,7 @@ from astra.hardware.stack import Stack
 from astra.timing.constants import timing_constants
 from astra.timing.efficiency import (
     Efficiency,
+    SourceKind,
     attention_efficiency,
     gemm_efficiency,
     grouped_gemm_efficiency,
@@ -49,9 +50,11 @@ class SourceUse:
     """Where the numbers came from: seconds by source, and seconds outside of what was measured."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    kinds: dict[str, SourceKind] = field(default_factory=dict)  # what each source is worth
     outside_s: float = 0.0
 
     def add(self, efficiency: Efficiency, seconds: Floats) -> None:
+        self.kinds[efficiency.source] = efficiency.kind
         self.seconds[efficiency.source] = self.seconds.get(efficiency.source, 0.0) + float(
             np.sum(seconds)
         )

@@ -42,6 +42,7 @@ SOFT_PEAK = 0.8  # of peak and bandwidth: what the roofline between two GPUs is 
 
 Direction = Literal["forward", "dgrad", "wgrad"]
 Pass = Literal["forward", "backward"]
+SourceKind = Literal["measured", "fitted", "guessed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -50,7 +51,8 @@ class Efficiency:
 
     values: Floats
     outside: Bools
-    source: str  # begins with measured, fitted, borrowed or guessed
+    source: str  # in words
+    kind: SourceKind  # what that is worth; what another GPU lends is a guess
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,12 +164,21 @@ class _Loan:
     scaled: ScaledGpu | None
     kind: str  # measured | borrowed | guessed
 
+    def worth(self, kind: str) -> SourceKind:
+        """What figures of this kind are worth on the GPU that uses them."""
+        return _worth(kind) if self.kind == "measured" else "guessed"
+
     def told(self, gpu: Gpu, what: str) -> str:
         lender = self.measured.gpu
         if self.kind == "measured":
             return f"measured on {lender}: {what}"
         scale = f"; speed after {self.scaled.source.where}" if self.scaled else ""
         return f"{self.kind} from {lender}, as nobody measured {gpu.name} itself: {what}{scale}"
+
+
+def _worth(kind: str) -> SourceKind:
+    """What a data file's kind of source is worth here: others than these two are guesses."""
+    return "measured" if kind == "measured" else "fitted" if kind == "fitted" else "guessed"
 
 
 # --- The five questions -------------------------------------------------------------------------
@@ -197,6 +208,7 @@ def gemm_efficiency(
         values=_share(2 * tokens * outputs * inputs, peak_flops_per_s(gpu, dtype), seconds),
         outside=table.outside(*product),
         source=_gemm_source(gpu, dtype),
+        kind=_gemm_kind(gpu, dtype),
     )
 
 
@@ -233,6 +245,7 @@ def attention_efficiency(
         values=_share(flops, peak_flops_per_s(gpu, dtype), seconds),
         outside=np.asarray(odd),
         source=loan.told(gpu, f"attention, {known.source.kind}, {known.source.where}"),
+        kind=loan.worth(known.source.kind),
     )
 
 
@@ -251,11 +264,13 @@ def masked_attention_efficiency(
     own, theirs = getattr(loan.measured.attention, full), getattr(lender.attention, full)
     scale = rate_at(own, width) / rate_at(theirs, width)
     share = np.interp(np.log(width), np.log(HEAD_DIMS), rates) * scale
-    kind = "measured" if gpu.name == known.gpu else "borrowed"
+    timed = gpu.name == known.gpu
     return Efficiency(
         values=np.minimum(share, 1.0),
         outside=(width < HEAD_DIMS[0]) | (width > HEAD_DIMS[-1]),
-        source=f"{kind}, attention with a mask on {known.gpu}: {known.source.where}",
+        source=f"{'measured' if timed else 'borrowed'}, attention with a mask on {known.gpu}: "
+        f"{known.source.where}",
+        kind=_worth(known.source.kind) if timed else "guessed",
     )
 
 
@@ -291,6 +306,7 @@ def grouped_gemm_efficiency(
         values=_share(2 * tokens * weights, peak_flops_per_s(gpu, dtype), seconds),
         outside=table.outside(*_product(direction, tokens, outputs, inputs)),
         source=_gemm_source(gpu, dtype).replace("products", "products, grouped by a fitted model"),
+        kind=_loan(gpu).worth("fitted"),
     )
 
 
@@ -307,7 +323,12 @@ def memory_efficiency(gpu: Gpu, moved: ArrayLike) -> Efficiency:
     source = f"{kind}, elementwise kernels on {row.gpu}: {row.source.where}"
     ramp_bytes = gpu.memory_bytes_per_s * _kernels().memory_ramp_s
     values = size / (size / share + ramp_bytes)
-    return Efficiency(values=np.asarray(values), outside=np.asarray(size > 2**33), source=source)
+    return Efficiency(
+        values=np.asarray(values),
+        outside=np.asarray(size > 2**33),
+        source=source,
+        kind=_worth(kind),
+    )
 
 
 def launch_s(gpu: Gpu) -> float:
@@ -426,6 +447,12 @@ def _gemm_source(gpu: Gpu, dtype: str) -> str:
         return loan.told(gpu, what)
     told = loan.told(gpu, f"{what}; the bf16 response at the {dtype} peak")
     return told.replace("measured on", "fitted on", 1) if loan.kind == "measured" else told
+
+
+def _gemm_kind(gpu: Gpu, dtype: str) -> SourceKind:
+    """Products are timed in 16 bits; those of other formats are fitted to them."""
+    loan = _loan(gpu)
+    return loan.worth(loan.measured.source.kind if dtype in ("bf16", "fp16") else "fitted")
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.simulate.random_pipelines import joined, one_by_one, random_pipelines, shapes
 
 from astra.simulate import interleaved_columns, one_f_one_b_columns
-from astra.simulate.pipeline_columns import stage_end_s, step_s, unrolled
+from astra.simulate.pipeline_columns import stage_end_s, step_s
 
 
 @pytest.fixture(params=[0, 1000], ids=["in columns", "in plain numbers"])
@@ -84,13 +84,6 @@ def test_a_group_smaller_than_the_pipeline_is_our_mistake() -> None:
     pipes = random_pipelines(0, 1, stages=4, chunks=2, micro_batches=8, group=3)
     with pytest.raises(AssertionError, match="fewer micro-batches than stages"):
         step_s(pipes)
-
-
-def test_runs_of_equal_stages_unroll_to_stages_with_the_last_one_last() -> None:
-    stages = np.array([[2, 0], [0, 1], [1, 1]])
-    column = np.array([[1.0, 9.0], [9.0, 4.0], [3.0, 5.0]])
-    assert unrolled(stages, column).tolist() == [[1, 0], [1, 4], [3, 5]]
-    assert unrolled(stages, np.stack([column, 2 * column]))[1].tolist() == [[2, 0], [2, 8], [6, 10]]
 
 
 def test_a_plateau_of_equal_stages_jumps_however_long_it_is(

@@ -70,20 +70,6 @@ def stage_end_s(pipes: PipelineColumns, *, skip: bool = True) -> Floats:
     return end_s
 
 
-def unrolled(stages: Ints, column: Floats) -> Floats:
-    """(..., slot, plan) per run of equal stages to (..., stage, plan), zeros in front.
-
-    `stages` (slot, plan) counts the stages of each run; the last stage is in the last row.
-    """
-    depth = int(stages.sum(axis=0).max())
-    ends = np.cumsum(stages, axis=0)
-    place = np.arange(depth)[:, None] - (depth - ends[-1])  # (stage, plan), < 0: unused
-    slot = (place[:, None] >= ends).sum(axis=1)  # (stage, plan)
-    index = np.broadcast_to(slot, (*column.shape[:-2], *slot.shape))
-    filled = np.take_along_axis(column, index, axis=-2)
-    return np.where(place >= 0, filled, 0.0)
-
-
 def _alike(pipes: PipelineColumns) -> Iterator[Rows]:
     """Rows whose pipelines run in the same order, as many as stay in cache.
 

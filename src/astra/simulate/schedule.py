@@ -56,11 +56,6 @@ def interleaved(
     return _weave(warmup, chunks, micro_batches, group)
 
 
-def gpipe(stages: int, micro_batches: int) -> Schedule:
-    """All forwards, then all backwards in the same order. Huang et al. 2019, arXiv 1811.06965."""
-    return _weave(np.full(stages, micro_batches), 1, micro_batches, micro_batches)
-
-
 def virtual_order(chunks: int, micro_batches: int, group: int) -> tuple[Ints, Ints]:
     """Chunk and micro-batch of the k-th forward of a stage, each (chunks * micro_batches,).
 

@@ -67,33 +67,35 @@ def _room(column: Floats, chunks: int, stages: int) -> list[tuple[int, int]]:
     return [deeper] if column.ndim == 2 else [(0, chunks - len(column)), deeper]
 
 
-def schedule_of(pipes: PipelineColumns, plan: int) -> Schedule:
+def schedule_of(pipelines: PipelineColumns, plan: int) -> Schedule:
     """The order in which one of the pipelines runs."""
-    stages, chunks = int(pipes.stages[plan]), int(pipes.chunks[plan])
-    micro_batches = int(pipes.micro_batches[plan])
+    stages, chunks = int(pipelines.stages[plan]), int(pipelines.chunks[plan])
+    micro_batches = int(pipelines.micro_batches[plan])
     if chunks == 1:
         return one_f_one_b(stages, micro_batches)
-    extra = int(pipes.extra_warmup[plan])
-    return interleaved(stages, chunks, micro_batches, int(pipes.group[plan]), extra_warmup=extra)
-
-
-def pipe_of(pipes: PipelineColumns, plan: int) -> PipelineTimes:
-    """One of the pipelines by itself."""
-    stages, chunks = int(pipes.stages[plan]), int(pipes.chunks[plan])
-    return PipelineTimes(
-        forward_s=pipes.forward_s[:chunks, -stages:, plan].T,
-        backward_s=pipes.backward_s[:chunks, -stages:, plan].T,
-        forward_link_s=pipes.forward_link_s[-stages:, plan],
-        backward_link_s=pipes.backward_link_s[-stages:, plan],
-        first_gather_s=pipes.first_gather_s[:chunks, -stages:, plan].T,
-        last_reduce_s=pipes.last_reduce_s[:chunks, -stages:, plan].T,
+    extra = int(pipelines.extra_warmup[plan])
+    return interleaved(
+        stages, chunks, micro_batches, int(pipelines.group[plan]), extra_warmup=extra
     )
 
 
-def one_by_one(pipes: PipelineColumns) -> list[Timeline]:
+def times_of(pipelines: PipelineColumns, plan: int) -> PipelineTimes:
+    """One of the pipelines by itself."""
+    stages, chunks = int(pipelines.stages[plan]), int(pipelines.chunks[plan])
+    return PipelineTimes(
+        forward_s=pipelines.forward_s[:chunks, -stages:, plan].T,
+        backward_s=pipelines.backward_s[:chunks, -stages:, plan].T,
+        forward_link_s=pipelines.forward_link_s[-stages:, plan],
+        backward_link_s=pipelines.backward_link_s[-stages:, plan],
+        first_gather_s=pipelines.first_gather_s[:chunks, -stages:, plan].T,
+        last_reduce_s=pipelines.last_reduce_s[:chunks, -stages:, plan].T,
+    )
+
+
+def one_by_one(pipelines: PipelineColumns) -> list[Timeline]:
     """Every pipeline, event by event."""
-    plans = range(len(pipes.stages))
-    return [simulate(pipe_of(pipes, plan), schedule_of(pipes, plan)) for plan in plans]
+    plans = range(len(pipelines.stages))
+    return [simulate(times_of(pipelines, plan), schedule_of(pipelines, plan)) for plan in plans]
 
 
 @st.composite

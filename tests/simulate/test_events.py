@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulate.random_pipelines import pipe_of, random_pipelines, schedule_of, shapes
+from tests.simulate.random_pipelines import random_pipelines, schedule_of, shapes, times_of
 
 from astra.simulate.events import pipeline_times, simulate
 from astra.simulate.schedule import interleaved, one_f_one_b
@@ -147,8 +147,8 @@ def test_a_schedule_that_forgets_an_operation_is_our_mistake() -> None:
 def test_a_longer_stage_or_link_never_shortens_the_step(
     shape: dict[str, int], seed: int, data: st.DataObject
 ) -> None:
-    pipes = random_pipelines(seed, 1, **shape)
-    before, schedule = pipe_of(pipes, 0), schedule_of(pipes, 0)
+    pipelines = random_pipelines(seed, 1, **shape)
+    before, schedule = times_of(pipelines, 0), schedule_of(pipelines, 0)
     name = data.draw(st.sampled_from(before.__slots__))
     column = getattr(before, name).copy()
     column.flat[data.draw(st.integers(0, column.size - 1))] += data.draw(st.floats(0, 5))
@@ -159,7 +159,7 @@ def test_a_longer_stage_or_link_never_shortens_the_step(
 @settings(max_examples=100, deadline=None)
 @given(shapes(), st.integers(0, 10_000))
 def test_no_operation_starts_before_its_stage_is_free(shape: dict[str, int], seed: int) -> None:
-    pipes = random_pipelines(seed, 1, **shape)
-    timeline = simulate(pipe_of(pipes, 0), schedule_of(pipes, 0))
+    pipelines = random_pipelines(seed, 1, **shape)
+    timeline = simulate(times_of(pipelines, 0), schedule_of(pipelines, 0))
     assert (timeline.start_s[:, 1:] >= timeline.end_s[:, :-1]).all()
     assert np.allclose(timeline.busy_s + timeline.idle_s, timeline.step_s)

@@ -23,8 +23,8 @@ class PipelineTimes:
     backward_s: Floats  # (stage, chunk)
     forward_link_s: Floats  # (stage,)
     backward_link_s: Floats  # (stage,)
-    first_gather_s: Floats  # (stage, chunk), on top of the first micro-batch's forward
-    last_reduce_s: Floats  # (stage, chunk), on top of the last micro-batch's backward
+    first_gather_s: Floats  # (stage, chunk), parameters: on top of the first micro-batch's forward
+    last_reduce_s: Floats  # (stage, chunk), gradients: on top of the last micro-batch's backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -48,7 +48,7 @@ def pipeline_times(
     first_gather_s: Floats | float = 0.0,
     last_reduce_s: Floats | float = 0.0,
 ) -> PipelineTimes:
-    """A pipe from plain numbers: one chunk a stage where the chunk axis is missing, no extras,
+    """A pipeline from plain numbers: one chunk a stage where the chunk axis is missing, no extras,
     and the way back as long as the way there, where nothing else is said.
     """
     shape = (len(forward_s), 1) if forward_s.ndim == 1 else forward_s.shape
@@ -63,12 +63,12 @@ def pipeline_times(
     )
 
 
-def simulate(pipeline_times: PipelineTimes, schedule: Schedule) -> Timeline:
+def simulate(times: PipelineTimes, schedule: Schedule) -> Timeline:
     """Run a schedule: an operation starts when its stage is free and its input is there."""
-    assert pipeline_times.forward_s.shape == (schedule.stages, schedule.chunks)
+    assert times.forward_s.shape == (schedule.stages, schedule.chunks)
     _check_complete(schedule)
-    seconds = _seconds(pipeline_times, schedule)
-    start_s = _starts(schedule.micro_batches, seconds, *_wiring(pipeline_times, schedule))
+    seconds = _seconds(times, schedule)
+    start_s = _starts(schedule.micro_batches, seconds, *_wiring(times, schedule))
     end_s = start_s + seconds
     step_s = float(end_s.max())
     busy_s = seconds.sum(axis=1)
@@ -90,22 +90,20 @@ def _check_complete(schedule: Schedule) -> None:
     assert np.array_equal(np.sort(name, axis=1), every), "an operation is missing or done twice"
 
 
-def _seconds(pipeline_times: PipelineTimes, schedule: Schedule) -> Floats:
+def _seconds(times: PipelineTimes, schedule: Schedule) -> Floats:
     """(stage, operation) Seconds of every operation."""
     row = np.arange(schedule.stages)[:, None]
     first = ~schedule.backward & (schedule.micro_batch == 0)
     last = schedule.backward & (schedule.micro_batch == schedule.micro_batches - 1)
     seconds: Floats = np.where(
         schedule.backward,
-        pipeline_times.backward_s[row, schedule.chunk]
-        + last * pipeline_times.last_reduce_s[row, schedule.chunk],
-        pipeline_times.forward_s[row, schedule.chunk]
-        + first * pipeline_times.first_gather_s[row, schedule.chunk],
+        times.backward_s[row, schedule.chunk] + last * times.last_reduce_s[row, schedule.chunk],
+        times.forward_s[row, schedule.chunk] + first * times.first_gather_s[row, schedule.chunk],
     )
     return seconds
 
 
-def _wiring(pipeline_times: PipelineTimes, schedule: Schedule) -> tuple[Ints, Ints, Floats]:
+def _wiring(times: PipelineTimes, schedule: Schedule) -> tuple[Ints, Ints, Floats]:
     """For every operation the name of its input, of the input it feeds, and the way there.
 
     An input is named by (backward, chunk, stage, micro-batch) of the operation it is for. The
@@ -126,8 +124,8 @@ def _wiring(pipeline_times: PipelineTimes, schedule: Schedule) -> tuple[Ints, In
     feeds = np.where(done, -1, name(back | turn, to_chunk, to_stage))
     link_s = np.where(
         back,
-        np.roll(pipeline_times.backward_link_s, 1)[:, None],
-        pipeline_times.forward_link_s[:, None],
+        np.roll(times.backward_link_s, 1)[:, None],
+        times.forward_link_s[:, None],
     )
     return name(back, chunk, stage), feeds, np.where(turn | done, 0.0, link_s)
 

@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.simulate.schedule import virtual_order
+from astra.simulate.steady_state import MIN_STEADY_FRACTION, REL_EPS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-WORTH = 0.25  # share of the plans that must have settled for the jump to pay
-FEW = 16  # stages of all plans together that are quicker one by one
-SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
+MAX_STAGES_ONE_BY_ONE = 16  # stages of all plans together that are quicker one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -124,8 +123,8 @@ def stage_end_s(
         now += period
         after = state.stacked()
         shift = after - before
-        steady = np.ptp(shift, axis=0) <= SAME * after.max(axis=0)
-        if steady.mean() < WORTH:
+        steady = np.ptp(shift, axis=0) <= REL_EPS * after.max(axis=0)
+        if steady.mean() < MIN_STEADY_FRACTION:
             continue
         done, left = np.flatnonzero(steady), np.flatnonzero(~steady)
         ahead = state.copy(done)
@@ -180,7 +179,7 @@ def _start(order: Order, plans: int) -> State:
 def _run(columns: InterleavedColumns, order: Order, state: State, start: int, stop: int) -> None:
     """Move the state from one round to another, in place."""
     chunks, stages, plans = columns.forward_s.shape
-    if stages * plans <= FEW:
+    if stages * plans <= MAX_STAGES_ONE_BY_ONE:
         for plan in range(plans):
             _run_one(columns, order, state, start, stop, plan)
         return

@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-CELLS = 1 << 15  # numbers of one (stage, plan) table that stay in cache
+CELLS_IN_CACHE = 1 << 15  # numbers of one (stage, plan) table that stay in cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -28,13 +28,17 @@ class PipelineColumns:
     chunks: Ints  # (plan,)
     micro_batches: Ints  # (plan,)
     group: Ints  # (plan,), micro-batches in a row on one chunk; any number with one chunk
-    extra_warmup: Ints  # (plan,), forwards before the turns begin on top of the usual ones
+    extra_warmup: Ints  # (plan,), warm-up forwards on top of the usual ones
     forward_s: Floats  # (chunk, stage, plan)
     backward_s: Floats  # (chunk, stage, plan)
     forward_link_s: Floats  # (stage, plan)
     backward_link_s: Floats  # (stage, plan)
-    first_gather_s: Floats  # (chunk, stage, plan), on top of the first micro-batch's forward
-    last_reduce_s: Floats  # (chunk, stage, plan), on top of the last micro-batch's backward
+    first_gather_s: (
+        Floats  # (chunk, stage, plan), parameters: on top of the first micro-batch's forward
+    )
+    last_reduce_s: (
+        Floats  # (chunk, stage, plan), gradients: on top of the last micro-batch's backward
+    )
 
     def take(self, rows: Rows) -> "PipelineColumns":
         """The pipelines of these rows."""
@@ -48,83 +52,85 @@ class PipelineColumns:
         )
 
 
-def step_s(pipes: PipelineColumns, *, skip: bool = True) -> Floats:
+def step_s(pipelines: PipelineColumns, *, skip: bool = True) -> Floats:
     """(plan,) When the last stage to finish has finished. [s]"""
-    step: Floats = stage_end_s(pipes, skip=skip).max(axis=0)
+    step: Floats = stage_end_s(pipelines, skip=skip).max(axis=0)
     return step
 
 
-def stage_end_s(pipes: PipelineColumns, *, skip: bool = True) -> Floats:
+def stage_end_s(pipelines: PipelineColumns, *, skip: bool = True) -> Floats:
     """(stage, plan) When each stage has done its last operation; 0 in unused rows. [s]
 
     With `skip`, a run that repeats itself jumps to its end. The interleaved order must be one
     that Megatron-LM accepts: groups of at least p micro-batches, the last one too.
     """
-    end_s = np.zeros(pipes.forward_s.shape[1:])
-    for rows in _alike(pipes):
-        some = pipes.take(rows)
-        if some.chunks[0] == 1:
-            end_s[:, rows] = _one_f_one_b(some, skip)
+    end_s = np.zeros(pipelines.forward_s.shape[1:])
+    for rows in _same_order(pipelines):
+        block = pipelines.take(rows)
+        if block.chunks[0] == 1:
+            end_s[:, rows] = _one_f_one_b(block, skip)
         else:
-            end_s[-int(some.stages[0]) :, rows] = _interleaved(some, skip)
+            end_s[-int(block.stages[0]) :, rows] = _interleaved(block, skip)
     return end_s
 
 
-def _alike(pipes: PipelineColumns) -> Iterator[Rows]:
+def _same_order(pipelines: PipelineColumns) -> Iterator[Rows]:
     """Rows whose pipelines run in the same order, as many as stay in cache.
 
     1F1B pipelines of different depth run together: stages of no length in front change nothing.
     """
-    single = pipes.chunks == 1
-    depth = np.where(single, 1 << np.ceil(np.log2(pipes.stages)).astype(np.int64), pipes.stages)
-    group = np.where(single, 0, pipes.group)
-    extra = np.where(single, 0, pipes.extra_warmup)
-    key = np.stack([pipes.chunks, depth, group, extra, pipes.micro_batches])
+    single = pipelines.chunks == 1
+    depth = np.where(
+        single, 1 << np.ceil(np.log2(pipelines.stages)).astype(np.int64), pipelines.stages
+    )
+    group = np.where(single, 0, pipelines.group)
+    extra = np.where(single, 0, pipelines.extra_warmup)
+    key = np.stack([pipelines.chunks, depth, group, extra, pipelines.micro_batches])
     _, kind = np.unique(key, axis=1, return_inverse=True)
     kind = kind.reshape(-1)  # NumPy 2.0 keeps the axis
     order = np.argsort(kind, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
-        width = max(1, CELLS // int(depth[rows[0]]))
+        width = max(1, CELLS_IN_CACHE // int(depth[rows[0]]))
         yield from (rows[at : at + width] for at in range(0, len(rows), width))
 
 
-def _one_f_one_b(pipes: PipelineColumns, skip: bool) -> Floats:
+def _one_f_one_b(pipelines: PipelineColumns, skip: bool) -> Floats:
     """(stage, plan) Ends of 1F1B pipelines with equal micro-batches."""
-    rows, depth = pipes.forward_s.shape[1], int(pipes.stages.max())
-    used = np.arange(rows)[:, None] >= rows - pipes.stages
+    rows, depth = pipelines.forward_s.shape[1], int(pipelines.stages.max())
+    used = np.arange(rows)[:, None] >= rows - pipelines.stages
     inner = used & (np.arange(rows) < rows - 1)[:, None]  # links that join two stages
 
     def deep(column: Floats) -> Floats:
         return np.where(used, column, 0.0)[-depth:]
 
     columns = one_f_one_b_columns.OneF1BColumns(
-        forward_s=deep(pipes.forward_s[0]),
-        backward_s=deep(pipes.backward_s[0]),
-        from_above_s=np.roll(np.where(inner, pipes.forward_link_s, 0.0), 1, axis=0)[-depth:],
-        from_below_s=np.where(inner, pipes.backward_link_s, 0.0)[-depth:],
-        first_gather_s=deep(pipes.first_gather_s[0]),
-        last_reduce_s=deep(pipes.last_reduce_s[0]),
+        forward_s=deep(pipelines.forward_s[0]),
+        backward_s=deep(pipelines.backward_s[0]),
+        from_above_s=np.roll(np.where(inner, pipelines.forward_link_s, 0.0), 1, axis=0)[-depth:],
+        from_below_s=np.where(inner, pipelines.backward_link_s, 0.0)[-depth:],
+        first_gather_s=deep(pipelines.first_gather_s[0]),
+        last_reduce_s=deep(pipelines.last_reduce_s[0]),
     )
-    end_s = np.zeros(pipes.forward_s.shape[1:])
-    end_s[-depth:] = one_f_one_b_columns.stage_end_s(columns, int(pipes.micro_batches[0]), skip)
+    end_s = np.zeros(pipelines.forward_s.shape[1:])
+    end_s[-depth:] = one_f_one_b_columns.stage_end_s(columns, int(pipelines.micro_batches[0]), skip)
     return np.where(used, end_s, 0.0)
 
 
-def _interleaved(pipes: PipelineColumns, skip: bool) -> Floats:
+def _interleaved(pipelines: PipelineColumns, skip: bool) -> Floats:
     """(stage, plan) Ends of interleaved pipelines with equal p, v, m and g."""
-    depth, chunks = int(pipes.stages[0]), int(pipes.chunks[0])
+    depth, chunks = int(pipelines.stages[0]), int(pipelines.chunks[0])
     columns = interleaved_columns.InterleavedColumns(
-        forward_s=pipes.forward_s[:chunks, -depth:],
-        backward_s=pipes.backward_s[:chunks, -depth:],
-        forward_link_s=pipes.forward_link_s[-depth:],
-        backward_link_s=pipes.backward_link_s[-depth:],
-        first_gather_s=pipes.first_gather_s[:chunks, -depth:],
-        last_reduce_s=pipes.last_reduce_s[:chunks, -depth:],
+        forward_s=pipelines.forward_s[:chunks, -depth:],
+        backward_s=pipelines.backward_s[:chunks, -depth:],
+        forward_link_s=pipelines.forward_link_s[-depth:],
+        backward_link_s=pipelines.backward_link_s[-depth:],
+        first_gather_s=pipelines.first_gather_s[:chunks, -depth:],
+        last_reduce_s=pipelines.last_reduce_s[:chunks, -depth:],
     )
     return interleaved_columns.stage_end_s(
         columns,
-        int(pipes.micro_batches[0]),
-        int(pipes.group[0]),
-        int(pipes.extra_warmup[0]),
+        int(pipelines.micro_batches[0]),
+        int(pipelines.group[0]),
+        int(pipelines.extra_warmup[0]),
         skip,
     )

@@ -84,13 +84,13 @@ def capability(gpu: Gpu) -> float:
 
 
 def workspace_bytes(view: View, stack: Stack) -> Floats:
-    """What matrix products ask the allocator for beside their operands. (pipeline, run, plan)"""
+    """What matrix products ask the allocator for beside their operands. (pipeline, slot, plan)"""
     each = [_workspace(pool.gpu, view.task, stack) for pool in view.task.cluster.pools]
     return np.array(each)[view.stages.of(view.plans.gpu)]
 
 
 def runtime_bytes(view: View, groups: Ints) -> Floats:
-    """CUDA's context and so many communicators. (pipeline, run, plan)"""
+    """CUDA's context and so many communicators. (pipeline, slot, plan)"""
     pools = view.task.cluster.pools
     late = [capability(pool.gpu) >= 9 for pool in pools]
     found = [
@@ -116,7 +116,7 @@ def _workspace(gpu: Gpu, task: Task, stack: Stack) -> float:
 
 
 def copies_output(gpu: Gpu, task: Task, stack: Stack) -> bool:
-    """Whether attention's output is kept twice: as flash-attention 2 wrote it, batch first, and
+    """Whether attention's output is saved twice: as flash-attention 2 wrote it, batch first, and
     sequence first as the projection reads it.
 
     Transformer Engine takes cuDNN's attention from Hopper on, unless it must be deterministic,

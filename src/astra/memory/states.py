@@ -21,7 +21,7 @@ FP4_WEIGHT_BYTES = 2.0 + 2 * FP4_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class States:
-    """Bytes of one GPU of each stage. (pipeline, run, plan)"""
+    """Bytes of one GPU of each stage. (pipeline, slot, plan)"""
 
     weights_bytes: Floats
     offload_bytes: Floats  # more of them where an optimizer on the host cannot write fp8

@@ -11,7 +11,7 @@ FILE = Path(__file__).parent.parent / "data" / "timing.toml"
 
 
 class ExposedFractions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What still shows of traffic beside compute. [fraction]"""
+    """Traffic that stays exposed where compute may hide it. [fraction]"""
 
     tensor: float
     expert: float
@@ -107,6 +107,8 @@ class KernelsByStack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TimingConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file."""
+
     shows: ExposedFractions
     sends: SendConstants
     optimizer: OptimizerConstants

@@ -200,7 +200,7 @@ def gemm_efficiency(
     tokens, outputs, inputs = _floats(m, n, k)
     table = _gemm_table(gpu, dtype)
     product = _product(direction, tokens, outputs, inputs)
-    seconds = table.seconds(*product) * _turned(gpu, dtype, direction)
+    seconds = table.seconds(*product) * _transposed_factor(gpu, dtype, direction)
     if direction == "wgrad":
         summed_bytes = _kernels().accumulate_bytes * outputs * inputs
         seconds = seconds + summed_bytes / gpu.memory_bytes_per_s
@@ -432,7 +432,7 @@ def steady_table(
     return GemmTable(short=lent.short, long=lent.long, depth=lent.depth, log_s=log_s)
 
 
-def _turned(gpu: Gpu, dtype: str, direction: Direction) -> float:
+def _transposed_factor(gpu: Gpu, dtype: str, direction: Direction) -> float:
     """How much longer this direction takes than the forward product, by its operands' layouts."""
     for row in _kernels().transposed:
         if (row.architecture, row.format) == (gpu.architecture, dtype) and direction != "forward":

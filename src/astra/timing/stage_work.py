@@ -1,4 +1,4 @@
-"""What a stage takes however much of it is recomputed or offloaded."""
+"""What a stage takes before recompute and offload."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,16 +20,17 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.view import View
 from astra.timing.collectives import p2p_s
 from astra.timing.constants import timing_constants
-from astra.timing.data_parallel import DataParallelTime, data_parallel_time, gpus_of
+from astra.timing.data_parallel import DataParallelTime, data_parallel_time, slots_by_gpu
 from astra.timing.layer import PARTS, Layers
 from astra.timing.ledger import Collective, RankGroup
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageWork:
-    """Seconds of one stage of each run and one micro-batch. (pipeline, run, plan)
+    """Seconds of one stage of each slot and one micro-batch. (pipeline, slot, plan)
 
-    Traffic counts as far as it shows. What goes between stages and copies is worked out when asked.
+    Traffic counts as far as it is exposed. What goes between stages and replicas is worked out when
+    asked for.
     """
 
     view: View
@@ -46,29 +47,29 @@ class StageWork:
     head_backward_s: Floats
     embedding_forward_s: Floats  # part of `forward_s`: lies on the first chunk
     embedding_backward_s: Floats
-    layers_forward_s: Floats  # layers and their traffic: what full recompute does again
-    module_s: dict[str, Floats]  # what selective recompute of a module does again
+    layers_forward_s: Floats  # layers and their traffic: what full recompute repeats
+    module_s: dict[str, Floats]  # what selective recompute of a module repeats
     offload_forward_s: Floats  # activations to the host, as far as compute does not hide them
     offload_backward_s: Floats  # and back
 
     @cached_property
     def data_parallel(self) -> DataParallelTime:
-        """Traffic between copies, and the optimizer's step."""
+        """Traffic between replicas, and the optimizer's step."""
         return data_parallel_time(self.view, self.stack)
 
     @cached_property
-    def _sent_s(self) -> tuple[Floats, Floats]:
-        return _links(self.view, self.stack)
+    def _both_link_s(self) -> tuple[Floats, Floats]:
+        return _link_s(self.view, self.stack)
 
     @property
     def link_s(self) -> Floats:
         """To the next stage, one way."""
-        return self._sent_s[0]
+        return self._both_link_s[0]
 
     @property
     def blocking_send_s(self) -> Floats:
         """Part of `link_s`: neither stage works meanwhile."""
-        return self._sent_s[1]
+        return self._both_link_s[1]
 
     @cached_property
     def tied_s(self) -> Floats:
@@ -128,7 +129,7 @@ def _ends(view: View, layers: Layers) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StageSends:
-    """What one GPU of a stage sends to its partner in another one. (pipeline, run, plan)"""
+    """What one GPU of a stage sends to its partner in another one. (pipeline, slot, plan)"""
 
     payload_bytes: Floats
     there: Ints  # pool of the partner
@@ -170,8 +171,8 @@ def _sent_s(view: View, stack: Stack, sends: StageSends) -> Floats:
     """Between two GPU types they cross the slower of two NICs. [s]"""
     found, payload = np.zeros(view.stages.count.shape), sends.payload_bytes
     senders = view.stages.of(view.plans.tp * view.plans.cp * copies_of(view.plans))
-    for gpu, here in gpus_of(view):
-        factor = _sending(stack, gpu)
+    for gpu, here in slots_by_gpu(view):
+        factor = _send_factor(stack, gpu)
         found = np.where(here, p2p_s(payload, sends.near, gpu, senders=senders) * factor, found)
         for row, pool in enumerate(view.task.cluster.pools):
             leaves = here & (sends.there == row)
@@ -181,9 +182,9 @@ def _sent_s(view: View, stack: Stack, sends: StageSends) -> Floats:
     return found
 
 
-def _sending(stack: Stack, gpu: Gpu) -> float:
-    own = stack.on(gpu)
-    return own.communication_factor * own.pipeline_factor
+def _send_factor(stack: Stack, gpu: Gpu) -> float:
+    here = stack.on(gpu)
+    return here.communication_factor * here.pipeline_factor
 
 
 def _offload_s(view: View) -> Floats:
@@ -194,7 +195,7 @@ def _offload_s(view: View) -> Floats:
     element = np.where(is_word(view.plans, "precision", "fp32"), 4.0, 2.0)
     for row, kind in enumerate(layer_kinds(view.task.model).kinds):
         total += _kind_layers(row, view) * offloaded_values(view, kind) * element
-    for gpu, here in gpus_of(view):
+    for gpu, here in slots_by_gpu(view):
         rate = timing_constants().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
         total = np.where(here, total / rate, total)
     return total
@@ -203,7 +204,7 @@ def _offload_s(view: View) -> Floats:
 def stage_sends(view: View, stack: Stack) -> StageSends:
     """Activations of a chunk to the next stage, and their gradients back.
 
-    The link of a run of several stages is the one inside it. Where the stages are cut differently,
+    The link of a slot of several stages is the one inside it. Where stages are sharded differently,
     the GPU with the larger part sets the pace.
     """
     plans, stages = view.plans, view.stages
@@ -247,38 +248,38 @@ def _activation_bytes(view: View) -> Floats:
 def _senders_share(view: View, stack: Stack) -> Ints:
     """Ranks that send a part each of what one of them would."""
     tp = view.stages.of(view.plans.tp)
-    cut = view.plans.sequence_parallel | (stack.name in timing_constants().sends.shared)
-    return np.where(cut, tp, 1)
+    shared = view.plans.sequence_parallel | (stack.name in timing_constants().sends.shared)
+    return np.where(shared, tp, 1)
 
 
-def _links(view: View, stack: Stack) -> tuple[Floats, Floats]:
-    """To the next stage, and how much of it holds up both stages.
+def _link_s(view: View, stack: Stack) -> tuple[Floats, Floats]:
+    """To the next stage, and how much of it blocks both stages.
 
     Where sends are waited for, NCCL's buffer takes a small message and lets the stages go; a larger
-    one moves only while both ends are there. What is gathered holds up the receiver alone: half of
+    one moves only while both ends are there. What is gathered blocks the receiver alone: half of
     it each.
     """
-    sends, several = stage_sends(view, stack), view.plans.pp[:, np.newaxis] > 1
-    found = np.where(several, _sent_s(view, stack, sends), 0.0)
+    sends, joins = stage_sends(view, stack), view.plans.pp[:, np.newaxis] > 1
+    found = np.where(joins, _sent_s(view, stack, sends), 0.0)
     gathered = np.zeros(found.shape)
     if stack.name in timing_constants().sends.shared:
         arrival = arrival_gather(view, stack)
-        for gpu, here in gpus_of(view):
-            gathered = np.where(here & several, arrival.one_s(gpu), gathered)
-    held = np.zeros(found.shape)
+        for gpu, here in slots_by_gpu(view):
+            gathered = np.where(here & joins, arrival.one_s(gpu), gathered)
+    blocking = np.zeros(found.shape)
     if stack.holds_sends:
         large = sends.payload_bytes > timing_constants().sends.buffer_bytes
-        held = np.where(large, found, 0.0) + gathered / 2
-    return found + gathered, held
+        blocking = np.where(large, found, 0.0) + gathered / 2
+    return found + gathered, blocking
 
 
 def _next(view: View, column: NDArray[Any]) -> NDArray[Any]:
-    """What the stage that comes after each run has; after the last, what the first one has."""
+    """What the stage that comes after each slot has; after the last, what the first one has."""
     count = view.stages.count
     values = np.broadcast_to(column, count.shape)
     found = np.empty(count.shape, values.dtype)
     after = values[:, 0]
-    for run in reversed(range(count.shape[1])):
-        found[:, run] = after
-        after = np.where(count[:, run] > 0, values[:, run], after)
+    for slot in reversed(range(count.shape[1])):
+        found[:, slot] = after
+        after = np.where(count[:, slot] > 0, values[:, slot], after)
     return found

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from astra.columns import REL_EPS
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.search.bulk import (
@@ -41,7 +42,6 @@ ENOUGH = 1 << 12  # layouts worth bounding together
 GROUP = 256  # layouts whose variants are looked at together at first
 MOST_GROUP = 1024  # and in the end
 BATCH = 512  # plans that are bounded tightly together
-SAME = 1e-12  # relative; steps that differ by rounding alone
 
 Progress = Callable[[int], None]
 Key = tuple[int, ...]
@@ -177,7 +177,7 @@ class Finder:
         """Bounds of layouts: those of their cuts, or the time that filling a pipeline takes."""
         rows = self.layer[cuts]
         layer, head = self.work.layer_s[rows], self.work.head_s[rows]
-        filled = filled_bound_s(layouts, layer, head, self.stack) * (1 - SAME)
+        filled = filled_bound_s(layouts, layer, head, self.stack) * (1 - REL_EPS)
         return np.maximum(self._of_cuts_s(layouts, cuts), filled)
 
     def _of_cuts_s(self, layouts: Plans, cuts: Ints) -> Floats:
@@ -373,7 +373,7 @@ class Finder:
         if np.isinf(limits).all():
             return found
         added = least_added_s(layouts, found, self.task, self.stack, self.book)
-        least = (bounds[found.rows] + added) * (1 - SAME)
+        least = (bounds[found.rows] + added) * (1 - REL_EPS)
         useful = np.flatnonzero(least < limits[found.rows])
         self.funnel.bounded += len(found) - len(useful)
         return found.take(useful)
@@ -422,7 +422,7 @@ class Finder:
         limits = np.broadcast_to(self.limits_s(plans), len(plans))
         known = [min(float(limits[row]), best.get(keys[row], np.inf)) for row in rows]
         return [
-            row for row, step in zip(rows, known, strict=True) if bounds[row] < step * (1 - SAME)
+            row for row, step in zip(rows, known, strict=True) if bounds[row] < step * (1 - REL_EPS)
         ]
 
     def _simulate(self, plans: Plans) -> None:

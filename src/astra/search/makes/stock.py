@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from astra.columns import REL_EPS
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.search.bulk import filled_fraction, least_filled_fraction
@@ -27,7 +28,6 @@ from astra.strategy.view import cuts_of, view_of
 from astra.timing.layer import LayerCache, work_s
 from astra.timing.stage import stage_times, stage_work
 
-SLIP = 1e-12  # relative, against rounding
 LATER = ("batch-adds-up", "gpus-within-caps")  # rules that speak of all makes together
 
 
@@ -167,7 +167,7 @@ class Stock:
             if rates[row] > 0 and left > 0:
                 share = min(left / rates[row], counts[row])
                 total, left = total + share, left - share * rates[row]
-        return float(np.log2(max(total, 1.0))) * (1 - SLIP)
+        return float(np.log2(max(total, 1.0))) * (1 - REL_EPS)
 
     def _layouts(self, pool: int, rows: Ints) -> Makes | None:
         """With every way to share out the layers, nothing recomputed."""
@@ -288,7 +288,7 @@ class Stock:
             )
             busiest = (stage[:, at] + again).max(axis=0)
             step = (some.replicas[0] * some.micro_batch)[at]
-            enough = limit_s / busiest * step * (1 + SLIP) >= least[here.rows]
+            enough = limit_s / busiest * step * (1 + REL_EPS) >= least[here.rows]
             parts.append(here.take(np.flatnonzero(enough)))
         found = Options.joined(parts)
         self.bounded += len(whole.rows) - len(found.rows)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import REL_EPS
 from astra.search.mixed.cellar import Cellar
 from astra.search.mixed.labels import Ends, Labels, Rows
 from astra.search.mixed.tables import FIRST, INSIDE, LAST
@@ -19,7 +20,6 @@ from astra.strategy.plans import Floats
 
 Whole = NDArray[np.integer[Any]]
 CELLS = 1 << 15  # numbers of one (stage, label) table that stay in cache
-SLIP = 1e-12  # relative, against rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Paths:
         for start in range(0, count, width):
             rows = np.arange(start, min(start + width, count))
             found[:, rows] = stage_end_s(columns.take(rows), micro_batches, True)
-        return found * (1 - SLIP)
+        return found * (1 - REL_EPS)
 
 
 def lowest(cellar: Cellar, labels: Labels) -> Paths:

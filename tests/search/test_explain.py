@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.search.some_plans import MODELS, legal_plans, mixed_plans
-from tests.timing.test_replica_groups import two_makes
+from tests.timing.test_replica_groups import two_replica_groups
 
 import astra
 from astra.errors import InputError
@@ -123,9 +123,9 @@ def test_what_stages_gather_on_arrival_is_told() -> None:
 
 
 def test_copies_of_all_makes_that_are_cut_alike_are_one_group() -> None:
-    plan = two_makes(sharding="none")
+    plan = two_replica_groups(sharding="none")
     assert moved(plan)["dp", "all-reduce gradients"].ranks == 12
-    assert moved(two_makes())["make", "all-reduce gradients of other makes"].ranks == 2
+    assert moved(two_replica_groups())["make", "all-reduce gradients of other makes"].ranks == 2
 
 
 def test_full_recompute_sends_the_forward_traffic_again() -> None:

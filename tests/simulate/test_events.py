@@ -100,7 +100,7 @@ def test_first_and_last_micro_batch_carry_their_extra_seconds() -> None:
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 5), (2, 2), (4, 16), (8, 3), (8, 64)])
-def test_alike_stages_of_1f1b_idle_p_minus_1_micro_batches(stages: int, micro_batches: int) -> None:
+def test_equal_stages_of_1f1b_idle_p_minus_1_micro_batches(stages: int, micro_batches: int) -> None:
     """Narayanan et al. 2021, sec. 2.2.1: the bubble is (p - 1) (f + b)."""
     seconds = pipeline_times(np.ones(stages), np.full(stages, 2.0))
     timeline = simulate(seconds, one_f_one_b(stages, micro_batches))
@@ -110,7 +110,7 @@ def test_alike_stages_of_1f1b_idle_p_minus_1_micro_batches(stages: int, micro_ba
 @pytest.mark.parametrize(
     ("stages", "chunks", "micro_batches"), [(2, 2, 2), (4, 2, 8), (4, 4, 16), (8, 3, 16)]
 )
-def test_alike_interleaved_stages_idle_v_times_less(
+def test_equal_interleaved_stages_idle_v_times_less(
     stages: int, chunks: int, micro_batches: int
 ) -> None:
     """Narayanan et al. 2021, sec. 2.2.2: the bubble is (p - 1) (f + b) / v."""

@@ -193,7 +193,7 @@ def test_bounds_never_exceed_the_simulated_step(shape: dict[str, int], seed: int
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 8, 50])
-def test_alike_stages_without_links_are_bounded_by_their_exact_time(micro_batches: int) -> None:
+def test_equal_stages_without_links_are_bounded_by_their_exact_time(micro_batches: int) -> None:
     """(m + p - 1) t and, in v chunks, (m v + p - 1) t / v: sec. 2.2 of arXiv 2104.04473."""
     stages, count = np.array([[5], [0], [3]]), np.array([micro_batches])
     one, none = np.ones((3, 1)), np.zeros((3, 1))

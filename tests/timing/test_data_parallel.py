@@ -1,4 +1,4 @@
-"""Gradients, parameters and the optimizer between copies of a stage."""
+"""Gradients, parameters and the optimizer between replicas of a stage."""
 
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,12 @@ def test_shard_groups_scatter_inside_and_sum_their_shares_across(sharding: str) 
     assert found.gather_s.item() == pytest.approx(all_gather_s(2 * count, 8, 8, GPU).item())
 
 
-def test_one_copy_sends_nothing() -> None:
+def test_one_replica_sends_nothing() -> None:
     found = copies(llama(8, tp=8))
     assert found.reduce_s.item() == found.gather_s.item() == 0
 
 
-def test_context_parallel_ranks_are_copies_too() -> None:
+def test_context_parallel_ranks_are_replicas_too() -> None:
     """tp 4 x cp 2 in every node: the gradient goes round 8 copies, two in each of four nodes."""
     plan = llama(32, tp=4, cp=2)
     assert copies(plan).reduce_s.item() == pytest.approx(
@@ -141,7 +141,7 @@ def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
     assert (found.adam_s + found.host_s >= 0).all()
 
 
-def test_gradients_of_replicas_of_different_make_meet_at_the_pace_of_the_slowest() -> None:
+def test_gradients_of_different_replica_groups_meet_at_the_pace_of_the_slowest() -> None:
     """Four replicas on one node and four on another: one group of eight, over the network."""
     one = llama(8, sharding="none", overlap_grad_reduce=False)
     (whole,) = one.pipelines

@@ -31,14 +31,14 @@ def layers_forward(found: StageTime) -> Any:
 
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan())
-def test_full_recompute_does_the_forward_pass_of_all_layers_again(plan: Plan) -> None:
+def test_full_recompute_repeats_the_forward_pass_of_all_layers(plan: Plan) -> None:
     found = times(with_segments(plan, recompute="full:uniform:1"))
     assert np.allclose(found.recompute_s, layers_forward(found), rtol=1e-9, atol=1e-15)
 
 
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan(), st.integers(1, 8))
-def test_block_recompute_does_so_many_layers_of_a_chunk_again(plan: Plan, layers: int) -> None:
+def test_block_recompute_repeats_so_many_layers_of_a_chunk(plan: Plan, layers: int) -> None:
     """Clipped where a chunk has fewer. Stages whose layers are of one kind."""
     if plan.model.name in ("gemma-2-2b", "deepseek-v3") or plan.chunk_layers:
         return
@@ -51,7 +51,7 @@ def test_block_recompute_does_so_many_layers_of_a_chunk_again(plan: Plan, layers
 
 @settings(max_examples=20, deadline=None)
 @given(some_plans.any_plan())
-def test_selective_recompute_does_attention_again_and_no_more(plan: Plan) -> None:
+def test_selective_recompute_repeats_attention_and_no_more(plan: Plan) -> None:
     seen = view(with_segments(plan, recompute="selective"))
     found = stage_times(seen, STACK)
     layers = layers_of(seen, STACK)

@@ -149,11 +149,11 @@ def test_experts_that_are_not_gated_keep_their_output_before_the_routers_weight_
         memory_of(view(changed(plan, model=each)), stack()).activations_bytes.max()
         for each in (model, plain)
     ]
-    flying = memory_of(view(plan), stack()).part("in_flight").max()
+    in_flight = memory_of(view(plan), stack()).part("in_flight").max()
     micro_batch = plan.micro_batch * plan.seq_len / plan.cp
     routed = (
         micro_batch * model.moe.top_k * memory_constants().routing.imbalance * model.moe.moe_ffn
     )
     # gated: gate, up, product; plain: up, activation, weighted activation
     assert kept[0] == pytest.approx(kept[1], rel=1e-12)
-    assert kept[0] > flying * 32 * 3 * 2 * routed
+    assert kept[0] > in_flight * 32 * 3 * 2 * routed

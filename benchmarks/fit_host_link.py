@@ -20,8 +20,8 @@ from astra.cost.price import steps_s
 from astra.fit.runs import Run, read_runs
 from astra.hardware.stack import Stack, find_stack
 from astra.strategy.plans import Floats
-from astra.timing import links
-from astra.timing.links import Curve, Inside
+from astra.timing import link_curves
+from astra.timing.link_curves import Curve, IntraNodeCurves
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs"
 FACTORS = ("compute", "elementwise", "data", "pipeline", "host")
@@ -30,7 +30,9 @@ SPREADS = (1.0, 1.0, 2.0, 0.3, 0.5, 0.1, 0.3, 0.3)  # of the logarithms, as beli
 SWEEPS = 14
 
 
-def as_table(table: Inside, pair: float, four: float, half_bytes: float) -> Inside:
+def as_table(
+    table: IntraNodeCurves, pair: float, four: float, half_bytes: float
+) -> IntraNodeCurves:
     """The T4's table with other figures."""
 
     def curve(old: Curve) -> Curve:
@@ -47,9 +49,9 @@ def patched(values: Floats) -> AbstractContextManager[object]:
         as_table(table, min(pair, 0.95), min(four, 0.95), half_bytes)
         if table.gpu == "T4"
         else table
-        for table in links.inside_tables()
+        for table in link_curves.intra_node_tables()
     )
-    return patch.object(links, "inside_tables", lambda: tables)
+    return patch.object(link_curves, "intra_node_tables", lambda: tables)
 
 
 def errors(values: Floats, runs: Sequence[Run], stack: Stack) -> Floats:

@@ -48,10 +48,10 @@ from astra.timing.efficiency import (
     Direction,
     GemmFile,
     Kernels,
-    Masked,
-    Measured,
-    Memory,
-    Scaled,
+    MaskedAttention,
+    MeasuredGpu,
+    MemoryRoof,
+    ScaledGpu,
     Transposed,
     gemm_efficiency,
     grouped_gemm_efficiency,
@@ -375,7 +375,7 @@ def azure_products(folder: Path, gpu: str, dtype: str) -> Products:
     )
 
 
-def format_factor(folder: Path, row: Measured, gpu: Gpu, table: GemmTable, dtype: str) -> float:
+def format_factor(folder: Path, row: MeasuredGpu, gpu: Gpu, table: GemmTable, dtype: str) -> float:
     """Time of a format over the bf16 response at its own peak, both in bursts.
 
     Upstream times include casting the input, so only wide products tell: there it is small.
@@ -436,7 +436,7 @@ def own_passes(direction: str, causal: bool) -> Passes:
     )
 
 
-def masked_attention() -> Masked:
+def masked_attention() -> MaskedAttention:
     """Attention with a mask: the median share of the peak by the head's width, whole squares."""
     peak = peak_flops_per_s(find_gpu("H200-SXM")[0], "bf16")
     shares: dict[str, list[float]] = {}
@@ -452,7 +452,7 @@ def masked_attention() -> Masked:
             shares.setdefault(direction, []).append(round(float(np.median(seen)), 3))
     where = f"scaled_dot_product_attention with a boolean mask, {OWN}"
     source = Source(kind="measured", where=where, read_on=READ_ON)
-    return Masked(
+    return MaskedAttention(
         gpu="H200-SXM",
         forward=(shares["forward"][0], shares["forward"][1], shares["forward"][2]),
         backward=(shares["backward"][0], shares["backward"][1], shares["backward"][2]),
@@ -806,7 +806,7 @@ def sailor_products(folder: Path, gpu: str, dtype: str = "fp16") -> Products:
     return products(found)
 
 
-def memory_shares(folder: Path) -> list[Memory]:
+def memory_shares(folder: Path) -> list[MemoryRoof]:
     """Large elementwise kernels over nominal bandwidth."""
     own = [
         float(r["a"]) / float(r["seconds"]) for r in own_rows("memory") if float(r["a"]) >= 2**26
@@ -839,9 +839,9 @@ def memory_shares(folder: Path) -> list[Memory]:
     return found
 
 
-def _memory(name: str, share: float, kind: str, where: str) -> Memory:
+def _memory(name: str, share: float, kind: str, where: str) -> MemoryRoof:
     gpu = find_gpu(name)[0]
-    return Memory(
+    return MemoryRoof(
         gpu=name,
         compute_capability=gpu.compute_capability or "",
         bytes_per_s=gpu.memory_bytes_per_s,
@@ -871,7 +871,7 @@ def scaled_gpus(
     tables: dict[str, GemmTable],
     lent: dict[str, GemmTable],
     pcie: float,
-) -> list[Scaled]:
+) -> list[ScaledGpu]:
     """GPUs that borrow, with their speed over the loan: fitted where anything was measured."""
     a100 = next(row for row in known.measured if row.gpu == "A100-80GB-SXM")
     found = [
@@ -910,7 +910,7 @@ def scaled_gpus(
     return found + guessed_gpus(half["RTX-3090"])
 
 
-def guessed_gpus(half_rate: float) -> list[Scaled]:
+def guessed_gpus(half_rate: float) -> list[ScaledGpu]:
     """Guesses: what the power limit or a halved tensor rate does to a peak on paper."""
     guesses = [
         (("H100-96GB-HBM2e",), 0.8, "a guess: 500 W where the full part has 700 W"),
@@ -930,8 +930,8 @@ def guessed_gpus(half_rate: float) -> list[Scaled]:
 
 def _scaled(
     gpu: str, gemm: float, attention: float, kind: str, where: str, wide: float | None = None
-) -> Scaled:
-    return Scaled(
+) -> ScaledGpu:
+    return ScaledGpu(
         gpu=gpu,
         gemm=round(gemm, 3),
         attention=round(attention, 3),
@@ -1055,13 +1055,13 @@ def gemm_source(folder: Path, name: str) -> Source:
     )
 
 
-def measured_gpus(report: Report, folder: Path, tables: dict[str, GemmTable]) -> list[Measured]:
+def measured_gpus(report: Report, folder: Path, tables: dict[str, GemmTable]) -> list[MeasuredGpu]:
     slow = slowdowns(folder, tables)
     attention = all_attention(report, folder)
     found = []
     for name, table in tables.items():
         gpu = find_gpu(name)[0]
-        row = Measured(
+        row = MeasuredGpu(
             gpu=name,
             architecture=gpu.architecture or "",
             compute_capability=gpu.compute_capability or "",
@@ -1082,7 +1082,7 @@ def measured_gpus(report: Report, folder: Path, tables: dict[str, GemmTable]) ->
     return found
 
 
-def own_formats(row: Measured, table: GemmTable) -> dict[str, float]:
+def own_formats(row: MeasuredGpu, table: GemmTable) -> dict[str, float]:
     """fp8, tf32 and fp32 on the H200, over the bf16 response at their own peaks."""
     gpu, found = find_gpu("H200-SXM")[0], {}
     for dtype, kernel in (("fp8", "torch scaled_mm"), ("tf32", "torch"), ("fp32", "torch")):
@@ -1096,7 +1096,7 @@ def own_formats(row: Measured, table: GemmTable) -> dict[str, float]:
     return found
 
 
-def transposed(row: Measured, table: GemmTable) -> tuple[Transposed, ...]:
+def transposed(row: MeasuredGpu, table: GemmTable) -> tuple[Transposed, ...]:
     """Gradients in tf32 over the forward product of the same layer, beyond what their shapes say.
 
     Timed on the H200. On Ampere nobody did, but passes of whole layers are told by the same.

@@ -29,18 +29,18 @@ from astra.hardware.cluster import Gpu, Link
 from astra.timing.collectives import (
     Floats,
     Groups,
-    Links,
+    LinkCurves,
+    curve_all_reduce_s,
+    curve_all_to_all_s,
+    curve_pass_s,
     groups_of,
-    priced_all_reduce_s,
-    priced_all_to_all_s,
-    priced_pass_s,
 )
-from astra.timing.links import (
+from astra.timing.link_curves import (
     RING_RANKS,
-    Across,
     Curve,
     Generation,
-    Inside,
+    InterNodeFigures,
+    IntraNodeCurves,
     capability,
     has_multicast_switch,
     link_class,
@@ -367,7 +367,7 @@ def tidy(values: Iterable[float], digits: int) -> list[float]:
 
 def fit_inside(
     name: str, rows: list[Row], ranks: tuple[int, ...] = RANKS, link: str = ""
-) -> Inside | None:
+) -> IntraNodeCurves | None:
     """All curves of one GPU over one link; what was not measured follows from its all-reduce."""
     gpu = over(find_gpu(name)[0], link)
     if ranks == RANKS:
@@ -384,7 +384,7 @@ def fit_inside(
     half = replace(reduce, latency_s=tuple(tidy((t / 2 for t in reduce.latency_s), 3)))
     derived = [c for c, curve in curves.items() if curve is None]
     systems = sorted({row.system for row in mine})
-    return Inside(
+    return IntraNodeCurves(
         gpu=name,
         link=link_class(gpu),
         capability=capability(gpu),
@@ -406,7 +406,7 @@ def fit_inside(
     )
 
 
-def fit_all_inside(rows: list[Row]) -> tuple[Inside, ...]:
+def fit_all_inside(rows: list[Row]) -> tuple[IntraNodeCurves, ...]:
     """One table per GPU and link, two group sizes at least; NVL72's curve of 8 is B200's."""
     names = sorted({(row.gpu, row.link) for row in rows if row.place == "inside"})
     found = (fit_inside(name, rows, link=link) for name, link in names)
@@ -416,7 +416,7 @@ def fit_all_inside(rows: list[Row]) -> tuple[Inside, ...]:
     return join_nvl72(tables)
 
 
-def seen_in_steps() -> Inside:
+def seen_in_steps() -> IntraNodeCurves:
     """T4s, of which no collective is published: what benchmarks/fit_host_link.py prints."""
     gpu, ranks = find_gpu("T4")[0], (2, 4)
     once, twice = (
@@ -428,7 +428,7 @@ def seen_in_steps() -> Inside:
         )
         for passes in (0.5, 1.0)
     )
-    return Inside(
+    return IntraNodeCurves(
         gpu=gpu.name,
         link="pcie",
         capability=capability(gpu),
@@ -455,7 +455,7 @@ BRIDGED = ("RTX-3090",)  # a curve for the pair, and one for all others
 BORROW = ("RTX-5090", "A100-80GB-PCIe", "H800")  # a figure or two: to check with
 
 
-def join_nvl72(tables: list[Inside]) -> tuple[Inside, ...]:
+def join_nvl72(tables: list[IntraNodeCurves]) -> tuple[IntraNodeCurves, ...]:
     """GB200 and GB300 were swept with 4 GPUs; the switch's curve comes from B200 and 72 GPUs."""
     by_name = {table.gpu: table for table in tables}
     eight, rack = by_name.get("B200"), by_name.get("GB200")
@@ -512,7 +512,7 @@ MOST_HOP_S = 40e-6  # half of what two nodes of AWS p5 need for a few bytes
 RING_START = 0.48  # of Blackwell; the rings of earlier ones are bound by NICs or by their curve
 
 
-def across_from(x: Floats) -> Across:
+def across_from(x: Floats) -> InterNodeFigures:
     """The figures from the logs of their values."""
     values = tidy(np.exp(x), 3)
     generations = tuple(
@@ -524,7 +524,7 @@ def across_from(x: Floats) -> Across:
         )
         for cc, value in zip(TREE_START, values[len(FITTED) : -1], strict=True)
     )
-    return Across(
+    return InterNodeFigures(
         base_s=NCCL_BASE_S,
         link_hop_s=NCCL_HOP_S,
         link_hop_bulk_s=NCCL_BULK_HOP_S,
@@ -548,7 +548,9 @@ GENERATION_SOURCES = {
 }
 
 
-def fit_across(rows: list[Row], tables: tuple[Inside, ...], sweeps: int = 40) -> Across:
+def fit_across(
+    rows: list[Row], tables: tuple[IntraNodeCurves, ...], sweeps: int = 40
+) -> InterNodeFigures:
     """Pattern search on the logs of the figures."""
     mine = [row for row in rows if row.place == "across" and not doubtful(row)]
     weight = system_weights(mine)
@@ -575,7 +577,7 @@ def fit_across(rows: list[Row], tables: tuple[Inside, ...], sweeps: int = 40) ->
     return across_from(x)
 
 
-def sane(across: Across) -> bool:
+def sane(across: InterNodeFigures) -> bool:
     """Nothing beyond the nominal speed; a hop over the network is never the shorter one."""
     shares = (
         across.ring_efficiency,
@@ -591,7 +593,7 @@ def sane(across: Across) -> bool:
     return max(shares) <= 0.95 and min(hops) >= NCCL_BULK_HOP_S and ordered and bounded
 
 
-def pricer(rows: list[Row]) -> Callable[[tuple[Inside, ...], Across], Floats]:
+def pricer(rows: list[Row]) -> Callable[[tuple[IntraNodeCurves, ...], InterNodeFigures], Floats]:
     """Logs of predicted over measured seconds, rows of one GPU, NIC and collective at a time."""
     batches: dict[tuple[str, str, float, str], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -614,10 +616,10 @@ def pricer(rows: list[Row]) -> Callable[[tuple[Inside, ...], Across], Floats]:
         work.append((indices, gpu, collective, groups))
     measured = np.array([row.seconds for row in rows])
 
-    def logs(tables: tuple[Inside, ...], across: Across) -> Floats:
+    def logs(tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures) -> Floats:
         predicted = np.empty(len(rows))
         for indices, gpu, collective, groups in work:
-            links = Links(
+            links = LinkCurves(
                 gpu=gpu,
                 inside=nearest(gpu, link_class(gpu), tables),
                 host=nearest(gpu, "pcie", tables),
@@ -629,12 +631,12 @@ def pricer(rows: list[Row]) -> Callable[[tuple[Inside, ...], Across], Floats]:
     return logs
 
 
-def priced(collective: str, groups: Groups, links: Links) -> Floats:
+def priced(collective: str, groups: Groups, links: LinkCurves) -> Floats:
     if collective == "all_reduce":
-        return priced_all_reduce_s(groups, links)
+        return curve_all_reduce_s(groups, links)
     if collective == "all_to_all":
-        return priced_all_to_all_s(groups, links)
-    return priced_pass_s(collective, groups, links)
+        return curve_all_to_all_s(groups, links)
+    return curve_pass_s(collective, groups, links)
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -649,14 +651,16 @@ def cells(rows: list[Row]) -> dict[Cell, list[Row]]:
     return dict(sorted(found.items(), key=lambda item: (item[0][2], item[0])))
 
 
-def errors(rows: list[Row], tables: tuple[Inside, ...], across: Across) -> Errors:
+def errors(
+    rows: list[Row], tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures
+) -> Errors:
     if not rows:
         return Errors(logs=np.empty(0))
     return Errors(logs=pricer(rows)(tables, across))
 
 
 def without_systems(
-    rows: list[Row], cell: list[Row], tables: tuple[Inside, ...], across: Across
+    rows: list[Row], cell: list[Row], tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures
 ) -> Errors:
     """Each system of a cell predicted from the others; nothing where there is but one."""
     systems = sorted({row.system for row in cell})
@@ -673,7 +677,9 @@ def without_systems(
     return Errors(logs=np.concatenate(logs))
 
 
-def without_gpu(cell: list[Row], tables: tuple[Inside, ...], across: Across) -> Errors:
+def without_gpu(
+    cell: list[Row], tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures
+) -> Errors:
     """The GPU's table taken away, its nearest relative asked instead."""
     name, link = cell[0].gpu, link_class(find_gpu(cell[0].gpu)[0])
     others = tuple(table for table in tables if table.gpu != name)
@@ -683,7 +689,7 @@ def without_gpu(cell: list[Row], tables: tuple[Inside, ...], across: Across) -> 
     return errors(cell, others, across)
 
 
-def group_size_lines(rows: list[Row], across: Across) -> Iterator[str]:
+def group_size_lines(rows: list[Row], across: InterNodeFigures) -> Iterator[str]:
     """Group sizes left out: 4 between 2 and 8, and 8 beyond 2 and 4."""
     hosts = [fit for fit in [fit_inside("RTX-PRO-6000-Blackwell-SE", rows)] if fit]
     for n, known in ((4, (2, 8)), (8, (2, 4))):
@@ -730,7 +736,9 @@ def plain(struct: msgspec.Struct) -> dict[str, object]:
     return raw
 
 
-def write_tables(tables: tuple[Inside, ...], across: Across, folder: Path) -> None:
+def write_tables(
+    tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures, folder: Path
+) -> None:
     made = "Written by benchmarks/make_link_tables.py; do not edit.\n"
     lines = [f"# Collectives inside a node, by GPU and group size. {made}"]
     for table in tables:
@@ -744,7 +752,9 @@ def write_tables(tables: tuple[Inside, ...], across: Across, folder: Path) -> No
     (folder / "across.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def document(rows: list[Row], older: list[Row], tables: tuple[Inside, ...], across: Across) -> str:
+def document(
+    rows: list[Row], older: list[Row], tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures
+) -> str:
     """docs/links.md: what is predicted, how well, and what is weak."""
     fitted = [row for row in rows if not doubtful(row)]
     lines = [INTRODUCTION, HEAD]
@@ -775,7 +785,7 @@ def document(rows: list[Row], older: list[Row], tables: tuple[Inside, ...], acro
     return "\n".join([*lines, "", WEAK])
 
 
-def system_lines(rows: list[Row], tables: tuple[Inside, ...]) -> Iterator[str]:
+def system_lines(rows: list[Row], tables: tuple[IntraNodeCurves, ...]) -> Iterator[str]:
     """Networks: each system predicted by a fit without it."""
     networks = [row for row in rows if row.place == "across" and not doubtful(row)]
     for system in sorted({row.system for row in networks}):

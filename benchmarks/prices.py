@@ -14,7 +14,7 @@ from astra.strategy.plans import Plans, Task, plan_at
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Question, Space
 from astra.strategy.variants import enumerate_plans
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 
 PLANS = 1_000_000
 ALONE = 40
@@ -24,7 +24,7 @@ def timed(task: Task, stack: Stack) -> tuple[int, int, float, Plans]:
     """Plans, how many fit, CPU seconds of pricing, and the first table."""
     rows, fit, seconds = 0, 0, 0.0
     first = None
-    book = LayerBook()  # as in a search: a layer cut alike is priced once per question
+    book = LayerCache()  # as in a search: a layer cut alike is priced once per question
     for table in enumerate_plans(Space(Question(task, 1024, 2048))):
         if first is None:
             first = table

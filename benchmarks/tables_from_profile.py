@@ -43,8 +43,8 @@ from astra.timing.efficiency import (
     FOLDER,
     Attention,
     Kernels,
-    Measured,
-    Memory,
+    MeasuredGpu,
+    MemoryRoof,
     gemm_efficiency,
     memory_efficiency,
     peak_flops_per_s,
@@ -145,7 +145,7 @@ def fitted_attention(
 
 
 def format_factors(
-    gpu: Gpu, rows: Rows, row: Measured, table: GemmTable, known: Kernels
+    gpu: Gpu, rows: Rows, row: MeasuredGpu, table: GemmTable, known: Kernels
 ) -> dict[str, float]:
     """Time of each number format over the bf16 response at its own peak."""
     found = dict(row.formats)
@@ -160,7 +160,7 @@ def format_factors(
     return found
 
 
-def memory_share(report: Report, gpu: Gpu, rows: Rows, source: Source) -> Memory | None:
+def memory_share(report: Report, gpu: Gpu, rows: Rows, source: Source) -> MemoryRoof | None:
     """Share of the bandwidth that large elementwise kernels reach."""
     large = [r for r in rows if r["operator"] == "memory" and float(r["a"]) >= LARGE_BYTES]
     if not large:
@@ -173,7 +173,7 @@ def memory_share(report: Report, gpu: Gpu, rows: Rows, source: Source) -> Memory
     report.add(gpu.name, "bf16", "elementwise, installed", "64 MB and more", before)
     now = size / (share * gpu.memory_bytes_per_s) / seconds
     report.add(gpu.name, "bf16", "elementwise, new", "64 MB and more, one factor", now)
-    return Memory(
+    return MemoryRoof(
         gpu=gpu.name,
         compute_capability=gpu.compute_capability or "",
         bytes_per_s=gpu.memory_bytes_per_s,
@@ -194,7 +194,7 @@ def rebuilt(
     table = fit_table(seen, gpu)
     before = next((row for row in known.measured if row.gpu == gpu.name), None)
     attention = fitted_attention(report, gpu, rows, before.attention if before else None, source)
-    row = Measured(
+    row = MeasuredGpu(
         gpu=gpu.name,
         architecture=gpu.architecture or "",
         compute_capability=gpu.compute_capability or "",
@@ -224,7 +224,7 @@ def with_attention(name: str, found: Attention, old: Kernels) -> Kernels:
     return replace_struct(old, measured=tuple(rows))
 
 
-T = TypeVar("T", Measured, Memory)
+T = TypeVar("T", MeasuredGpu, MemoryRoof)
 
 
 def _in_place(rows: tuple[T, ...], new: T) -> tuple[T, ...]:

@@ -20,7 +20,7 @@ from astra.fit.validate import predicted_memory_bytes
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Pool
 from astra.hardware.stack import find_stack
-from astra.memory.facts import facts
+from astra.memory.constants import memory_constants
 from astra.model.zoo import find_model
 from astra.strategy.complete import split_layers
 from astra.strategy.plan import Pipeline, Plan, Segment
@@ -288,7 +288,7 @@ def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
         assert predicted and measured
         squares.setdefault(run.family, []).append(math.log(predicted / measured) ** 2)
     spread = math.sqrt(fmean(fmean(each) for each in squares.values()))
-    assert pytest.approx(spread, rel=0.1) == facts().spread.fraction
+    assert pytest.approx(spread, rel=0.1) == memory_constants().spread.fraction
 
 
 def test_hidden_traffic_and_host_times_are_called_guesses() -> None:

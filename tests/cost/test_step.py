@@ -16,7 +16,6 @@ from astra.timing.bounds import (
     interleaved_bound_s,
     interleaved_tight_bound_s,
     one_f_one_b_bound_s,
-    one_f_one_b_tight_bound_s,
 )
 from astra.timing.stage import stage_times
 
@@ -93,10 +92,10 @@ def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan)
                 pipes.micro_batches,
                 0 * links,
                 links,
-                pipes.first_extra_s[0],
-                pipes.last_extra_s[0],
+                pipes.first_gather_s[0],
+                pipes.last_reduce_s[0],
             )
-            bounds = [one_f_one_b_bound_s(*columns), one_f_one_b_tight_bound_s(*columns)]
+            bounds = [one_f_one_b_bound_s(*columns)]
         else:
             chunked = (
                 used,
@@ -105,8 +104,8 @@ def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan)
                 pipes.micro_batches,
                 0 * links,
                 links,
-                pipes.first_extra_s,
-                pipes.last_extra_s,
+                pipes.first_gather_s,
+                pipes.last_reduce_s,
             )
             tight = interleaved_tight_bound_s(
                 *chunked,

@@ -1,7 +1,6 @@
 """Where ranks lie, against a plain enumeration."""
 
 from collections import Counter
-from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from astra.hardware.cluster import Pool
 from astra.hardware.topology import (
     allowed_counts,
     domains_per_group,
-    megatron_strides,
     placement,
     ranks_per_domain,
 )
@@ -86,29 +84,6 @@ def test_one_rack_holds_a_group_that_would_straddle_two() -> None:
 
 def test_a_large_odd_world_is_placed_without_enumerating_it() -> None:
     assert int(domains_per_group(999_983, 7, 72)) > 97_000
-
-
-@settings(deadline=None)
-@given(st.tuples(*(st.sampled_from([1, 2, 3, 4]) for _ in range(4))), st.data())
-def test_strides_are_those_of_megatrons_rank_order(
-    degrees: tuple[int, int, int, int], data: st.DataObject
-) -> None:
-    tp, cp, dp, pp = degrees
-    stage = tp * cp * dp
-    etp = data.draw(st.sampled_from([n for n in range(1, stage + 1) if stage % n == 0]))
-    left = stage // etp
-    ep = data.draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0]))
-    strides = megatron_strides(tp, cp, dp, ep, etp)
-    dense = {
-        (p, d, c, t): rank
-        for rank, (p, d, c, t) in enumerate(product(range(pp), range(dp), range(cp), range(tp)))
-    }
-    for (p, d, c, t), rank in dense.items():
-        assert rank == t * strides.tp + c * strides.cp + d * strides.dp + p * strides.pp
-        assert rank == t * strides.tp + (d * cp + c) * strides.dp_cp + p * strides.pp
-    experts = product(range(pp), range(left // ep), range(ep), range(etp))
-    for rank, (p, d, e, t) in enumerate(experts):
-        assert rank == t * strides.etp + e * strides.ep + d * strides.edp + p * strides.pp
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_shape_is_the_papers() -> None:
     assert (GPT3.hidden, GPT3.heads, GPT3.layers, GPT3.ffn) == (H, A, LAYERS, 4 * H)
 
 
-def test_without_parallelism_a_layer_keeps_34_and_the_scores() -> None:
+def test_without_parallelism_a_layer_saves_34_and_the_scores() -> None:
     assert layer_sbh(gpt3(tp=1)) == pytest.approx(34 + SCORES, rel=1e-12)
 
 
@@ -104,25 +104,25 @@ def test_selective_recompute_drops_the_scores() -> None:
     assert found == pytest.approx(34 / T, rel=1e-12)
 
 
-def test_full_recompute_keeps_the_input_of_each_layer() -> None:
+def test_full_recompute_saves_the_input_of_each_layer() -> None:
     """2 s b h; with sequence parallelism every rank keeps its share of it."""
     assert layer_sbh(gpt3(recompute="full")) == pytest.approx(2, rel=1e-12)
     shared = layer_sbh(gpt3(recompute="full", sequence_parallel=True))
     assert shared == pytest.approx(2 / T, rel=1e-12)
 
 
-def test_without_dropout_two_masks_less_are_kept() -> None:
+def test_without_dropout_two_masks_less_are_saved() -> None:
     assert layer_sbh(gpt3(tp=1), dropout=False) == pytest.approx(32 + SCORES * 2 / 5, rel=1e-12)
     shared = layer_sbh(gpt3(sequence_parallel=True, recompute="selective"), dropout=False)
     assert shared == pytest.approx(32 / T, rel=1e-12)
 
 
-def test_fused_attention_keeps_a_sum_for_every_row_instead_of_the_scores() -> None:
+def test_fused_attention_saves_a_sum_for_every_row_instead_of_the_scores() -> None:
     found = layer_sbh(gpt3(sequence_parallel=True, attention="flash", gpu="h100"))
     assert found == pytest.approx((34 + 4 * A / H) / T, rel=1e-12)
 
 
-def test_flash_attention_2_keeps_its_output_in_two_orders() -> None:
+def test_flash_attention_2_saves_its_output_in_two_orders() -> None:
     """Batch first as it writes, sequence first as the projection reads: 2 s b h / t more.
 
     Megatron-LM's test of a GPT-3 7B (32 layers of 4096, tp 4, 2 x 8192 tokens) allocates
@@ -192,7 +192,7 @@ RECOMPUTES = (
 
 @settings(max_examples=60, deadline=None)
 @given(some_plans.any_plan(), st.sampled_from(RECOMPUTES))
-def test_recompute_never_keeps_more_activations(plan: Plan, how: str) -> None:
+def test_recompute_never_saves_more_activations(plan: Plan, how: str) -> None:
     none, some = (
         memory_of(view(with_segments(plan, recompute=each)), DRY) for each in ("none", how)
     )
@@ -201,7 +201,7 @@ def test_recompute_never_keeps_more_activations(plan: Plan, how: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(some_plans.any_plan(), st.integers(1, 6))
-def test_recomputing_more_layers_of_a_block_never_keeps_more(plan: Plan, layers: int) -> None:
+def test_recomputing_more_layers_of_a_block_never_saves_more(plan: Plan, layers: int) -> None:
     fewer, more = (
         memory_of(view(with_segments(plan, recompute=f"full:block:{n}")), DRY).activations_bytes
         for n in (layers, layers + 1)
@@ -225,7 +225,7 @@ def test_a_larger_micro_batch_never_needs_less(plan: Plan, same_batch: bool) -> 
     assert np.array_equal(large.weights_bytes, small.weights_bytes)
 
 
-def test_torchtitans_selective_keeps_every_second_product() -> None:
+def test_torchtitans_selective_saves_every_second_product() -> None:
     """Llama 3 8B, tensor by tensor: input, wq, wv, attention, w1, w2 (wk, wo, w3 done again)."""
 
     def kept(recompute: str) -> float:

@@ -61,7 +61,7 @@ def test_eager_layers_keep_what_autograd_saved(config: dict[str, Any], listed: f
     assert layer_bytes(config, "torch-eager") == pytest.approx(listed, rel=0.01)
 
 
-def test_a_window_keeps_its_mask_and_repeats_keys_and_values() -> None:
+def test_a_window_saves_its_mask_and_repeats_keys_and_values() -> None:
     config = TINY | {"model_type": "mistral", "sliding_window": 256}
     for stack in ("torch-compile", "torch-eager"):
         more = layer_bytes(config, stack, 256) - layer_bytes(config, stack, 255)

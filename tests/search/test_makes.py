@@ -27,7 +27,7 @@ from astra.search.result import Result
 from astra.search.solve import solve
 from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 
 STACK = find_stack("megatron")
 SMALL: dict[str, Any] = {"global_batch": 96, "seq_len": 8192, "runtime": "any"}
@@ -213,7 +213,7 @@ def test_the_funnel_adds_up(runtime: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_makes_are_counted_once_however_often_they_are_looked_at(seed: int) -> None:
     space, rules = random_question(seed), rules_for("any")
-    stock = Stock(space, rules, STACK, MARGIN, LayerBook())
+    stock = Stock(space, rules, STACK, MARGIN, LayerCache())
     degrees = sum(
         len(degrees_of(space, pool, commons_of(space)))
         for pool in range(len(space.question.task.cluster.pools))

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from astra.memory.flying import _held_layers
+from astra.memory.in_flight import _layers_in_flight
 from astra.search.mixed.cells import Kind
 from astra.search.mixed.roomy import Bytes, Costs, Whole, open_rows
 from astra.strategy.microbatch_group import least_microbatch_group
@@ -83,7 +83,9 @@ class Small:
             return False
         weight = self.weights(chunks)
         doublings = np.log2(stages * 2)
-        held = _held_layers(np.round(weight * 1000).astype(np.int64), self.count, group, self.hides)
+        held = _layers_in_flight(
+            np.round(weight * 1000).astype(np.int64), self.count, group, self.hides
+        )
         for stage, kind in enumerate(types):
             last = stage == stages - 1
             own = weight[:, stage].sum()

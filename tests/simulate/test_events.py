@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulate.random_pipes import pipe_of, random_pipes, schedule_of, shapes
+from tests.simulate.random_pipelines import random_pipelines, schedule_of, shapes, times_of
 
-from astra.simulate.events import pipe, simulate
-from astra.simulate.schedule import gpipe, interleaved, one_f_one_b
+from astra.simulate.events import pipeline_times, simulate
+from astra.simulate.schedule import interleaved, one_f_one_b
 
 
 def test_two_stages_of_1f1b_with_links_run_as_drawn_by_hand() -> None:
@@ -19,7 +19,7 @@ def test_two_stages_of_1f1b_with_links_run_as_drawn_by_hand() -> None:
 
     0.5 s down, 0.25 s up.
     """
-    seconds = pipe(
+    seconds = pipeline_times(
         np.array([1.0, 2.0]),
         np.array([2.0, 3.0]),
         forward_link_s=0.5,
@@ -40,7 +40,7 @@ def test_three_uneven_stages_of_1f1b_run_as_drawn_by_hand() -> None:
     stage 1        F0 1  F1 2           B0 7  F2 8        B1 12          B2 17
     stage 2              F0 2-4  B0 4-7  F1 7-9  B1 9-12  F2 12-14  B2 14-17
     """
-    seconds = pipe(np.array([1.0, 1.0, 2.0]), np.array([2.0, 1.0, 3.0]))
+    seconds = pipeline_times(np.array([1.0, 1.0, 2.0]), np.array([2.0, 1.0, 3.0]))
     timeline = simulate(seconds, one_f_one_b(3, 3))
     assert timeline.start_s.tolist() == [
         [0, 1, 2, 8, 13, 18],
@@ -58,7 +58,7 @@ def test_two_interleaved_stages_with_a_slow_way_around_run_as_drawn_by_hand() ->
     stage 1  F0a 1.5-2.5  F1a 2.5-3.5  F0b 6-7  B0b 7-10  F1b 10-11  B1b 11-14
              B0a 14-15  B1a 17.5-18.5
     """
-    seconds = pipe(
+    seconds = pipeline_times(
         np.array([[1.0, 2.0], [1.0, 1.0]]),
         np.array([[2.0, 2.0], [1.0, 3.0]]),
         forward_link_s=np.array([0.5, 1.0]),
@@ -79,7 +79,7 @@ def test_three_interleaved_stages_run_as_drawn_by_hand() -> None:
     stage 1  F0a 1  F1a 2  F2a 3  F0b 4  F1b 5  F2b 6  B0b 7  B1b 9  B2b 11  B0a 12 ..
     stage 2  F0a 2  F1a 3  F2a 4  F0b 5  B0b 6  F1b 7  B1b 8  F2b 9  B2b 10  B0a 11 ..
     """
-    timeline = simulate(pipe(np.ones((3, 2)), np.ones((3, 2))), interleaved(3, 2, 3, 3))
+    timeline = simulate(pipeline_times(np.ones((3, 2)), np.ones((3, 2))), interleaved(3, 2, 3, 3))
     assert timeline.start_s.tolist() == [
         [0, 1, 2, 3, 4, 5, 8, 10, 12, 13, 14, 15],
         [1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14],
@@ -91,35 +91,38 @@ def test_three_interleaved_stages_run_as_drawn_by_hand() -> None:
 def test_first_and_last_micro_batch_carry_their_extra_seconds() -> None:
     """One stage: 3 x (1 + 2) + 0.5 + 0.25. Two stages: both gathers delay the first forward."""
     one, two = np.ones(1), np.ones(2)
-    alone = simulate(pipe(one, 2 * one, first_extra_s=0.5, last_extra_s=0.25), one_f_one_b(1, 3))
+    alone = simulate(
+        pipeline_times(one, 2 * one, first_gather_s=0.5, last_reduce_s=0.25), one_f_one_b(1, 3)
+    )
     assert alone.step_s == 9.75
-    pair = simulate(pipe(two, 2 * two, first_extra_s=0.5), one_f_one_b(2, 1))
+    pair = simulate(pipeline_times(two, 2 * two, first_gather_s=0.5), one_f_one_b(2, 1))
     assert pair.start_s.tolist() == [[0, 5], [1.5, 3]]
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 5), (2, 2), (4, 16), (8, 3), (8, 64)])
-def test_alike_stages_of_1f1b_idle_p_minus_1_micro_batches(stages: int, micro_batches: int) -> None:
+def test_equal_stages_of_1f1b_idle_p_minus_1_micro_batches(stages: int, micro_batches: int) -> None:
     """Narayanan et al. 2021, sec. 2.2.1: the bubble is (p - 1) (f + b)."""
-    seconds = pipe(np.ones(stages), np.full(stages, 2.0))
-    for schedule in (one_f_one_b(stages, micro_batches), gpipe(stages, micro_batches)):
-        timeline = simulate(seconds, schedule)
-        assert timeline.idle_s.tolist() == [3 * (stages - 1)] * stages
+    seconds = pipeline_times(np.ones(stages), np.full(stages, 2.0))
+    timeline = simulate(seconds, one_f_one_b(stages, micro_batches))
+    assert timeline.idle_s.tolist() == [3 * (stages - 1)] * stages
 
 
 @pytest.mark.parametrize(
     ("stages", "chunks", "micro_batches"), [(2, 2, 2), (4, 2, 8), (4, 4, 16), (8, 3, 16)]
 )
-def test_alike_interleaved_stages_idle_v_times_less(
+def test_equal_interleaved_stages_idle_v_times_less(
     stages: int, chunks: int, micro_batches: int
 ) -> None:
     """Narayanan et al. 2021, sec. 2.2.2: the bubble is (p - 1) (f + b) / v."""
-    seconds = pipe(np.ones((stages, chunks)) / chunks, np.full((stages, chunks), 2.0) / chunks)
+    seconds = pipeline_times(
+        np.ones((stages, chunks)) / chunks, np.full((stages, chunks), 2.0) / chunks
+    )
     timeline = simulate(seconds, interleaved(stages, chunks, micro_batches, stages))
     assert timeline.idle_s == pytest.approx(np.full(stages, 3 * (stages - 1) / chunks))
 
 
 def test_the_sender_goes_on_computing_while_a_transfer_is_under_way() -> None:
-    seconds = pipe(np.ones(2), np.ones(2), forward_link_s=10.0)
+    seconds = pipeline_times(np.ones(2), np.ones(2), forward_link_s=10.0)
     assert simulate(seconds, one_f_one_b(2, 4)).start_s[0, :2].tolist() == [0, 1]
 
 
@@ -128,7 +131,7 @@ def test_a_schedule_that_waits_for_itself_is_our_mistake() -> None:
     backward = schedule.backward.copy()
     backward[1, :2] = [True, False]
     with pytest.raises(AssertionError, match="waits for itself"):
-        simulate(pipe(np.ones(2), np.ones(2)), replace(schedule, backward=backward))
+        simulate(pipeline_times(np.ones(2), np.ones(2)), replace(schedule, backward=backward))
 
 
 def test_a_schedule_that_forgets_an_operation_is_our_mistake() -> None:
@@ -136,7 +139,7 @@ def test_a_schedule_that_forgets_an_operation_is_our_mistake() -> None:
     twice = schedule.micro_batch.copy()
     twice[0] = 0
     with pytest.raises(AssertionError, match="missing or done twice"):
-        simulate(pipe(np.ones(2), np.ones(2)), replace(schedule, micro_batch=twice))
+        simulate(pipeline_times(np.ones(2), np.ones(2)), replace(schedule, micro_batch=twice))
 
 
 @settings(max_examples=150, deadline=None)
@@ -144,8 +147,8 @@ def test_a_schedule_that_forgets_an_operation_is_our_mistake() -> None:
 def test_a_longer_stage_or_link_never_shortens_the_step(
     shape: dict[str, int], seed: int, data: st.DataObject
 ) -> None:
-    pipes = random_pipes(seed, 1, **shape)
-    before, schedule = pipe_of(pipes, 0), schedule_of(pipes, 0)
+    pipelines = random_pipelines(seed, 1, **shape)
+    before, schedule = times_of(pipelines, 0), schedule_of(pipelines, 0)
     name = data.draw(st.sampled_from(before.__slots__))
     column = getattr(before, name).copy()
     column.flat[data.draw(st.integers(0, column.size - 1))] += data.draw(st.floats(0, 5))
@@ -156,7 +159,7 @@ def test_a_longer_stage_or_link_never_shortens_the_step(
 @settings(max_examples=100, deadline=None)
 @given(shapes(), st.integers(0, 10_000))
 def test_no_operation_starts_before_its_stage_is_free(shape: dict[str, int], seed: int) -> None:
-    pipes = random_pipes(seed, 1, **shape)
-    timeline = simulate(pipe_of(pipes, 0), schedule_of(pipes, 0))
+    pipelines = random_pipelines(seed, 1, **shape)
+    timeline = simulate(times_of(pipelines, 0), schedule_of(pipelines, 0))
     assert (timeline.start_s[:, 1:] >= timeline.end_s[:, :-1]).all()
     assert np.allclose(timeline.busy_s + timeline.idle_s, timeline.step_s)

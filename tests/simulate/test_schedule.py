@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from astra.simulate.schedule import Schedule, gpipe, interleaved, one_f_one_b, virtual_order
+from astra.simulate.schedule import Schedule, interleaved, one_f_one_b, virtual_order
 
 
 def written(schedule: Schedule, stage: int) -> str:
@@ -20,10 +20,6 @@ def test_1f1b_of_three_stages_is_the_order_drawn_by_hand() -> None:
     assert written(schedule, 0) == "F0 F1 F2 B0 F3 B1 B2 B3"
     assert written(schedule, 1) == "F0 F1 B0 F2 B1 F3 B2 B3"
     assert written(schedule, 2) == "F0 B0 F1 B1 F2 B2 F3 B3"
-
-
-def test_gpipe_does_all_forwards_first() -> None:
-    assert written(gpipe(2, 3), 0) == written(gpipe(2, 3), 1) == "F0 F1 F2 B0 B1 B2"
 
 
 def test_interleaved_of_two_stages_and_chunks_is_the_order_drawn_by_hand() -> None:

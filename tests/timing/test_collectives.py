@@ -19,9 +19,9 @@ from astra.timing.collectives import (
     p2p_s,
     reduce_scatter_s,
 )
-from astra.timing.links import (
-    across_table,
-    inside_tables,
+from astra.timing.link_curves import (
+    inter_node_table,
+    intra_node_tables,
     link_class,
     link_source,
     overlap_slowdown,
@@ -305,7 +305,7 @@ def test_only_a_switch_that_adds_beats_the_ring() -> None:
 @pytest.mark.parametrize("known", all_gpus(), ids=lambda known: known.name)
 def test_every_gpu_says_where_its_figures_come_from(known: Gpu) -> None:
     source = link_source(known)
-    measured = (known.name, link_class(known)) in {(t.gpu, t.link) for t in inside_tables()}
+    measured = (known.name, link_class(known)) in {(t.gpu, t.link) for t in intra_node_tables()}
     assert source.borrowed != measured
     assert ("borrowed from" in source.inside) == source.borrowed
     assert source.host
@@ -315,15 +315,15 @@ def test_every_gpu_says_where_its_figures_come_from(known: Gpu) -> None:
 
 
 def test_shipped_figures_are_fractions_of_the_nominal_speed() -> None:
-    for table in inside_tables():
+    for table in intra_node_tables():
         for curve in (table.all_gather, table.reduce_scatter, table.all_to_all):
             assert 0 < min(curve.efficiency) <= max(curve.efficiency) < 1
         assert max(table.all_reduce.efficiency) < (1.25 if table.switch_adds else 1)
-    across = across_table()
+    across = inter_node_table()
     assert max(across.ring_efficiency, across.tree_efficiency) < 1
     assert across.source.where
     assert all(row.source.where for row in across.generations)
-    assert all(table.source.where for table in inside_tables())
+    assert all(table.source.where for table in intra_node_tables())
     assert all(row.source.where for row in slowdowns())
 
 

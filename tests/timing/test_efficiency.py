@@ -20,6 +20,7 @@ from astra.timing.efficiency import (
     gemm_efficiency,
     grouped_gemm_efficiency,
     launch_s,
+    masked_attention_efficiency,
     memory_efficiency,
     peak_flops_per_s,
 )
@@ -241,6 +242,31 @@ def test_sources_say_measured_fitted_borrowed_or_guessed() -> None:
     assert told(gpu_called("MI300X"), "bf16").startswith("guessed")
     assert told(own_gpu(), "bf16").startswith("guessed")
     assert "home-made" in told(own_gpu(), "bf16")
+
+
+def test_what_a_source_is_worth_follows_the_data_files() -> None:
+    def products(name: str, dtype: str) -> str:
+        return gemm_efficiency(gpu_called(name), dtype, 4096, 4096, 4096).kind
+
+    def attention(name: str) -> str:
+        return attention_efficiency(gpu_called(name), "bf16", 4096, 4096, 128, 32, 1, True).kind
+
+    assert products("H100", "bf16") == "measured"
+    assert products("H100", "fp8") == "fitted"
+    assert products("H800", "bf16") == products("MI300X", "bf16") == "guessed"
+    grouped = grouped_gemm_efficiency(gpu_called("H100"), "bf16", 8, 512, 4096, 4096)
+    assert grouped.kind == "fitted"
+    assert (attention("H200"), attention("H100"), attention("H800")) == (
+        "measured",
+        "fitted",
+        "guessed",
+    )
+    kernels = [memory_efficiency(gpu_called(name), 1e8).kind for name in ("H200", "H100", "H800")]
+    assert kernels == ["measured", "fitted", "guessed"]
+    masked = [
+        masked_attention_efficiency(gpu_called(name), 128.0).kind for name in ("H200", "H100")
+    ]
+    assert masked == ["measured", "guessed"]
 
 
 def test_an_unknown_gpu_borrows_from_its_own_generation() -> None:

@@ -14,8 +14,8 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import find_stack
 from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model, Moe
-from astra.timing.device import Device, Used
-from astra.timing.operators import Keys, layer_operators
+from astra.timing.device import Device, SourceUse
+from astra.timing.operators import LayerShape, layer_operators
 from astra.timing.traffic import expert_traffic
 
 GPU = find_gpu("h100")[0]
@@ -62,17 +62,17 @@ def model(name: str) -> Model:
     )
 
 
-def keys() -> Keys:
+def keys() -> LayerShape:
     given = {"seq_len": 4096, "ep": 8, "domain": 8, "node": 8}
     names = ("micro_batch", "seq_len", "tp", "cp", "sp", "ep", "etp", "capacity", "domain", "node")
-    return Keys(**{name: np.array([float(given.get(name, 1))]) for name in names})
+    return LayerShape(**{name: np.array([float(given.get(name, 1))]) for name in names})
 
 
 def layer_ms(name: str, precision: str, dispatcher: str) -> tuple[float, float]:
     """Router, experts and dispatch; all factors at 1."""
     shape = model(name)
     recipe = "blockwise" if precision == "fp8" else None
-    device = Device(GPU, precision, Used(), BARE, recipe)
+    device = Device(GPU, precision, SourceUse(), BARE, recipe)
     kind = layer_kinds(shape).kinds[0]
     operators = layer_operators(shape, kind, keys(), device, True, dispatcher)
     experts = [op for op in operators if op.module in ("moe", "moe_act", "shared_experts")]
@@ -114,7 +114,8 @@ def test_the_order_of_dispatchers_is_that_of_the_measurement() -> None:
 
 def test_a_scale_of_the_whole_tensor_costs_one_more_look_at_it() -> None:
     tensorwise, delayed = (
-        Device(GPU, "fp8", Used(), BARE, recipe).cast_bytes for recipe in ("tensorwise", "delayed")
+        Device(GPU, "fp8", SourceUse(), BARE, recipe).cast_bytes
+        for recipe in ("tensorwise", "delayed")
     )
     assert tensorwise == delayed + 2
-    assert Device(GPU, "bf16", Used(), BARE).cast_bytes == 0
+    assert Device(GPU, "bf16", SourceUse(), BARE).cast_bytes == 0

@@ -11,25 +11,25 @@ from astra.hardware.stack import find_stack
 from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Model, Window
 from astra.model.zoo import find_model
-from astra.timing.device import Device, Used
+from astra.timing.constants import timing_constants
+from astra.timing.device import Device, SourceUse
 from astra.timing.efficiency import masked_attention_efficiency
-from astra.timing.facts import facts
-from astra.timing.operators import Keys, Operator, head_operators, layer_operators
+from astra.timing.operators import LayerShape, Operator, head_operators, layer_operators
 
 GPU = find_gpu("H200-SXM")[0]
 PEAK = GPU.bf16_flops_per_s or 0.0
 
 
-def keys(batch: float, length: float) -> Keys:
+def keys(batch: float, length: float) -> LayerShape:
     one = np.ones(1)
-    return Keys(
+    return LayerShape(
         micro_batch=batch * one, seq_len=length * one, tp=one, cp=one, sp=one, ep=one, etp=one,
         capacity=one, domain=one, node=one,
     )  # fmt: skip
 
 
 def device(stack: str) -> Device:
-    return Device(GPU, "bf16", Used(), find_stack(stack).on(GPU, "bf16"))
+    return Device(GPU, "bf16", SourceUse(), find_stack(stack).on(GPU, "bf16"))
 
 
 def operators(
@@ -69,7 +69,10 @@ def test_the_loss_takes_13_ps_a_logit(stack: str, name: str, tokens: float) -> N
 
 def test_eager_norms_move_twelve_times_what_a_fused_one_does() -> None:
     """RMSNorm forward: to fp32 6, square 8, mean 4, scale 8, to bf16 6, weigh 4 bytes."""
-    eager, fused = facts().layers.eager.rms_norm, facts().layers.fused.rms_norm
+    eager, fused = (
+        timing_constants().layers.eager.rms_norm,
+        timing_constants().layers.fused.rms_norm,
+    )
     assert eager.forward_bytes == 6 + 8 + 4 + 8 + 6 + 4
     assert eager.forward_bytes + eager.backward_bytes == 12 * (
         fused.forward_bytes + fused.backward_bytes

@@ -17,7 +17,7 @@ from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.timing.device import Device
-from astra.timing.operators import Keys, Operator, head_operators, layer_operators
+from astra.timing.operators import LayerShape, Operator, head_operators, layer_operators
 
 Floats = NDArray[np.float64]
 SEQ_LEN = 4096
@@ -74,10 +74,10 @@ class Mover(Counter):
 DEVICE = cast("Device", Counter())
 
 
-def keys(**degrees: float) -> Keys:
+def keys(**degrees: float) -> LayerShape:
     names = ("micro_batch", "tp", "cp", "sp", "ep", "etp", "capacity", "domain", "node")
     columns = {name: np.array([float(degrees.get(name, 1))]) for name in names}
-    return Keys(seq_len=np.array([float(SEQ_LEN)]), **columns)
+    return LayerShape(seq_len=np.array([float(SEQ_LEN)]), **columns)
 
 
 def forward(operators: list[Operator]) -> float:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import FACTORS, find_stack
-from astra.timing.device import Device, Used, dense_peak
+from astra.timing.device import Device, SourceUse, dense_peak
 from astra.timing.efficiency import FOLDER, Direction, gemm_efficiency, memory_efficiency
-from astra.timing.operators import Keys, _unfused_core
+from astra.timing.operators import LayerShape, _unfused_core
 
 H200 = find_gpu("H200-SXM")[0]
 
@@ -27,7 +27,7 @@ def timed(operator: str, **wanted: str) -> list[dict[str, str]]:
 def device(stack: str) -> Device:
     """An H200 in fp32, where no stack's factor counts."""
     plain = replace(find_stack(stack), settings=(), **{f"{name}_factor": 1.0 for name in FACTORS})
-    return Device(H200, "fp32", Used(), plain)
+    return Device(H200, "fp32", SourceUse(), plain)
 
 
 @pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
@@ -63,8 +63,8 @@ def test_scores_in_memory_take_what_pytorch_takes(stack: str, kernel: str) -> No
     errors = []
     for row in timed("unfused", dtype="fp32", kernel=kernel):
         seq, heads, width = (float(row[key]) for key in ("a", "b", "c"))
-        one = {name: np.ones(1) for name in Keys.__dataclass_fields__}
-        keys = Keys(**one | {"seq_len": np.array([seq])})  # one sample
+        one = {name: np.ones(1) for name in LayerShape.__dataclass_fields__}
+        keys = LayerShape(**one | {"seq_len": np.array([seq])})  # one sample
         core = _unfused_core(keys, device(stack), np.array([heads]), int(2 * width))
         ours = core.forward_s if row["direction"] == "forward" else core.backward_s
         errors.append(float(ours[0]) / float(row["seconds"]) - 1)

@@ -31,14 +31,14 @@ def layers_forward(found: StageTime) -> Any:
 
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan())
-def test_full_recompute_does_the_forward_pass_of_all_layers_again(plan: Plan) -> None:
+def test_full_recompute_repeats_the_forward_pass_of_all_layers(plan: Plan) -> None:
     found = times(with_segments(plan, recompute="full:uniform:1"))
     assert np.allclose(found.recompute_s, layers_forward(found), rtol=1e-9, atol=1e-15)
 
 
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan(), st.integers(1, 8))
-def test_block_recompute_does_so_many_layers_of_a_chunk_again(plan: Plan, layers: int) -> None:
+def test_block_recompute_repeats_so_many_layers_of_a_chunk(plan: Plan, layers: int) -> None:
     """Clipped where a chunk has fewer. Stages whose layers are of one kind."""
     if plan.model.name in ("gemma-2-2b", "deepseek-v3") or plan.chunk_layers:
         return
@@ -51,7 +51,7 @@ def test_block_recompute_does_so_many_layers_of_a_chunk_again(plan: Plan, layers
 
 @settings(max_examples=20, deadline=None)
 @given(some_plans.any_plan())
-def test_selective_recompute_does_attention_again_and_no_more(plan: Plan) -> None:
+def test_selective_recompute_repeats_attention_and_no_more(plan: Plan) -> None:
     seen = view(with_segments(plan, recompute="selective"))
     found = stage_times(seen, STACK)
     layers = layers_of(seen, STACK)
@@ -173,9 +173,9 @@ def test_a_send_that_no_buffer_takes_holds_up_both_stages() -> None:
     sent = {}
     for tp in (8, 4, 1):  # of 32 MiB: tokens x hidden x bytes
         plan = predict("llama-3-8b", tp=tp, pp=2, sequence_parallel=False, overlap_tp=False, **said)
-        base = stage_times(view(plan.plan), find_stack("deepspeed-3d")).base
-        sent[tp] = float(base.link_s[0, 0, 0]), float(base.held_s[0, 0, 0])
-        assert not stage_times(view(plan.plan), find_stack("megatron")).base.held_s.any()
+        work = stage_times(view(plan.plan), find_stack("deepspeed-3d")).work
+        sent[tp] = float(work.link_s[0, 0, 0]), float(work.blocking_send_s[0, 0, 0])
+        assert not stage_times(view(plan.plan), find_stack("megatron")).work.blocking_send_s.any()
     assert 0 < sent[8][1] < 0.5 * sent[8][0]
     assert 0.5 * sent[4][0] < sent[4][1] < sent[4][0]
     assert sent[1][1] == pytest.approx(sent[1][0])  # nothing to gather

@@ -14,7 +14,7 @@ from astra.hardware.stack import find_stack
 from astra.model.layer_kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.strategy.plan import Plan
-from astra.timing.device import Device, Used
+from astra.timing.device import Device, SourceUse
 from astra.timing.operators import Operator, layer_operators
 from astra.timing.stage import StageTime, stage_times
 
@@ -23,7 +23,7 @@ FUSED = replace(TORCH, layers="fused")
 
 
 def device(recipe: str | None = None) -> Device:
-    return Device(H200, "fp8" if recipe else "bf16", Used(), TORCH, recipe)
+    return Device(H200, "fp8" if recipe else "bf16", SourceUse(), TORCH, recipe)
 
 
 def plan(**said: Any) -> Plan:

@@ -15,7 +15,7 @@ from astra.model.layer_kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.layer import layers_of
-from astra.timing.operators import Keys, Operator
+from astra.timing.operators import LayerShape, Operator
 from astra.timing.traffic import _sent_once, context_traffic, expert_traffic, tensor_traffic
 
 GPU = find_gpu("h100")[0]
@@ -24,10 +24,10 @@ MIXTRAL = find_model("mixtral-8x7b")
 (DENSE,), (ROUTED,) = layer_kinds(LLAMA).kinds, layer_kinds(MIXTRAL).kinds
 
 
-def keys(**degrees: float) -> Keys:
+def keys(**degrees: float) -> LayerShape:
     given = {"micro_batch": 1, "seq_len": 4096, "domain": 8, "node": 8, **degrees}
     names = ("micro_batch", "seq_len", "tp", "cp", "sp", "ep", "etp", "capacity", "domain", "node")
-    return Keys(**{name: np.array([float(given.get(name, 1))]) for name in names})
+    return LayerShape(**{name: np.array([float(given.get(name, 1))]) for name in names})
 
 
 def work(seconds: float) -> Operator:
@@ -57,7 +57,7 @@ def test_a_plan_has_the_traffic_of_exactly_the_degrees_it_has() -> None:
     assert min(loud.values()) > 5 and min(silent.values()) > 5, (loud, silent)
 
 
-def test_a_stack_that_waits_shows_every_sum_of_the_backward_pass() -> None:
+def test_a_stack_that_waits_exposes_every_sum_of_the_backward_pass() -> None:
     """Without it they hide behind weight gradients; either way none is shorter than forward's."""
     cut = keys(tp=4, sp=1)
     waits = tensor_traffic(LLAMA, DENSE, cut, GPU, [work(1.0)], False, 2.0, waits=True)
@@ -103,7 +103,7 @@ def test_a_layer_all_reduces_twice_or_gathers_and_scatters_twice() -> None:
 
 
 @given(st.floats(0, 0.1), st.floats(0, 0.1), st.booleans())
-def test_more_compute_to_hide_behind_never_shows_more(less: float, more: float, sp: bool) -> None:
+def test_more_compute_to_hide_behind_never_exposes_more(less: float, more: float, sp: bool) -> None:
     less, more = sorted((less, more))
     cut = keys(tp=8, sp=8 if sp else 1, cp=2)
     for seconds in (
@@ -116,7 +116,7 @@ def test_more_compute_to_hide_behind_never_shows_more(less: float, more: float, 
 
 
 @pytest.mark.parametrize("switch", ["overlap_tp", "overlap_ep"])
-def test_overlap_shows_some_but_not_all_of_the_traffic(switch: str) -> None:
+def test_overlap_exposes_a_part_but_not_all_of_the_traffic(switch: str) -> None:
     name = "tensor_forward_s" if switch == "overlap_tp" else "expert_forward_s"
     seen = 0
     for plan in some_plans.legal_plans("mixtral-8x7b"):
@@ -182,7 +182,7 @@ def test_no_more_traffic_is_hidden_than_there_is_compute_to_hide_it(tp: int, ep:
     assert shown(slow, True) < 0.6 * shown(slow, False)
 
 
-def test_routed_experts_take_no_part_in_tensor_parallel_exchanges() -> None:
+def test_routed_experts_take_no_part_in_tensor_parallel_collectives() -> None:
     """Dispatch brings their tokens; shared experts are cut like any MLP (Megatron-core)."""
     routed = msgspec.structs.replace(MIXTRAL, hidden=LLAMA.hidden)
     assert routed.moe is not None
@@ -198,7 +198,7 @@ def test_routed_experts_take_no_part_in_tensor_parallel_exchanges() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
-def test_a_factor_lengthens_what_is_hidden_as_well_as_what_shows(factor: float) -> None:
+def test_a_factor_lengthens_what_is_hidden_as_well_as_what_is_exposed(factor: float) -> None:
     """Traffic no longer than the compute beside it costs no more than slowing that compute."""
     cut, behind = keys(tp=8, sp=8, ep=8), work(1.0)
     operators = [behind]

@@ -15,7 +15,7 @@ from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.cluster import Cluster, Gpu
 from astra.strategy.plan import Pipeline, Plan, check_structure
 from astra.timing.collectives import host_share
-from astra.timing.links import across_table
+from astra.timing.link_curves import inter_node_table
 
 MEASURED = "links measured by the source"  # what messages get, not what is printed on a NIC
 PCIE_BYTES_PER_S = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
@@ -121,7 +121,7 @@ def _linked(
         gpu = _measured_inside(gpu, inside * 1e9)
     if isinstance(outside_gbps, int | float) and 0.001 <= outside_gbps <= 1e6:
         rate = outside_gbps * GBPS / gpu.node.gpus
-        rate = rate / across_table().ring_efficiency if measured else rate
+        rate = rate / inter_node_table().ring_efficiency if measured else rate
         gpu = replace(gpu, node=replace(gpu.node, nic_bytes_per_s=rate, nics=1))
     return gpu
 

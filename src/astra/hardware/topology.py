@@ -6,7 +6,6 @@ one kind tile the world in blocks of n s ranks.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,42 +16,6 @@ from astra.hardware.cluster import Pool
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 IntsLike: TypeAlias = int | npt.NDArray[np.integer[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Strides:
-    """Distance between neighbouring ranks of each kind of group, in Megatron's rank order."""
-
-    tp: Ints
-    cp: Ints
-    dp: Ints
-    dp_cp: Ints  # data and context parallel together: what shards the optimizer
-    pp: Ints
-    etp: Ints
-    ep: Ints
-    edp: Ints  # replicas of an expert
-
-
-def megatron_strides(
-    tp: IntsLike, cp: IntsLike, dp: IntsLike, ep: IntsLike, etp: IntsLike
-) -> Strides:
-    """Strides under the rank order tp-cp-ep-dp-pp.
-
-    Dense layers run over tp-cp-dp-pp; experts over etp-ep-edp-pp, in the same
-    tp x cp x dp ranks of a stage.
-    """
-    tps, cps, dps, eps, etps = _columns(tp, cp, dp, ep, etp)
-    one = np.ones_like(tps)
-    return Strides(
-        tp=one,
-        cp=tps,
-        dp=tps * cps,
-        dp_cp=tps,
-        pp=tps * cps * dps,
-        etp=one,
-        ep=etps,
-        edp=etps * eps,
-    )
 
 
 def _columns(*values: IntsLike) -> tuple[Ints, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.hardware.cluster import Gpu
-from astra.timing.links import link_source
+from astra.timing.link_curves import link_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Pipe:
+class PipelineTimes:
     """Seconds of every stage and link of one pipeline.
 
     Link i leads from stage i to stage i + 1 and back; the last one leads from the last stage to
@@ -23,8 +23,8 @@ class Pipe:
     backward_s: Floats  # (stage, chunk)
     forward_link_s: Floats  # (stage,)
     backward_link_s: Floats  # (stage,)
-    first_extra_s: Floats  # (stage, chunk), on top of the first micro-batch's forward
-    last_extra_s: Floats  # (stage, chunk), on top of the last micro-batch's backward
+    first_gather_s: Floats  # (stage, chunk), parameters: on top of the first micro-batch's forward
+    last_reduce_s: Floats  # (stage, chunk), gradients: on top of the last micro-batch's backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -39,36 +39,36 @@ class Timeline:
     in_flight: Ints  # (stage,), most forward chunks held at once
 
 
-def pipe(
+def pipeline_times(
     forward_s: Floats,
     backward_s: Floats,
     *,
     forward_link_s: Floats | float = 0.0,
     backward_link_s: Floats | float | None = None,
-    first_extra_s: Floats | float = 0.0,
-    last_extra_s: Floats | float = 0.0,
-) -> Pipe:
-    """A pipe from plain numbers: one chunk a stage where the chunk axis is missing, no extras,
+    first_gather_s: Floats | float = 0.0,
+    last_reduce_s: Floats | float = 0.0,
+) -> PipelineTimes:
+    """A pipeline from plain numbers: one chunk a stage where the chunk axis is missing, no extras,
     and the way back as long as the way there, where nothing else is said.
     """
     shape = (len(forward_s), 1) if forward_s.ndim == 1 else forward_s.shape
     back_s = forward_link_s if backward_link_s is None else backward_link_s
-    return Pipe(
+    return PipelineTimes(
         forward_s=forward_s.reshape(shape),
         backward_s=backward_s.reshape(shape),
         forward_link_s=np.zeros(shape[0]) + forward_link_s,
         backward_link_s=np.zeros(shape[0]) + back_s,
-        first_extra_s=np.zeros(shape) + first_extra_s,
-        last_extra_s=np.zeros(shape) + last_extra_s,
+        first_gather_s=np.zeros(shape) + first_gather_s,
+        last_reduce_s=np.zeros(shape) + last_reduce_s,
     )
 
 
-def simulate(pipe: Pipe, schedule: Schedule) -> Timeline:
+def simulate(times: PipelineTimes, schedule: Schedule) -> Timeline:
     """Run a schedule: an operation starts when its stage is free and its input is there."""
-    assert pipe.forward_s.shape == (schedule.stages, schedule.chunks)
+    assert times.forward_s.shape == (schedule.stages, schedule.chunks)
     _check_complete(schedule)
-    seconds = _seconds(pipe, schedule)
-    start_s = _starts(schedule.micro_batches, seconds, *_wiring(pipe, schedule))
+    seconds = _seconds(times, schedule)
+    start_s = _starts(schedule.micro_batches, seconds, *_wiring(times, schedule))
     end_s = start_s + seconds
     step_s = float(end_s.max())
     busy_s = seconds.sum(axis=1)
@@ -90,20 +90,20 @@ def _check_complete(schedule: Schedule) -> None:
     assert np.array_equal(np.sort(name, axis=1), every), "an operation is missing or done twice"
 
 
-def _seconds(pipe: Pipe, schedule: Schedule) -> Floats:
+def _seconds(times: PipelineTimes, schedule: Schedule) -> Floats:
     """(stage, operation) Seconds of every operation."""
     row = np.arange(schedule.stages)[:, None]
     first = ~schedule.backward & (schedule.micro_batch == 0)
     last = schedule.backward & (schedule.micro_batch == schedule.micro_batches - 1)
     seconds: Floats = np.where(
         schedule.backward,
-        pipe.backward_s[row, schedule.chunk] + last * pipe.last_extra_s[row, schedule.chunk],
-        pipe.forward_s[row, schedule.chunk] + first * pipe.first_extra_s[row, schedule.chunk],
+        times.backward_s[row, schedule.chunk] + last * times.last_reduce_s[row, schedule.chunk],
+        times.forward_s[row, schedule.chunk] + first * times.first_gather_s[row, schedule.chunk],
     )
     return seconds
 
 
-def _wiring(pipe: Pipe, schedule: Schedule) -> tuple[Ints, Ints, Floats]:
+def _wiring(times: PipelineTimes, schedule: Schedule) -> tuple[Ints, Ints, Floats]:
     """For every operation the name of its input, of the input it feeds, and the way there.
 
     An input is named by (backward, chunk, stage, micro-batch) of the operation it is for. The
@@ -122,7 +122,11 @@ def _wiring(pipe: Pipe, schedule: Schedule) -> tuple[Ints, Ints, Floats]:
     done = back & (place < 0)
     to_chunk, to_stage = np.divmod(np.where(turn, place - 1, place), stages)
     feeds = np.where(done, -1, name(back | turn, to_chunk, to_stage))
-    link_s = np.where(back, np.roll(pipe.backward_link_s, 1)[:, None], pipe.forward_link_s[:, None])
+    link_s = np.where(
+        back,
+        np.roll(times.backward_link_s, 1)[:, None],
+        times.forward_link_s[:, None],
+    )
     return name(back, chunk, stage), feeds, np.where(turn | done, 0.0, link_s)
 
 

@@ -13,31 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.simulate.schedule import virtual_order
+from astra.simulate.steady_state import MIN_STEADY_FRACTION, REL_EPS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-WORTH = 0.25  # share of the plans that must have settled for the jump to pay
-FEW = 16  # stages of all plans together that are quicker one by one
-SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
+MAX_STAGES_ONE_BY_ONE = 16  # stages of all plans together that are quicker one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Columns:
+class InterleavedColumns:
     """Seconds of pipelines of equal depth and chunks; the last link wraps around."""
 
     forward_s: Floats  # (chunk, stage, plan)
     backward_s: Floats  # (chunk, stage, plan)
     forward_link_s: Floats  # (stage, plan)
     backward_link_s: Floats  # (stage, plan)
-    first_extra_s: Floats  # (chunk, stage, plan)
-    last_extra_s: Floats  # (chunk, stage, plan)
+    first_gather_s: Floats  # (chunk, stage, plan)
+    last_reduce_s: Floats  # (chunk, stage, plan)
 
-    def take(self, rows: Rows) -> "Columns":
+    def take(self, rows: Rows) -> "InterleavedColumns":
         """The pipelines of these rows."""
-        return Columns(**{f.name: getattr(self, f.name)[..., rows] for f in fields(self)})
+        return InterleavedColumns(
+            **{f.name: getattr(self, f.name)[..., rows] for f in fields(self)}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -102,7 +103,7 @@ class State:
 
 
 def stage_end_s(
-    columns: Columns, micro_batches: int, group: int, extra_warmup: int, skip: bool
+    columns: InterleavedColumns, micro_batches: int, group: int, extra_warmup: int, skip: bool
 ) -> Floats:
     """(stage, plan) When each stage has done its last backward. [s]
 
@@ -122,8 +123,8 @@ def stage_end_s(
         now += period
         after = state.stacked()
         shift = after - before
-        steady = np.ptp(shift, axis=0) <= SAME * after.max(axis=0)
-        if steady.mean() < WORTH:
+        steady = np.ptp(shift, axis=0) <= REL_EPS * after.max(axis=0)
+        if steady.mean() < MIN_STEADY_FRACTION:
             continue
         done, left = np.flatnonzero(steady), np.flatnonzero(~steady)
         ahead = state.copy(done)
@@ -137,7 +138,7 @@ def stage_end_s(
     return result
 
 
-def _order(columns: Columns, micro_batches: int, group: int, extra_warmup: int) -> Order:
+def _order(columns: InterleavedColumns, micro_batches: int, group: int, extra_warmup: int) -> Order:
     chunks, stages, _ = columns.forward_s.shape
     rest = micro_batches % group
     assert group >= stages and micro_batches >= stages and (rest == 0 or rest >= stages), (
@@ -175,10 +176,10 @@ def _start(order: Order, plans: int) -> State:
     )
 
 
-def _run(columns: Columns, order: Order, state: State, start: int, stop: int) -> None:
+def _run(columns: InterleavedColumns, order: Order, state: State, start: int, stop: int) -> None:
     """Move the state from one round to another, in place."""
     chunks, stages, plans = columns.forward_s.shape
-    if stages * plans <= FEW:
+    if stages * plans <= MAX_STAGES_ONE_BY_ONE:
         for plan in range(plans):
             _run_one(columns, order, state, start, stop, plan)
         return
@@ -186,9 +187,9 @@ def _run(columns: Columns, order: Order, state: State, start: int, stop: int) ->
         seconds.reshape(chunks * stages, plans)
         for seconds in (
             columns.forward_s,
-            columns.first_extra_s,
+            columns.first_gather_s,
             columns.backward_s,
-            columns.last_extra_s,
+            columns.last_reduce_s,
         )
     ]
     for now in range(start, stop):
@@ -197,15 +198,15 @@ def _run(columns: Columns, order: Order, state: State, start: int, stop: int) ->
 
 
 def _run_one(
-    columns: Columns, order: Order, state: State, start: int, stop: int, plan: int
+    columns: InterleavedColumns, order: Order, state: State, start: int, stop: int, plan: int
 ) -> None:
     """The same for one plan in plain numbers: calls on short columns would cost more."""
     stages, group, lag, count = order.stages, order.group, order.lag, len(order.chunk)
     forward, opening = (
-        column[..., plan].ravel().tolist() for column in (columns.forward_s, columns.first_extra_s)
+        column[..., plan].ravel().tolist() for column in (columns.forward_s, columns.first_gather_s)
     )
     backward, ending = (
-        column[..., plan].ravel().tolist() for column in (columns.backward_s, columns.last_extra_s)
+        column[..., plan].ravel().tolist() for column in (columns.backward_s, columns.last_reduce_s)
     )
     down_link, up_link = (
         column[:, plan].tolist() for column in (columns.forward_link_s, columns.backward_link_s)
@@ -248,7 +249,12 @@ def _run_one(
 
 
 def _forwards(
-    columns: Columns, order: Order, state: State, now: int, seconds: Floats, extra_s: Floats
+    columns: InterleavedColumns,
+    order: Order,
+    state: State,
+    now: int,
+    seconds: Floats,
+    extra_s: Floats,
 ) -> None:
     """Stage i does forward now - i; `seconds` and `extra_s` are (chunk and stage, plan)."""
     low, high = max(0, now - len(order.chunk) + 1), min(order.stages, now + 1)
@@ -274,7 +280,12 @@ def _forwards(
 
 
 def _backwards(
-    columns: Columns, order: Order, state: State, now: int, seconds: Floats, extra_s: Floats
+    columns: InterleavedColumns,
+    order: Order,
+    state: State,
+    now: int,
+    seconds: Floats,
+    extra_s: Floats,
 ) -> None:
     """Stage i does backward now - lag + i."""
     ahead = order.lag - now

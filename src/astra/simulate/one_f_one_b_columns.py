@@ -11,33 +11,33 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.simulate.steady_state import MIN_STEADY_FRACTION, REL_EPS
+
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
-LEAST = 12  # micro-batches between two looks at whether a run repeats itself
-WORTH = 0.25  # share of the plans that must have settled for the jump to pay
-SAME = 1e-13  # relative; rounding alone makes two shifts differ by about 1e-15
+MIN_MICRO_BATCHES_PER_CHECK = 12  # between two looks at whether a run repeats itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Columns:
+class OneF1BColumns:
     """Seconds of pipelines of equal depth, all (stage, plan)."""
 
     forward_s: Floats
     backward_s: Floats
     from_above_s: Floats  # of the link over which a stage gets its input; 0 for the first
     from_below_s: Floats  # of the link over which a stage gets its gradient; 0 for the last
-    first_extra_s: Floats
-    last_extra_s: Floats
+    first_gather_s: Floats  # on top of the first micro-batch's forward
+    last_reduce_s: Floats  # on top of the last micro-batch's backward
 
-    def take(self, rows: Rows) -> "Columns":
+    def take(self, rows: Rows) -> "OneF1BColumns":
         """The pipelines of these rows."""
-        return Columns(**{f.name: getattr(self, f.name)[:, rows] for f in fields(self)})
+        return OneF1BColumns(**{f.name: getattr(self, f.name)[:, rows] for f in fields(self)})
 
 
-def stage_end_s(columns: Columns, micro_batches: int, skip: bool) -> Floats:
+def stage_end_s(columns: OneF1BColumns, micro_batches: int, skip: bool) -> Floats:
     """(stage, plan) When each stage has done its last backward. [s]
 
     From slot 2 p to slot 2 m - 2 every stage is busy in every slot. If there the ends of all
@@ -50,14 +50,14 @@ def stage_end_s(columns: Columns, micro_batches: int, skip: bool) -> Floats:
     rows = np.arange(plans)
     result = np.zeros((stages, plans))
     end = np.zeros((stages + 2, plans))
-    slot, block = min(2 * stages, slots), 2 * max(LEAST, stages)
+    slot, block = min(2 * stages, slots), 2 * max(MIN_MICRO_BATCHES_PER_CHECK, stages)
     _run(columns, end, 0, slot, micro_batches)
     while skip and len(rows) and full - slot >= 2 * block:
         past: list[Floats] = []
         _run(columns, end, slot, slot + block, micro_batches, past)
         slot += block
         period = _periods(end, past)
-        if np.count_nonzero(period) < WORTH * len(rows):
+        if np.count_nonzero(period) < MIN_STEADY_FRACTION * len(rows):
             continue
         for way in sorted(set(period[period > 0].tolist())):
             done = np.flatnonzero(period == way)
@@ -79,10 +79,10 @@ def _periods(end: Floats, past: list[Floats]) -> Ints:
     `past`: the ends one micro-batch apart, the last one micro-batch ago.
     """
     found = np.zeros(end.shape[1], np.int64)
-    near = SAME * end.max(axis=0)
+    near = REL_EPS * end.max(axis=0)
     for way, before in enumerate(reversed(past), 1):
-        ends_alike = np.abs((end[1] - before[1]) - (end[-2] - before[-2])) <= near
-        rows = np.flatnonzero(ends_alike & (found == 0))
+        same_shift = np.abs((end[1] - before[1]) - (end[-2] - before[-2])) <= near
+        rows = np.flatnonzero(same_shift & (found == 0))
         if len(rows):
             shift = end[1:-1, rows] - before[1:-1, rows]
             found[rows[np.ptp(shift, axis=0) <= near[rows]]] = way
@@ -90,7 +90,7 @@ def _periods(end: Floats, past: list[Floats]) -> Ints:
 
 
 def _run(
-    columns: Columns,
+    columns: OneF1BColumns,
     end: Floats,
     slot: int,
     stop: int,
@@ -123,9 +123,9 @@ def _run(
         np.add(start_down, columns.forward_s[down], out=end[_rows_on(down, 1)])
         np.add(start_up, columns.backward_s[up], out=end[_rows_on(up, 1)])
         if now < stages:
-            end[now + 1] += columns.first_extra_s[now]
+            end[now + 1] += columns.first_gather_s[now]
         if first + last < stages:
-            end[first + last + 1] += columns.last_extra_s[first + last]
+            end[first + last + 1] += columns.last_reduce_s[first + last]
 
 
 def _rows_on(rows: slice, by: int) -> slice:

@@ -29,8 +29,8 @@ class Schedule:
 
     def in_flight(self) -> Ints:
         """(stage,) Most forward chunks that wait for their backward at once."""
-        held = np.where(self.backward, -1, 1).cumsum(axis=1)
-        most: Ints = held.max(axis=1)
+        waiting = np.where(self.backward, -1, 1).cumsum(axis=1)
+        most: Ints = waiting.max(axis=1)
         return most
 
 
@@ -49,16 +49,11 @@ def interleaved(
 
     Stage i of p first does 2 (p - i - 1) + (v - 1) g forwards, then one forward, one backward in
     turn. Narayanan et al. 2021, arXiv 2104.04473, sec. 2.2.2, where g = p. Overlapped expert
-    communication takes one more forward before the turns begin (`extra_warmup`).
+    communication takes one more forward in the warm-up (`extra_warmup`).
     """
     after = np.arange(stages)[::-1]
     warmup = 2 * after + (chunks - 1) * group + extra_warmup
     return _weave(warmup, chunks, micro_batches, group)
-
-
-def gpipe(stages: int, micro_batches: int) -> Schedule:
-    """All forwards, then all backwards in the same order. Huang et al. 2019, arXiv 1811.06965."""
-    return _weave(np.full(stages, micro_batches), 1, micro_batches, micro_batches)
 
 
 def virtual_order(chunks: int, micro_batches: int, group: int) -> tuple[Ints, Ints]:
@@ -73,7 +68,7 @@ def virtual_order(chunks: int, micro_batches: int, group: int) -> tuple[Ints, In
 
 
 def _weave(warmup: Ints, chunks: int, micro_batches: int, group: int) -> Schedule:
-    """Forwards alone (`warmup` of them on each stage), then in turns, then backwards alone.
+    """Forwards alone (`warmup` of them on each stage), then one of each, then backwards alone.
 
     The k-th forward is operation k + max(0, k - w) of its stage, the k-th backward is operation
     k + min(n, k + w + 1), of n forwards in all.

@@ -7,7 +7,7 @@ ways differ: `inner_link_s` between two stages of a slot, `outer_link_s` from it
 next slot; an outer link that leads nowhere is ignored.
 
 Every bound is the length of a path through the operations of a step. The loose ones cost a few
-hundred operations a plan, the tight ones go over pairs of slots or over chunks.
+hundred operations a plan, the tight one goes over pairs of slots and over chunks.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ def one_f_one_b_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
 ) -> Floats:
     """Least time of one 1F1B step, all arguments (slot, plan) but micro_batches (plan,). [s]
 
@@ -51,8 +51,8 @@ def one_f_one_b_bound_s(
     for slot in reversed(range(len(stages))):  # row by row: rows stay in cache
         run, inner_s = stages[slot].astype(np.float64), 2 * inner_link_s[slot]
         forward, backward = forward_s[slot], backward_s[slot]
-        first = 0.0 if first_extra_s is None else first_extra_s[slot]
-        last = 0.0 if last_extra_s is None else last_extra_s[slot]
+        first = 0.0 if first_gather_s is None else first_gather_s[slot]
+        last = 0.0 if last_reduce_s is None else last_reduce_s[slot]
         used, stage_s, inside = run > 0, forward + backward, np.maximum(run - 1, 0)
         link_s = np.where(used & (behind > 0), 2 * outer_link_s[slot], 0.0)
         inside_s = inside * (stage_s + inner_s)  # from the first to the last stage
@@ -101,68 +101,6 @@ def _idle_s(
     return idle_s, np.maximum(micro_batches - 1 - held + _spare(fill_s, drain_s), 0)
 
 
-def one_f_one_b_tight_bound_s(
-    stages: Ints,
-    forward_s: Floats,
-    backward_s: Floats,
-    micro_batches: Ints,
-    inner_link_s: Floats,
-    outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
-) -> Floats:
-    """As `one_f_one_b_bound_s`, with paths that turn before the last stage and cross slots. [s]
-
-        idle_k from   max over z > k of  W(k,z] - (q_k - q_z) f_k,  and the same with b_k
-        T >= view_k + n (sum of t and 2 c in a window - r t_k) + rounds_k(M - n r)
-
-    W(k,z] are the seconds t + 2 c of stages k+1..z. A window is r stages around k, from one slot
-    into a later one: its round trip replaces r micro-batches on k, n = floor(M / r) times.
-    """
-    run, count = stages.astype(np.float64), micro_batches.astype(np.float64)
-    stage_s, reach = forward_s + backward_s, np.cumsum(run[::-1], axis=0)[::-1]
-    ends = _ends(run)
-    skip = np.stack([*ends, np.clip(reach - count, 0, ends[1])])  # and where depth reaches m
-    inner_s, link_s = 2 * inner_link_s, 2 * _links(run, outer_link_s)
-    start_s, whole_s = _along(run, skip, stage_s, inner_s, link_s)
-    depth = reach - skip
-    held = np.minimum(depth, count)
-    base_s = start_s + count * stage_s
-    below_s = whole_s - start_s - stage_s
-    waits = []
-    for own_s, extra_s in ((forward_s, first_extra_s), (backward_s, last_extra_s)):
-        wait_s = np.maximum(_turn_s(run, start_s + stage_s, held, own_s), 0)
-        if extra_s is None:
-            once_s = np.zeros(depth.shape)
-        else:
-            once_s, total_s = _along(run, skip, extra_s, 0 * extra_s, 0 * extra_s)
-            base_s += once_s + extra_s
-            once_s = total_s - once_s - extra_s  # of the stages below
-        waits.append(np.maximum(wait_s, below_s + once_s - (held - 1) * own_s))
-    views = _Views(
-        stages=run,
-        trip_s=stage_s,
-        pace_s=stage_s,
-        inner_s=inner_s,
-        start_s=start_s,
-        depth=depth,
-        turns=np.maximum(count - 1 - held + _spare(*waits), 0),
-        view_s=base_s + np.where(depth < count, waits[0] + waits[1], np.maximum(*waits)),
-        stride=1,
-    )
-    loose_s = one_f_one_b_bound_s(
-        stages,
-        forward_s,
-        backward_s,
-        micro_batches,
-        inner_link_s,
-        outer_link_s,
-        first_extra_s,
-        last_extra_s,
-    )
-    return np.maximum(loose_s, views.most_s())
-
-
 def interleaved_bound_s(
     stages: Ints,
     forward_s: Floats,
@@ -170,8 +108,8 @@ def interleaved_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
 ) -> Floats:
     """Least time of one interleaved step. [s]
 
@@ -187,7 +125,7 @@ def interleaved_bound_s(
     run = stages.astype(np.float64)
     stage_s = forward_s[0] + backward_s[0]
     work_s = micro_batches * (forward_s.sum(axis=0) + backward_s.sum(axis=0))
-    for extra_s in (first_extra_s, last_extra_s):
+    for extra_s in (first_gather_s, last_reduce_s):
         if extra_s is not None:
             stage_s = stage_s + extra_s[0]
             work_s = work_s + extra_s.sum(axis=0)
@@ -205,8 +143,8 @@ def interleaved_tight_bound_s(
     micro_batches: Ints,
     inner_link_s: Floats,
     outer_link_s: Floats,
-    first_extra_s: Floats | None = None,
-    last_extra_s: Floats | None = None,
+    first_gather_s: Floats | None = None,
+    last_reduce_s: Floats | None = None,
     *,
     wrap_link_s: Floats,
     chunks: Ints,
@@ -236,7 +174,7 @@ def interleaved_tight_bound_s(
     head, tail = np.minimum(size, count), count - (np.ceil(count / size) - 1) * size
     down, up = (
         _Pass(run, skip, seconds, extra_s, inner_link_s, link_s, wrap_link_s, v)
-        for seconds, extra_s in ((forward_s, first_extra_s), (backward_s, last_extra_s))
+        for seconds, extra_s in ((forward_s, first_gather_s), (backward_s, last_reduce_s))
     )
     fill_s = down.wait_s(up.below_s, head, _counts_down(ahead, size, tail, count, v, most))
     drain_s = up.wait_s(down.below_s, tail, _counts_up(ahead, size, tail, v, most))
@@ -343,21 +281,6 @@ def _along(
     slot_s = stages * stage_s + skip[1] * inner_s + link_s
     reached_s = np.cumsum(slot_s, axis=0)
     return reached_s - slot_s + skip * (stage_s + inner_s), reached_s[-1]
-
-
-def _turn_s(stages: Floats, stop_s: Floats, held: Floats, pace_s: Floats) -> Floats:
-    """(view, slot, plan) max over z of W(k,z] - (held_k - held_z) pace_k, at least 0."""
-    own_s = stop_s + held * pace_s
-    wait_s = np.zeros(own_s.shape)
-    for low in range(len(pace_s)):
-        used = stages[low] > 0
-        for view in range(len(held)):
-            way_s = stop_s[view, low] + held[view, low] * pace_s[:low] - own_s[:, :low]
-            np.maximum(wait_s[:, :low], np.where(used, way_s, 0.0), out=wait_s[:, :low])
-        for here, there in ((0, 1), (0, 2), (2, 1)):  # first to last, to and from the middle
-            way_s = stop_s[there, low] + held[there, low] * pace_s[low] - own_s[here, low]
-            np.maximum(wait_s[here, low], np.where(used, way_s, 0.0), out=wait_s[here, low])
-    return wait_s
 
 
 class _Pass:

@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from astra.hardware.cluster import Gpu
-from astra.timing.links import (
-    Across,
+from astra.timing.link_curves import (
     Curve,
-    Inside,
-    across_table,
+    InterNodeFigures,
+    IntraNodeCurves,
     all_reduce_curve,
     generation_of,
-    host_of,
-    inside_of,
+    host_curves,
+    inter_node_table,
+    intra_node_curves,
     link_class,
 )
 
@@ -41,17 +41,19 @@ Column: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class LinkCurves:
     """All figures that price the collectives of one GPU type."""
 
     gpu: Gpu
-    inside: Inside
-    host: Inside
-    across: Across
+    inside: IntraNodeCurves
+    host: IntraNodeCurves
+    across: InterNodeFigures
 
     @classmethod
-    def of(cls, gpu: Gpu) -> "Links":
-        return cls(gpu=gpu, inside=inside_of(gpu), host=host_of(gpu), across=across_table())
+    def of(cls, gpu: Gpu) -> "LinkCurves":
+        return cls(
+            gpu=gpu, inside=intra_node_curves(gpu), host=host_curves(gpu), across=inter_node_table()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -87,7 +89,7 @@ def all_reduce_s(
     Never less than a reduce-scatter or an all-gather, never more than both in turn.
     """
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_all_reduce_s(groups, Links.of(gpu))
+    return curve_all_reduce_s(groups, LinkCurves.of(gpu))
 
 
 def all_gather_s(
@@ -99,7 +101,7 @@ def all_gather_s(
 ) -> Floats:
     """Time of an all-gather; the payload is the gathered array. [s]"""
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_pass_s("all_gather", groups, Links.of(gpu))
+    return curve_pass_s("all_gather", groups, LinkCurves.of(gpu))
 
 
 def reduce_scatter_s(
@@ -111,7 +113,7 @@ def reduce_scatter_s(
 ) -> Floats:
     """Time of a reduce-scatter; the payload is the array before it is scattered. [s]"""
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_pass_s("reduce_scatter", groups, Links.of(gpu))
+    return curve_pass_s("reduce_scatter", groups, LinkCurves.of(gpu))
 
 
 def all_to_all_s(
@@ -123,7 +125,7 @@ def all_to_all_s(
 ) -> Floats:
     """Time of an all-to-all; the payload is what one rank holds for all, itself included. [s]"""
     groups = groups_of(payload_bytes, ranks, ranks_per_domain, ranks_per_node)
-    return priced_all_to_all_s(groups, Links.of(gpu))
+    return curve_all_to_all_s(groups, LinkCurves.of(gpu))
 
 
 def p2p_s(
@@ -140,13 +142,13 @@ def p2p_s(
     """
     payload = np.asarray(payload_bytes, dtype=np.float64)
     ends = [gpu] if other_gpu is None else [gpu, other_gpu]
-    times = [priced_send_s(payload, np.asarray(inside), Links.of(end), senders) for end in ends]
+    times = [curve_send_s(payload, np.asarray(inside), LinkCurves.of(end), senders) for end in ends]
     return np.maximum(times[0], times[-1])
 
 
 def host_share(gpu: Gpu, ranks: int) -> float:
     """What a large all-reduce through the host reaches of PCIe's nominal speed. [fraction]"""
-    return float(_at(host_of(gpu).all_reduce, np.array([float(ranks)]), tree=True)[2][0])
+    return float(_at(host_curves(gpu).all_reduce, np.array([float(ranks)]), tree=True)[2][0])
 
 
 def nic_share(gpu: Gpu, senders: Column | None) -> Floats:
@@ -159,14 +161,14 @@ def nic_share(gpu: Gpu, senders: Column | None) -> Floats:
     return np.minimum(gpus / sending, gpus / min(gpu.node.nics or gpus, gpus))
 
 
-def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
+def curve_all_reduce_s(groups: Groups, curves: LinkCurves) -> Floats:
     """all_reduce_s with the figures given."""
-    ring_s = _ring_s(groups, links)
-    scatter_s = _pass_s("reduce_scatter", groups, links, ring_s)
-    gather_s = _pass_s("all_gather", groups, links, ring_s)
-    best_s = inner_s = _inner_s("all_reduce", groups, links)
-    if links.gpu.node.nics is None:
-        tree_s = np.maximum(_tree_s(groups, links), inner_s)
+    ring_s = _ring_s(groups, curves)
+    scatter_s = _pass_s("reduce_scatter", groups, curves, ring_s)
+    gather_s = _pass_s("all_gather", groups, curves, ring_s)
+    best_s = inner_s = _inner_s("all_reduce", groups, curves)
+    if curves.gpu.node.nics is None:
+        tree_s = np.maximum(_tree_s(groups, curves), inner_s)
         best_s = np.where(groups.islands > 1, tree_s, inner_s)
     else:  # a ring: trees were measured on faster networks only
         best_s = np.where(groups.islands > 1, np.inf, inner_s)
@@ -174,35 +176,35 @@ def priced_all_reduce_s(groups: Groups, links: Links) -> Floats:
     return np.maximum(best_s, np.maximum(scatter_s, gather_s))
 
 
-def priced_pass_s(collective: str, groups: Groups, links: Links) -> Floats:
+def curve_pass_s(collective: str, groups: Groups, curves: LinkCurves) -> Floats:
     """all_gather_s or reduce_scatter_s with the figures given."""
-    return _pass_s(collective, groups, links, _ring_s(groups, links))
+    return _pass_s(collective, groups, curves, _ring_s(groups, curves))
 
 
-def _pass_s(collective: str, groups: Groups, links: Links, ring_s: Floats) -> Floats:
+def _pass_s(collective: str, groups: Groups, curves: LinkCurves, ring_s: Floats) -> Floats:
     """Time of one pass. A spread group is never faster than the same one inside a domain. [s]"""
-    inner_s = _inner_s(collective, groups, links)
+    inner_s = _inner_s(collective, groups, curves)
     return np.where(groups.islands > 1, np.maximum(ring_s, inner_s), inner_s)
 
 
-def priced_all_to_all_s(groups: Groups, links: Links) -> Floats:
+def curve_all_to_all_s(groups: Groups, curves: LinkCurves) -> Floats:
     """Time of an all-to-all. [s]
 
         T = L + (n - g) peer + max(remote share / NIC, the whole over the link)
 
     One NIC per GPU; of n blocks n - g go to other nodes. The rest moves over the link meanwhile.
     """
-    across, nic = links.across, links.gpu.node.nic_bytes_per_s
+    across, nic = curves.across, curves.gpu.node.nic_bytes_per_s
     away = (groups.ranks - groups.nics) / groups.ranks
     sent_s = groups.ramped_bytes(across.ring_half_bytes) / (nic * across.all_to_all_efficiency)
     start_s = across.base_s + (groups.ranks - groups.nics) * across.all_to_all_peer_s
     remote_s = start_s + across.ring_hop_s + away * sent_s
-    inner_s = _inner_s("all_to_all", groups, links)
+    inner_s = _inner_s("all_to_all", groups, curves)
     return np.where(groups.islands > 1, np.maximum(remote_s, inner_s), inner_s)
 
 
-def priced_send_s(
-    payload_bytes: Floats, inside: Bools, links: Links, senders: Column | None = None
+def curve_send_s(
+    payload_bytes: Floats, inside: Bools, curves: LinkCurves, senders: Column | None = None
 ) -> Floats:
     """Time to send V bytes to one peer. [s]
 
@@ -211,12 +213,12 @@ def priced_send_s(
     """
     one = np.ones_like(payload_bytes)
     pair = Groups(payload_bytes=2 * payload_bytes, ranks=2 * one, nics=2 * one, hosted=one < 1)
-    inside_s = _inner_s("all_to_all", pair, links)
-    across = links.across
+    inside_s = _inner_s("all_to_all", pair, curves)
+    across = curves.across
     alone = Groups(payload_bytes=payload_bytes, ranks=2 * one, nics=one, hosted=one < 1)
-    share = generation_of(links.gpu, across).ring_link_efficiency
-    nic = nic_share(links.gpu, senders)
-    moved_s = _moved_s(alone, links, across.ring_efficiency, across.ring_half_bytes, share, nic)
+    share = generation_of(curves.gpu, across).ring_link_efficiency
+    nic = nic_share(curves.gpu, senders)
+    moved_s = _moved_s(alone, curves, across.ring_efficiency, across.ring_half_bytes, share, nic)
     across_s = across.base_s + across.ring_hop_s + moved_s
     return np.where(inside, inside_s, np.maximum(across_s, inside_s))
 
@@ -241,17 +243,17 @@ def groups_of(
     )
 
 
-def _inner_s(collective: str, groups: Groups, links: Links) -> Floats:
+def _inner_s(collective: str, groups: Groups, curves: LinkCurves) -> Floats:
     """Time with all ranks in one domain, or in one node where they share no link. [s]"""
-    gpu = links.gpu
-    curve = getattr(links.inside, collective)
+    gpu = curves.gpu
+    curve = getattr(curves.inside, collective)
     if collective == "all_reduce":
-        curve = all_reduce_curve(gpu, links.inside)
+        curve = all_reduce_curve(gpu, curves.inside)
     linked_s = _curve_s(curve, collective, groups, _link_rate(gpu))
     if not groups.hosted.any() or link_class(gpu) == "pcie":
         return linked_s
     host_rate = _flat(gpu.node.pcie_bytes_per_s)
-    host_s = _curve_s(getattr(links.host, collective), collective, groups, host_rate)
+    host_s = _curve_s(getattr(curves.host, collective), collective, groups, host_rate)
     return np.where(groups.hosted, np.maximum(linked_s, host_s), linked_s)
 
 
@@ -318,7 +320,7 @@ def _at(curve: Curve, ranks: Floats, *, tree: bool) -> tuple[Floats, Floats, Flo
     )
 
 
-def _ring_s(groups: Groups, links: Links) -> Floats:
+def _ring_s(groups: Groups, curves: LinkCurves) -> Floats:
     """Time of one pass round a ring over d nodes with g ranks, hence g NICs, in each. [s]
 
         T = L + (n - 1) / n ((n - d) hop + d hop_net + M / f)
@@ -326,9 +328,9 @@ def _ring_s(groups: Groups, links: Links) -> Floats:
     M moves the payload (`_moved_s`). The better of NCCL's two protocols: short hops at a
     fraction f of the speed, or f = 1.
     """
-    across, islands = links.across, groups.islands
-    share = generation_of(links.gpu, across).ring_link_efficiency
-    moved_s = _moved_s(groups, links, across.ring_efficiency, across.ring_half_bytes, share)
+    across, islands = curves.across, groups.islands
+    share = generation_of(curves.gpu, across).ring_link_efficiency
+    moved_s = _moved_s(groups, curves, across.ring_efficiency, across.ring_half_bytes, share)
     inner = groups.ranks - islands
     quick_s = inner * across.link_hop_s + islands * across.ring_hop_s
     bulk_s = inner * across.link_hop_bulk_s + islands * across.ring_hop_bulk_s
@@ -336,7 +338,7 @@ def _ring_s(groups: Groups, links: Links) -> Floats:
     return across.base_s + (1 - 1 / groups.ranks) * np.minimum(quick_s, bulk_s + moved_s)
 
 
-def _tree_s(groups: Groups, links: Links) -> Floats:
+def _tree_s(groups: Groups, curves: LinkCurves) -> Floats:
     """Time of an all-reduce up and down a double binary tree of d nodes with g ranks each. [s]
 
         T = L + 2 (log2(g) hop + log2(d) hop_net) + c M / f
@@ -344,9 +346,9 @@ def _tree_s(groups: Groups, links: Links) -> Floats:
     c = 1 for two nodes, which only swap halves, else 2: in one tree a node is a leaf, in the
     other it has two children (Sanders et al. 2009, doi:10.1016/j.parco.2009.09.001).
     """
-    across, islands = links.across, groups.islands
-    share = generation_of(links.gpu, across).tree_link_efficiency
-    moved_s = _moved_s(groups, links, across.tree_efficiency, across.tree_half_bytes, share)
+    across, islands = curves.across, groups.islands
+    share = generation_of(curves.gpu, across).tree_link_efficiency
+    moved_s = _moved_s(groups, curves, across.tree_efficiency, across.tree_half_bytes, share)
     moved_s = np.clip(islands - 1, 1, 2) * moved_s
     depth, net_s = np.log2(groups.nics), np.log2(islands) * across.tree_hop_s
     quick_s = 2 * (depth * across.link_hop_s + net_s) + moved_s / across.low_latency_fraction
@@ -356,7 +358,7 @@ def _tree_s(groups: Groups, links: Links) -> Floats:
 
 def _moved_s(
     groups: Groups,
-    links: Links,
+    curves: LinkCurves,
     efficiency: float,
     half_bytes: float,
     link_share: float,
@@ -370,10 +372,10 @@ def _moved_s(
     loses while its speed rises is a time, not a size. The link bounds the speed where a node has
     more NICs than it fills.
     """
-    nominal = links.gpu.node.nic_bytes_per_s * nic_share
+    nominal = curves.gpu.node.nic_bytes_per_s * nic_share
     half = half_bytes * np.minimum(nominal / SLOWEST_NIC_BYTES_PER_S, 1.0)
     one_nic = nominal * efficiency
-    rate = np.minimum(groups.nics * one_nic, links.gpu.link.bytes_per_s * link_share)
+    rate = np.minimum(groups.nics * one_nic, curves.gpu.link.bytes_per_s * link_share)
     return (
         groups.payload_bytes / rate + np.sqrt(groups.payload_bytes * half / groups.nics) / one_nic
     )

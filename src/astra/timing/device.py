@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
+from astra.timing.constants import timing_constants
 from astra.timing.efficiency import (
     Efficiency,
+    SourceKind,
     attention_efficiency,
     gemm_efficiency,
     grouped_gemm_efficiency,
@@ -17,7 +19,6 @@ from astra.timing.efficiency import (
     masked_attention_efficiency,
     memory_efficiency,
 )
-from astra.timing.facts import facts
 from astra.timing.gemm import misaligned
 
 Floats = NDArray[np.float64]
@@ -45,13 +46,15 @@ def _units(gpu: Gpu, precision: str) -> str:
 
 
 @dataclass(slots=True)
-class Used:
+class SourceUse:
     """Where the numbers came from: seconds by source, and seconds outside of what was measured."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    kinds: dict[str, SourceKind] = field(default_factory=dict)  # what each source is worth
     outside_s: float = 0.0
 
     def add(self, efficiency: Efficiency, seconds: Floats) -> None:
+        self.kinds[efficiency.source] = efficiency.kind
         self.seconds[efficiency.source] = self.seconds.get(efficiency.source, 0.0) + float(
             np.sum(seconds)
         )
@@ -67,7 +70,7 @@ class Device:
 
     gpu: Gpu
     precision: str
-    used: Used
+    used: SourceUse
     stack: Stack  # with the settings of this GPU
     recipe: str | None = None  # of fp8
 
@@ -81,7 +84,7 @@ class Device:
     @property
     def cast_bytes(self) -> float:
         """Moved to make one element of an input ready for fp8 or fp4; 0 where none is made."""
-        casts = facts().casts
+        casts = timing_constants().casts
         if self.precision == "fp8" and self.stack.layers != "fused":
             torchao = casts.compiled_tensorwise_bytes, casts.compiled_bytes
             return torchao[self.recipe != "tensorwise"]

@@ -42,6 +42,7 @@ SOFT_PEAK = 0.8  # of peak and bandwidth: what the roofline between two GPUs is 
 
 Direction = Literal["forward", "dgrad", "wgrad"]
 Pass = Literal["forward", "backward"]
+SourceKind = Literal["measured", "fitted", "guessed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -50,7 +51,8 @@ class Efficiency:
 
     values: Floats
     outside: Bools
-    source: str  # begins with measured, fitted, borrowed or guessed
+    source: str  # in words
+    kind: SourceKind  # what that is worth; what another GPU lends is a guess
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +67,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: Source
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU with a table of its own, and how it runs under the load of training."""
 
     gpu: str
@@ -80,7 +82,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     source: Source
 
 
-class Masked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MaskedAttention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fused attention that is given a mask: shares of the peak at head_dim 64, 128, 256."""
 
     gpu: str
@@ -89,7 +91,7 @@ class Masked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: Source
 
 
-class Scaled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScaledGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU that borrows its tables, and how much faster than the loan it was seen to run."""
 
     gpu: str
@@ -112,7 +114,7 @@ class Transposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     source: Source
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryRoof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Share of the nominal bandwidth that large elementwise kernels reach."""
 
     gpu: str
@@ -137,10 +139,10 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     launch_source: Source
     formats: dict[str, float]  # where the GPU has none of its own
     transposed: tuple[Transposed, ...]
-    masked: Masked
-    measured: tuple[Measured, ...]
-    scaled: tuple[Scaled, ...]
-    memory: tuple[Memory, ...]
+    masked: MaskedAttention
+    measured: tuple[MeasuredGpu, ...]
+    scaled: tuple[ScaledGpu, ...]
+    memory: tuple[MemoryRoof, ...]
 
 
 class GemmFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,9 +160,13 @@ class GemmFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class _Loan:
     """Whose measurements a GPU uses."""
 
-    measured: Measured
-    scaled: Scaled | None
+    measured: MeasuredGpu
+    scaled: ScaledGpu | None
     kind: str  # measured | borrowed | guessed
+
+    def worth(self, kind: str) -> SourceKind:
+        """What figures of this kind are worth on the GPU that uses them."""
+        return _worth(kind) if self.kind == "measured" else "guessed"
 
     def told(self, gpu: Gpu, what: str) -> str:
         lender = self.measured.gpu
@@ -168,6 +174,11 @@ class _Loan:
             return f"measured on {lender}: {what}"
         scale = f"; speed after {self.scaled.source.where}" if self.scaled else ""
         return f"{self.kind} from {lender}, as nobody measured {gpu.name} itself: {what}{scale}"
+
+
+def _worth(kind: str) -> SourceKind:
+    """What a data file's kind of source is worth here: others than these two are guesses."""
+    return "measured" if kind == "measured" else "fitted" if kind == "fitted" else "guessed"
 
 
 # --- The five questions -------------------------------------------------------------------------
@@ -189,7 +200,7 @@ def gemm_efficiency(
     tokens, outputs, inputs = _floats(m, n, k)
     table = _gemm_table(gpu, dtype)
     product = _product(direction, tokens, outputs, inputs)
-    seconds = table.seconds(*product) * _turned(gpu, dtype, direction)
+    seconds = table.seconds(*product) * _transposed_factor(gpu, dtype, direction)
     if direction == "wgrad":
         summed_bytes = _kernels().accumulate_bytes * outputs * inputs
         seconds = seconds + summed_bytes / gpu.memory_bytes_per_s
@@ -197,6 +208,7 @@ def gemm_efficiency(
         values=_share(2 * tokens * outputs * inputs, peak_flops_per_s(gpu, dtype), seconds),
         outside=table.outside(*product),
         source=_gemm_source(gpu, dtype),
+        kind=_gemm_kind(gpu, dtype),
     )
 
 
@@ -233,6 +245,7 @@ def attention_efficiency(
         values=_share(flops, peak_flops_per_s(gpu, dtype), seconds),
         outside=np.asarray(odd),
         source=loan.told(gpu, f"attention, {known.source.kind}, {known.source.where}"),
+        kind=loan.worth(known.source.kind),
     )
 
 
@@ -251,11 +264,13 @@ def masked_attention_efficiency(
     own, theirs = getattr(loan.measured.attention, full), getattr(lender.attention, full)
     scale = rate_at(own, width) / rate_at(theirs, width)
     share = np.interp(np.log(width), np.log(HEAD_DIMS), rates) * scale
-    kind = "measured" if gpu.name == known.gpu else "borrowed"
+    timed = gpu.name == known.gpu
     return Efficiency(
         values=np.minimum(share, 1.0),
         outside=(width < HEAD_DIMS[0]) | (width > HEAD_DIMS[-1]),
-        source=f"{kind}, attention with a mask on {known.gpu}: {known.source.where}",
+        source=f"{'measured' if timed else 'borrowed'}, attention with a mask on {known.gpu}: "
+        f"{known.source.where}",
+        kind=_worth(known.source.kind) if timed else "guessed",
     )
 
 
@@ -291,6 +306,7 @@ def grouped_gemm_efficiency(
         values=_share(2 * tokens * weights, peak_flops_per_s(gpu, dtype), seconds),
         outside=table.outside(*_product(direction, tokens, outputs, inputs)),
         source=_gemm_source(gpu, dtype).replace("products", "products, grouped by a fitted model"),
+        kind=_loan(gpu).worth("fitted"),
     )
 
 
@@ -307,7 +323,12 @@ def memory_efficiency(gpu: Gpu, moved: ArrayLike) -> Efficiency:
     source = f"{kind}, elementwise kernels on {row.gpu}: {row.source.where}"
     ramp_bytes = gpu.memory_bytes_per_s * _kernels().memory_ramp_s
     values = size / (size / share + ramp_bytes)
-    return Efficiency(values=np.asarray(values), outside=np.asarray(size > 2**33), source=source)
+    return Efficiency(
+        values=np.asarray(values),
+        outside=np.asarray(size > 2**33),
+        source=source,
+        kind=_worth(kind),
+    )
 
 
 def launch_s(gpu: Gpu) -> float:
@@ -378,7 +399,7 @@ def _gemm_table(gpu: Gpu, dtype: str) -> GemmTable:
 
 
 def steady_table(
-    gpu: Gpu, dtype: str, lender: Measured, lent: GemmTable, known: Kernels, speed: float
+    gpu: Gpu, dtype: str, lender: MeasuredGpu, lent: GemmTable, known: Kernels, speed: float
 ) -> GemmTable:
     """The times of products on this GPU in this format, ready to look up.
 
@@ -411,7 +432,7 @@ def steady_table(
     return GemmTable(short=lent.short, long=lent.long, depth=lent.depth, log_s=log_s)
 
 
-def _turned(gpu: Gpu, dtype: str, direction: Direction) -> float:
+def _transposed_factor(gpu: Gpu, dtype: str, direction: Direction) -> float:
     """How much longer this direction takes than the forward product, by its operands' layouts."""
     for row in _kernels().transposed:
         if (row.architecture, row.format) == (gpu.architecture, dtype) and direction != "forward":
@@ -426,6 +447,12 @@ def _gemm_source(gpu: Gpu, dtype: str) -> str:
         return loan.told(gpu, what)
     told = loan.told(gpu, f"{what}; the bf16 response at the {dtype} peak")
     return told.replace("measured on", "fitted on", 1) if loan.kind == "measured" else told
+
+
+def _gemm_kind(gpu: Gpu, dtype: str) -> SourceKind:
+    """Products are timed in 16 bits; those of other formats are fitted to them."""
+    loan = _loan(gpu)
+    return loan.worth(loan.measured.source.kind if dtype in ("bf16", "fp16") else "fitted")
 
 
 @lru_cache(maxsize=64)
@@ -448,10 +475,10 @@ def _loan(gpu: Gpu) -> _Loan:
 
 
 @lru_cache(maxsize=64)
-def _memory_row(gpu: Gpu) -> Memory:
+def _memory_row(gpu: Gpu) -> MemoryRoof:
     """The GPU whose memory was timed: itself, else the nearest chip, then the nearest bandwidth."""
 
-    def strangeness(row: Memory) -> tuple[float, ...]:
+    def strangeness(row: MemoryRoof) -> tuple[float, ...]:
         own, theirs = _capability(gpu.compute_capability), _capability(row.compute_capability)
         generations = 0 if own is None or theirs is None else abs(int(own) - int(theirs))
         apart = abs(np.log(gpu.memory_bytes_per_s / row.bytes_per_s))
@@ -460,7 +487,7 @@ def _memory_row(gpu: Gpu) -> Memory:
     return min(_kernels().memory, key=strangeness)
 
 
-def _strangeness(gpu: Gpu, row: Measured) -> tuple[float, ...]:
+def _strangeness(gpu: Gpu, row: MeasuredGpu) -> tuple[float, ...]:
     """How far a measured GPU is from this one; the first unequal term decides."""
     own, theirs = _capability(gpu.compute_capability), _capability(row.compute_capability)
     peak = gpu.bf16_flops_per_s or gpu.fp16_flops_per_s or row.flops_per_s

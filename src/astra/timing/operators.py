@@ -1,7 +1,7 @@
 """A layer as a list of operators with their seconds, forward and backward.
 
 Shapes follow Megatron-LM's layers: what tensor, context and expert parallelism leave of each
-matrix on one GPU. Arrays run over keys: the distinct ways to cut a layer.
+matrix on one GPU. Arrays go over shapes: the distinct ways to shard a layer.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from astra.columns import factorized
 from astra.model.flops import mean_reach
 from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Mla, Model, Moe
+from astra.timing.constants import ElementwiseKernels, MovedBytes, timing_constants
 from astra.timing.device import Device
-from astra.timing.facts import Between, Moves, facts
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Keys:
-    """Distinct ways to cut a layer. (key,)"""
+class LayerShape:
+    """What one GPU has of a layer, in every distinct way to shard it. (shape,)"""
 
     micro_batch: Floats
     seq_len: Floats
@@ -53,44 +53,44 @@ class Operator:
     wgrad_s: Floats | None = None  # the part of the backward pass that nothing waits for
 
     def take(self, rows: NDArray[np.intp]) -> "Operator":
-        """The same for some of its keys."""
+        """The same for these of its shapes."""
         parts = (self.forward_s, self.backward_s, self.wgrad_s)
-        some = (part if part is None or part.ndim == 0 else part[rows] for part in parts)
-        return Operator(self.name, self.module, *some)  # type: ignore[arg-type]
+        taken = (part if part is None or part.ndim == 0 else part[rows] for part in parts)
+        return Operator(self.name, self.module, *taken)  # type: ignore[arg-type]
 
 
 def layer_operators(
     model: Model,
     kind: LayerKind,
-    keys: Keys,
+    shape: LayerShape,
     device: Device,
     fused_attention: bool,
     dispatcher: str = "alltoall",
 ) -> list[Operator]:
     """All operators of one decoder layer, in the order of the forward pass."""
     if model.mla is not None:
-        attention = _latent_attention(model, model.mla, kind, keys, device, fused_attention)
+        attention = _latent_attention(model, model.mla, kind, shape, device, fused_attention)
     else:
-        attention = _attention(model, kind, keys, device, fused_attention)
+        attention = _attention(model, kind, shape, device, fused_attention)
     if kind.mlp == "moe":
         assert model.moe is not None
-        mlp = _experts(model, model.moe, keys, device, dispatcher)
+        mlp = _experts(model, model.moe, shape, device, dispatcher)
     else:
-        mlp = _mlp(model, model.ffn, keys, device, "mlp")
-    return [*attention, *mlp, *_stream(model, kind, keys, device)]
+        mlp = _mlp(model, model.ffn, shape, device, "mlp")
+    return [*attention, *mlp, *_stream(model, kind, shape, device)]
 
 
-def _between(device: Device) -> Between:
-    found: Between = getattr(facts().layers, device.stack.layers)
+def _elementwise(device: Device) -> ElementwiseKernels:
+    found: ElementwiseKernels = getattr(timing_constants().layers, device.stack.layers)
     return found
 
 
-def _alone(model: Model, device: Device) -> bool:
+def _separate_products(model: Model, device: Device) -> bool:
     """Whether products of one input are kernels of their own: query, key and value, gate and up."""
     return device.stack.layers != "fused" and not model.fused_qkv
 
 
-def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats]) -> Operator:
+def _moved(name: str, module: str, device: Device, *parts: tuple[MovedBytes, Floats]) -> Operator:
     """An operator of kernels bound by memory: each part with the elements it works on."""
 
     def seconds(way: str) -> Floats:
@@ -102,21 +102,26 @@ def _moved(name: str, module: str, device: Device, *parts: tuple[Moves, Floats])
 
 
 def _linears(
-    name: str, module: str, keys: Keys, widths: Sequence[Floats | float], k: float, device: Device
+    name: str,
+    module: str,
+    shape: LayerShape,
+    widths: Sequence[Floats | float],
+    k: float,
+    device: Device,
 ) -> Operator:
     """Linear layers of one input that is gathered, one after the other. It is cast once."""
-    each = [_linear(name, module, keys, n, k, device, "input") for n in widths]
+    each = [_linear(name, module, shape, n, k, device, "input") for n in widths]
     wgrad = sum((op.wgrad_s for op in each if op.wgrad_s is not None), np.zeros(1))
     forward = sum((op.forward_s for op in each), np.zeros(1))
     if device.stack.layers == "compiled":
-        forward = forward - (len(each) - 1) * _casts(_cast(keys, device, True), k, device)
+        forward = forward - (len(each) - 1) * _casts(_cast(shape, device, True), k, device)
     return Operator(name, module, forward, sum((op.backward_s for op in each), np.zeros(1)), wgrad)
 
 
 def _linear(
     name: str,
     module: str,
-    keys: Keys,
+    shape: LayerShape,
     n: Floats | float,
     k: Floats | float,
     device: Device,
@@ -126,12 +131,12 @@ def _linear(
 
     `gathered` among ranks that share a sequence is its input, or its output's gradient.
     """
-    m = keys.tokens
+    m = shape.tokens
     ns, ks = np.broadcast_to(n, m.shape), np.broadcast_to(k, m.shape)
     wgrad = device.gemm_s(m, ns, ks, "wgrad") + _summed_s(
         ns * ks, device, device.stack.weight_gradient_bytes
     )
-    into, back = (_cast(keys, device, gathered == side) for side in ("input", "output"))
+    into, back = (_cast(shape, device, gathered == side) for side in ("input", "output"))
     return Operator(
         name,
         module,
@@ -141,9 +146,9 @@ def _linear(
     )
 
 
-def _cast(keys: Keys, device: Device, gathered: bool) -> Floats:
+def _cast(shape: LayerShape, device: Device, gathered: bool) -> Floats:
     """Tokens that are cast: a rank's share where it is gathered after that."""
-    return keys.tokens / (keys.sp if gathered and device.casts_shards else 1.0)
+    return shape.tokens / (shape.sp if gathered and device.casts_shards else 1.0)
 
 
 def _summed_s(parameters: Floats, device: Device, each_bytes: float) -> Floats:
@@ -161,62 +166,64 @@ def _casts(tokens: Floats, width: Floats | float, device: Device) -> Floats:
 
 
 def _attention(
-    model: Model, kind: LayerKind, keys: Keys, device: Device, fused: bool
+    model: Model, kind: LayerKind, shape: LayerShape, device: Device, fused: bool
 ) -> list[Operator]:
-    queries = model.heads * model.head_dim / keys.tp
-    keys_values = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
-    turned = keys.tokens * (queries + keys_values)
-    kernels = [(_between(device).rope, turned)]
+    queries = model.heads * model.head_dim / shape.tp
+    keys_values = model.kv_heads * model.head_dim / np.minimum(shape.tp, model.kv_heads)
+    turned = shape.tokens * (queries + keys_values)
+    kernels = [(_elementwise(device).rope, turned)]
     if model.qk_norm is not None:
-        kernels.append((_between(device).head_norm, turned))
+        kernels.append((_elementwise(device).head_norm, turned))
     widths = [queries + 2 * keys_values]
-    if _alone(model, device):
+    if _separate_products(model, device):
         widths = [queries, keys_values, keys_values]
     return [
-        _linears("qkv", "attention", keys, widths, model.hidden, device),
+        _linears("qkv", "attention", shape, widths, model.hidden, device),
         _moved("rope", "attention", device, *kernels),
-        _core(model, kind, keys, device, model.head_dim, model.head_dim, fused),
-        _linear("attention_out", "attention", keys, model.hidden, queries, device, "output"),
+        _core(model, kind, shape, device, model.head_dim, model.head_dim, fused),
+        _linear("attention_out", "attention", shape, model.hidden, queries, device, "output"),
     ]
 
 
 def _latent_attention(
-    model: Model, mla: Mla, kind: LayerKind, keys: Keys, device: Device, fused: bool
+    model: Model, mla: Mla, kind: LayerKind, shape: LayerShape, device: Device, fused: bool
 ) -> list[Operator]:
     """Down-projections on every tensor-parallel rank, up-projections cut by heads."""
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     rank = mla.q_lora_rank or 0
-    heads = model.heads / keys.tp
-    shared = replace(keys, micro_batch=keys.micro_batch / keys.sp, sp=np.ones_like(keys.sp))
+    heads = model.heads / shape.tp
+    shared = replace(shape, micro_batch=shape.micro_batch / shape.sp, sp=np.ones_like(shape.sp))
     down = rank + mla.kv_lora_rank + mla.qk_rope_head_dim
     unfolded = heads * (query + mla.qk_nope_head_dim + mla.v_head_dim)
-    copied = keys.tokens * (unfolded + heads * query)
-    between = _between(device)
+    copied = shape.tokens * (unfolded + heads * query)
+    elementwise = _elementwise(device)
     downs: list[Floats | float] = [down]
     if device.stack.layers != "fused":
         downs = [*([float(rank)] if rank else []), float(down - rank)]
     return [
         _linears("latent_down", "attention", shared, downs, model.hidden, device),
-        _moved("latent_norms", "attention", device, (between.latent_norm, shared.tokens * down)),
-        _linear("query_up", "mla_up_proj", keys, heads * query, rank or model.hidden, device),
+        _moved(
+            "latent_norms", "attention", device, (elementwise.latent_norm, shared.tokens * down)
+        ),
+        _linear("query_up", "mla_up_proj", shape, heads * query, rank or model.hidden, device),
         _linear(
             "key_value_up",
             "mla_up_proj",
-            keys,
+            shape,
             heads * (mla.qk_nope_head_dim + mla.v_head_dim),
             mla.kv_lora_rank,
             device,
         ),
-        _moved("rope", "mla_up_proj", device, (between.latent, copied)),
-        _core(model, kind, keys, device, query, mla.v_head_dim, fused),
-        _linear("attention_out", "attention", keys, model.hidden, heads * mla.v_head_dim, device),
+        _moved("rope", "mla_up_proj", device, (elementwise.latent, copied)),
+        _core(model, kind, shape, device, query, mla.v_head_dim, fused),
+        _linear("attention_out", "attention", shape, model.hidden, heads * mla.v_head_dim, device),
     ]
 
 
 def _core(
     model: Model,
     kind: LayerKind,
-    keys: Keys,
+    shape: LayerShape,
     device: Device,
     query_dim: int,
     value_dim: int,
@@ -228,16 +235,16 @@ def _core(
     Hugging Face's layers tell PyTorch a window by a mask, once the sequence is as long as it; the
     whole square is computed then.
     """
-    heads = model.heads / keys.tp
+    heads = model.heads / shape.tp
     if not fused:
-        return _unfused_core(keys, device, heads, query_dim + value_dim)
-    lengths, of_length = factorized(keys.seq_len)
+        return _unfused_core(shape, device, heads, query_dim + value_dim)
+    lengths, of_length = factorized(shape.seq_len)
     reach = np.array([mean_reach(kind, int(length)) for length in lengths])[of_length]
-    flops = 2.0 * keys.tokens * heads * (query_dim + value_dim) * reach
-    lengths_seen = np.maximum(2 * reach / keys.cp, 1.0)
+    flops = 2.0 * shape.tokens * heads * (query_dim + value_dim) * reach
+    lengths_seen = np.maximum(2 * reach / shape.cp, 1.0)
     masks = kind.window is not None and device.stack.layers != "fused"
-    masked = keys.seq_len >= (kind.window or np.inf) if masks else None
-    whole = 2.0 * keys.tokens * heads * (query_dim + value_dim) * keys.seq_len
+    masked = shape.seq_len >= (kind.window or np.inf) if masks else None
+    whole = 2.0 * shape.tokens * heads * (query_dim + value_dim) * shape.seq_len
 
     def seconds(backward: bool) -> Floats:
         causal = device.attention_s(
@@ -245,7 +252,7 @@ def _core(
             seq_len=lengths_seen,
             head_dim=(query_dim + value_dim) / 2,
             heads=heads,
-            batch=keys.micro_batch,
+            batch=shape.micro_batch,
             backward=backward,
         )
         if masked is None:
@@ -256,15 +263,15 @@ def _core(
     return Operator("core_attention", "core_attn", seconds(False), seconds(True))
 
 
-def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Operator:
+def _unfused_core(shape: LayerShape, device: Device, heads: Floats, dims: int) -> Operator:
     """Two batched products over the whole square, and softmax and dropout through memory."""
-    rows = keys.tokens * heads
-    square = rows * keys.seq_len
+    rows = shape.tokens * heads
+    square = rows * shape.seq_len
     half = np.full(rows.shape, dims / 2.0)
-    matmul = 2 * device.gemm_s(rows, keys.seq_len, half, "forward", device.half)
+    matmul = 2 * device.gemm_s(rows, shape.seq_len, half, "forward", device.half)
     matmul_back = 2 * (
-        device.gemm_s(rows, keys.seq_len, half, "dgrad", device.half)
-        + device.gemm_s(rows, keys.seq_len, half, "wgrad", device.half)
+        device.gemm_s(rows, shape.seq_len, half, "dgrad", device.half)
+        + device.gemm_s(rows, shape.seq_len, half, "wgrad", device.half)
     )
     return Operator(
         "core_attention",
@@ -274,37 +281,41 @@ def _unfused_core(keys: Keys, device: Device, heads: Floats, dims: int) -> Opera
     )
 
 
-def _mlp(model: Model, width: int, keys: Keys, device: Device, module: str) -> list[Operator]:
+def _mlp(
+    model: Model, width: int, shape: LayerShape, device: Device, module: str
+) -> list[Operator]:
     ups = 1 + model.gated_mlp
-    cut = width / keys.tp
-    through = keys.tokens * cut
-    between = _between(device)
-    kernels = between.gated if model.gated_mlp else between.ungated
-    widths = [cut] * ups if _alone(model, device) else [ups * cut]
+    cut = width / shape.tp
+    through = shape.tokens * cut
+    elementwise = _elementwise(device)
+    kernels = elementwise.gated if model.gated_mlp else elementwise.ungated
+    widths = [cut] * ups if _separate_products(model, device) else [ups * cut]
     return [
-        _linears("mlp_up", module, keys, widths, model.hidden, device),
+        _linears("mlp_up", module, shape, widths, model.hidden, device),
         _moved("activation", module, device, (kernels, through)),
-        _linear("mlp_down", module, keys, model.hidden, cut, device, "output"),
+        _linear("mlp_down", module, shape, model.hidden, cut, device, "output"),
     ]
 
 
-def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str) -> list[Operator]:
+def _experts(
+    model: Model, moe: Moe, shape: LayerShape, device: Device, dispatcher: str
+) -> list[Operator]:
     """Router, permutation, grouped products of the local experts, shared experts."""
-    arriving = keys.tokens / keys.sp
-    routed = arriving * moe.top_k * keys.capacity * keys.etp
-    local = np.maximum(moe.experts / keys.ep, 1.0)
+    arriving = shape.tokens / shape.sp
+    routed = arriving * moe.top_k * shape.capacity * shape.etp
+    local = np.maximum(moe.experts / shape.ep, 1.0)
     ups = 1 + model.gated_mlp
-    cut = moe.moe_ffn / keys.etp
+    cut = moe.moe_ffn / shape.etp
     hidden = np.full(routed.shape, float(model.hidden))
     half = np.full(routed.shape, float(moe.experts))
     router = device.gemm_s(arriving, half, hidden, "forward", device.half)
     scores = device.memory_s(24.0 * arriving * moe.experts, 6, True)
     pads = device.cast_bytes > 0 and dispatcher != "hybridep"
-    copied = 8.0 + (2 * facts().casts.padded_bytes if pads else 0.0)
+    copied = 8.0 + (2 * timing_constants().casts.padded_bytes if pads else 0.0)
     copied += device.stack.routing_bytes / 2
     moved = device.memory_s(copied * routed * model.hidden, 4, True)
-    between = _between(device)
-    kernels = between.experts_gated if model.gated_mlp else between.ungated
+    elementwise = _elementwise(device)
+    kernels = elementwise.experts_gated if model.gated_mlp else elementwise.ungated
 
     def grouped(name: str, n: Floats, k: Floats) -> Operator:
         wgrad = device.grouped_gemm_s(local, routed, n, k, "wgrad")
@@ -327,7 +338,7 @@ def _experts(model: Model, moe: Moe, keys: Keys, device: Device, dispatcher: str
     if model.biased_experts:
         found.append(_expert_biases(routed, model.hidden, ups * cut, device))
     if moe.shared_ffn:
-        found += _mlp(model, moe.shared_ffn, keys, device, "shared_experts")
+        found += _mlp(model, moe.shared_ffn, shape, device, "shared_experts")
     return found
 
 
@@ -348,25 +359,25 @@ def _expert_biases(routed: Floats, hidden: int, width: Floats, device: Device) -
     )
 
 
-def _stream(model: Model, kind: LayerKind, keys: Keys, device: Device) -> list[Operator]:
+def _stream(model: Model, kind: LayerKind, shape: LayerShape, device: Device) -> list[Operator]:
     """Norms and residual additions, on the share of the sequence a rank has.
 
     With them, where products of one input are kernels of their own, the sums of its gradients, and
     the gradients of biases that no product makes on its way.
     """
-    stream = keys.tokens * model.hidden / keys.sp
-    between, dense = _between(device), kind.mlp == "dense"
-    norm = between.rms_norm if model.norm == "rmsnorm" else between.layer_norm
-    added = [(between.residual, stream)]
-    if _alone(model, device) and between.joined.backward_bytes:
+    stream = shape.tokens * model.hidden / shape.sp
+    elementwise, dense = _elementwise(device), kind.mlp == "dense"
+    norm = elementwise.rms_norm if model.norm == "rmsnorm" else elementwise.layer_norm
+    added = [(elementwise.residual, stream)]
+    if _separate_products(model, device) and elementwise.joined.backward_bytes:
         more = 2 * (model.mla is None) + model.gated_mlp * dense
-        added += [(between.joined, stream)] * more
-    if model.fused_qkv and model.gated_mlp and dense and between.split.backward_bytes:
+        added += [(elementwise.joined, stream)] * more
+    if model.fused_qkv and model.gated_mlp and dense and elementwise.split.backward_bytes:
         width = (model.heads + 2 * model.kv_heads) * model.head_dim + 2 * model.ffn
-        added.append((between.split, keys.tokens * width / keys.tp))
-    if between.bias.backward_bytes:
+        added.append((elementwise.split, shape.tokens * width / shape.tp))
+    if elementwise.bias.backward_bytes:
         widths = _biased(model, dense)
-        added += [(between.bias, keys.tokens * width / keys.tp) for width in widths]
+        added += [(elementwise.bias, shape.tokens * width / shape.tp) for width in widths]
     return [
         _moved("norms", "layernorm", device, *[(norm, stream)] * model.norms_per_layer),
         _moved("residual", "residual", device, *added),
@@ -385,33 +396,33 @@ def _biased(model: Model, dense: bool) -> list[float]:
     return found
 
 
-def head_operators(model: Model, keys: Keys, device: Device, rows: Floats) -> list[Operator]:
+def head_operators(model: Model, shape: LayerShape, device: Device, rows: Floats) -> list[Operator]:
     """Final norm, logits and the loss over the vocabulary, of so many rows with their padding."""
-    vocab = rows / keys.tp
+    vocab = rows / shape.tp
     hidden = np.full(vocab.shape, float(model.hidden))
-    logits = keys.tokens * vocab
-    wgrad = device.gemm_s(keys.tokens, vocab, hidden, "wgrad", device.half)
+    logits = shape.tokens * vocab
+    wgrad = device.gemm_s(shape.tokens, vocab, hidden, "wgrad", device.half)
     wgrad = wgrad + _summed_s(vocab * hidden, device, device.stack.weight_gradient_bytes)
-    norm = 4.0 * keys.tokens * model.hidden / keys.sp
+    norm = 4.0 * shape.tokens * model.hidden / shape.sp
     found = [
         Operator("final_norm", "head", device.memory_s(norm), device.memory_s(1.5 * norm)),
         Operator(
             "logits",
             "head",
-            device.gemm_s(keys.tokens, vocab, hidden, "forward", device.half),
-            device.gemm_s(keys.tokens, vocab, hidden, "dgrad", device.half) + wgrad,
+            device.gemm_s(shape.tokens, vocab, hidden, "forward", device.half),
+            device.gemm_s(shape.tokens, vocab, hidden, "dgrad", device.half) + wgrad,
             wgrad,
         ),
-        _moved("loss", "head", device, (_between(device).loss, logits)),
+        _moved("loss", "head", device, (_elementwise(device).loss, logits)),
     ]
     if model.capped_logits:
-        found.append(_moved("logits_cap", "head", device, (_between(device).cap, logits)))
+        found.append(_moved("logits_cap", "head", device, (_elementwise(device).cap, logits)))
     return found
 
 
-def embedding_operators(model: Model, keys: Keys, device: Device) -> list[Operator]:
+def embedding_operators(model: Model, shape: LayerShape, device: Device) -> list[Operator]:
     """Looking rows up, and adding gradients to them."""
-    rows = keys.tokens * model.hidden
+    rows = shape.tokens * model.hidden
     return [
         Operator(
             "embedding", "embedding", device.memory_s(4.0 * rows), device.memory_s(10.0 * rows)

@@ -1,4 +1,4 @@
-"""Communication inside a layer: tensor, context and expert parallel, and how much of it shows."""
+"""Communication inside a layer: tensor, context and expert parallel, and how much is exposed."""
 
 from dataclasses import dataclass
 
@@ -8,32 +8,36 @@ from numpy.typing import NDArray
 from astra.hardware.cluster import Gpu
 from astra.model.layer_kinds import LayerKind
 from astra.model.shape import Model
-from astra.timing.exchanges import Exchange, Group
-from astra.timing.facts import facts
-from astra.timing.links import overlap_slowdown
-from astra.timing.operators import Keys, Operator
+from astra.timing.constants import timing_constants
+from astra.timing.ledger import Collective, RankGroup
+from astra.timing.link_curves import overlap_slowdown
+from astra.timing.operators import LayerShape, Operator
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Traffic:
-    """Exposed seconds of one layer. (key,)"""
+    """Exposed seconds of one layer. (shape,)"""
 
     forward_s: Floats
     backward_s: Floats
 
 
-def _group(name: str, ranks: Floats, stride: Floats, keys: Keys) -> Group:
-    return Group.of(name, *(c.astype(np.int64) for c in (ranks, stride, keys.domain, keys.node)))
+def _group(name: str, ranks: Floats, stride: Floats, shape: LayerShape) -> RankGroup:
+    return RankGroup.of(
+        name, *(c.astype(np.int64) for c in (ranks, stride, shape.domain, shape.node))
+    )
 
 
-def _shown(traffic_s: Floats, behind_s: Floats, gpu: Gpu, shows: float = 0.0) -> Floats:
-    """What is left of traffic that runs beside compute, and what it costs that compute.
+def _exposed_s(
+    traffic_s: Floats, compute_s: Floats, gpu: Gpu, exposed_fraction: float = 0.0
+) -> Floats:
+    """Traffic that compute does not hide, and what it costs the compute that hides the rest.
 
-    Hidden seconds slow the kernels beside them; the rest is exposed, a share `shows` at least.
+    Hidden seconds slow the kernels beside them; `exposed_fraction` of the traffic is never hidden.
     """
-    hidden = np.minimum(traffic_s * (1 - shows), behind_s)
+    hidden = np.minimum(traffic_s * (1 - exposed_fraction), compute_s)
     return traffic_s - hidden + overlap_slowdown(gpu) * hidden
 
 
@@ -42,30 +46,30 @@ def exchanging_halves(model: Model, kind: LayerKind) -> float:
     return 1.0 if kind.mlp == "moe" and model.moe and not model.moe.shared_ffn else 2.0
 
 
-def tensor_exchanges(
-    model: Model, kind: LayerKind, keys: Keys, element: float, gathered: float = 1.0
-) -> list[Exchange]:
+def tensor_collectives(
+    model: Model, kind: LayerKind, shape: LayerShape, element: float, gathered: float = 1.0
+) -> list[Collective]:
     """One before and one after the matrix products of attention, and of the MLP.
 
     With sequence parallelism all-gather and reduce-scatter, else all-reduce (Korthikanti et al.
     2022, section 4.2.2); backward, saved inputs are gathered once more. What is gathered has
     `gathered` times the bytes. Routed experts get theirs by dispatch.
     """
-    group, what = _group("tp", keys.tp, np.ones_like(keys.tp), keys), "activations of a layer"
-    payload = keys.tokens * model.hidden * element
+    group, what = _group("tp", shape.tp, np.ones_like(shape.tp), shape), "activations of a layer"
+    payload = shape.tokens * model.hidden * element
     halves = exchanging_halves(model, kind)
-    shared = np.where(keys.sp > 1, halves, 0.0)
+    shared = np.where(shape.sp > 1, halves, 0.0)
     return [
-        Exchange(group, "all-gather", what, gathered * payload, shared, 2 * shared),
-        Exchange(group, "reduce-scatter", what, payload, shared, shared),
-        Exchange(group, "all-reduce", what, payload, halves - shared, halves - shared),
+        Collective(group, "all-gather", what, gathered * payload, shared, 2 * shared),
+        Collective(group, "reduce-scatter", what, payload, shared, shared),
+        Collective(group, "all-reduce", what, payload, halves - shared, halves - shared),
     ]
 
 
 def tensor_traffic(
     model: Model,
     kind: LayerKind,
-    keys: Keys,
+    shape: LayerShape,
     gpu: Gpu,
     operators: list[Operator],
     overlap: bool,
@@ -79,49 +83,51 @@ def tensor_traffic(
     long, what is hidden too.
     """
     forward, in_sync = np.zeros(1), np.zeros(1)
-    for exchange in tensor_exchanges(model, kind, keys, element, gathered):
-        seconds = factor * exchange.one_s(gpu)
-        forward = forward + exchange.forward * seconds
-        in_sync = in_sync + (exchange.backward - exchange.forward) * seconds
+    for collective in tensor_collectives(model, kind, shape, element, gathered):
+        seconds = factor * collective.one_s(gpu)
+        forward = forward + collective.forward * seconds
+        in_sync = in_sync + (collective.backward - collective.forward) * seconds
     wgrad = sum((op.wgrad_s for op in operators if op.wgrad_s is not None), np.zeros(1)) / 2
-    beside = forward
+    async_s = forward
     if overlap:
         products = [op for op in operators if op.wgrad_s is not None]
-        ahead = sum((op.forward_s for op in products), np.zeros(1))
-        back = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
-        forward = _shown(forward, ahead, gpu, facts().shows.tensor)
-        in_sync = _shown(in_sync, back, gpu, facts().shows.tensor)
-    backward = in_sync + (beside if waits else _shown(beside, 2 * wgrad, gpu))
+        forward_compute_s = sum((op.forward_s for op in products), np.zeros(1))
+        backward_compute_s = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
+        forward = _exposed_s(forward, forward_compute_s, gpu, timing_constants().shows.tensor)
+        in_sync = _exposed_s(in_sync, backward_compute_s, gpu, timing_constants().shows.tensor)
+    backward = in_sync + (async_s if waits else _exposed_s(async_s, 2 * wgrad, gpu))
     return Traffic(forward_s=forward, backward_s=backward)
 
 
-def context_exchanges(model: Model, keys: Keys, comm_type: str, element: float) -> list[Exchange]:
+def context_collectives(
+    model: Model, shape: LayerShape, comm_type: str, element: float
+) -> list[Collective]:
     """Keys and values of the others: passed around a ring, gathered, or exchanged for heads."""
     if model.mla is not None:
         width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
-        cut = width / keys.tp
+        cut = width / shape.tp
         queries = cut
     else:
-        cut = model.kv_heads * model.head_dim / np.minimum(keys.tp, model.kv_heads)
-        queries = model.heads * model.head_dim / keys.tp
-    group, what = _group("cp", keys.cp, keys.tp, keys), "keys and values"
-    block = 2 * keys.tokens * cut * element
+        cut = model.kv_heads * model.head_dim / np.minimum(shape.tp, model.kv_heads)
+        queries = model.heads * model.head_dim / shape.tp
+    group, what = _group("cp", shape.cp, shape.tp, shape), "keys and values"
+    block = 2 * shape.tokens * cut * element
 
     if comm_type == "p2p":
-        return [Exchange(group, "send", what, block, keys.cp - 1, 2 * (keys.cp - 1))]
+        return [Collective(group, "send", what, block, shape.cp - 1, 2 * (shape.cp - 1))]
     if comm_type == "allgather":
-        whole, back = block * keys.cp, f"gradients of {what}"
+        whole, gradients = block * shape.cp, f"gradients of {what}"
         return [
-            Exchange(group, "all-gather", what, whole, 1.0, 1.0),
-            Exchange(group, "reduce-scatter", back, whole, 0.0, 1.0),
+            Collective(group, "all-gather", what, whole, 1.0, 1.0),
+            Collective(group, "reduce-scatter", gradients, whole, 0.0, 1.0),
         ]
-    moved = keys.tokens * (2 * queries + 2 * cut) * element
-    return [Exchange(group, "all-to-all", "heads", moved, 1.0, 1.0)]
+    moved = shape.tokens * (2 * queries + 2 * cut) * element
+    return [Collective(group, "all-to-all", "heads", moved, 1.0, 1.0)]
 
 
 def context_traffic(
     model: Model,
-    keys: Keys,
+    shape: LayerShape,
     gpu: Gpu,
     core: Operator,
     comm_type: str,
@@ -130,44 +136,46 @@ def context_traffic(
 ) -> Traffic:
     """A ring runs behind attention. All of it takes `factor` times as long, what is hidden too."""
     forward, backward = np.zeros(1), np.zeros(1)
-    for exchange in context_exchanges(model, keys, comm_type, element):
-        seconds = factor * exchange.one_s(gpu)
-        forward = forward + exchange.forward * seconds
-        backward = backward + exchange.backward * seconds
+    for collective in context_collectives(model, shape, comm_type, element):
+        seconds = factor * collective.one_s(gpu)
+        forward = forward + collective.forward * seconds
+        backward = backward + collective.backward * seconds
     if comm_type == "p2p":
-        share = (keys.cp - 1) / keys.cp
-        forward = _shown(forward, core.forward_s * share, gpu)
-        backward = _shown(backward, core.backward_s * share, gpu)
+        share = (shape.cp - 1) / shape.cp
+        forward = _exposed_s(forward, core.forward_s * share, gpu)
+        backward = _exposed_s(backward, core.backward_s * share, gpu)
     return Traffic(forward_s=forward, backward_s=backward)
 
 
-def expert_exchanges(model: Model, keys: Keys, dispatcher: str, element: float) -> list[Exchange]:
+def expert_collectives(
+    model: Model, shape: LayerShape, dispatcher: str, element: float
+) -> list[Collective]:
     """Dispatch and combine: tokens to their experts and back, in either pass."""
     moe = model.moe
     assert moe is not None
-    one = keys.tokens / keys.sp * model.hidden * element  # of each token that arrives
-    near = np.ones_like(keys.ep)
+    one = shape.tokens / shape.sp * model.hidden * element  # of each token that arrives
+    near = np.ones_like(shape.ep)
     if dispatcher == "allgather":
-        whole, moved = _group("ep", keys.ep * keys.etp, near, keys), one * keys.ep * keys.etp
+        whole, moved = _group("ep", shape.ep * shape.etp, near, shape), one * shape.ep * shape.etp
         return [
-            Exchange(whole, operation, "tokens", moved, 1.0, 1.0)
+            Collective(whole, operation, "tokens", moved, 1.0, 1.0)
             for operation in ("all-gather", "reduce-scatter")
         ]
-    outer, inner = _group("ep", keys.ep, keys.etp, keys), _group("etp", keys.etp, near, keys)
-    sent = one * moe.top_k * keys.capacity
+    outer, inner = _group("ep", shape.ep, shape.etp, shape), _group("etp", shape.etp, near, shape)
+    sent = one * moe.top_k * shape.capacity
     if dispatcher in ("deepep", "hybridep"):
-        places = np.where(keys.ep > outer.domain, keys.ep / outer.domain, keys.ep)
+        places = np.where(shape.ep > outer.domain, shape.ep / outer.domain, shape.ep)
         sent = sent * _sent_once(places, moe.top_k)
     return [
-        Exchange(outer, "all-to-all", "tokens", sent, 2.0, 2.0),
-        Exchange(inner, "all-gather", "tokens", sent * keys.etp, 1.0, 1.0),
-        Exchange(inner, "reduce-scatter", "tokens", sent * keys.etp, 1.0, 1.0),
+        Collective(outer, "all-to-all", "tokens", sent, 2.0, 2.0),
+        Collective(inner, "all-gather", "tokens", sent * shape.etp, 1.0, 1.0),
+        Collective(inner, "reduce-scatter", "tokens", sent * shape.etp, 1.0, 1.0),
     ]
 
 
 def expert_traffic(
     model: Model,
-    keys: Keys,
+    shape: LayerShape,
     gpu: Gpu,
     operators: list[Operator],
     dispatcher: str,
@@ -178,11 +186,11 @@ def expert_traffic(
     """Overlapped, the traffic of one micro-batch's pass runs beside the other pass of another. All
     of it takes `factor` times as long.
     """
-    exchanges = expert_exchanges(model, keys, dispatcher, element)
-    once = factor * sum((each.forward * each.one_s(gpu) for each in exchanges), np.zeros(1))
+    collectives = expert_collectives(model, shape, dispatcher, element)
+    once = factor * sum((each.forward * each.one_s(gpu) for each in collectives), np.zeros(1))
     if overlap:
         both = sum((op.forward_s + op.backward_s for op in operators), np.zeros(1))
-        once = _shown(once, both / 2, gpu, facts().shows.expert)
+        once = _exposed_s(once, both / 2, gpu, timing_constants().shows.expert)
     return Traffic(forward_s=once, backward_s=once)
 
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astra.columns import REL_EPS
 from astra.hardware.cluster import Cluster
 from astra.search.mixed.above import Above
 from astra.search.mixed.labels import Ends, Labels, Round, Rows, join, labels_of, nothing
 from astra.search.mixed.tables import FIRST, INSIDE, LAST, Tables
 from astra.strategy.plans import Flags, Floats, Ints
 
-SAME = 1e-12  # relative; steps that differ by rounding alone
 NEVER_S = 1e200  # for what does not fit; times nothing it is nothing
 MANY = 1 << 20  # candidate stages that are looked at together
 
@@ -40,7 +40,7 @@ class Cellar:
 
     def __init__(self, tables: Tables, limits: Limits, limit_s: float) -> None:
         self.tables, self.limits, self.cell = tables, limits, tables.cell
-        self.limit_s = limit_s * (1 - SAME)
+        self.limit_s = limit_s * (1 - REL_EPS)
         kinds = tables.kinds
         self.pools = len(limits.cluster.pools)
         self.pool = np.array([kind.pool for kind in kinds])
@@ -59,7 +59,7 @@ class Cellar:
         there = np.isfinite(tables.forward_s[FIRST])
         rest = (tables.opening_s + tables.after_s)[FIRST]
         self.rest_s = float(rest[there].min(initial=np.inf))
-        self.jitter_s = float(tables.wait_s[FIRST][there].max(initial=0.0))
+        self.straggler_s = float(tables.wait_s[FIRST][there].max(initial=0.0))
         self.doublings = float(np.log2(self._fewest_gpus()))
         self.stay_s = tables.wait_s * self.doublings + tables.after_s  # behind the last backward
         inside = np.minimum(tables.forward_s[INSIDE, :, 1:], tables.forward_s[FIRST, :, 1:])

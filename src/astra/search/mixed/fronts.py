@@ -41,7 +41,7 @@ class Fronts:
         return key
 
     def _front(self, labels: Labels, key: Ints, fine: Ints, strict: Flags | None) -> Rows:
-        weighed = labels.value_s + self.cellar.jitter_s * np.log2(labels.gpus)
+        weighed = labels.value_s + self.cellar.straggler_s * np.log2(labels.gpus)
         place = (weighed * (FINE / max(float(weighed.max(initial=0.0)), 1e-30))).astype(np.int64)
         order = np.argsort(fine * (2 * FINE) + place)
         order = order[self._of_group(labels, weighed, order, fine[order])]

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import REL_EPS
 from astra.search.mixed.cellar import Cellar
 from astra.search.mixed.labels import Ends, Labels, Rows
 from astra.search.mixed.tables import FIRST, INSIDE, LAST
-from astra.simulate.one_f_one_b_columns import Columns, stage_end_s
+from astra.simulate.one_f_one_b_columns import OneF1BColumns, stage_end_s
 from astra.strategy.plans import Floats
 
 Whole = NDArray[np.integer[Any]]
 CELLS = 1 << 15  # numbers of one (stage, label) table that stay in cache
-SLIP = 1e-12  # relative, against rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class Paths:
         stages, count = self.forward_s.shape
         nothing = np.zeros_like(self.link_s)
         above = np.concatenate([nothing[:1], self.link_s[:-1]])
-        columns = Columns(
+        columns = OneF1BColumns(
             forward_s=self.forward_s,
             backward_s=self.backward_s,
             from_above_s=above,
             from_below_s=self.link_s,
-            first_extra_s=nothing,
-            last_extra_s=nothing,
+            first_gather_s=nothing,
+            last_reduce_s=nothing,
         )
         found, width = np.empty((stages, count)), max(1, CELLS // stages)
         for start in range(0, count, width):
             rows = np.arange(start, min(start + width, count))
             found[:, rows] = stage_end_s(columns.take(rows), micro_batches, True)
-        return found * (1 - SLIP)
+        return found * (1 - REL_EPS)
 
 
 def lowest(cellar: Cellar, labels: Labels) -> Paths:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astra.columns import REL_EPS
 from astra.search.mixed.cellar import Cellar
 from astra.search.mixed.fronts import Fronts
 from astra.search.mixed.labels import Ends, Labels, Round, Rows, Small
 from astra.search.mixed.paths import extended, lowest, tightened, tightened_ends
 from astra.strategy.plans import Flags, Floats, Ints
 
-SLIP = 1e-12  # relative, against rounding
 FEW = 256  # labels for which the simulator does not pay
 GROWN = 1.5  # times the labels it last left, from which the simulator pays again
 MANY_NEW = 8  # times as many labels as may stay, before it is known which do
@@ -172,7 +172,7 @@ def live_states(
         found.append(live)
         if at:
             trace, below = traces[at], made[at - 1].labels
-            above = np.minimum(*live.above_s(cellar, trace)) * (1 - SLIP)
+            above = np.minimum(*live.above_s(cellar, trace)) * (1 - REL_EPS)
             rows = np.flatnonzero(np.isfinite(above))
             parent = trace.parent[rows]
             above = above[rows] + trace.below_s[rows] - below.below_s[parent]

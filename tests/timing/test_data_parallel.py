@@ -1,4 +1,4 @@
-"""Gradients, parameters and the optimizer between copies of a stage."""
+"""Gradients, parameters and the optimizer between replicas of a stage."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
-from astra.timing.facts import facts
-from astra.timing.replicas import Replicas, replicas_of
+from astra.timing.constants import timing_constants
+from astra.timing.data_parallel import DataParallelTime, data_parallel_time
 
 GPU = find_gpu("h100")[0]
 MIXED = Path(__file__).parents[2] / "validation" / "runs" / "mixed.csv"
@@ -29,8 +29,8 @@ def llama(gpus: int = 16, **settings: Any) -> Plan:
     return predict("llama-3-8b", gpus=f"h100:{gpus}", **fields).plan
 
 
-def copies(plan: Plan) -> Replicas:
-    return replicas_of(view(plan), BARE)
+def copies(plan: Plan) -> DataParallelTime:
+    return data_parallel_time(view(plan), BARE)
 
 
 def held(plan: Plan) -> float:
@@ -56,7 +56,7 @@ def test_whole_states_reduce_all_and_gather_nothing() -> None:
 def test_owners_of_whole_tensors_take_turns(gpus: int, owners: int) -> None:
     """As in InternEvo, which broadcasts from rank to rank; Llama 3 8B has 32 layers."""
     plan = llama(gpus, global_batch=1024)
-    found = replicas_of(view(plan), msgspec.structs.replace(BARE, owned_tensors=9))
+    found = data_parallel_time(view(plan), msgspec.structs.replace(BARE, owned_tensors=9))
     part = held(plan) / owners
     gathered, scattered = (
         all_gather_s(2 * part, gpus, 8, GPU),
@@ -87,12 +87,12 @@ def test_shard_groups_scatter_inside_and_sum_their_shares_across(sharding: str) 
     assert found.gather_s.item() == pytest.approx(all_gather_s(2 * count, 8, 8, GPU).item())
 
 
-def test_one_copy_sends_nothing() -> None:
+def test_one_replica_sends_nothing() -> None:
     found = copies(llama(8, tp=8))
     assert found.reduce_s.item() == found.gather_s.item() == 0
 
 
-def test_context_parallel_ranks_are_copies_too() -> None:
+def test_context_parallel_ranks_are_replicas_too() -> None:
     """tp 4 x cp 2 in every node: the gradient goes round 8 copies, two in each of four nodes."""
     plan = llama(32, tp=4, cp=2)
     assert copies(plan).reduce_s.item() == pytest.approx(
@@ -103,13 +103,17 @@ def test_context_parallel_ranks_are_copies_too() -> None:
 @pytest.mark.parametrize("group", [1, 2, 8, 16])
 def test_adam_runs_over_the_states_that_a_rank_holds(group: int) -> None:
     plan = changed(llama(), shard_group=group)
-    per_byte = held(plan) / group / (facts().optimizer.bandwidth_fraction * GPU.memory_bytes_per_s)
+    per_byte = (
+        held(plan)
+        / group
+        / (timing_constants().optimizer.bandwidth_fraction * GPU.memory_bytes_per_s)
+    )
     assert copies(plan).adam_s.item() == pytest.approx(
-        per_byte * (30.0 + facts().optimizer.clip_bytes)
+        per_byte * (30.0 + timing_constants().optimizer.clip_bytes)
     )
     small = changed(plan, moment_dtypes=("fp8", "bf16"))  # 3 + 2 bytes less, read and written
     assert copies(small).adam_s.item() == pytest.approx(
-        per_byte * (20.0 + facts().optimizer.clip_bytes)
+        per_byte * (20.0 + timing_constants().optimizer.clip_bytes)
     )
 
 
@@ -130,7 +134,7 @@ def test_experts_are_reduced_among_the_ranks_that_hold_the_same() -> None:
 def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
     deep = max(some_plans.legal_plans(plan.model.name), key=lambda each: each.pp)
     seen = view(plan, deep)
-    found = replicas_of(seen, BARE)
+    found = data_parallel_time(seen, BARE)
     used = seen.stages.count > 0
     for name in ("gather_s", "reduce_s", "adam_s", "slowdown"):
         column = getattr(found, name)
@@ -140,7 +144,7 @@ def test_nothing_is_negative_and_unused_stages_send_nothing(plan: Plan) -> None:
     assert (found.adam_s + found.host_s >= 0).all()
 
 
-def test_gradients_of_replicas_of_different_make_meet_at_the_pace_of_the_slowest() -> None:
+def test_gradients_of_different_replica_groups_meet_at_the_pace_of_the_slowest() -> None:
     """Four replicas on one node and four on another: one group of eight, over the network."""
     one = llama(8, sharding="none", overlap_grad_reduce=False)
     (whole,) = one.pipelines
@@ -156,7 +160,7 @@ def test_the_faster_of_two_types_waits_for_the_slower_and_no_longer() -> None:
     """V100 at 10 and T4 at 50 Gb/s a node: both reduce at the V100s' pace, not at both in turn."""
     run = next(run for run in read_runs(MIXED).runs if run.row_id == "amp-het-21")
     seen = view(run.plan)
-    found = replicas_of(seen, BARE).reduce_s[:, 0].ravel()
+    found = data_parallel_time(seen, BARE).reduce_s[:, 0].ravel()
     v100 = next(pool.gpu for pool in run.plan.cluster.pools if pool.gpu.name != "T4")
     expected = all_reduce_s(4.0 * float(seen.parameters_per_gpu.dense.max()), 16, 4, v100, 4).item()
     assert found == pytest.approx([expected] * 2)
@@ -171,7 +175,9 @@ def test_gradients_over_gigabit_ethernet_take_what_was_measured(
     """`gradient reduction ... of the step` in the notes of the rows; whatever a stack adds."""
     run = next(run for run in read_runs(MIXED).runs if run.row_id == row)
     slow = msgspec.structs.replace(BARE, data_factor=1.3)
-    assert replicas_of(view(run.plan), slow).reduce_s[0, 0, 0] == pytest.approx(measured_s, rel=0.1)
+    assert data_parallel_time(view(run.plan), slow).reduce_s[0, 0, 0] == pytest.approx(
+        measured_s, rel=0.1
+    )
 
 
 def _nodes_of_four(plan: Plan) -> Cluster:

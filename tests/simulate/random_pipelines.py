@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from astra.simulate.events import Pipe, Timeline, simulate
-from astra.simulate.many import Floats, Pipes
+from astra.simulate.events import PipelineTimes, Timeline, simulate
+from astra.simulate.pipeline_columns import Floats, PipelineColumns
 from astra.simulate.schedule import Schedule, interleaved, one_f_one_b
 
 
-def random_pipes(
+def random_pipelines(
     seed: int,
     plans: int,
     *,
@@ -20,7 +20,7 @@ def random_pipes(
     group: int,
     extra_warmup: int = 0,
     extras: int = 1,
-) -> Pipes:
+) -> PipelineColumns:
     """Pipelines of one shape: from alike to very uneven stages, from no to slow links."""
     dice = np.random.default_rng(seed)
     spread = dice.choice([0.0, 0.1, 0.5, 1.0], plans)
@@ -33,7 +33,7 @@ def random_pipes(
     size = (chunks, stages)
     stage_s = uneven(spread, 1, stages) * uneven(spread_chunks, *size)
     extra_s = extras * dice.choice([0.0, 0.5], plans)
-    return Pipes(
+    return PipelineColumns(
         stages=np.full(plans, stages),
         chunks=np.full(plans, chunks),
         micro_batches=np.full(plans, micro_batches),
@@ -43,12 +43,12 @@ def random_pipes(
         backward_s=2 * stage_s * uneven(spread / 3, *size),
         forward_link_s=link * uneven(spread, stages),
         backward_link_s=link * uneven(spread, stages),
-        first_extra_s=extra_s * uneven(spread, *size),
-        last_extra_s=extra_s * uneven(spread, *size),
+        first_gather_s=extra_s * uneven(spread, *size),
+        last_reduce_s=extra_s * uneven(spread, *size),
     )
 
 
-def joined(tables: list[Pipes]) -> Pipes:
+def joined(tables: list[PipelineColumns]) -> PipelineColumns:
     """Tables of different shapes as one, zeros (never read) in front of the shallow ones."""
     chunks = max(len(table.forward_s) for table in tables)
     stages = max(len(table.forward_link_s) for table in tables)
@@ -59,7 +59,7 @@ def joined(tables: list[Pipes]) -> Pipes:
             parts = [np.pad(x, [*_room(x, chunks, stages), (0, 0)]) for x in parts]
         return np.concatenate(parts, axis=-1)
 
-    return Pipes(**{name: column(name) for name in Pipes.__slots__})
+    return PipelineColumns(**{name: column(name) for name in PipelineColumns.__slots__})
 
 
 def _room(column: Floats, chunks: int, stages: int) -> list[tuple[int, int]]:
@@ -67,33 +67,35 @@ def _room(column: Floats, chunks: int, stages: int) -> list[tuple[int, int]]:
     return [deeper] if column.ndim == 2 else [(0, chunks - len(column)), deeper]
 
 
-def schedule_of(pipes: Pipes, plan: int) -> Schedule:
+def schedule_of(pipelines: PipelineColumns, plan: int) -> Schedule:
     """The order in which one of the pipelines runs."""
-    stages, chunks = int(pipes.stages[plan]), int(pipes.chunks[plan])
-    micro_batches = int(pipes.micro_batches[plan])
+    stages, chunks = int(pipelines.stages[plan]), int(pipelines.chunks[plan])
+    micro_batches = int(pipelines.micro_batches[plan])
     if chunks == 1:
         return one_f_one_b(stages, micro_batches)
-    extra = int(pipes.extra_warmup[plan])
-    return interleaved(stages, chunks, micro_batches, int(pipes.group[plan]), extra_warmup=extra)
-
-
-def pipe_of(pipes: Pipes, plan: int) -> Pipe:
-    """One of the pipelines by itself."""
-    stages, chunks = int(pipes.stages[plan]), int(pipes.chunks[plan])
-    return Pipe(
-        forward_s=pipes.forward_s[:chunks, -stages:, plan].T,
-        backward_s=pipes.backward_s[:chunks, -stages:, plan].T,
-        forward_link_s=pipes.forward_link_s[-stages:, plan],
-        backward_link_s=pipes.backward_link_s[-stages:, plan],
-        first_extra_s=pipes.first_extra_s[:chunks, -stages:, plan].T,
-        last_extra_s=pipes.last_extra_s[:chunks, -stages:, plan].T,
+    extra = int(pipelines.extra_warmup[plan])
+    return interleaved(
+        stages, chunks, micro_batches, int(pipelines.group[plan]), extra_warmup=extra
     )
 
 
-def one_by_one(pipes: Pipes) -> list[Timeline]:
+def times_of(pipelines: PipelineColumns, plan: int) -> PipelineTimes:
+    """One of the pipelines by itself."""
+    stages, chunks = int(pipelines.stages[plan]), int(pipelines.chunks[plan])
+    return PipelineTimes(
+        forward_s=pipelines.forward_s[:chunks, -stages:, plan].T,
+        backward_s=pipelines.backward_s[:chunks, -stages:, plan].T,
+        forward_link_s=pipelines.forward_link_s[-stages:, plan],
+        backward_link_s=pipelines.backward_link_s[-stages:, plan],
+        first_gather_s=pipelines.first_gather_s[:chunks, -stages:, plan].T,
+        last_reduce_s=pipelines.last_reduce_s[:chunks, -stages:, plan].T,
+    )
+
+
+def one_by_one(pipelines: PipelineColumns) -> list[Timeline]:
     """Every pipeline, event by event."""
-    plans = range(len(pipes.stages))
-    return [simulate(pipe_of(pipes, plan), schedule_of(pipes, plan)) for plan in plans]
+    plans = range(len(pipelines.stages))
+    return [simulate(times_of(pipelines, plan), schedule_of(pipelines, plan)) for plan in plans]
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Activations that a stage holds at once: what its schedule lets wait for the backward pass."""
+"""Micro-batches in flight: whose activations a stage holds until their backward pass."""
 
 import numpy as np
 
@@ -24,36 +24,36 @@ def in_flight(plans: Plans, stages: Stages) -> Floats:
     chunks = np.minimum(count * plans.vpp, ahead) / plans.vpp
     found = np.where(plans.vpp > 1, chunks, plain)
     if (plans.chunking >= 0).any():
-        _weigh(found, plans, stages, ahead)
+        _weigh_by_layers(found, plans, stages, ahead)
     return found
 
 
-def _weigh(found: Floats, plans: Plans, stages: Stages, ahead: Ints) -> None:
-    """Puts in what stages with chunks of unlike size hold; once for plans that are cut alike."""
+def _weigh_by_layers(found: Floats, plans: Plans, stages: Stages, ahead: Ints) -> None:
+    """Puts in what stages with chunks of unlike size hold; once for plans with equal chunks."""
     rows = np.flatnonzero((plans.chunking >= 0) & (plans.vpp > 1))
     group, vpp = plans.microbatch_group[rows], plans.vpp[rows]
-    # What is held repeats with the groups: more micro-batches than two turns show nothing new.
-    turns = -(-ahead[0, :, rows].max(axis=1, initial=1) // (group * vpp)) + 2
+    # What is held repeats with the groups: more micro-batches than two rounds show nothing new.
+    rounds = -(-ahead[0, :, rows].max(axis=1, initial=1) // (group * vpp)) + 2
     count = plans.micro_batches[0, rows]
-    count = np.minimum(count, turns * group + count % group)  # the last group stays as it is
+    count = np.minimum(count, rounds * group + count % group)  # the last group stays as it is
     # The same list of chunks may be cut for few stages and many chunks, or the other way round.
     keys = [plans.chunking, plans.microbatch_group, plans.overlap_ep, plans.mtp_layers, plans.vpp]
     distinct, at = np.unique(
         np.stack([count, *(key[rows] for key in keys)]), axis=1, return_inverse=True
     )
     for place, (micro_batches, chunking, size, extra, mtp, chunks) in enumerate(distinct.T):
-        alike = rows[at.ravel() == place]
+        equal = rows[at.ravel() == place]
         layers = np.reshape(plans.chunk_layers[chunking], (int(chunks), -1))
         layers[-1, -1] += mtp  # multi-token prediction lies behind the last layer
-        held = _held_layers(layers, int(micro_batches), int(size), int(extra))
+        held = _layers_in_flight(layers, int(micro_batches), int(size), int(extra))
         whole = layers.sum(axis=0)
-        stage = np.minimum(stages.index[..., alike], len(whole) - 1)
+        stage = np.minimum(stages.index[..., equal], len(whole) - 1)
         unlike = (layers != layers[:1]).any(axis=0) & (whole > 0)
         share = held / np.maximum(whole, 1)
-        found[..., alike] = np.where(unlike[stage], share[stage], found[..., alike])
+        found[..., equal] = np.where(unlike[stage], share[stage], found[..., equal])
 
 
-def _held_layers(layers: Ints, micro_batches: int, group: int, extra: int) -> Ints:
+def _layers_in_flight(layers: Ints, micro_batches: int, group: int, extra: int) -> Ints:
     """Most layers of one micro-batch each that every stage holds at once. (stage,)
 
     Forwards go group after group, in a group chunk after chunk; backwards likewise with the

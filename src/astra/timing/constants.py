@@ -10,8 +10,8 @@ from astra.files import Source, convert, parse_toml
 FILE = Path(__file__).parent.parent / "data" / "timing.toml"
 
 
-class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What still shows of traffic beside compute. [fraction]"""
+class ExposedFractions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Traffic that stays exposed where compute may hide it. [fraction]"""
 
     tensor: float
     expert: float
@@ -19,7 +19,7 @@ class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: Source
 
 
-class Optimizer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OptimizerConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes of one parameter and the rates they move at."""
 
     bandwidth_fraction: float
@@ -30,7 +30,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: Source
 
 
-class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SendConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How stages pass activations on."""
 
     shared: tuple[str, ...]  # stacks whose tensor-parallel ranks each send a share, then gather
@@ -38,7 +38,7 @@ class Sends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: Source
 
 
-class Casts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CastConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes moved for each element of an input that is cast to fp8 or fp4."""
 
     fp8_bytes: float
@@ -68,7 +68,7 @@ class ExpertKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.fp4 if precision == "fp4" else self.half
 
 
-class Moves(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class MovedBytes(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What kernels between matrix products move for one element, and how many they are."""
 
     forward_bytes: float
@@ -77,44 +77,48 @@ class Moves(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     backward_kernels: float = 1.0
 
 
-class Between(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ElementwiseKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that runs between the matrix products of a layer, and at the loss."""
 
-    rms_norm: Moves  # of an element of the stream
-    layer_norm: Moves
-    head_norm: Moves  # of queries and keys
-    rope: Moves  # of queries and keys
-    latent_norm: Moves  # of what it folds queries, keys and values into
-    latent: Moves  # of what latent attention unfolds, and of its queries once more
-    gated: Moves  # of an element of the MLP's width
-    ungated: Moves
-    experts_gated: Moves  # the same of routed tokens
-    residual: Moves  # of an element of the stream: both additions
-    joined: Moves  # of an element of the stream, for each product more than one that reads it
-    split: Moves  # of an element of fused products, gate and up too, handed on in slices
-    bias: Moves  # of an element that a product with a bias makes
-    loss: Moves  # of a logit
-    cap: Moves  # of a capped logit
+    rms_norm: MovedBytes  # of an element of the stream
+    layer_norm: MovedBytes
+    head_norm: MovedBytes  # of queries and keys
+    rope: MovedBytes  # of queries and keys
+    latent_norm: MovedBytes  # of what it folds queries, keys and values into
+    latent: MovedBytes  # of what latent attention unfolds, and of its queries once more
+    gated: MovedBytes  # of an element of the MLP's width
+    ungated: MovedBytes
+    experts_gated: MovedBytes  # the same of routed tokens
+    residual: MovedBytes  # of an element of the stream: both additions
+    joined: MovedBytes  # of an element of the stream, for each product more than one that reads it
+    split: MovedBytes  # of an element of fused products, gate and up too, handed on in slices
+    bias: MovedBytes  # of an element that a product with a bias makes
+    loss: MovedBytes  # of a logit
+    cap: MovedBytes  # of a capped logit
     source: Source
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KernelsByStack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Layers as stacks write them."""
 
-    fused: Between
-    compiled: Between
-    eager: Between
+    fused: ElementwiseKernels
+    compiled: ElementwiseKernels
+    eager: ElementwiseKernels
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    shows: Shows
-    sends: Sends
-    optimizer: Optimizer
-    casts: Casts
+class TimingConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file."""
+
+    shows: ExposedFractions
+    sends: SendConstants
+    optimizer: OptimizerConstants
+    casts: CastConstants
     expert_kernels: ExpertKernels
-    layers: Written
+    layers: KernelsByStack
 
 
 @cache
-def facts() -> Facts:
-    return convert(parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), Facts, FILE.name)
+def timing_constants() -> TimingConstants:
+    return convert(
+        parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), TimingConstants, FILE.name
+    )

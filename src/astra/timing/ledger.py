@@ -26,7 +26,7 @@ COLLECTIVES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Group:
+class RankGroup:
     """One kind of group: its ranks, those that share a link domain, and those that share a node."""
 
     name: str  # tp, cp, ep, etp, dp, edp (replicas of an expert) or make (of other makes)
@@ -35,17 +35,17 @@ class Group:
     node: Ints
 
     @classmethod
-    def of(cls, name: str, ranks: Ints, stride: Ints, domain: Ints, node: Ints) -> "Group":
+    def of(cls, name: str, ranks: Ints, stride: Ints, domain: Ints, node: Ints) -> "RankGroup":
         """Neighbours are a stride apart; `domain` and `node` GPUs of the job lie in each."""
         near, beside = (ranks_per_domain(ranks, stride, gpus) for gpus in (domain, node))
         return cls(name, ranks, near, beside)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Exchange:
+class Collective:
     """A collective of such groups, or a send to a neighbour in them. Columns."""
 
-    group: Group
+    group: RankGroup
     operation: str  # all-gather, reduce-scatter, all-reduce, all-to-all or send
     what: str
     payload_bytes: Floats  # the whole tensor of one exchange

@@ -1,26 +1,28 @@
-"""Transfers that hold up both ends, against a plain recursion over what each stage waits for."""
+"""Sends that block both ends, against a plain recursion over what each stage waits for."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulate.random_pipes import random_pipes
+from tests.simulate.random_pipelines import random_pipelines
 
-from astra.simulate.held import held
-from astra.simulate.many import Floats, Pipes, step_s
+from astra.simulate.blocking_sends import with_blocking_sends
+from astra.simulate.pipeline_columns import Floats, PipelineColumns, step_s
 from astra.simulate.schedule import one_f_one_b
 
 
-def plain_step_s(pipes: Pipes, held_s: Floats, plan: int) -> float:
+def plain_step_s(pipelines: PipelineColumns, blocking_send_s: Floats, plan: int) -> float:
     """One pipeline, operation by operation.
 
-    A stage takes its input in for as long as it is held, works when that is over and all of the
-    input is there, and passes its result on for as long as it is held.
+    A stage takes its input in for as long as that blocks it, works when that is over and all of the
+    input is there, and passes its result on for as long as that does.
     """
-    stages, count = int(pipes.stages[plan]), int(pipes.micro_batches[plan])
-    forward, backward = pipes.forward_s[0, :, plan], pipes.backward_s[0, :, plan]
-    first, last = pipes.first_extra_s[0, :, plan], pipes.last_extra_s[0, :, plan]
-    down, up, wait = (c[:, plan] for c in (pipes.forward_link_s, pipes.backward_link_s, held_s))
+    stages, count = int(pipelines.stages[plan]), int(pipelines.micro_batches[plan])
+    forward, backward = pipelines.forward_s[0, :, plan], pipelines.backward_s[0, :, plan]
+    first, last = pipelines.first_gather_s[0, :, plan], pipelines.last_reduce_s[0, :, plan]
+    down, up, wait = (
+        c[:, plan] for c in (pipelines.forward_link_s, pipelines.backward_link_s, blocking_send_s)
+    )
     order = one_f_one_b(stages, count)
     done: dict[tuple[bool, int, int], float] = {}  # when the work itself was over
     free, at = [0.0] * stages, [0] * stages
@@ -55,22 +57,22 @@ def plain_step_s(pipes: Pipes, held_s: Floats, plan: int) -> float:
     st.integers(1, 40),
     st.floats(0, 1),
 )
-def test_a_held_pipeline_ends_when_a_plain_recursion_ends(
+def test_blocking_sends_end_when_a_plain_recursion_ends(
     seed: int, stages: int, micro_batches: int, share: float
 ) -> None:
-    pipes = random_pipes(
+    pipelines = random_pipelines(
         seed, 4, stages=stages, chunks=1, micro_batches=micro_batches, group=stages
     )
-    waits = share * np.minimum(pipes.forward_link_s, pipes.backward_link_s)
-    found = step_s(held(pipes, waits))
-    expected = [plain_step_s(pipes, waits, plan) for plan in range(4)]
+    waits = share * np.minimum(pipelines.forward_link_s, pipelines.backward_link_s)
+    found = step_s(with_blocking_sends(pipelines, waits))
+    expected = [plain_step_s(pipelines, waits, plan) for plan in range(4)]
     assert found == pytest.approx(expected, rel=1e-9)
-    assert (found >= step_s(pipes) * (1 - 1e-12)).all(), "waiting never helps"
+    assert (found >= step_s(pipelines) * (1 - 1e-12)).all(), "waiting never helps"
 
 
 def test_two_stages_that_wait_for_each_other_pay_every_transfer_twice() -> None:
     """m micro-batches on the slower stage, each with its input and its gradient, and the ends."""
-    pipes = Pipes(
+    pipelines = PipelineColumns(
         stages=np.array([2]),
         chunks=np.array([1]),
         micro_batches=np.array([50]),
@@ -80,14 +82,18 @@ def test_two_stages_that_wait_for_each_other_pay_every_transfer_twice() -> None:
         backward_s=np.array([[[2.0], [6.0]]]),
         forward_link_s=np.array([[0.5], [0.0]]),
         backward_link_s=np.array([[0.5], [0.0]]),
-        first_extra_s=np.zeros((1, 2, 1)),
-        last_extra_s=np.zeros((1, 2, 1)),
+        first_gather_s=np.zeros((1, 2, 1)),
+        last_reduce_s=np.zeros((1, 2, 1)),
     )
     waits = np.array([[0.5], [0.0]])
-    assert step_s(held(pipes, waits)).item() == pytest.approx(1 + 50 * (9 + 2 * 0.5) + 2)
-    assert step_s(pipes).item() == pytest.approx(1 + 0.5 + 50 * 9 + 0.5 + 2)
+    assert step_s(with_blocking_sends(pipelines, waits)).item() == pytest.approx(
+        1 + 50 * (9 + 2 * 0.5) + 2
+    )
+    assert step_s(pipelines).item() == pytest.approx(1 + 0.5 + 50 * 9 + 0.5 + 2)
 
 
-def test_chunks_send_beside_each_other_and_hold_up_nobody() -> None:
-    pipes = random_pipes(1, 3, stages=3, chunks=2, micro_batches=6, group=3)
-    assert (step_s(held(pipes, pipes.forward_link_s)) == step_s(pipes)).all()
+def test_chunks_send_beside_each_other_and_block_nobody() -> None:
+    pipelines = random_pipelines(1, 3, stages=3, chunks=2, micro_batches=6, group=3)
+    assert (
+        step_s(with_blocking_sends(pipelines, pipelines.forward_link_s)) == step_s(pipelines)
+    ).all()

@@ -34,7 +34,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     efficiency: tuple[float, ...]  # of the nominal speed, at endless size
 
 
-class Inside(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IntraNodeCurves(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The curves of one measured GPU, over its link or, for PCIe cards, through the host."""
 
     gpu: str
@@ -58,7 +58,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     source: Source
 
 
-class Across(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InterNodeFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """RDMA networks between nodes. Efficiencies are of the nominal NIC speed."""
 
     base_s: float
@@ -118,12 +118,12 @@ def capability(gpu: Gpu) -> float:
         return _UNKNOWN_CAPABILITY
 
 
-def inside_of(gpu: Gpu) -> Inside:
+def intra_node_curves(gpu: Gpu) -> IntraNodeCurves:
     """Curves over the GPU's own link: its own, or those of the nearest measured relative."""
     return _lent(gpu, link_class(gpu))
 
 
-def all_reduce_curve(gpu: Gpu, table: Inside) -> Curve:
+def all_reduce_curve(gpu: Gpu, table: IntraNodeCurves) -> Curve:
     """The all-reduce curve that holds for this GPU: without a switch that adds, only the ring's.
 
     In the switch a rank sends and receives the payload once, not 2 (n - 1) / n times: counted
@@ -141,18 +141,18 @@ def all_reduce_curve(gpu: Gpu, table: Inside) -> Curve:
     )
 
 
-def host_of(gpu: Gpu) -> Inside:
+def host_curves(gpu: Gpu) -> IntraNodeCurves:
     """Curves through the host, for GPUs of one node that share no link."""
     return _lent(gpu, "pcie")
 
 
-def _lent(gpu: Gpu, link: str) -> Inside:
-    table = nearest(gpu, link, inside_tables())
+def _lent(gpu: Gpu, link: str) -> IntraNodeCurves:
+    table = nearest(gpu, link, intra_node_tables())
     return _without_pairs(table) if link == "pcie" and table.gpu != gpu.name else table
 
 
 @cache
-def _without_pairs(table: Inside) -> Inside:
+def _without_pairs(table: IntraNodeCurves) -> IntraNodeCurves:
     """As lent to others: a pair is no faster than the next larger group.
 
     On the boards that were measured two GPUs share a switch and reach each other directly. T4s
@@ -173,7 +173,7 @@ def _from_the_second(curve: Curve) -> Curve:
     )
 
 
-def nearest(gpu: Gpu, link: str, tables: tuple[Inside, ...]) -> Inside:
+def nearest(gpu: Gpu, link: str, tables: tuple[IntraNodeCurves, ...]) -> IntraNodeCurves:
     """The GPU's own table, else the one of its link class nearest in generation."""
     alike = [table for table in tables if table.link == link]
     for table in alike:
@@ -183,7 +183,7 @@ def nearest(gpu: Gpu, link: str, tables: tuple[Inside, ...]) -> Inside:
     return min(lenders, key=lambda table: abs(table.capability - capability(gpu)))
 
 
-def generation_of(gpu: Gpu, across: Across) -> Generation:
+def generation_of(gpu: Gpu, across: InterNodeFigures) -> Generation:
     """The figures of the nearest generation that was measured across nodes."""
     return min(across.generations, key=lambda row: abs(row.capability - capability(gpu)))
 
@@ -205,7 +205,7 @@ def _slowdown(gpu: Gpu) -> Slowdown:
 
 def link_source(gpu: Gpu) -> LinkSource:
     """Where the link figures of this GPU come from; the report shows it."""
-    inside, host = inside_of(gpu), host_of(gpu)
+    inside, host = intra_node_curves(gpu), host_curves(gpu)
     borrowed = inside.gpu != gpu.name
     return LinkSource(
         inside=_told(inside, borrowed),
@@ -219,30 +219,30 @@ def link_source(gpu: Gpu) -> LinkSource:
 
 def _timed_across(gpu: Gpu) -> bool:
     """Whether collectives between nodes were timed on GPUs of its generation."""
-    return gpu.compute_capability == f"{generation_of(gpu, across_table()).capability}"
+    return gpu.compute_capability == f"{generation_of(gpu, inter_node_table()).capability}"
 
 
 def _told_across(gpu: Gpu) -> str:
-    table = across_table()
+    table = inter_node_table()
     own = generation_of(gpu, table)
     where = f"{own.source.kind}: {own.source.where}; {table.source.where}"
     lender = f"compute capability {own.capability}"
     return where if _timed_across(gpu) else f"borrowed from {lender} ({where})"
 
 
-def _told(table: Inside, borrowed: bool) -> str:
+def _told(table: IntraNodeCurves, borrowed: bool) -> str:
     where = f"{table.source.kind}: {table.source.where}"
     return f"borrowed from {table.gpu} ({where})" if borrowed else where
 
 
 @cache
-def inside_tables() -> tuple[Inside, ...]:
-    return _rows("inside.toml", tuple[Inside, ...])
+def intra_node_tables() -> tuple[IntraNodeCurves, ...]:
+    return _rows("inside.toml", tuple[IntraNodeCurves, ...])
 
 
 @cache
-def across_table() -> Across:
-    return convert(read_toml(FOLDER / "across.toml"), Across, "across.toml")
+def inter_node_table() -> InterNodeFigures:
+    return convert(read_toml(FOLDER / "across.toml"), InterNodeFigures, "across.toml")
 
 
 @cache

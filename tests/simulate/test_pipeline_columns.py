@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.simulate.random_pipes import joined, one_by_one, random_pipes, shapes
+from tests.simulate.random_pipelines import joined, one_by_one, random_pipelines, shapes
 
 from astra.simulate import interleaved_columns, one_f_one_b_columns
-from astra.simulate.many import stage_end_s, step_s, unrolled
+from astra.simulate.pipeline_columns import stage_end_s, step_s
 
 
 @pytest.fixture(params=[0, 1000], ids=["in columns", "in plain numbers"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interleaved pipelines run as columns or one by one, by how many there are."""
-    monkeypatch.setattr(interleaved_columns, "FEW", request.param)
+    monkeypatch.setattr(interleaved_columns, "MAX_STAGES_ONE_BY_ONE", request.param)
 
 
 @settings(
@@ -26,11 +26,11 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def test_columns_and_events_agree_on_random_pipelines(
     mixture: list[dict[str, int]], seed: int
 ) -> None:
-    pipes = joined([random_pipes(seed + i, 3, **shape) for i, shape in enumerate(mixture)])
-    timelines = one_by_one(pipes)
+    pipelines = joined([random_pipelines(seed + i, 3, **shape) for i, shape in enumerate(mixture)])
+    timelines = one_by_one(pipelines)
     expected = np.array([timeline.step_s for timeline in timelines])
-    assert np.allclose(step_s(pipes), expected, rtol=1e-12, atol=0)
-    end_s = stage_end_s(pipes)
+    assert np.allclose(step_s(pipelines), expected, rtol=1e-12, atol=0)
+    end_s = stage_end_s(pipelines)
     for plan, timeline in enumerate(timelines):
         stages = len(timeline.busy_s)
         last = timeline.end_s.max(axis=1)
@@ -55,42 +55,35 @@ def test_columns_and_events_agree_on_random_pipelines(
 def test_a_run_that_jumps_ends_where_the_full_run_ends(
     stages: int, chunks: int, micro_batches: int, group: int
 ) -> None:
-    pipes = random_pipes(
+    pipelines = random_pipelines(
         stages, 60, stages=stages, chunks=chunks, micro_batches=micro_batches, group=group
     )
-    full = stage_end_s(pipes, skip=False)
-    assert np.allclose(stage_end_s(pipes), full, rtol=1e-12, atol=0)
-    events = [timeline.step_s for timeline in one_by_one(pipes.take(np.arange(5)))]
+    full = stage_end_s(pipelines, skip=False)
+    assert np.allclose(stage_end_s(pipelines), full, rtol=1e-12, atol=0)
+    events = [timeline.step_s for timeline in one_by_one(pipelines.take(np.arange(5)))]
     assert np.allclose(full.max(axis=0)[:5], events, rtol=1e-12, atol=0)
 
 
 def test_pipelines_of_all_depths_share_a_table() -> None:
     tables = [
-        random_pipes(depth, 5, stages=depth, chunks=1, micro_batches=20, group=depth)
+        random_pipelines(depth, 5, stages=depth, chunks=1, micro_batches=20, group=depth)
         for depth in range(1, 14)
     ]
-    pipes = joined(tables)
+    pipelines = joined(tables)
     alone = np.concatenate([step_s(table) for table in tables])
-    assert np.allclose(step_s(pipes), alone, rtol=1e-12, atol=0)
+    assert np.allclose(step_s(pipelines), alone, rtol=1e-12, atol=0)
 
 
 def test_a_pipeline_takes_the_same_time_alone_as_in_a_table() -> None:
-    pipes = random_pipes(3, 50, stages=6, chunks=1, micro_batches=100, group=6)
-    alone = [step_s(pipes.take(np.array([plan])))[0] for plan in range(50)]
-    assert np.allclose(step_s(pipes), alone, rtol=1e-12, atol=0)
+    pipelines = random_pipelines(3, 50, stages=6, chunks=1, micro_batches=100, group=6)
+    alone = [step_s(pipelines.take(np.array([plan])))[0] for plan in range(50)]
+    assert np.allclose(step_s(pipelines), alone, rtol=1e-12, atol=0)
 
 
 def test_a_group_smaller_than_the_pipeline_is_our_mistake() -> None:
-    pipes = random_pipes(0, 1, stages=4, chunks=2, micro_batches=8, group=3)
+    pipelines = random_pipelines(0, 1, stages=4, chunks=2, micro_batches=8, group=3)
     with pytest.raises(AssertionError, match="fewer micro-batches than stages"):
-        step_s(pipes)
-
-
-def test_runs_of_equal_stages_unroll_to_stages_with_the_last_one_last() -> None:
-    stages = np.array([[2, 0], [0, 1], [1, 1]])
-    column = np.array([[1.0, 9.0], [9.0, 4.0], [3.0, 5.0]])
-    assert unrolled(stages, column).tolist() == [[1, 0], [1, 4], [3, 5]]
-    assert unrolled(stages, np.stack([column, 2 * column]))[1].tolist() == [[2, 0], [2, 8], [6, 10]]
+        step_s(pipelines)
 
 
 def test_a_plateau_of_equal_stages_jumps_however_long_it_is(
@@ -109,13 +102,13 @@ def test_a_plateau_of_equal_stages_jumps_however_long_it_is(
         pace = np.where(np.arange(depth) < plateau, 1.0, 0.9)[:, np.newaxis]
         link = np.full((depth, 1), 0.01)
         none = np.zeros((depth, 1))
-        columns = one_f_one_b_columns.Columns(
+        columns = one_f_one_b_columns.OneF1BColumns(
             forward_s=pace,
             backward_s=2 * pace,
             from_above_s=np.where(np.arange(depth)[:, np.newaxis] > 0, link, 0.0),
             from_below_s=np.where(np.arange(depth)[:, np.newaxis] < depth - 1, link, 0.0),
-            first_extra_s=none,
-            last_extra_s=none,
+            first_gather_s=none,
+            last_reduce_s=none,
         )
         full = one_f_one_b_columns.stage_end_s(columns, micro_batches, skip=False)
         slots.clear()

@@ -10,7 +10,7 @@ from tests.cost.some_plans import changed, stack, view
 
 from astra.api import predict
 from astra.hardware.stack import find_stack
-from astra.memory.facts import FILE, copies_output, facts, workspace_bytes
+from astra.memory.constants import FILE, copies_output, memory_constants, workspace_bytes
 from astra.memory.stage import memory_of
 from astra.memory.states import states
 from astra.strategy.plan import Plan
@@ -35,7 +35,7 @@ def test_every_number_of_the_file_names_its_source() -> None:
     for part in raw.values():
         assert part["source"]["kind"] in ("vendor", "measured", "fitted", "guessed")
         assert len(part["source"]["where"]) > 20
-    assert facts().routing.imbalance >= 1
+    assert memory_constants().routing.imbalance >= 1
 
 
 def test_two_threads_multiply_each_with_a_workspace_and_transformer_engine_with_its_own() -> None:
@@ -149,9 +149,11 @@ def test_experts_that_are_not_gated_keep_their_output_before_the_routers_weight_
         memory_of(view(changed(plan, model=each)), stack()).activations_bytes.max()
         for each in (model, plain)
     ]
-    flying = memory_of(view(plan), stack()).part("flying").max()
+    in_flight = memory_of(view(plan), stack()).part("in_flight").max()
     micro_batch = plan.micro_batch * plan.seq_len / plan.cp
-    routed = micro_batch * model.moe.top_k * facts().routing.imbalance * model.moe.moe_ffn
+    routed = (
+        micro_batch * model.moe.top_k * memory_constants().routing.imbalance * model.moe.moe_ffn
+    )
     # gated: gate, up, product; plain: up, activation, weighted activation
     assert kept[0] == pytest.approx(kept[1], rel=1e-12)
-    assert kept[0] > flying * 32 * 3 * 2 * routed
+    assert kept[0] > in_flight * 32 * 3 * 2 * routed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astra.cost.paper import paper_end_s
-from astra.simulate.many import Pipes, stage_end_s
+from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
 
 # What, seconds of every stage, seconds of a link, micro-batches, chunks of a stage.
 CASES: tuple[tuple[str, Sequence[float], float, int, int], ...] = (
@@ -27,12 +27,12 @@ CASES: tuple[tuple[str, Sequence[float], float, int, int], ...] = (
 )
 
 
-def pipes_of(stages: Sequence[float], link_s: float, micro_batches: int, chunks: int) -> Pipes:
+def pipes_of(stages: Sequence[float], link_s: float, micro_batches: int, chunks: int) -> PipelineColumns:
     """One pipeline as the simulator takes it."""
     each = np.broadcast_to(np.array(stages)[np.newaxis, :, np.newaxis] / chunks, (chunks, 8, 1))
     link = np.full((len(stages), 1), link_s)
     count = np.array([len(stages)])
-    return Pipes(
+    return PipelineColumns(
         stages=count,
         chunks=np.array([chunks]),
         micro_batches=np.array([micro_batches]),
@@ -42,8 +42,8 @@ def pipes_of(stages: Sequence[float], link_s: float, micro_batches: int, chunks:
         backward_s=each * 2 / 3,
         forward_link_s=link,
         backward_link_s=link,
-        first_extra_s=np.zeros_like(each),
-        last_extra_s=np.zeros_like(each),
+        first_gather_s=np.zeros_like(each),
+        last_reduce_s=np.zeros_like(each),
     )
 
 

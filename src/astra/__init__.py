@@ -6,6 +6,8 @@
 True
 """
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,14 +61,32 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used: `import astra` costs nothing."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'astra' has no attribute {name!r}")
-    from importlib import import_module
+class _PublicName:
+    """A name that is imported when it is first used: `import astra` costs nothing.
 
-    return getattr(import_module(_HOMES[name]), name)
+    It wins over a room of the same name: `astra.explain` is the function, wherever the modules of
+    `astra/explain/` were imported before.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, package: object, owner: object) -> Any:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[self.name]), self.name)
+
+    def __set__(self, package: object, room: object) -> None:
+        """The import of a room tells its parent, which need not know."""
 
 
-def __dir__() -> list[str]:
-    return __all__
+class _Package(ModuleType):
+    """This package with its public names."""
+
+    def __dir__(self) -> list[str]:
+        return __all__
+
+
+for _name in _HOMES:
+    setattr(_Package, _name, _PublicName(_name))
+sys.modules[__name__].__class__ = _Package

@@ -1,11 +1,12 @@
-"""What numpy lacks for columns of few distinct values."""
+"""What numpy lacks for columns of few distinct values, and how near two numbers count as one."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-COUNTED_PLACES_PER_ENTRY = 8  # places per entry up to which whole numbers are counted, not sorted
+REL_EPS = 1e-12  # relative; steps and bounds that differ by rounding alone
+MAX_SPAN_PER_ENTRY = 8  # up to which whole numbers are counted, not sorted
 
 
 def factorized(column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -18,7 +19,7 @@ def factorized(column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if column.dtype.kind in "iub":
         low = int(column.min())
         span = int(column.max()) - low + 1
-        if span <= COUNTED_PLACES_PER_ENTRY * column.size:
+        if span <= MAX_SPAN_PER_ENTRY * column.size:
             shifted = column.astype(np.int64) - low
             present = np.zeros(span, np.bool_)
             present[shifted.ravel()] = True

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cost.some_plans import MODELS, legal_plans, mixed_plans
-from tests.timing.test_several_makes import two_makes
+from tests.timing.test_replica_groups import two_replica_groups
 
 import astra
 from astra.cost.price import price_plan
@@ -123,9 +123,9 @@ def test_what_stages_gather_on_arrival_is_told() -> None:
 
 
 def test_copies_of_all_makes_that_are_cut_alike_are_one_group() -> None:
-    plan = two_makes(sharding="none")
+    plan = two_replica_groups(sharding="none")
     assert moved(plan)["dp", "all-reduce gradients"].ranks == 12
-    assert moved(two_makes())["make", "all-reduce gradients of other makes"].ranks == 2
+    assert moved(two_replica_groups())["make", "all-reduce gradients of other makes"].ranks == 2
 
 
 def test_full_recompute_sends_the_forward_traffic_again() -> None:
@@ -226,7 +226,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
         tp, cut = detail.own("tp"), detail.own("segment_ep") * detail.own("segment_etp")
-        priced = stage_times(detail.view, detail.stack).base.replicas
+        priced = stage_times(detail.view, detail.stack).work.data_parallel
         at = (detail.pipeline, detail.stage, 0)
         found = {"gradients": 0.0, "parameters": 0.0}
         traffic = [e for e in exchanges_of(detail) if e.group in ("dp", "edp")]
@@ -251,9 +251,9 @@ def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> N
         known = detail_of(plan)
         stack = msgspec.structs.replace(known.stack, tensor_waits=True, settings=())
         detail = replace(known, stack=stack)
-        base = stage_times(detail.view, stack).base
-        fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)
-        whole = (1 + fraction) * base.tensor_forward_s + base.tensor_backward_s
+        work = stage_times(detail.view, stack).work
+        fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)
+        whole = (1 + fraction) * work.tensor_forward_s + work.tensor_backward_s
         at = (detail.pipeline, detail.stage, 0)
         sent = [each for each in exchanges_of(detail) if each.group == "tp"]
         seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
@@ -284,11 +284,11 @@ def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
         sent = [e for e in exchanges_of(detail) if e.group in ("ep", "etp")]
         if plan.overlap_ep or not sent:
             continue
-        base = stage_times(detail.view, detail.stack).base
+        work = stage_times(detail.view, detail.stack).work
         at = (detail.pipeline, detail.stage, 0)
-        both = float(base.expert_forward_s[at] + base.expert_backward_s[at])
-        fraction = np.broadcast_to(detail.view.recomputed[0], base.forward_s.shape)[at]
-        again = float(fraction) * float(base.expert_forward_s[at])
+        both = float(work.expert_forward_s[at] + work.expert_backward_s[at])
+        fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)[at]
+        again = float(fraction) * float(work.expert_forward_s[at])
         etp = detail.own("segment_etp")
         seconds = 0.0
         for exchange in sent:

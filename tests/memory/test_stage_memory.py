@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, stack, view, with_segments
-from tests.simulate.random_pipes import shapes
+from tests.simulate.random_pipelines import shapes
 
 from astra.api import predict
-from astra.cost.price import price_plans
-from astra.memory.flying import in_flight
+from astra.memory.in_flight import in_flight
 from astra.memory.stage import memory_of
+from astra.cost.price import price_plans
 from astra.simulate.schedule import interleaved, one_f_one_b
 from astra.strategy.plan import Plan
 
@@ -63,7 +63,7 @@ def test_the_two_views_of_a_table_agree_on_its_fullest_stage(plan: Plan) -> None
 # ------------------------------------------------------------------ in flight
 
 
-def flying(plan: Plan) -> list[float]:
+def in_flight_on(plan: Plan) -> list[float]:
     seen = view(plan)
     return [float(value) for value in in_flight(seen.plans, seen.stages)[0, :, 0]]
 
@@ -90,7 +90,7 @@ def piped(stages: int, chunks: int, micro_batches: int, group: int, extra: int) 
 def test_1f1b_holds_what_its_order_of_operations_holds(stages: int, micro_batches: int) -> None:
     plan = piped(stages, 1, micro_batches, stages, 0)
     formula = [min(micro_batches, stages - stage) for stage in range(stages)]
-    assert flying(plan) == formula == list(one_f_one_b(stages, micro_batches).in_flight())
+    assert in_flight_on(plan) == formula == list(one_f_one_b(stages, micro_batches).in_flight())
 
 
 @settings(max_examples=60, deadline=None)
@@ -101,15 +101,15 @@ def test_interleaving_holds_what_its_order_of_operations_holds(shape: dict[str, 
     if v == 1:
         return
     m, g, extra = shape["micro_batches"], shape["group"], shape["extra_warmup"]
-    found = [round(held * v) for held in flying(piped(p, v, m, g, extra))]
+    found = [round(held * v) for held in in_flight_on(piped(p, v, m, g, extra))]
     formula = [min(m * v, 2 * (p - i - 1) + (v - 1) * g + 1 + extra) for i in range(p)]
     assert found == formula
     assert found == list(interleaved(p, v, m, g, extra_warmup=extra).in_flight())
 
 
 def test_the_first_of_eight_stages_with_three_chunks_holds_31() -> None:
-    assert flying(piped(8, 3, 64, 8, 0))[0] == pytest.approx(31 / 3)
-    assert flying(piped(8, 1, 64, 8, 0))[0] == 8
+    assert in_flight_on(piped(8, 3, 64, 8, 0))[0] == pytest.approx(31 / 3)
+    assert in_flight_on(piped(8, 1, 64, 8, 0))[0] == 8
 
 
 @settings(max_examples=80, deadline=None)
@@ -130,7 +130,7 @@ def test_unlike_chunks_are_held_as_long_as_their_order_of_operations_holds_them(
     found = moved.cumsum(axis=1)
     found[-1, order.backward[-1] | (order.chunk[-1] < v - 1)] = 0  # at the loss
     most = found.max(axis=1)
-    held = np.array(flying(plan)) * layers.sum(axis=0)
+    held = np.array(in_flight_on(plan)) * layers.sum(axis=0)
     unlike = (layers != layers[:1]).any(axis=0)
     assert held[unlike] == pytest.approx(most[unlike])
 
@@ -143,7 +143,7 @@ def test_a_stage_whose_last_chunk_is_the_loss_holds_its_layer_four_times() -> No
     plan = piped(4, 2, 4, 4, 0)
     plan = changed(plan, chunk_layers=(0, 1, 1, 1, 1, 1, 1, 0), mtp_layers=0)
     plan = with_segments(plan, layers=(1, 2, 2, 1))
-    assert flying(plan)[-1] == 4
+    assert in_flight_on(plan)[-1] == 4
 
 
 # ------------------------------------------------------------------ the rest

@@ -25,7 +25,7 @@ from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 from astra.timing.stage import stage_times
 
 RULES = rules_for("flagscale")
@@ -179,7 +179,7 @@ def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(
     kinds = dict(legal_kinds(space, cells_of(space), RULES))
     task, checked = space.question.task, 0
     loads = loads_of(task.model)
-    pricer = Pricer(space, stack, MARGIN, LayerBook(), loads, loads.weights(None))
+    pricer = Pricer(space, stack, MARGIN, LayerCache(), loads, loads.weights(None))
     for cell, found in searched(space).found.items():
         most = np.full(len(kinds[cell]), task.model.layers - 1)
         (tables,) = stage_tables(pricer, [(cell, kinds[cell], most)])
@@ -200,7 +200,7 @@ def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(
                 link = tables.link_s[kind, at_kind[stage + 1]]
                 assert link == pytest.approx(times.part("link_s")[at])
             if place == FIRST:
-                after = times.after_s()[at] - times.tied_s()[at]
+                after = times.step_end_s()[at] - times.tied_s()[at]
                 waited = tables.wait_s[place, kind, load] * np.log2(plans.gpus[0])
                 assert 0 < waited < after
                 assert tables.after_s[place, kind, load] + waited <= after * (1 + 1e-9)
@@ -214,7 +214,7 @@ def test_whole_layers_of_every_stage_are_priced_as_in_a_plan(text: str) -> None:
     space, setting = random_space(820, megatron=True, experts=True), Recompute.parse(text)
     cell, kinds = legal_kinds(space, cells_of(space), rules_for("megatron"))[0]
     cell, loads = replace(cell, recompute=setting), loads_of(space.question.task.model)
-    stack, book = find_stack("megatron"), LayerBook()
+    stack, book = find_stack("megatron"), LayerCache()
     pricer = Pricer(space, stack, MARGIN, book, loads, loads.weights(None))
     most = np.full(len(kinds), loads.layers - 1)
     (tables,) = stage_tables(pricer, [(cell, kinds, most)])
@@ -290,10 +290,10 @@ def test_the_least_even_split_is_that_of_all_of_them(monkeypatch: pytest.MonkeyP
         space = random_space(seed)
         monkeypatch.setattr(naive, "FEW", 1)
         monkeypatch.setattr(naive, "BLOCK", 3)
-        few = naive.even_split_s(space, stack, MARGIN, LayerBook())
+        few = naive.even_split_s(space, stack, MARGIN, LayerCache())
         monkeypatch.setattr(naive, "FEW", 1 << 20)
         monkeypatch.setattr(naive, "BLOCK", 1 << 20)
-        assert naive.even_split_s(space, stack, MARGIN, LayerBook()) == pytest.approx(few)
+        assert naive.even_split_s(space, stack, MARGIN, LayerCache()) == pytest.approx(few)
         checked += few is not None
     assert checked
 
@@ -308,7 +308,7 @@ def test_layers_take_the_same_seconds_a_few_cells_at_a_time(
         found = []
         for many in (1, 5, 1 << 20):
             monkeypatch.setattr(speed, "MANY", many)
-            found.append(speed.layer_seconds(space, cells, stack, LayerBook()))
+            found.append(speed.layer_seconds(space, cells, stack, LayerCache()))
         for few, some, every in zip(*found, strict=True):
             for name in ("whole_s", "forward_s", "head_s", "compute_s"):
                 np.testing.assert_array_equal(getattr(few, name), getattr(every, name))

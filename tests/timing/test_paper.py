@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.cost.paper import paper_end_s
-from astra.simulate.many import stage_end_s
+from astra.simulate.pipeline_columns import stage_end_s
 from astra.timing.paper import paper_pipeline_s
 
 

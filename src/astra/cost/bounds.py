@@ -24,7 +24,7 @@ from itertools import combinations
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.activations import checkpoint_bytes, cut_of, layer_bytes
+from astra.memory.activations import checkpoint_bytes, shard_sizes, layer_bytes
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.strategy.enumerate import recompute_module_sets
@@ -34,7 +34,7 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.space import Question
 from astra.strategy.variants import Variants
 from astra.strategy.stage_view import StageView, without_layers, stage_view
-from astra.timing.layer import LayerBook, Layers, Rows, Work, layers_of, work_of
+from astra.timing.layer import LayerCache, Layers, Rows, Work, layers_of, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
     step_bound_s,
@@ -48,7 +48,7 @@ HALVINGS = 10  # of the share of layers that are recomputed whole
 
 
 def forced_recompute_bound_s(
-    plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerBook
+    plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerCache
 ) -> tuple[Floats, Rows]:
     """Least step of any plan of each cut, and the row of its layer in the book. (cut,) [s]
 
@@ -83,7 +83,7 @@ def squeezed_s(
     plans, task = view.plans, view.task
     if task.runtime not in ("megatron", "flagscale") or plans.offload_activations.any():
         return np.zeros(len(plans))
-    cut = cut_of(view, stack)
+    cut = shard_sizes(view, stack)
     kinds, times = layer_kinds(task.model).kinds, layers.kinds
     room = min(pool.gpu.usable_bytes for pool in task.cluster.pools) * (1 - margin)
     room /= 1 + stack.slack_fraction
@@ -157,7 +157,7 @@ Bound = Callable[[Plans, Task, Stack, float], Floats]  # plans, task, stack, mar
 
 def _work(plans: Plans, task: Task, stack: Stack) -> Work:
     """What the layers of each plan take."""
-    book = LayerBook()
+    book = LayerCache()
     rows = layers_of(without_layers(plans, task), stack, book).rows[0, 0]
     return work_of(book, task.model, rows)
 
@@ -175,7 +175,7 @@ def _fill_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
 def _forced_recompute_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
     question = Question(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
     modules = tuple(sorted({each for some in recompute_module_sets(question) for each in some}))
-    return forced_recompute_bound_s(plans, task, stack, margin, modules, LayerBook())[0]
+    return forced_recompute_bound_s(plans, task, stack, margin, modules, LayerCache())[0]
 
 
 def _step_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
@@ -199,7 +199,7 @@ def _variant_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
     layouts = plans.take(first)
     bare = {name: np.zeros_like(getattr(layouts, name)) for name in codes}
     layouts = replace(layouts, offload_optimizer_fraction=np.zeros(len(layouts)), **bare)
-    added = variant_added_s(layouts, variants, task, stack, LayerBook())
+    added = variant_added_s(layouts, variants, task, stack, LayerCache())
     return _step_s(layouts, task, stack, margin)[rows] + added
 
 

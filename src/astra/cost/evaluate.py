@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from astra.cost.step import step_s
 from astra.hardware.stack import Stack
 from astra.memory.stage import (
-    Memory,
-    least_bytes,
-    memory_base,
+    MemoryColumns,
+    lower_bound_bytes,
+    shared_bytes,
     memory_of,
     offload_frees_bytes,
 )
 from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.stage_view import StageView, stage_view, stage_views
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import step_bound_s
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_work, stage_times
 
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
 
@@ -33,7 +33,7 @@ class Evaluation:
 
 
 def evaluate(
-    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerBook | None = None
+    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerCache | None = None
 ) -> Evaluation:
     """Memory and the least step of many plans of one task with one pipeline each.
 
@@ -49,7 +49,7 @@ def evaluate(
     shared = None
     for block, view in enumerate(stage_views(kept, task, BLOCK_ROWS)):
         if shared is None:
-            shared = stage_base(view, stack, book), memory_base(view, stack)
+            shared = stage_work(view, stack, book), shared_bytes(view, stack)
         some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
         times = stage_times(view, stack, shared[0])
         bounds[some], host_s[some] = step_bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
@@ -85,18 +85,18 @@ def _distinct(column: Floats) -> list[float]:
     return found
 
 
-def memory_fraction(view: StageView, memory: Memory, stack: Stack) -> Floats:
+def memory_fraction(view: StageView, memory: MemoryColumns, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
     return _fullest(view, _needed_bytes(memory, stack))
 
 
-def _needed_bytes(memory: Memory, stack: Stack) -> Floats:
+def _needed_bytes(memory: MemoryColumns, stack: Stack) -> Floats:
     return memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
 
 
 def least_memory_fraction(view: StageView, stack: Stack, offloaded: float) -> Floats:
     """The same for what every variant of a layout needs at least."""
-    return _fullest(view, least_bytes(view, stack, offloaded))
+    return _fullest(view, lower_bound_bytes(view, stack, offloaded))
 
 
 def _fullest(view: StageView, needed: Floats) -> Floats:
@@ -105,13 +105,13 @@ def _fullest(view: StageView, needed: Floats) -> Floats:
     return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
 
 
-def simulate(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+def simulate(plans: Plans, task: Task, stack: Stack, book: LayerCache | None = None) -> Floats:
     """The step of every plan by the event simulator, whether it fits or not. (plan,) [s]"""
     return _simulate(stage_view(plans, task, every_stage=True), stack, book)
 
 
 def simulate_fitting(
-    plans: Plans, task: Task, stack: Stack, margin: float, book: LayerBook | None = None
+    plans: Plans, task: Task, stack: Stack, margin: float, book: LayerCache | None = None
 ) -> tuple[Floats, Flags]:
     """The step of every plan, infinite where it does not fit; and which of them do. (plan,)"""
     view = stage_view(plans, task, every_stage=True)
@@ -119,5 +119,5 @@ def simulate_fitting(
     return np.where(fits, _simulate(view, stack, book), np.inf), fits
 
 
-def _simulate(view: StageView, stack: Stack, book: LayerBook | None) -> Floats:
-    return step_s(view.plans, view.stages, stage_times(view, stack, stage_base(view, stack, book)))
+def _simulate(view: StageView, stack: Stack, book: LayerCache | None) -> Floats:
+    return step_s(view.plans, view.stages, stage_times(view, stack, stage_work(view, stack, book)))

@@ -9,7 +9,7 @@ from astra.cost.result import PaperComparison, PricedPlan
 from astra.cost.step import Step, simulated_step
 from astra.hardware.stack import find_stack
 from astra.notes import NoteCode, note
-from astra.simulate.many import Pipes
+from astra.simulate.pipeline_columns import PipelineColumns
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, plans_of, task_of
 from astra.strategy.stage_view import stage_view
@@ -17,7 +17,7 @@ from astra.timing.paper import paper_pipeline_s
 from astra.timing.stage import stage_times
 
 
-def paper_end_s(pipes: Pipes) -> Floats:
+def paper_end_s(pipes: PipelineColumns) -> Floats:
     """When each stage is through by the formula: all at once. (stage, plan)
 
     The first gather of parameters comes before; chunks of a stage count together.
@@ -27,7 +27,7 @@ def paper_end_s(pipes: Pipes) -> Floats:
     stage_s = np.where(used, (pipes.forward_s + pipes.backward_s).sum(axis=0), 0.0)
     inner = used & (rows < len(rows) - 1)  # the last stage has no next one
     link_s = np.where(inner, pipes.forward_link_s + pipes.backward_link_s, 0.0)
-    begin_s = np.where(used, pipes.first_extra_s.sum(axis=0), 0.0).max(axis=0)
+    begin_s = np.where(used, pipes.first_gather_s.sum(axis=0), 0.0).max(axis=0)
     end_s = begin_s + paper_pipeline_s(stage_s, link_s, pipes.micro_batches)
     return np.where(used, end_s, 0.0)
 

@@ -11,16 +11,16 @@ from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
 from astra.hardware.stack import Stack, find_stack
-from astra.memory.facts import facts
-from astra.memory.stage import Memory, memory_of
+from astra.memory.constants import memory_constants
+from astra.memory.stage import MemoryColumns, memory_of
 from astra.model.flops import step_flops
 from astra.model.parameters import parameters
 from astra.notes import Note, NoteCode, note
 from astra.strategy.plan import Plan
 from astra.strategy.plans import DTYPE_BYTES, Floats, plans_of, task_of
 from astra.strategy.stage_view import stage_view
-from astra.timing.device import Used, dense_peak
-from astra.timing.links import link_source
+from astra.timing.device import SourceUse, dense_peak
+from astra.timing.link_curves import link_source
 from astra.timing.stage import stage_times
 
 MARGIN = 0.05  # of the usable memory, kept free
@@ -91,7 +91,7 @@ def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Pri
 
 
 def _priced(
-    plan: Plan, row: int, step: Step, held: Memory, used: Used, margin: float, stack: Stack
+    plan: Plan, row: int, step: Step, held: MemoryColumns, used: SourceUse, margin: float, stack: Stack
 ) -> PricedPlan:
     memory = _memory(plan, row, held, margin, stack)
     parts_s = {name: float(part[row]) for name, part in step.parts_s.items()}
@@ -132,7 +132,7 @@ def _mfu(plan: Plan, step_s: float) -> float:
     return flops / (step_s * peak)
 
 
-def _memory(plan: Plan, row: int, memory: Memory, margin: float, stack: Stack) -> PlanMemory:
+def _memory(plan: Plan, row: int, memory: MemoryColumns, margin: float, stack: Stack) -> PlanMemory:
     rows = []
     for p, pipeline in enumerate(plan.pipelines):
         gpus = [segment.gpu for segment in pipeline.segments for _ in range(segment.stages)]
@@ -168,7 +168,7 @@ def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> 
     return PlanMemory(
         fits=all(needed(row) <= usable[row.gpu] * (1 - margin) for row in rows),
         fit_probability=0.5
-        * (1 + erf((space - need) / (facts().spread.fraction * need * sqrt(2)))),
+        * (1 + erf((space - need) / (memory_constants().spread.fraction * need * sqrt(2)))),
         allocated_bytes=worst.allocated_bytes,
         reserved_bytes=need,
         usable_bytes=space,
@@ -178,7 +178,7 @@ def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> 
     )
 
 
-def _host_bytes(plan: Plan, memory: Memory, row: int) -> float:
+def _host_bytes(plan: Plan, memory: MemoryColumns, row: int) -> float:
     """What is offloaded, of the fullest node."""
     per_node = max(pool.gpu.node.gpus for pool in plan.cluster.pools)
     own = memory.host_bytes[..., row : row + 1]
@@ -196,7 +196,7 @@ def checkpoint_bytes(plan: Plan) -> float:
     return count * (2.0 + states)
 
 
-def _provenance(plan: Plan, used: Used, stack: Stack, parts_s: Mapping[str, float]) -> Provenance:
+def _provenance(plan: Plan, used: SourceUse, stack: Stack, parts_s: Mapping[str, float]) -> Provenance:
     """The busy seconds of a step by the kind of their source: kernels, traffic and the rest."""
     kernels = _kernel_kinds(used)
     busy = sum(seconds for name, seconds in parts_s.items() if name != "bubble") or 1.0
@@ -249,11 +249,11 @@ def _stack_sources(plan: Plan, stack: Stack) -> list[Note]:
     return [own, *rows]
 
 
-def _kernel_kinds(used: Used) -> dict[str, float]:
+def _kernel_kinds(used: SourceUse) -> dict[str, float]:
     total = sum(used.seconds.values()) or 1.0
     kinds = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
     for source, seconds in used.seconds.items():
-        kinds[_source_kind(source)] += seconds / total
+        kinds[used.kinds[source]] += seconds / total
     beyond = min(used.outside_s / total, kinds["measured"])  # the prior speaks there, no table
     return kinds | {"measured": kinds["measured"] - beyond, "fitted": kinds["fitted"] + beyond}
 
@@ -265,12 +265,6 @@ def _traffic_kind(plan: Plan, which: str) -> str:
     return "guessed" if borrowed or (hides and getattr(plan, hides)) else "fitted"
 
 
-def _source_kind(source: str) -> str:
-    """What a source is worth: measured, unless some of it was fitted or guessed."""
-    head = source.split()[0].rstrip(":,")
-    if head not in ("measured", "fitted"):
-        return "guessed"
-    return "fitted" if "fitted" in source else head
 
 
 def _host_notes(plan: Plan, host_bytes: float) -> list[Note]:

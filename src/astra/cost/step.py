@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astra.simulate.held import held
-from astra.simulate.many import Pipes, stage_end_s
+from astra.simulate.blocking_sends import with_blocking_sends
+from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
 from astra.strategy.replica_groups import layers_shared
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.stages import Stages
@@ -38,7 +38,7 @@ class Step:
     parts_stage: Ints
 
 
-EndOf = Callable[[Pipes], Floats]  # when each stage has done its last operation, (stage, plan)
+EndOf = Callable[[PipelineColumns], Floats]  # when each stage has done its last operation, (stage, plan)
 
 
 def simulated_step(
@@ -55,7 +55,7 @@ def simulated_step(
         none = np.zeros_like(pipes.forward_link_s)
         without = replace(pipes, forward_link_s=none, backward_link_s=none)
         # side by side: plans in the same order cost little more than one
-        both = _ends(_held(pipes, times, pipeline).beside(without), ends_of)
+        both = _ends(_held(pipes, times, pipeline).joined(without), ends_of)
         ends.append(both[:, : len(plans)])
         still.append(both[:, len(plans) :])
     busy = _busy(plans, stages, times)
@@ -70,21 +70,21 @@ def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     return _step(ends, stages, _rolled(times))
 
 
-def _held(pipes: Pipes, times: StageTime, pipeline: int) -> Pipes:
+def _held(pipes: PipelineColumns, times: StageTime, pipeline: int) -> PipelineColumns:
     """The pipelines as the stack runs them: a send may hold up both of its ends."""
     if not times.stack.holds_sends:
         return pipes
-    return held(pipes, _to_the_end(np.asarray(times.part("held_s")[pipeline]), pipes.stages))
+    return with_blocking_sends(pipes, _to_the_end(np.asarray(times.part("blocking_send_s")[pipeline]), pipes.stages))
 
 
 def _rolled(times: StageTime) -> tuple[Floats, Floats]:
     """What comes behind a stage's last backward pass, by itself and with its copies in other
     pipelines. (pipeline, stage, plan)
     """
-    return times.last_extra_s(), times.met_s()
+    return times.last_reduce_s(), times.after_grads_ready_s()
 
 
-def _ends(pipes: Pipes, ends_of: EndOf = stage_end_s) -> Floats:
+def _ends(pipes: PipelineColumns, ends_of: EndOf = stage_end_s) -> Floats:
     """When each stage has done its last operation; short pipelines at the end. (stage, plan)"""
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(pipes.forward_s.shape[1:])
@@ -107,12 +107,12 @@ def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> 
     front = np.stack([_to_the_front(end, own) for end, own in zip(ends, depth, strict=True)])
     used = front > 0
     reduced = np.where(used, front + alone, 0.0)
-    held = stages.kind_layers.sum(axis=(0, 2)) if stages.kind_layers.size else np.zeros(1)
-    met = layers_shared(stages, int(held.max(initial=0))).slowest_of_layer(reduced)
+    layers = stages.kind_layers.sum(axis=(0, 2)) if stages.kind_layers.size else np.zeros(1)
+    met = layers_shared(stages, int(layers.max(initial=0))).slowest_of_layer(reduced)
     return np.where(used, met + together, 0.0).max(axis=(0, 1))
 
 
-def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> Pipes:
+def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> PipelineColumns:
     """Stages as the simulator takes them: chunks in front, short pipelines at the end.
 
     Gradients are reduced behind a stage's last backward pass and hold up no other stage.
@@ -121,7 +121,7 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
     chunks = chunk_times(plans, stages, times, pipeline)
     link = _to_the_end(np.asarray(times.part("link_s")[pipeline]), depth)
     forward = _to_the_end(chunks.forward_s, depth)
-    return Pipes(
+    return PipelineColumns(
         stages=depth,
         chunks=plans.vpp,
         micro_batches=plans.micro_batches[pipeline],
@@ -130,8 +130,8 @@ def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> P
         backward_s=_to_the_end(chunks.backward_s, depth),
         forward_link_s=link,
         backward_link_s=link,
-        first_extra_s=_to_the_end(chunks.first_extra_s, depth),
-        last_extra_s=np.zeros_like(forward),
+        first_gather_s=_to_the_end(chunks.first_gather_s, depth),
+        last_reduce_s=np.zeros_like(forward),
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
 
@@ -170,9 +170,9 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         "context_comm": count * both("context"),
         "expert_comm": count * both("expert"),
         "data_comm": count * (times.gather_forward_s + times.gather_backward_s)
-        + np.where(stages.embedding, times.first_extra_s() * chunk_shares(plans, stages)[0], 0.0)
-        + times.last_extra_s()
-        + times.across_s(),
+        + np.where(stages.embedding, times.first_gather_s() * chunk_shares(plans, stages)[0], 0.0)
+        + times.last_reduce_s()
+        + times.inter_group_s(),
         "pipeline_comm": times.tied_s(),
         "optimizer": times.optimizer_s(),
         "other": times.other_s() + count * both("offload"),

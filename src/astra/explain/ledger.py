@@ -11,10 +11,10 @@ import numpy as np
 from astra.explain.plan_detail import PlanDetail
 from astra.explain.result import Exchange
 from astra.model.layer_kinds import layer_kinds
-from astra.timing import exchanges as timed
-from astra.timing.base import Sends, arrival_exchange, stage_sends, tied_sends
-from astra.timing.layer import layer_exchanges
-from astra.timing.replicas import copies_exchanges
+from astra.timing import ledger as timed
+from astra.timing.stage_work import StageSends, arrival_gather, stage_sends, tied_sends
+from astra.timing.layer import layer_collectives
+from astra.timing.data_parallel import data_parallel_collectives
 
 SENT: dict[
     str, Callable[[int], float]
@@ -33,7 +33,7 @@ def exchanges_of(detail: PlanDetail) -> tuple[Exchange, ...]:
     return tuple(exchange for exchange in found if exchange.ranks > 1 and exchange.count > 0)
 
 
-def _exchange(detail: PlanDetail, each: timed.Exchange, count: float) -> Exchange:
+def _exchange(detail: PlanDetail, each: timed.Collective, count: float) -> Exchange:
     group = each.group
     ranks, domain, node = (int(detail.at(c)) for c in (group.ranks, group.domain, group.node))
     payload, sent = float(detail.at(each.payload_bytes)), SENT[each.operation](ranks)
@@ -60,7 +60,7 @@ def _layers(detail: PlanDetail) -> list[Exchange]:
     found: dict[tuple[str, str, str], Exchange] = {}
     for row, kind in enumerate(layer_kinds(plan.model).kinds):
         layers = detail.micro_batches * detail.layers[row]
-        for each in layer_exchanges(
+        for each in layer_collectives(
             plan.model, kind, keys, device, plan.cp_comm_type, str(plan.dispatcher)
         ):
             count = layers * np.asarray(forward * each.forward + each.backward).item()
@@ -84,12 +84,12 @@ def _pipeline(detail: PlanDetail) -> list[Exchange]:
         _send(detail, sends, detail.stage, "activations to the next stage", down),
         _send(detail, sends, before, "gradients to the stage before", back),
         _send(detail, tied, detail.stage, "tied embedding gradients", 1),
-        _exchange(detail, arrival_exchange(view, stack), down + back),
+        _exchange(detail, arrival_gather(view, stack), down + back),
     ]
     return [exchange for exchange in found if exchange.payload_bytes]
 
 
-def _send(detail: PlanDetail, sends: Sends, stage: int, what: str, count: int) -> Exchange:
+def _send(detail: PlanDetail, sends: StageSends, stage: int, what: str, count: int) -> Exchange:
     """Over the link that leads on from a stage: from this one, or from the one before it."""
     ends = (detail.view.stages.of(detail.view.plans.gpu), sends.there)
     here, there = (detail.plan.cluster.pools[int(detail.at(end, stage))].gpu for end in ends)
@@ -111,7 +111,7 @@ def _send(detail: PlanDetail, sends: Sends, stage: int, what: str, count: int) -
 def _copies(detail: PlanDetail) -> list[Exchange]:
     """Gradients and parameters among the copies of dense weights, and of experts."""
     found = []
-    for each in copies_exchanges(detail.view, detail.stack):
+    for each in data_parallel_collectives(detail.view, detail.stack):
         forward, backward, once = (detail.at(c) for c in (each.forward, each.backward, each.once))
         count = detail.micro_batches * float(forward + backward) + float(once)
         found.append(_exchange(detail, each, count))

@@ -16,9 +16,9 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.device import Device
-from astra.timing.layer import cut_of
+from astra.timing.layer import layer_shape
 from astra.timing.operators import (
-    Keys,
+    LayerShape,
     Operator,
     embedding_operators,
     head_operators,
@@ -88,9 +88,9 @@ class PlanDetail:
         return int(self.view.domain[at]), int(self.view.node[at])
 
     @cached_property
-    def cut(self) -> tuple[Keys, Device]:
+    def cut(self) -> tuple[LayerShape, Device]:
         """How the stage cuts a layer, and what runs it."""
-        return cut_of(self.view, self.stack, self.pipeline, self.slot)
+        return layer_shape(self.view, self.stack, self.pipeline, self.slot)
 
 
 def detail_of(plan: Plan) -> PlanDetail:

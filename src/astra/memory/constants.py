@@ -54,7 +54,7 @@ class Spread(_Part, frozen=True, kw_only=True):
     fraction: float
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file."""
 
     cublas: Cublas
@@ -68,9 +68,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @cache
-def facts() -> Facts:
+def memory_constants() -> MemoryConstants:
     return convert(
-        parse_toml(FILE.read_text(encoding="utf-8"), "memory.toml"), Facts, "memory.toml"
+        parse_toml(FILE.read_text(encoding="utf-8"), "memory.toml"), MemoryConstants, "memory.toml"
     )
 
 
@@ -93,14 +93,16 @@ def runtime_bytes(view: StageView, groups: Ints) -> Floats:
     """CUDA's context and so many communicators. (pipeline, slot, plan)"""
     pools = view.task.cluster.pools
     late = [capability(pool.gpu) >= 9 for pool in pools]
-    found = [facts().hopper_context if each else facts().context for each in late]
+    found = [
+        memory_constants().hopper_context if each else memory_constants().context for each in late
+    ]
     at = view.stages.of(view.plans.gpu)
     context = np.array([each.bytes for each in found])[at]
     return context + np.array([each.group_bytes for each in found])[at] * groups
 
 
 def _workspace(gpu: Gpu, task: Task, stack: Stack) -> float:
-    cublas, engine = facts().cublas, facts().transformer_engine
+    cublas, engine = memory_constants().cublas, memory_constants().transformer_engine
     major = int(capability(gpu))
     each = cublas.hopper_bytes if major >= 9 else cublas.bytes
     if stack.deterministic:
@@ -114,7 +116,7 @@ def _workspace(gpu: Gpu, task: Task, stack: Stack) -> float:
 
 
 def copies_output(gpu: Gpu, task: Task, stack: Stack) -> bool:
-    """Whether attention's output is kept twice: as flash-attention 2 wrote it, batch first, and
+    """Whether attention's output is saved twice: as flash-attention 2 wrote it, batch first, and
     sequence first as the projection reads it.
 
     Transformer Engine takes cuDNN's attention from Hopper on, unless it must be deterministic,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import log1p
 from statistics import fmean
 
-from astra.cost.result import PricedPlan
 from astra.fit.steps import TimedStep
 from astra.fit.validate import Row, Sweep, Validation
-from astra.memory.facts import facts
+from astra.memory.constants import memory_constants
+from astra.cost.result import PricedPlan
 
 HEAD = """\
 # Accuracy
@@ -181,6 +181,7 @@ def _memory(found: Measured) -> str:
     memory = one.memory
     ran = Counter(row.family for row in one.runs if row.fits is False and row.measured_step_s)
     unfit = ", ".join(f"{family} {count}" for family, count in ran.most_common())
+    spread = memory_constants().spread.fraction
     return f"""\
 ## Memory
 
@@ -191,7 +192,7 @@ measured allocated memory. {memory.called_unfit_but_ran} runs that ran are calle
 
 {_failed(found)}
 
-`fit_probability` takes the need of a whole GPU to scatter by {facts().spread.fraction:.0%} around
+`fit_probability` takes the need of a whole GPU to scatter by {spread:.0%} around
 the predicted. Of the runs that measured reserved or device memory, {_inside(by_kind)}
 lie within its ranges of 50, 80 and 95 %, families counted alike.
 
@@ -211,7 +212,7 @@ def _failed(found: Measured) -> str:
 
 def _inside(by_kind: dict[tuple[str, str], list[float]]) -> str:
     """Shares of runs within three ranges of the scatter that is taken for whole GPUs."""
-    spread = facts().spread.fraction
+    spread = memory_constants().spread.fraction
     whole = [errors for (_, kind), errors in by_kind.items() if kind in ("reserved", "device")]
     shares = []
     for deviations in (0.6745, 1.2816, 1.96):

@@ -23,7 +23,7 @@ from astra.strategy.variants import (
     variants_of,
 )
 from astra.strategy.stage_view import StageView, without_layers, stage_view
-from astra.timing.layer import LayerBook, Work, book_rows, work_of
+from astra.timing.layer import LayerCache, Work, cached_layer_rows, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
     step_bound_s,
@@ -31,7 +31,7 @@ from astra.timing.plan_bounds import (
     variant_added_s,
     work_bound_s,
 )
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_work, stage_times
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
 FIRST = 1 << 10  # layouts of the first table: enough to learn what to beat
@@ -99,7 +99,7 @@ class Finder:
         self.about_variants = [r for r in rules if r not in built_in or depends_on_variant(r)]
         self.top, self.margin = top, margin
         self.funnel = Funnel()
-        self.book = LayerBook()
+        self.book = LayerCache()
         self.layer = np.zeros(0, np.int32)  # of every cut, its row in the book
         self.work = Work(*np.zeros((3, 0)))  # and what its rows say
         self.found: list[Found] = []
@@ -189,7 +189,7 @@ class Finder:
         """
         views = (without_layers(plans, self.task) for plans in layouts.option_tables())
         self.layer = np.zeros(int(layouts.counts.sum()), np.int32)
-        found = book_rows(views, self.stack, self.book)
+        found = cached_layer_rows(views, self.stack, self.book)
         for (_, cuts), rows in zip(layouts.blocks(), found, strict=True):
             self.layer[cuts] = rows[0, 0]
         self._look_up()
@@ -235,7 +235,7 @@ class Finder:
         return self._still(layouts, bounds)
 
     def _bounds(self, view: StageView) -> Floats:
-        shared = stage_base(view, self.stack, self.book)
+        shared = stage_work(view, self.stack, self.book)
         return step_bound_s(view, stage_times(view, self.stack, shared))
 
     def _together(self, tables: list[tuple[Plans, Floats]]) -> tuple[Plans, Floats]:

@@ -36,7 +36,7 @@ from astra.search.result import Progress
 from astra.strategy.plans import Floats, plan_at
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 
 MOST_WORK = 120_000_000  # of all mixtures together, counted as in a search of one
 MOST_OF_ONE = 30_000_000
@@ -135,7 +135,7 @@ class MixedSearch:
     def _layer_seconds(
         self, space: Space, cells: list[tuple[Cell, list[Kind]]]
     ) -> list[LayerSeconds]:
-        return layer_seconds(space, cells, self.query.stack, LayerBook()) if cells else []
+        return layer_seconds(space, cells, self.query.stack, LayerCache()) if cells else []
 
     def _search(self, mixture: Mixture, limit: float) -> None:
         key = (mixture.room_bytes if self.offloads else np.inf, mixture.machines)

@@ -15,7 +15,7 @@ class ChunkTimes:
 
     forward_s: Floats
     backward_s: Floats
-    first_extra_s: Floats  # on top of the first micro-batch's forward
+    first_gather_s: Floats  # on top of the first micro-batch's forward
 
 
 def chunk_times(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> ChunkTimes:
@@ -41,7 +41,7 @@ def chunk_times(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -
     return ChunkTimes(
         forward_s=spread(times.whole_forward_s, "forward"),
         backward_s=spread(times.whole_backward_s, "backward"),
-        first_extra_s=opening * of(times.first_extra_s()),
+        first_gather_s=opening * of(times.first_gather_s()),
     )
 
 

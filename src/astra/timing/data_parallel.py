@@ -1,6 +1,6 @@
-"""Traffic between copies: gradients reduced, parameters gathered, the optimizer's step. [s]
+"""Traffic between replicas: gradients reduced, parameters gathered, the optimizer's step. [s]
 
-As if nothing else ran; how much of it shows is for the stage to say.
+As if nothing else ran; how much of it is exposed is for the stage to say.
 """
 
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ from astra.hardware.stack import Stack
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, end_weights, layer_weights, mtp_weights
 from astra.model.shape import Model
-from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.replica_groups import (
-    layers_shared,
-    replica_group_count,
-    replica_group_of,
     replicas_of_segment,
+    layers_shared,
+    replica_group_of,
+    replica_group_count,
     shard_group_fraction,
     slot_of_stage,
 )
+from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
-from astra.timing.exchanges import Exchange, Group
-from astra.timing.facts import facts
-from astra.timing.links import overlap_slowdown
+from astra.timing.constants import timing_constants
+from astra.timing.ledger import Collective, RankGroup
+from astra.timing.link_curves import overlap_slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Replicas:
-    """Seconds of one stage of each run. (pipeline, slot, plan)"""
+class DataParallelTime:
+    """Seconds of one stage of each slot. (pipeline, slot, plan)"""
 
     gather_s: Floats  # parameters, per step; with sharded parameters per micro-batch and pass
     reduce_s: Floats  # gradients, likewise
-    across_s: Floats  # gradients between replicas that are cut differently, per step
+    inter_group_s: Floats  # gradients between differently sharded replica groups, per step
     slowdown: Floats  # of the compute that such traffic runs beside
     adam_s: Floats  # optimizer step if all states are on the GPU
     host_s: Floats  # what it takes more if all are on the host: over PCIe, and on the CPUs
 
 
 @dataclass(frozen=True, slots=True)
-class _Copies:
+class _Replicated:
     """Parameters of a stage that are replicated over one kind of group."""
 
     name: str  # of the group: dp, or edp of experts
@@ -51,8 +51,8 @@ class _Copies:
     shards: Ints  # ranks that share one set of states
 
 
-def gpus_of(view: StageView) -> list[tuple[Gpu, Flags]]:
-    """Each GPU type and the runs that lie on it."""
+def slots_by_gpu(view: StageView) -> list[tuple[Gpu, Flags]]:
+    """Each GPU type and the slots that lie on it."""
     rows = view.stages.of(view.plans.gpu)
     return [
         (pool.gpu, (rows == row) & (view.stages.count > 0))
@@ -60,106 +60,108 @@ def gpus_of(view: StageView) -> list[tuple[Gpu, Flags]]:
     ]
 
 
-def replicas_of(view: StageView, stack: Stack) -> Replicas:
+def data_parallel_time(view: StageView, stack: Stack) -> DataParallelTime:
     """Dense parameters are replicated over dp x cp, experts over the ranks that hold the same.
 
-    Copies of one shard are one group, whatever GPU types they lie on: it runs at the pace of the
-    slowest. Replicas that are cut differently train one model too: see `_across_s`.
+    Replicas of one shard are one group, whatever GPU types they lie on: it runs at the pace of the
+    slowest. Replica groups that are sharded differently train one model too: see `_inter_group_s`.
     """
     shape = view.stages.count.shape
     total = {name: np.zeros(shape) for name in ("gather_s", "reduce_s", "adam_s", "host_s")}
     slowdown = np.zeros(shape)
-    for row, ((gpu, here), met) in enumerate(zip(gpus_of(view), _copies_on(view), strict=True)):
+    for row, ((gpu, here), met) in enumerate(
+        zip(slots_by_gpu(view), _replica_slots(view), strict=True)
+    ):
         own = stack.on(gpu)
         moved = own.communication_factor * _data_factor(own, gpu)
         shared = {"gather_s": np.zeros(shape), "reduce_s": np.zeros(shape)}
-        for copies in _copies(view):
-            for name, seconds in _seconds(view, copies, row, own).items():
+        for replicated in _replicated(view):
+            for name, seconds in _seconds(view, replicated, row, own).items():
                 if name in shared:
                     shared[name] += np.where(met, seconds * moved, 0.0)
                 else:
                     total[name] += np.where(here, seconds * own.optimizer_factor, 0.0)
         total |= {name: np.maximum(total[name], seconds) for name, seconds in shared.items()}
         slowdown = np.where(here, overlap_slowdown(gpu), slowdown)
-    return Replicas(**total, across_s=_across_s(view, stack), slowdown=slowdown)
+    return DataParallelTime(**total, inter_group_s=_inter_group_s(view, stack), slowdown=slowdown)
 
 
-def _copies_on(view: StageView) -> list[Flags]:
-    """For each GPU type, the runs of whose stages some copy lies on it. (pipeline, slot, plan)"""
+def _replica_slots(view: StageView) -> list[Flags]:
+    """For each GPU type, the slots of whose stages a replica lies on it. (pipeline, slot, plan)"""
     plans, stages = view.plans, view.stages
     if plans.replicas.shape[0] == 1:
-        return [here for _, here in gpus_of(view)]
+        return [here for _, here in slots_by_gpu(view)]
     first, slot = replica_group_of(plans), slot_of_stage(plans)
     there = (slot < plans.stages.shape[1]) & (plans.replicas > 0)[:, np.newaxis]
     gpu = np.take_along_axis(plans.gpu, np.minimum(slot, plans.stages.shape[1] - 1), axis=1)
     found = []
     for row in range(len(view.task.cluster.pools)):
-        held = there & (gpu == row)
-        group = np.zeros(held.shape, np.bool_)
-        for other in range(len(held)):
-            group |= held[other] & (first == first[other])[:, np.newaxis]
+        on_type = there & (gpu == row)
+        group = np.zeros(on_type.shape, np.bool_)
+        for other in range(len(on_type)):
+            group |= on_type[other] & (first == first[other])[:, np.newaxis]
         before = np.cumsum(np.pad(group, ((0, 0), (1, 0), (0, 0))), axis=1)
         start = np.minimum(stages.index, group.shape[1])
         stop = np.minimum(start + stages.count, group.shape[1])
-        some = [np.take_along_axis(before, edge, axis=1) for edge in (start, stop)]
-        found.append(some[1] > some[0])
+        at_start, at_stop = (np.take_along_axis(before, edge, axis=1) for edge in (start, stop))
+        found.append(at_stop > at_start)
     return found
 
 
-def _across_s(view: StageView, stack: Stack) -> Floats:
-    """Gradients summed over makes that cut the model differently, per step. [s]
+def _inter_group_s(view: StageView, stack: Stack) -> Floats:
+    """Gradients summed over replica groups that shard the model differently, per step. [s]
 
-    Every make has summed its own over its copies; a rank is left with a piece of V bytes, its
-    stage's gradients over these copies. Of d makes each piece is all-reduced over d ranks, one in
-    each make, over the network (makes share no node):  T = AllReduce(V, d).  Where tensor
+    Every group has summed its own over its replicas; a rank is left with a piece of V bytes, its
+    stage's gradients over these replicas. Of d groups each piece is all-reduced over d ranks, one
+    in each group, over the network (groups share no node):  T = AllReduce(V, d).  Where tensor
     parallelism differs, the pieces do not match and are cut anew inside the tensor-parallel group,
-    before and after:  2 AllToAll(V, tp).  A layer takes what it takes in the slowest make, and a
+    before and after:  2 AllToAll(V, tp).  A layer takes what it takes in the slowest group, and a
     stage the sum over its layers.
     """
-    number, differs = _makes_apart(view.plans)
+    number, differs = _groups_apart(view.plans)
     if (number == 1).all():
         return np.zeros(view.stages.count.shape)
-    found = own_pace_s(view, stack, number, differs)
+    found = stage_inter_group_s(view, stack, number, differs)
     where = layers_shared(view.stages, view.task.model.layers)
-    met = where.at_slowest(found, _layer_weights(view.task.model))
-    return np.where(number > 1, met, 0.0)
+    slowest_s = where.at_slowest(found, _layer_weights(view.task.model))
+    return np.where(number > 1, slowest_s, 0.0)
 
 
-def _makes_apart(plans: Plans) -> tuple[Ints, Flags]:
-    """Makes that sum up their gradients apart from their copies (1: none), and whether their tensor
-    parallelism differs. (plan,)
+def _groups_apart(plans: Plans) -> tuple[Ints, Flags]:
+    """Replica groups that sum up their gradients apart from their replicas (1: none), and whether
+    their tensor parallelism differs. (plan,)
     """
     number = replica_group_count(plans)
     tps = np.where(plans.used, plans.tp, plans.tp[:1, :1])
     return number, (tps != tps[:1, :1]).any(axis=(0, 1)) & (number > 1)
 
 
-def own_pace_s(view: StageView, stack: Stack, number: Ints, differs: Flags) -> Floats:
-    """The same if only a stage's own links counted, of so many makes. (pipeline, slot, plan) [s]
+def stage_inter_group_s(view: StageView, stack: Stack, number: Ints, differs: Flags) -> Floats:
+    """The same if only a stage's own links counted, of so many groups. (pipeline, slot, plan) [s]
 
     `number` (plan,); `differs` (plan,): the pieces are cut anew.
     """
     found = np.zeros(view.stages.count.shape)
-    exchanges = _between_makes(view, number, differs)
-    for gpu, here in gpus_of(view):
+    collectives = _between_groups(view, number, differs)
+    for gpu, here in slots_by_gpu(view):
         own = stack.on(gpu)
         moved = own.communication_factor * _data_factor(own, gpu)
-        seconds = sum((each.once * each.one_s(gpu) for each in exchanges), np.zeros(1))
+        seconds = sum((each.once * each.one_s(gpu) for each in collectives), np.zeros(1))
         found += np.where(here, seconds * moved, 0.0)
     return found
 
 
-def _between_makes(view: StageView, number: Ints, differs: Flags) -> list[Exchange]:
+def _between_groups(view: StageView, number: Ints, differs: Flags) -> list[Collective]:
     plans, tp = view.plans, view.stages.of(view.plans.tp)
     alone, found = np.ones_like(tp), []
-    others = Group("make", np.broadcast_to(number, tp.shape), alone, alone)
+    others = RankGroup("make", np.broadcast_to(number, tp.shape), alone, alone)
     inside = _group(view, "tp", tp, alone)
-    for copies in _copies(view):
-        piece = copies.parameters * _gradient_bytes(plans) / copies.ranks
-        found.append(Exchange(others, "all-reduce", "gradients of other makes", piece, once=1.0))
+    for replicated in _replicated(view):
+        piece = replicated.parameters * _gradient_bytes(plans) / replicated.ranks
+        found.append(Collective(others, "all-reduce", "gradients of other makes", piece, once=1.0))
         if differs.any():
-            again = np.where(differs, 2.0, 0.0)
-            found.append(Exchange(inside, "all-to-all", "gradients cut anew", piece, once=again))
+            twice = np.where(differs, 2.0, 0.0)
+            found.append(Collective(inside, "all-to-all", "gradients cut anew", piece, once=twice))
     return found
 
 
@@ -177,24 +179,24 @@ def _layer_weights(model: Model) -> Floats:
 
 
 def _data_factor(stack: Stack, gpu: Gpu) -> float:
-    """What a stack adds to traffic between copies: buckets, and collectives beside each other.
+    """What a stack adds to traffic between replicas: buckets, and collectives beside each other.
 
     GPUs that share a NIC keep it busy however they are asked to: line rate is all that counts.
     """
     return stack.data_factor if gpu.node.nics is None else 1.0
 
 
-def _copies(view: StageView) -> list[_Copies]:
+def _replicated(view: StageView) -> list[_Replicated]:
     plans, stages, held = view.plans, view.stages, view.parameters_per_gpu
     tp, dp = stages.of(plans.tp), stages.of(replicas_of_segment(plans))
     cut = stages.of(plans.segment_ep) * stages.of(plans.segment_etp)
     dense = dp * plans.cp
     share = shard_group_fraction(plans)
     shards = _shards(dense, share, plans)
-    found = [_Copies("dp", held.dense, dense, tp, shards)]
+    found = [_Replicated("dp", held.dense, dense, tp, shards)]
     if view.task.model.moe is not None:
         experts = np.maximum(tp * dense // cut, 1)
-        found.append(_Copies("edp", held.experts, experts, cut, _shards(experts, share, plans)))
+        found.append(_Replicated("edp", held.experts, experts, cut, _shards(experts, share, plans)))
     return found
 
 
@@ -203,16 +205,18 @@ def _shards(ranks: Ints, share: Floats, plans: Plans) -> Ints:
     return np.where(is_word(plans, "sharding", "none"), 1, shared)
 
 
-def copies_exchanges(view: StageView, stack: Stack) -> list[Exchange]:
-    """All that the copies of a stage exchange, those of other makes too."""
-    own = [each for copies in _copies(view) for each in _synchronised(view, copies, stack)]
-    return own + _between_makes(view, *_makes_apart(view.plans))
+def data_parallel_collectives(view: StageView, stack: Stack) -> list[Collective]:
+    """All that the replicas of a stage exchange, those of other replica groups too."""
+    own = [
+        each for replicated in _replicated(view) for each in _synchronised(view, replicated, stack)
+    ]
+    return own + _between_groups(view, *_groups_apart(view.plans))
 
 
 def _synchronised(
-    view: StageView, copies: _Copies, stack: Stack, row: int | None = None
-) -> list[Exchange]:
-    """On the links of one pool, or on those of each run's own. Sharded: reduce-scatter and
+    view: StageView, replicated: _Replicated, stack: Stack, row: int | None = None
+) -> list[Collective]:
+    """On the links of one pool, or on those of each slot's own. Sharded: reduce-scatter and
     all-gather in a shard group, and what a rank is left with summed over the groups. Else one
     all-reduce and nothing to gather.
 
@@ -221,24 +225,26 @@ def _synchronised(
     """
     plans, plain = view.plans, is_word(view.plans, "sharding", "none")
     each = is_word(plans, "sharding", "parameters")
-    ranks = np.where(plain, copies.ranks, copies.shards)
-    group = _group(view, copies.name, ranks, copies.stride, row)
-    grads, weights = copies.parameters * _gradient_bytes(plans), copies.parameters * 2.0
+    ranks = np.where(plain, replicated.ranks, replicated.shards)
+    group = _group(view, replicated.name, ranks, replicated.stride, row)
+    grads, weights = replicated.parameters * _gradient_bytes(plans), replicated.parameters * 2.0
     turns = _owners(view, ranks, stack)
     shared, reduced = np.where(plain, 0, turns), "gradients"
     passed, once = np.where(each, shared, 0.0), np.where(each, 0.0, shared)
     found = [
-        Exchange(group, "all-gather", "parameters", weights / turns, passed, passed, once),
-        Exchange(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once),
+        Collective(group, "all-gather", "parameters", weights / turns, passed, passed, once),
+        Collective(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once),
     ]
     if plain.any():
-        found.append(Exchange(group, "all-reduce", reduced, grads, once=np.where(plain, 1.0, 0.0)))
-    groups = np.maximum(copies.ranks // np.maximum(ranks, 1), 1)
+        found.append(
+            Collective(group, "all-reduce", reduced, grads, once=np.where(plain, 1.0, 0.0))
+        )
+    groups = np.maximum(replicated.ranks // np.maximum(ranks, 1), 1)
     if (groups > 1).any():
-        apart = _group(view, copies.name, groups, np.maximum(copies.stride * ranks, 1), row)
-        left = grads / copies.shards
+        apart = _group(view, replicated.name, groups, np.maximum(replicated.stride * ranks, 1), row)
+        left = grads / replicated.shards
         passed, once = np.where(each, 1.0, 0.0), np.where(each, 0.0, 1.0)
-        found.append(Exchange(apart, "all-reduce", reduced, left, 0.0, passed, once))
+        found.append(Collective(apart, "all-reduce", reduced, left, 0.0, passed, once))
     return found
 
 
@@ -246,14 +252,14 @@ def _gradient_bytes(plans: Plans) -> Floats:
     return np.where(is_word(plans, "grad_reduce_dtype", "fp32"), 4.0, 2.0)
 
 
-def _seconds(view: StageView, copies: _Copies, row: int, stack: Stack) -> dict[str, Floats]:
+def _seconds(view: StageView, replicated: _Replicated, row: int, stack: Stack) -> dict[str, Floats]:
     """Of one gather and one reduction, and of the optimizer's step, on the GPUs of one pool."""
     plans, gpu = view.plans, view.task.cluster.pools[row].gpu
     moved = {"parameters": np.zeros(1), "gradients": np.zeros(1)}
-    for each in _synchronised(view, copies, stack, row):
+    for each in _synchronised(view, replicated, stack, row):
         moved[each.what] = moved[each.what] + (each.backward + each.once) * each.one_s(gpu)
-    known = facts().optimizer
-    own = copies.parameters / copies.shards
+    known = timing_constants().optimizer
+    own = replicated.parameters / replicated.shards
     memory = known.bandwidth_fraction * gpu.memory_bytes_per_s
     streamed = adam_bytes(plans)
     adam = own * (streamed + known.clip_bytes) / memory
@@ -273,16 +279,20 @@ def _owners(view: StageView, ranks: Ints, stack: Stack) -> Ints:
     return np.maximum(np.minimum(ranks, tensors), 1)
 
 
-def _group(view: StageView, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> Group:
-    """As it lies on the nodes of one pool, or on those of each run's own."""
+def _group(view: StageView, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> RankGroup:
+    """As it lies on the nodes of one pool, or on those of each slot's own."""
     if row is not None:
-        return Group.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])
+        return RankGroup.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])
     domain, node = view.stages.of(view.domain), view.stages.of(view.node)
-    return Group.of(name, ranks, stride, domain, node)
+    return RankGroup.of(name, ranks, stride, domain, node)
 
 
 def adam_bytes(plans: Plans) -> Floats:
     """Per parameter of a step: gradient, master and moments read, those and the weight written."""
     kept = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
     states: Floats = sum((dtype_bytes(plans, column) for column in kept), np.zeros(1))
-    return 2.0 * states + dtype_bytes(plans, "main_grads_dtype") + facts().optimizer.weight_bytes
+    return (
+        2.0 * states
+        + dtype_bytes(plans, "main_grads_dtype")
+        + timing_constants().optimizer.weight_bytes
+    )

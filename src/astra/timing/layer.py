@@ -1,4 +1,4 @@
-"""Seconds of one layer for every distinct way to cut it, priced once and gathered."""
+"""Seconds of one layer for every distinct way to shard it, timed once and gathered."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -15,11 +15,11 @@ from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import WORDS, Floats, Ints, Task
 from astra.strategy.recompute import MODULES
 from astra.strategy.stage_view import StageView
-from astra.timing.device import Device, Used
-from astra.timing.exchanges import Exchange
-from astra.timing.facts import facts
+from astra.timing.constants import timing_constants
+from astra.timing.device import Device, SourceUse
+from astra.timing.ledger import Collective
 from astra.timing.operators import (
-    Keys,
+    LayerShape,
     Operator,
     embedding_operators,
     head_operators,
@@ -27,20 +27,20 @@ from astra.timing.operators import (
 )
 from astra.timing.traffic import (
     Traffic,
-    context_exchanges,
+    context_collectives,
     context_traffic,
     exchanging_halves,
-    expert_exchanges,
+    expert_collectives,
     expert_traffic,
-    tensor_exchanges,
+    tensor_collectives,
     tensor_traffic,
 )
 
-Rows = NDArray[np.int32]  # of a book
-Keyed = tuple[dict[str, NDArray[Any]], Ints]  # distinct keys, and which of them each slot has
+Rows = NDArray[np.int32]  # of a cache
+Keyed = tuple[dict[str, NDArray[Any]], Ints]  # distinct shapes, and which of them each slot has
 
 # What the seconds of a layer depend on, beside the model and the sequence length.
-KEY_COLUMNS = (
+SHAPE_COLUMNS = (
     "gpu",
     "segment_micro_batch",
     "seq_len",
@@ -62,15 +62,15 @@ KEY_COLUMNS = (
     "node",
 )
 # Words and switches that decide on a layer's kernels, and those that decide on what goes with them.
-OF_KERNELS = ("gpu", "precision", "fp8_recipe", "attention", "dispatcher")
-OF_TRAFFIC = ("overlap_tp", "overlap_ep", "cp_comm_type", "cuda_graph")
+KERNEL_COLUMNS = ("gpu", "precision", "fp8_recipe", "attention", "dispatcher")
+TRAFFIC_COLUMNS = ("overlap_tp", "overlap_ep", "cp_comm_type", "cuda_graph")
 
-PRICED_TOGETHER = 1 << 16  # keys: enough that what is done once for them does not count
+SHAPES_PER_BLOCK = 1 << 16  # enough that what is done once for them does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LayerTime:
-    """Seconds of one layer and micro-batch. Traffic is what shows of it."""
+    """Seconds of one layer and micro-batch. Traffic is what of it is exposed."""
 
     forward_s: Floats
     backward_s: Floats
@@ -81,11 +81,11 @@ class LayerTime:
     expert_forward_s: Floats
     expert_backward_s: Floats
 
-    module_s: dict[str, Floats]  # forward seconds of what selective recompute can do again
+    module_s: dict[str, Floats]  # forward seconds of what selective recompute can repeat
 
     @property
     def whole_forward_s(self) -> Floats:
-        """Compute and traffic: what full recompute does once more."""
+        """Compute and traffic: what full recompute repeats."""
         traffic = self.tensor_forward_s + self.context_forward_s + self.expert_forward_s
         return self.forward_s + traffic
 
@@ -97,31 +97,31 @@ class Layers:
     kinds: tuple[LayerTime, ...]
     head: LayerTime
     embedding: LayerTime
-    rows: Rows  # in the book
-    used: Used
+    rows: Rows  # in the cache
+    used: SourceUse
 
 
-class LayerBook:
-    """Layer times priced so far, for the many tables of one search in one stack.
+class LayerCache:
+    """Layer times worked out so far, for the many tables of one search in one stack.
 
-    Keys come back table after table; each is priced once. `used` tells of all of them together.
+    Shapes come back table after table; each is timed once. `used` tells of all of them together.
     """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[Any, ...], int] = {}
         self.columns: dict[str, dict[str, Floats]] = {}
-        self.used = Used()
+        self.used = SourceUse()
 
     def rows_of(self, table: dict[str, NDArray[Any]], task: Task, stack: Stack) -> Rows:
-        """The rows of these keys, priced now where they are new."""
+        """The rows of these shapes, timed now where they are new."""
         shared = table["tp"] > 1  # one rank has no sequence to share, and no traffic to hide
         table = table | {name: table[name] & shared for name in ("sequence_parallel", "overlap_tp")}
-        keys = list(zip(*(table[name].tolist() for name in KEY_COLUMNS), strict=True))
+        keys = list(zip(*(table[name].tolist() for name in SHAPE_COLUMNS), strict=True))
         keys = [tuple(None if value != value else value for value in key) for key in keys]
         new = {key: place for place, key in enumerate(keys) if key not in self.rows}
         if new:
-            keyed = {name: table[name][list(new.values())] for name in KEY_COLUMNS}
-            added = _price(keyed, task, stack, self.used)
+            keyed = {name: table[name][list(new.values())] for name in SHAPE_COLUMNS}
+            added = _layer_times(keyed, task, stack, self.used)
             self._append(added)
             for key in new:
                 self.rows[key] = len(self.rows)
@@ -140,18 +140,18 @@ class LayerBook:
 
 
 class Work(NamedTuple):
-    """Of one micro-batch, both ways, for rows of a book. [s]"""
+    """Of one micro-batch, both ways, for rows of a cache. [s]"""
 
     total_s: Floats  # all layers and ends of the model
     layer_s: Floats  # its lightest layer
     head_s: Floats
 
 
-def work_of(book: LayerBook, model: Model, rows: Rows) -> Work:
-    """What these rows of a book say of the whole model."""
+def work_of(cache: LayerCache, model: Model, rows: Rows) -> Work:
+    """What these rows of a cache say of the whole model."""
 
     def both_ways_s(name: str) -> Floats:
-        columns = book.columns[name]
+        columns = cache.columns[name]
         return sum((columns[part][rows] for part in PARTS), np.zeros(1))
 
     counts = layer_kinds(model).counts
@@ -161,44 +161,44 @@ def work_of(book: LayerBook, model: Model, rows: Rows) -> Work:
     return Work(layers + head + both_ways_s("embedding"), np.min(each, axis=0), head)
 
 
-def book_rows(views: Iterable[StageView], stack: Stack, book: LayerBook) -> Iterator[Rows]:
-    """For every slot of each view, of one task, its row in the book. (pipeline, slot, plan)
+def cached_layer_rows(views: Iterable[StageView], stack: Stack, cache: LayerCache) -> Iterator[Rows]:
+    """For every slot of each view, of one task, its row in the cache. (pipeline, slot, plan)
 
-    Views are looked at one by one, for they may be large. The keys of many are priced together:
+    Views are looked at one by one, for they may be large. The shapes of many are timed together:
     that costs less.
     """
     keyed: list[Keyed] = []
     for view in views:
         keyed.append(_distinct(view))
-        if sum(len(table["tp"]) for table, _ in keyed) > PRICED_TOGETHER:
-            yield from _joined_rows(keyed, view.task, stack, book)
+        if sum(len(table["tp"]) for table, _ in keyed) > SHAPES_PER_BLOCK:
+            yield from _joined_rows(keyed, view.task, stack, cache)
             keyed = []
     if keyed:
-        yield from _joined_rows(keyed, view.task, stack, book)
+        yield from _joined_rows(keyed, view.task, stack, cache)
 
 
-def _joined_rows(keyed: list[Keyed], task: Task, stack: Stack, book: LayerBook) -> Iterator[Rows]:
+def _joined_rows(keyed: list[Keyed], task: Task, stack: Stack, cache: LayerCache) -> Iterator[Rows]:
     tables = [table for table, _ in keyed]
-    joined = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
-    rows = book.rows_of(joined, task, stack)
+    joined = {name: np.concatenate([table[name] for table in tables]) for name in SHAPE_COLUMNS}
+    rows = cache.rows_of(joined, task, stack)
     ends = np.cumsum([len(table["tp"]) for table in tables])[:-1]
     for own, (_, back) in zip(np.split(rows, ends), keyed, strict=True):
         yield own[back]
 
 
-def work_s(views: Sequence[StageView], stack: Stack, book: LayerBook | None = None) -> list[Work]:
+def work_s(views: Sequence[StageView], stack: Stack, cache: LayerCache | None = None) -> list[Work]:
     """Of each slot of every plan of these views, of one task. (pipeline, slot, plan)"""
-    own = book or LayerBook()
-    each = list(book_rows(views, stack, own))
+    own = cache or LayerCache()
+    each = list(cached_layer_rows(views, stack, own))
     return [work_of(own, view.task.model, rows) for view, rows in zip(views, each, strict=True)]
 
 
-def layers_of(view: StageView, stack: Stack, book: LayerBook | None = None) -> Layers:
-    """Price each distinct way to cut a layer once, and hand every slot its own.
+def layers_of(view: StageView, stack: Stack, cache: LayerCache | None = None) -> Layers:
+    """Time each distinct way to shard a layer once, and hand every slot its own.
 
-    A `book` keeps what was priced for the next table of the same task in the same stack.
+    A `cache` keeps what was worked out for the next table of the same task in the same stack.
     """
-    own = book or LayerBook()
+    own = cache or LayerCache()
     table, back = _distinct(view)
     rows = own.rows_of(table, view.task, stack)[back]
     kinds = layer_kinds(view.task.model).kinds
@@ -217,56 +217,63 @@ def layers_of(view: StageView, stack: Stack, book: LayerBook | None = None) -> L
     )
 
 
-def _price(
-    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: Used
+def _layer_times(
+    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: SourceUse
 ) -> dict[str, dict[str, Floats]]:
-    """Layer times of these keys: of every kind of layer, of the head and of the embedding."""
+    """Layer times of these shapes: of every kind of layer, of the head and of the embedding."""
     count = len(table["tp"])
     kinds = layer_kinds(task.model).kinds
     found = {name: _empty(count) for name in (*map(str, range(len(kinds))), "head", "embedding")}
-    for rows, keys, device, words in _cuts(table, task, stack, used):
+    for rows, shape, device, words in _same_kernels(table, task, stack, used):
         fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
         for row, kind in enumerate(kinds):
-            kernels = layer_operators(task.model, kind, keys, device, fused, dispatcher)
-            for some, more in _groups(table, rows, OF_TRAFFIC):
-                at = np.searchsorted(rows, some)
+            kernels = layer_operators(task.model, kind, shape, device, fused, dispatcher)
+            for part, more in _groups(table, rows, TRAFFIC_COLUMNS):
+                at = np.searchsorted(rows, part)
                 own = [operator.take(at) for operator in kernels]
-                layer = _layer(task, kind, _keys(table, some), device, words | more, own)
-                _store(found[str(row)], some, layer)
-        vocab = padded_vocab(task, keys.tp)
-        _store(found["head"], rows, _ends(head_operators(task.model, keys, device, vocab)))
-        _store(found["embedding"], rows, _ends(embedding_operators(task.model, keys, device)))
+                layer = _layer(task, kind, _shapes(table, part), device, words | more, own)
+                _store(found[str(row)], part, layer)
+        vocab = padded_vocab(task, shape.tp)
+        _store(found["head"], rows, _ends(head_operators(task.model, shape, device, vocab)))
+        _store(found["embedding"], rows, _ends(embedding_operators(task.model, shape, device)))
     return found
 
 
-def _cuts(
-    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: Used
-) -> Iterator[tuple[Ints, Keys, Device, dict[str, Any]]]:
-    """Keys of a table whose kernels run alike: which they are, the device, the words they share."""
-    for rows, words in _groups(table, np.arange(len(table["tp"])), OF_KERNELS):
+def _same_kernels(
+    table: dict[str, NDArray[Any]], task: Task, stack: Stack, used: SourceUse
+) -> Iterator[tuple[Ints, LayerShape, Device, dict[str, Any]]]:
+    """Shapes of a table with the same kernels: which they are, the device, the words they share."""
+    for rows, words in _groups(table, np.arange(len(table["tp"])), KERNEL_COLUMNS):
         gpu, precision = task.cluster.pools[words["gpu"]].gpu, words["precision"]
         recipe = words["fp8_recipe"] if precision == "fp8" else None
         device = Device(gpu, precision, used, stack.on(gpu, precision, recipe), recipe)
-        yield rows, _keys(table, rows), device, words
+        yield rows, _shapes(table, rows), device, words
 
 
-def cut_of(view: StageView, stack: Stack, pipeline: int, slot: int) -> tuple[Keys, Device]:
-    """How a slot of the first plan cuts its layers, and what they run on."""
+def layer_shape(view: StageView, stack: Stack, pipeline: int, slot: int) -> tuple[LayerShape, Device]:
+    """How a slot of the first plan shards its layers, and what they run on."""
     table, back = _distinct(view)
     row = back[pipeline, min(slot, back.shape[1] - 1), :1]
     one = {name: column[row] for name, column in table.items()}
-    ((_, keys, device, _),) = _cuts(one, view.task, stack, Used())
-    return keys, device
+    ((_, shape, device, _),) = _same_kernels(one, view.task, stack, SourceUse())
+    return shape, device
 
 
-def layer_exchanges(
-    model: Model, kind: LayerKind, keys: Keys, device: Device, comm_type: str, dispatcher: str
-) -> list[Exchange]:
+def layer_collectives(
+    model: Model,
+    kind: LayerKind,
+    shape: LayerShape,
+    device: Device,
+    comm_type: str,
+    dispatcher: str,
+) -> list[Collective]:
     """All that a layer's seconds of traffic are counted from."""
     element = device.element_bytes
-    found = tensor_exchanges(model, kind, keys, element, device.gathered_fraction)
-    found += context_exchanges(model, keys, comm_type, element)
-    return found + (expert_exchanges(model, keys, dispatcher, element) if kind.mlp == "moe" else [])
+    found = tensor_collectives(model, kind, shape, element, device.gathered_fraction)
+    found += context_collectives(model, shape, comm_type, element)
+    return found + (
+        expert_collectives(model, shape, dispatcher, element) if kind.mlp == "moe" else []
+    )
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")
@@ -276,15 +283,15 @@ def _empty(count: int) -> dict[str, Floats]:
     return {name: np.zeros(count) for name in (*PARTS, *MODULES)}
 
 
-def _store(into: dict[str, Floats], rows: Ints, priced: LayerTime) -> None:
+def _store(into: dict[str, Floats], rows: Ints, layer: LayerTime) -> None:
     for name in PARTS:
-        into[name][rows] = getattr(priced, name)
-    for module, column in priced.module_s.items():
+        into[name][rows] = getattr(layer, name)
+    for module, column in layer.module_s.items():
         into[module][rows] = column
 
 
 def _distinct(view: StageView) -> Keyed:
-    """The distinct keys of a table, and for every slot its row among them."""
+    """The distinct shapes of a table, and for every slot its row among them."""
     plans = view.plans
     shape = plans.stages.shape
     if view.stages.equal_settings:  # one cut for all slots
@@ -292,7 +299,7 @@ def _distinct(view: StageView) -> Keyed:
     codes = np.zeros(shape, np.int64)
     values: dict[str, NDArray[Any]] = {}
     places = {"domain": view.domain, "node": view.node}
-    for name in KEY_COLUMNS:
+    for name in SHAPE_COLUMNS:
         column = places[name] if name in places else getattr(plans, name)
         column = column[:, : shape[1]] if column.ndim == 3 else column
         if column.ndim == 1:  # of the whole plan: looked at once, not slot by slot
@@ -304,7 +311,7 @@ def _distinct(view: StageView) -> Keyed:
     distinct, back = factorized(codes)
     rest = distinct
     table: dict[str, NDArray[Any]] = {}
-    for name in reversed(KEY_COLUMNS):
+    for name in reversed(SHAPE_COLUMNS):
         rest, index = np.divmod(rest, len(values[name]))
         table[name] = values[name][index]
     return table, back
@@ -313,7 +320,7 @@ def _distinct(view: StageView) -> Keyed:
 def _groups(
     table: dict[str, NDArray[Any]], rows: Ints, names: Sequence[str]
 ) -> Iterator[tuple[Ints, dict[str, Any]]]:
-    """Of these keys, those that share words and switches."""
+    """Of these shapes, those that share words and switches."""
     columns = np.stack([table[name][rows].astype(np.int64) for name in names])
     distinct, back = np.unique(columns, axis=1, return_inverse=True)
     for group in range(distinct.shape[1]):
@@ -325,13 +332,13 @@ def _groups(
         yield rows[back.reshape(-1) == group], words
 
 
-def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
+def _shapes(table: dict[str, NDArray[Any]], rows: Ints) -> LayerShape:
     def column(name: str) -> Floats:
         return table[name][rows].astype(np.float64)
 
     capacity = column("capacity_factor")
     tp = column("tp")
-    return Keys(
+    return LayerShape(
         micro_batch=column("segment_micro_batch"),
         seq_len=column("seq_len"),
         tp=tp,
@@ -348,7 +355,7 @@ def _keys(table: dict[str, NDArray[Any]], rows: Ints) -> Keys:
 def _layer(
     task: Task,
     kind: LayerKind,
-    keys: Keys,
+    shape: LayerShape,
     device: Device,
     words: dict[str, Any],
     operators: list[Operator],
@@ -356,21 +363,25 @@ def _layer(
     model, dispatcher = task.model, str(words["dispatcher"])
     gpu, element = device.gpu, device.element_bytes
     core = next(op for op in operators if op.module == "core_attn")
-    nothing = Traffic(forward_s=np.zeros_like(keys.tp), backward_s=np.zeros_like(keys.tp))
+    nothing = Traffic(forward_s=np.zeros_like(shape.tp), backward_s=np.zeros_like(shape.tp))
     hides, own = bool(words["overlap_tp"]), device.stack
-    longer = own.communication_factor * _tensor_factor(own, keys)
+    longer = own.communication_factor * _tensor_factor(own, shape)
     waits, share = own.tensor_waits, device.gathered_fraction
-    tensor = tensor_traffic(model, kind, keys, gpu, operators, hides, element, waits, longer, share)
+    tensor = tensor_traffic(
+        model, kind, shape, gpu, operators, hides, element, waits, longer, share
+    )
     if own.layers != "fused":
-        tensor = _with_copies(tensor, model, kind, keys, device)
+        tensor = _with_copies(tensor, model, kind, shape, device)
     ringed = own.communication_factor * own.context_factor
-    context = context_traffic(model, keys, gpu, core, words["cp_comm_type"], element, ringed)
+    context = context_traffic(model, shape, gpu, core, words["cp_comm_type"], element, ringed)
     expert = nothing
     if kind.mlp == "moe":
         hides = bool(words["overlap_ep"])
         routed = own.communication_factor * own.dispatch_factor
-        expert = expert_traffic(model, keys, gpu, operators, dispatcher, hides, element, routed)
-    local = np.maximum(model.moe.experts / keys.ep, 1.0) if model.moe and kind.mlp == "moe" else 0.0
+        expert = expert_traffic(model, shape, gpu, operators, dispatcher, hides, element, routed)
+    local = (
+        np.maximum(model.moe.experts / shape.ep, 1.0) if model.moe and kind.mlp == "moe" else 0.0
+    )
     host_forward_s, host_backward_s = host_s(device, str(words["cuda_graph"]), local)
     sent = tensor.forward_s + context.forward_s + expert.forward_s
     returned = tensor.backward_s + context.backward_s + expert.backward_s
@@ -385,12 +396,12 @@ def _layer(
         context_backward_s=context.backward_s,
         expert_forward_s=expert.forward_s,
         expert_backward_s=expert.backward_s,
-        module_s=_modules_s(operators, keys, by_operator=task.runtime == "fsdp"),
+        module_s=_modules_s(operators, shape, by_operator=task.runtime == "fsdp"),
     )
 
 
 def _with_copies(
-    tensor: Traffic, model: Model, kind: LayerKind, keys: Keys, device: Device
+    tensor: Traffic, model: Model, kind: LayerKind, shape: LayerShape, device: Device
 ) -> Traffic:
     """PyTorch's collectives work along the first axis, and sequences lie along the second: what is
     gathered is put in order by a copy, what is to be scattered too (torch/distributed/
@@ -398,7 +409,7 @@ def _with_copies(
     more that is gathered again.
     """
     halves = exchanging_halves(model, kind)
-    copy_s = np.where(keys.sp > 1, device.memory_s(4.0 * keys.tokens * model.hidden), 0.0)
+    copy_s = np.where(shape.sp > 1, device.memory_s(4.0 * shape.tokens * model.hidden), 0.0)
     gathered_s = copy_s * device.gathered_fraction
     return Traffic(
         forward_s=tensor.forward_s + halves * (copy_s + gathered_s),
@@ -406,12 +417,12 @@ def _with_copies(
     )
 
 
-def _tensor_factor(stack: Stack, keys: Keys) -> Floats:
+def _tensor_factor(stack: Stack, shape: LayerShape) -> Floats:
     """What a stack adds to tensor-parallel traffic over links: starting and joining its kernels.
 
     Through the host an exchange takes milliseconds, whoever asks for it: boards differ there.
     """
-    hosted = np.minimum(keys.domain, keys.tp) < np.minimum(keys.node, keys.tp)
+    hosted = np.minimum(shape.domain, shape.tp) < np.minimum(shape.node, shape.tp)
     return np.where(hosted, 1.0, stack.tensor_factor)
 
 
@@ -425,7 +436,7 @@ def host_s(device: Device, graph: str, experts: Floats | float) -> tuple[Floats,
     stack, local = device.stack, np.asarray(experts, np.float64)
     if graph == "full_iteration":
         return 0.0 * local, 0.0 * local
-    kernels = facts().expert_kernels.of(device.precision, device.recipe)
+    kernels = timing_constants().expert_kernels.of(device.precision, device.recipe)
     layer = (stack.host_forward_s, stack.host_backward_s) if graph == "none" else (0.0, 0.0)
     forward, backward = (
         stack.host_factor
@@ -435,27 +446,29 @@ def host_s(device: Device, graph: str, experts: Floats | float) -> tuple[Floats,
     return forward, backward
 
 
-INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
+MODULE_PARTS = {"moe": ("moe", "moe_act", "shared_experts")}  # what a module holds
 
 
-def _modules_s(operators: list[Operator], keys: Keys, by_operator: bool) -> dict[str, Floats]:
+def _modules_s(
+    operators: list[Operator], shape: LayerShape, by_operator: bool
+) -> dict[str, Floats]:
     """Forward seconds of every module.
 
     torchtitan's `selective` (core_attn by our name) chooses by operator: attention is kept, every
-    second matrix product and all else is done again.
+    second matrix product and all else is recomputed.
     """
-    found = {module: _module_s(operators, module, keys) for module in MODULES}
+    found = {module: _module_s(operators, module, shape) for module in MODULES}
     if by_operator:
-        again = [op for op in operators if op.module != "core_attn"]
-        shares = [op.forward_s * (0.5 if op.wgrad_s is not None else 1.0) for op in again]
+        recomputed = [op for op in operators if op.module != "core_attn"]
+        shares = [op.forward_s * (0.5 if op.wgrad_s is not None else 1.0) for op in recomputed]
         found["core_attn"] = np.sum(shares, axis=0)
     return found
 
 
-def _module_s(operators: list[Operator], module: str, keys: Keys) -> Floats:
+def _module_s(operators: list[Operator], module: str, shape: LayerShape) -> Floats:
     """Forward seconds of a module."""
-    held = INSIDE.get(module, (module,))
-    return sum((op.forward_s for op in operators if op.module in held), np.zeros_like(keys.tp))
+    parts = MODULE_PARTS.get(module, (module,))
+    return sum((op.forward_s for op in operators if op.module in parts), np.zeros_like(shape.tp))
 
 
 def _ends(operators: list[Operator]) -> LayerTime:

@@ -24,9 +24,9 @@ from astra.timing.bounds import (
     one_f_one_b_bound_s,
 )
 from astra.timing.chunks import chunk_times
-from astra.timing.facts import facts
-from astra.timing.layer import LayerBook
-from astra.timing.stage import StageTime, stage_base, stage_times
+from astra.timing.constants import timing_constants
+from astra.timing.layer import LayerCache
+from astra.timing.stage import StageTime, stage_work, stage_times
 
 UNIFORM, BLOCK = code("recompute", "full:uniform"), code("recompute", "full:block")
 
@@ -68,8 +68,8 @@ def step_bound_s(view: StageView, times: StageTime) -> Floats:
     opening = slice(0, 1)
     layers = np.maximum(view.plans.layers[0, 0], 1)
     lightest = layers // view.plans.vpp / layers  # share of the first chunk
-    first = times.first_extra_s(opening)[0, 0] * lightest
-    return first + _pipeline_bound_s(view, times) + times.after_s(opening)[0, 0]
+    first = times.first_gather_s(opening)[0, 0] * lightest
+    return first + _pipeline_bound_s(view, times) + times.step_end_s(opening)[0, 0]
 
 
 def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
@@ -88,7 +88,7 @@ def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
     return found
 
 
-def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None = None) -> Floats:
+def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerCache | None = None) -> Floats:
     """A bound that mostly is the simulated step, for few plans that are interleaved. (plan,) [s]
 
     It costs a fraction of a simulation, and is right but for rounding. 0 where nothing better is
@@ -101,7 +101,7 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerBook | None
         if len(rows):
             view = stage_view(plans.take(rows), task, every_stage)
             found[rows] = tight_stage_bound_s(
-                view, stage_times(view, stack, stage_base(view, stack, book))
+                view, stage_times(view, stack, stage_work(view, stack, book))
             )
     return found
 
@@ -119,13 +119,13 @@ def tight_stage_bound_s(view: StageView, times: StageTime) -> Floats:
         plans.micro_batches[0],
         link,
         link,
-        chunks.first_extra_s,
+        chunks.first_gather_s,
         wrap_link_s=link[last, np.arange(len(plans))],
         chunks=plans.vpp,
         group=plans.microbatch_group,
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
-    return pipeline + times.after_s(slice(0, 1))[0, 0]
+    return pipeline + times.step_end_s(slice(0, 1))[0, 0]
 
 
 def _two_chunks(stage_s: Floats, head_s: Floats, vpp: Ints) -> Floats:
@@ -139,7 +139,7 @@ def _two_chunks(stage_s: Floats, head_s: Floats, vpp: Ints) -> Floats:
 
 
 def variant_added_s(
-    layouts: Plans, variants: Variants, task: Task, stack: Stack, book: LayerBook
+    layouts: Plans, variants: Variants, task: Task, stack: Stack, book: LayerCache
 ) -> Floats:
     """What the bound of each variant exceeds that of its layout by, at least. (variant,) [s]
 
@@ -152,10 +152,10 @@ def variant_added_s(
     micro-batch it may be less than zero.
     """
     view = stage_view(layouts, task)
-    times = stage_times(view, stack, stage_base(view, stack, book))
+    times = stage_times(view, stack, stage_work(view, stack, book))
     rows, used = variants.rows, view.stages.count[0] > 0
     layers = np.maximum(view.stages.kind_layers[:, 0].sum(axis=0), 1)
-    whole = times.base.layers_forward_s[0]
+    whole = times.work.layers_forward_s[0]
     each = np.where(used, whole / layers, np.inf).min(axis=0)
     fewest = np.where(used, layers, layers.max(initial=1)).min(axis=0)
     most = _whole_layers(variants, layouts.vpp[rows])  # of a stage that has as many
@@ -164,7 +164,7 @@ def variant_added_s(
     for place, module in enumerate(MODULES):
         chosen = variants.modules >> place & 1
         if chosen.any():
-            again = times.base.module_s[module][0]
+            again = times.work.module_s[module][0]
             least = least + chosen * np.where(used, again, np.inf).min(axis=0)[rows]
             first = first + chosen * again[0][rows]
     count, sharded = layouts.micro_batches[0][rows], is_word(layouts, "sharding", "parameters")
@@ -182,9 +182,9 @@ def _less_hidden(least: Floats, rows: Ints, times: StageTime) -> Floats:
     with u the seconds of its traffic that had nothing to hide behind, and s what hidden traffic
     slows the compute beside it by: at least, with the most u and the least s of any stage.
     """
-    copies, used = times.base.replicas, times.view.stages.count[0] > 0
-    hides = (copies.gather_s + copies.reduce_s) * (1 - facts().shows.data)
-    bare = np.maximum(hides - times.base.backward_s, 0.0)[0][:, times.rows]
+    copies, used = times.work.data_parallel, times.view.stages.count[0] > 0
+    hides = (copies.gather_s + copies.reduce_s) * (1 - timing_constants().shows.data)
+    bare = np.maximum(hides - times.work.backward_s, 0.0)[0][:, times.rows]
     bare = np.where(used & times.view.plans.overlap_param_gather, bare, 0.0).max(axis=0)
     slow = np.where(used, copies.slowdown[0][:, times.rows], 1.0).min(axis=0)
     return least - (1 - slow[rows]) * np.minimum(least, bare[rows])

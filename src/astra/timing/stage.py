@@ -11,10 +11,10 @@ from astra.strategy.plans import Flags, Floats
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
-from astra.timing.base import StageBase, base_of
-from astra.timing.device import Used
-from astra.timing.facts import facts
-from astra.timing.layer import PARTS, LayerBook, layers_of
+from astra.timing.constants import timing_constants
+from astra.timing.device import SourceUse
+from astra.timing.layer import PARTS, LayerCache, layers_of
+from astra.timing.stage_work import StageWork, summed_work
 
 Rows = NDArray[np.intp]
 ALL = slice(None)
@@ -22,27 +22,27 @@ ALL = slice(None)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageTime:
-    """Seconds of one stage of each run. (pipeline, slot, plan)
+    """Seconds of one stage of each slot. (pipeline, slot, plan)
 
-    Per micro-batch, unless it says per step. Traffic counts as far as it shows. What a caller may
-    want of some runs only is worked out when asked for them.
+    Per micro-batch, unless it says per step. Traffic counts as far as it is exposed. What a caller
+    may want of few slots only is worked out when asked for them.
     """
 
     view: StageView
     stack: Stack
-    base: StageBase  # of the distinct plans but for recompute and offload
-    rows: Rows  # for every plan, its row in `base`
+    work: StageWork  # of the distinct plans but for recompute and offload
+    rows: Rows  # for every plan, its row in `work`
     recompute_s: Floats
-    used: Used
+    used: SourceUse
 
     def part(self, name: str) -> Floats:
-        """A column of the base, for every plan."""
-        column: Floats = getattr(self.base, name)
+        """A column of `work`, for every plan."""
+        column: Floats = getattr(self.work, name)
         return column[..., self.rows]
 
     @cached_property
     def _gathered_s(self) -> tuple[Floats, Floats]:
-        return _each(self.view, self.base, self.rows, self.recompute_s)
+        return _sharded_gather_s(self.view, self.work, self.rows, self.recompute_s)
 
     @property
     def gather_forward_s(self) -> Floats:
@@ -57,16 +57,16 @@ class StageTime:
     @property
     def plain_forward_s(self) -> Floats:
         """All that a micro-batch takes on its way down, parameters at hand."""
-        base = self.base
-        traffic = base.tensor_forward_s + base.context_forward_s + base.expert_forward_s
-        return (base.forward_s + traffic + base.offload_forward_s)[..., self.rows]
+        work = self.work
+        traffic = work.tensor_forward_s + work.context_forward_s + work.expert_forward_s
+        return (work.forward_s + traffic + work.offload_forward_s)[..., self.rows]
 
     @property
     def plain_backward_s(self) -> Floats:
-        """All that it takes on its way back, with nothing to gather or to do again."""
-        base = self.base
-        traffic = base.tensor_backward_s + base.context_backward_s + base.expert_backward_s
-        return (base.backward_s + traffic + base.offload_backward_s)[..., self.rows]
+        """All that it takes on its way back, with nothing to gather or to recompute."""
+        work = self.work
+        traffic = work.tensor_backward_s + work.context_backward_s + work.expert_backward_s
+        return (work.backward_s + traffic + work.offload_backward_s)[..., self.rows]
 
     @property
     def whole_forward_s(self) -> Floats:
@@ -78,127 +78,131 @@ class StageTime:
         """All that it takes on its way back."""
         return self.plain_backward_s + self.recompute_s + self.gather_backward_s
 
-    def _copies(self, name: str, runs: slice) -> Floats:
-        column: Floats = getattr(self.base.replicas, name)
-        return column[:, runs][..., self.rows]
+    def _data_parallel(self, name: str, slots: slice) -> Floats:
+        column: Floats = getattr(self.work.data_parallel, name)
+        return column[:, slots][..., self.rows]
 
-    def _traffic_s(self, name: str, runs: slice) -> Floats:
+    def _traffic_s(self, name: str, slots: slice) -> Floats:
         """Gather or reduction per step; sharded parameters have theirs in every micro-batch."""
         by_layer = is_word(self.view.plans, "sharding", "parameters")
-        return np.where(by_layer, 0.0, self._copies(name, runs))
+        return np.where(by_layer, 0.0, self._data_parallel(name, slots))
 
-    def first_extra_s(self, runs: slice = ALL) -> Floats:
+    def first_gather_s(self, slots: slice = ALL) -> Floats:
         """Per step: parameter gather that the first micro-batch cannot hide."""
-        forward = self.base.forward_s[:, runs][..., self.rows]
+        forward = self.work.forward_s[:, slots][..., self.rows]
         overlaps = self.view.plans.overlap_param_gather & (not self.stack.owned_tensors)
-        slow = self._copies("slowdown", runs)
-        return shown_s(self._traffic_s("gather_s", runs), forward, overlaps, slow)
+        slow = self._data_parallel("slowdown", slots)
+        return exposed_s(self._traffic_s("gather_s", slots), forward, overlaps, slow)
 
-    def last_extra_s(self, runs: slice = ALL) -> Floats:
+    def last_reduce_s(self, slots: slice = ALL) -> Floats:
         """Per step: gradient reduction that the last micro-batch cannot hide."""
-        backward = self.base.backward_s[:, runs][..., self.rows] + self.recompute_s[:, runs]
+        backward = self.work.backward_s[:, slots][..., self.rows] + self.recompute_s[:, slots]
         overlaps = self.view.plans.overlap_grad_reduce
-        slow = self._copies("slowdown", runs)
-        return shown_s(self._traffic_s("reduce_s", runs), backward, overlaps, slow)
+        slow = self._data_parallel("slowdown", slots)
+        return exposed_s(self._traffic_s("reduce_s", slots), backward, overlaps, slow)
 
-    def across_s(self, runs: slice = ALL) -> Floats:
-        """Per step: gradients between pipelines that are cut differently, when all are there."""
-        if len(self.base.replicas.across_s) == 1:  # one pipeline has no other
+    def inter_group_s(self, slots: slice = ALL) -> Floats:
+        """Per step: gradients between replica groups that are sharded differently."""
+        if len(self.work.data_parallel.inter_group_s) == 1:  # one pipeline has no other
             return np.zeros((1, 1, 1))
-        return self._copies("across_s", runs)
+        return self._data_parallel("inter_group_s", slots)
 
-    def tied_s(self, runs: slice = ALL) -> Floats:
+    def tied_s(self, slots: slice = ALL) -> Floats:
         """Per step: gradients of tied embeddings, between the ends of the pipeline."""
-        return self.base.tied_s[:, runs][..., self.rows]
+        return self.work.tied_s[:, slots][..., self.rows]
 
-    def optimizer_s(self, runs: slice = ALL) -> Floats:
+    def optimizer_s(self, slots: slice = ALL) -> Floats:
         """Per step: Adam on the GPU, or over PCIe for what is offloaded."""
-        hosted = self.view.plans.offload_optimizer_fraction * self.host_s(runs)
-        return self._copies("adam_s", runs) + hosted
+        hosted = self.view.plans.offload_optimizer_fraction * self.host_s(slots)
+        return self._data_parallel("adam_s", slots) + hosted
 
-    def host_s(self, runs: slice = ALL) -> Floats:
+    def host_s(self, slots: slice = ALL) -> Floats:
         """Per step: what it takes more with all of the optimizer offloaded."""
-        return self._copies("host_s", runs)
+        return self._data_parallel("host_s", slots)
 
-    def other_s(self, runs: slice = ALL) -> Floats:
+    def other_s(self, slots: slice = ALL) -> Floats:
         """Per step: what no part of the model accounts for, and waiting for the slowest rank."""
         plans = self.view.plans
-        waited = np.log2(plans.gpus) * plans.micro_batches[:, np.newaxis] * self.jitter_s(runs)
-        return np.where(self.view.stages.count[:, runs] > 0, self.stack.step_s + waited, 0.0)
+        waited = np.log2(plans.gpus) * plans.micro_batches[:, np.newaxis] * self.straggler_s(slots)
+        return np.where(self.view.stages.count[:, slots] > 0, self.stack.step_s + waited, 0.0)
 
-    def jitter_s(self, runs: slice = ALL) -> Floats:
+    def straggler_s(self, slots: slice = ALL) -> Floats:
         """Per micro-batch and doubling of the GPUs: waiting for the slowest rank."""
         # With its traffic, so that a faster link cannot turn time that is waited for the CPU, and
-        # counts as compute, into more jitter.
-        each = np.sum([getattr(self.base, name)[:, runs] for name in PARTS], axis=0)
+        # counts as compute, into more waiting.
+        each = np.sum([getattr(self.work, name)[:, slots] for name in PARTS], axis=0)
         return self.stack.jitter_fraction * each[..., self.rows]
 
-    def after_s(self, runs: slice = ALL) -> Floats:
+    def step_end_s(self, slots: slice = ALL) -> Floats:
         """Per step, behind the last backward pass of a stage."""
-        return self.last_extra_s(runs) + self.met_s(runs)
+        return self.last_reduce_s(slots) + self.after_grads_ready_s(slots)
 
-    def met_s(self, runs: slice = ALL) -> Floats:
-        """The part of it that waits for the other pipelines of the plan."""
-        traffic = self.across_s(runs) + self.tied_s(runs)
-        return traffic + self.optimizer_s(runs) + self.other_s(runs)
+    def after_grads_ready_s(self, slots: slice = ALL) -> Floats:
+        """The part of it that begins when the gradients of all pipelines of the plan are ready."""
+        traffic = self.inter_group_s(slots) + self.tied_s(slots)
+        return traffic + self.optimizer_s(slots) + self.other_s(slots)
 
 
-def stage_base(
-    view: StageView, stack: Stack, book: LayerBook | None = None
-) -> tuple[StageBase, Used]:
+def stage_work(
+    view: StageView, stack: Stack, cache: LayerCache | None = None
+) -> tuple[StageWork, SourceUse]:
     """What the plans of a view share, and where its numbers come from."""
-    layers = layers_of(view.shared, stack, book)
-    return base_of(view.shared, layers, stack), layers.used
+    layers = layers_of(view.shared, stack, cache)
+    return summed_work(view.shared, layers, stack), layers.used
 
 
 def stage_times(
-    view: StageView, stack: Stack, shared: tuple[StageBase, Used] | None = None
+    view: StageView, stack: Stack, shared: tuple[StageWork, SourceUse] | None = None
 ) -> StageTime:
-    """Seconds of every run of a table of plans; `shared` where it is worked out already."""
-    base, used = shared or stage_base(view, stack)
+    """Seconds of every slot of a table of plans; `shared` where it is worked out already."""
+    work, used = shared or stage_work(view, stack)
     rows = view.rows
-    again = _recompute(view, base, rows)
     return StageTime(
         view=view,
         stack=stack,
-        base=base,
+        work=work,
         rows=rows,
-        recompute_s=again,
+        recompute_s=_recompute_s(view, work, rows),
         used=used,
     )
 
 
-def _recompute(view: StageView, base: StageBase, rows: Rows) -> Floats:
+def _recompute_s(view: StageView, work: StageWork, rows: Rows) -> Floats:
     """Whole layers with their traffic, or the selected modules of every layer."""
     fraction, _ = view.recomputed
-    total = fraction * base.layers_forward_s[..., rows]
+    total = fraction * work.layers_forward_s[..., rows]
     bits = view.stages.of(view.plans.recompute_modules)
     for place, module in enumerate(MODULES):
         chosen = bits >> place & 1
         if chosen.any():
-            total += chosen * base.module_s[module][..., rows]
+            total += chosen * work.module_s[module][..., rows]
     return total
 
 
-def shown_s(traffic: Floats, behind: Floats, overlaps: Flags, slow: Floats) -> Floats:
-    """Traffic that may run beside compute: what is left to see, and what it slows.
+def exposed_s(traffic_s: Floats, compute_s: Floats, overlaps: Flags, slowdown: Floats) -> Floats:
+    """Traffic that compute does not hide, and what it costs the compute that hides the rest.
 
-    The last bucket always shows; hidden seconds slow the compute beside them.
+    The last bucket is always exposed; hidden seconds slow the compute beside them.
     """
-    hidden = np.minimum(traffic * (1 - facts().shows.data), behind)
-    return traffic - np.where(overlaps, (1 - slow) * hidden, 0.0)
+    hidden = np.minimum(traffic_s * (1 - timing_constants().shows.data), compute_s)
+    return traffic_s - np.where(overlaps, (1 - slowdown) * hidden, 0.0)
 
 
-def _each(view: StageView, base: StageBase, rows: Rows, again: Floats) -> tuple[Floats, Floats]:
+def _sharded_gather_s(
+    view: StageView, work: StageWork, rows: Rows, recompute_s: Floats
+) -> tuple[Floats, Floats]:
     """Per micro-batch, with sharded parameters: gathered in either pass, gradients scattered."""
-    ahead, back = np.zeros(again.shape), np.zeros(again.shape)
-    some = np.flatnonzero(is_word(view.plans, "sharding", "parameters"))
-    if len(some):
-        at = rows[some]
-        overlaps, copies = view.plans.overlap_param_gather[some], base.replicas
-        slow = copies.slowdown[..., at]
-        gather, reduce = copies.gather_s[..., at], copies.reduce_s[..., at]
-        backward = base.backward_s[..., at] + again[..., some]
-        ahead[..., some] = shown_s(gather, base.forward_s[..., at], overlaps, slow)
-        back[..., some] = shown_s(gather + reduce, backward, overlaps, slow)
-    return ahead, back
+    forward, backward = np.zeros(recompute_s.shape), np.zeros(recompute_s.shape)
+    sharded = np.flatnonzero(is_word(view.plans, "sharding", "parameters"))
+    if len(sharded):
+        at = rows[sharded]
+        overlaps, traffic = view.plans.overlap_param_gather[sharded], work.data_parallel
+        slowdown = traffic.slowdown[..., at]
+        gather_s, reduce_s = traffic.gather_s[..., at], traffic.reduce_s[..., at]
+        forward_compute_s = work.forward_s[..., at]
+        backward_compute_s = work.backward_s[..., at] + recompute_s[..., sharded]
+        forward[..., sharded] = exposed_s(gather_s, forward_compute_s, overlaps, slowdown)
+        backward[..., sharded] = exposed_s(
+            gather_s + reduce_s, backward_compute_s, overlaps, slowdown
+        )
+    return forward, backward

@@ -1,4 +1,4 @@
-"""What a stage takes however much of it is recomputed or offloaded."""
+"""What a stage takes before recompute and offload."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,25 +11,26 @@ from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.layer_kinds import layer_kinds
-from astra.strategy.offload import offloaded_values
 from astra.strategy.parameters_per_gpu import padded_vocab
+from astra.strategy.replica_groups import replicas_of_segment
+from astra.strategy.offload import offloaded_values
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import MODULES
-from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
 from astra.timing.collectives import p2p_s
-from astra.timing.exchanges import Exchange, Group
-from astra.timing.facts import facts
+from astra.timing.constants import timing_constants
+from astra.timing.data_parallel import DataParallelTime, data_parallel_time, slots_by_gpu
 from astra.timing.layer import PARTS, Layers
-from astra.timing.replicas import Replicas, gpus_of, replicas_of
+from astra.timing.ledger import Collective, RankGroup
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class StageBase:
-    """Seconds of one stage of each run and one micro-batch. (pipeline, slot, plan)
+class StageWork:
+    """Seconds of one stage of each slot and one micro-batch. (pipeline, slot, plan)
 
-    Traffic counts as far as it shows. What goes between stages and copies is worked out when asked.
+    Traffic counts as far as it is exposed. What goes between stages and replicas is worked out when
+    asked for.
     """
 
     view: StageView
@@ -46,29 +47,29 @@ class StageBase:
     head_backward_s: Floats
     embedding_forward_s: Floats  # part of `forward_s`: lies on the first chunk
     embedding_backward_s: Floats
-    layers_forward_s: Floats  # layers and their traffic: what full recompute does again
-    module_s: dict[str, Floats]  # what selective recompute of a module does again
+    layers_forward_s: Floats  # layers and their traffic: what full recompute repeats
+    module_s: dict[str, Floats]  # what selective recompute of a module repeats
     offload_forward_s: Floats  # activations to the host, as far as compute does not hide them
     offload_backward_s: Floats  # and back
 
     @cached_property
-    def replicas(self) -> Replicas:
-        """Traffic between copies, and the optimizer's step."""
-        return replicas_of(self.view, self.stack)
+    def data_parallel(self) -> DataParallelTime:
+        """Traffic between replicas, and the optimizer's step."""
+        return data_parallel_time(self.view, self.stack)
 
     @cached_property
-    def _sent_s(self) -> tuple[Floats, Floats]:
-        return _links(self.view, self.stack)
+    def _both_link_s(self) -> tuple[Floats, Floats]:
+        return _link_s(self.view, self.stack)
 
     @property
     def link_s(self) -> Floats:
         """To the next stage, one way."""
-        return self._sent_s[0]
+        return self._both_link_s[0]
 
     @property
-    def held_s(self) -> Floats:
+    def blocking_send_s(self) -> Floats:
         """Part of `link_s`: neither stage works meanwhile."""
-        return self._sent_s[1]
+        return self._both_link_s[1]
 
     @cached_property
     def tied_s(self) -> Floats:
@@ -76,7 +77,7 @@ class StageBase:
         return _tied_s(self.view, self.stack)
 
 
-def base_of(view: StageView, layers: Layers, stack: Stack) -> StageBase:
+def summed_work(view: StageView, layers: Layers, stack: Stack) -> StageWork:
     """Layers of every kind and the ends, summed over each stage."""
     shape = view.stages.count.shape
     sums = {name: np.zeros(shape) for name in (*PARTS, *MODULES)}
@@ -93,7 +94,7 @@ def base_of(view: StageView, layers: Layers, stack: Stack) -> StageBase:
     sums["forward_s"] = sums["forward_s"] + ends["head_forward_s"] + ends["embedding_forward_s"]
     sums["backward_s"] = sums["backward_s"] + ends["head_backward_s"] + ends["embedding_backward_s"]
     moved = _offload_s(view)
-    return StageBase(
+    return StageWork(
         view=view,
         stack=stack,
         **sums,
@@ -127,7 +128,7 @@ def _ends(view: StageView, layers: Layers) -> dict[str, Floats]:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sends:
+class StageSends:
     """What one GPU of a stage sends to its partner in another one. (pipeline, slot, plan)"""
 
     payload_bytes: Floats
@@ -136,7 +137,7 @@ class Sends:
     near: Flags  # or a link domain
 
 
-def tied_sends(view: StageView, stack: Stack) -> Sends:
+def tied_sends(view: StageView, stack: Stack) -> StageSends:
     """First and last stage exchange the gradients of an embedding they both hold; else no bytes."""
     plans, stages, model = view.plans, view.stages, view.task.model
     ends = (stages.embedding | stages.head) & (plans.pp[:, np.newaxis] > 1)
@@ -150,7 +151,7 @@ def tied_sends(view: StageView, stack: Stack) -> Sends:
         for end in (stages.embedding, stages.head)
     )
     domain, node = stages.of(view.domain), stages.of(view.node)
-    return Sends(
+    return StageSends(
         payload_bytes=np.where(ends & model.tied_embeddings, payload, 0.0),
         there=np.where(stages.embedding, last, first),
         node=plans.gpus <= node,
@@ -166,12 +167,12 @@ def _tied_s(view: StageView, stack: Stack) -> Floats:
     return np.where(sends.payload_bytes > 0, _sent_s(view, stack, sends), 0.0)
 
 
-def _sent_s(view: StageView, stack: Stack, sends: Sends) -> Floats:
+def _sent_s(view: StageView, stack: Stack, sends: StageSends) -> Floats:
     """Between two GPU types they cross the slower of two NICs. [s]"""
     found, payload = np.zeros(view.stages.count.shape), sends.payload_bytes
     senders = view.stages.of(view.plans.tp * view.plans.cp * replicas_of_segment(view.plans))
-    for gpu, here in gpus_of(view):
-        factor = _sending(stack, gpu)
+    for gpu, here in slots_by_gpu(view):
+        factor = _send_factor(stack, gpu)
         found = np.where(here, p2p_s(payload, sends.near, gpu, senders=senders) * factor, found)
         for row, pool in enumerate(view.task.cluster.pools):
             leaves = here & (sends.there == row)
@@ -181,9 +182,9 @@ def _sent_s(view: StageView, stack: Stack, sends: Sends) -> Floats:
     return found
 
 
-def _sending(stack: Stack, gpu: Gpu) -> float:
-    own = stack.on(gpu)
-    return own.communication_factor * own.pipeline_factor
+def _send_factor(stack: Stack, gpu: Gpu) -> float:
+    here = stack.on(gpu)
+    return here.communication_factor * here.pipeline_factor
 
 
 def _offload_s(view: StageView) -> Floats:
@@ -194,16 +195,16 @@ def _offload_s(view: StageView) -> Floats:
     element = np.where(is_word(view.plans, "precision", "fp32"), 4.0, 2.0)
     for row, kind in enumerate(layer_kinds(view.task.model).kinds):
         total += _kind_layers(row, view) * offloaded_values(view, kind) * element
-    for gpu, here in gpus_of(view):
-        rate = facts().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
+    for gpu, here in slots_by_gpu(view):
+        rate = timing_constants().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
         total = np.where(here, total / rate, total)
     return total
 
 
-def stage_sends(view: StageView, stack: Stack) -> Sends:
+def stage_sends(view: StageView, stack: Stack) -> StageSends:
     """Activations of a chunk to the next stage, and their gradients back.
 
-    The link of a run of several stages is the one inside it. Where the stages are cut differently,
+    The link of a slot of several stages is the one inside it. Where stages are sharded differently,
     the GPU with the larger part sets the pace.
     """
     plans, stages = view.plans, view.stages
@@ -215,7 +216,7 @@ def stage_sends(view: StageView, stack: Stack) -> Sends:
         following = np.where(leaves, _next(view, following), following)
     stage_gpus = stages.of(plans.tp * plans.cp * replicas_of_segment(plans))
     domain, node = stages.of(view.domain), stages.of(view.node)
-    return Sends(
+    return StageSends(
         payload_bytes=payload,
         there=following,
         node=ranks_per_domain(2, stage_gpus, node) == 2,
@@ -223,17 +224,17 @@ def stage_sends(view: StageView, stack: Stack) -> Sends:
     )
 
 
-def arrival_exchange(view: StageView, stack: Stack) -> Exchange:
+def arrival_gather(view: StageView, stack: Stack) -> Collective:
     """Stacks that send shares of what every rank holds whole gather them on arrival, inside the
     tensor-parallel group. Others gather nothing.
     """
     plans, stages = view.plans, view.stages
     tp = stages.of(plans.tp)
     domain, node = stages.of(view.domain), stages.of(view.node)
-    group = Group.of("tp", tp, np.ones_like(tp), domain, node)
-    shared = (stack.name in facts().sends.shared) & ~plans.sequence_parallel
+    group = RankGroup.of("tp", tp, np.ones_like(tp), domain, node)
+    shared = (stack.name in timing_constants().sends.shared) & ~plans.sequence_parallel
     whole = np.where(shared, _activation_bytes(view), 0.0)
-    return Exchange(group, "all-gather", "activations between stages", whole)
+    return Collective(group, "all-gather", "activations between stages", whole)
 
 
 def _activation_bytes(view: StageView) -> Floats:
@@ -247,38 +248,38 @@ def _activation_bytes(view: StageView) -> Floats:
 def _senders_share(view: StageView, stack: Stack) -> Ints:
     """Ranks that send a part each of what one of them would."""
     tp = view.stages.of(view.plans.tp)
-    cut = view.plans.sequence_parallel | (stack.name in facts().sends.shared)
-    return np.where(cut, tp, 1)
+    shared = view.plans.sequence_parallel | (stack.name in timing_constants().sends.shared)
+    return np.where(shared, tp, 1)
 
 
-def _links(view: StageView, stack: Stack) -> tuple[Floats, Floats]:
-    """To the next stage, and how much of it holds up both stages.
+def _link_s(view: StageView, stack: Stack) -> tuple[Floats, Floats]:
+    """To the next stage, and how much of it blocks both stages.
 
     Where sends are waited for, NCCL's buffer takes a small message and lets the stages go; a larger
-    one moves only while both ends are there. What is gathered holds up the receiver alone: half of
+    one moves only while both ends are there. What is gathered blocks the receiver alone: half of
     it each.
     """
-    sends, several = stage_sends(view, stack), view.plans.pp[:, np.newaxis] > 1
-    found = np.where(several, _sent_s(view, stack, sends), 0.0)
+    sends, joins = stage_sends(view, stack), view.plans.pp[:, np.newaxis] > 1
+    found = np.where(joins, _sent_s(view, stack, sends), 0.0)
     gathered = np.zeros(found.shape)
-    if stack.name in facts().sends.shared:
-        arrival = arrival_exchange(view, stack)
-        for gpu, here in gpus_of(view):
-            gathered = np.where(here & several, arrival.one_s(gpu), gathered)
-    held = np.zeros(found.shape)
+    if stack.name in timing_constants().sends.shared:
+        arrival = arrival_gather(view, stack)
+        for gpu, here in slots_by_gpu(view):
+            gathered = np.where(here & joins, arrival.one_s(gpu), gathered)
+    blocking = np.zeros(found.shape)
     if stack.holds_sends:
-        large = sends.payload_bytes > facts().sends.buffer_bytes
-        held = np.where(large, found, 0.0) + gathered / 2
-    return found + gathered, held
+        large = sends.payload_bytes > timing_constants().sends.buffer_bytes
+        blocking = np.where(large, found, 0.0) + gathered / 2
+    return found + gathered, blocking
 
 
 def _next(view: StageView, column: NDArray[Any]) -> NDArray[Any]:
-    """What the stage that comes after each run has; after the last, what the first one has."""
+    """What the stage that comes after each slot has; after the last, what the first one has."""
     count = view.stages.count
     values = np.broadcast_to(column, count.shape)
     found = np.empty(count.shape, values.dtype)
     after = values[:, 0]
-    for run in reversed(range(count.shape[1])):
-        found[:, run] = after
-        after = np.where(count[:, run] > 0, values[:, run], after)
+    for slot in reversed(range(count.shape[1])):
+        found[:, slot] = after
+        after = np.where(count[:, slot] > 0, values[:, slot], after)
     return found

@@ -17,7 +17,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 
 TIGHT = 1e-4  # relative, how near the bound is found
 RISES = (
@@ -70,7 +70,7 @@ class MakesFinder:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
         self.question, self.task = space.question, space.question.task
         self.limit_s, self.progress = limit_s, progress
-        self.book = LayerBook()
+        self.book = LayerCache()
         self.stock = Stock(space, rules, stack, margin, self.book)
         self.found: dict[Common, Found] = {}
         self.simulated = self.out_of_memory = 0  # plans put together of makes

@@ -8,9 +8,9 @@ from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.stage_view import stage_view
 from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
-from astra.timing.layer import LayerBook
-from astra.timing.replicas import own_pace_s
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.data_parallel import stage_inter_group_s
+from astra.timing.stage import stage_work, stage_times
 
 BLOCK = 1 << 14  # plans of one table
 
@@ -26,8 +26,8 @@ class Lines:
     head_s: Floats  # part of the stage: in its last chunk
     vpp: Ints  # (make,)
     once_s: Floats  # (make,) gather that the first micro-batch waits for, and what comes last
-    across_s: Floats  # (make,) gradients of the first stage exchanged with one other make
-    jitter_s: Floats  # (make,) of one micro-batch, for every doubling of the GPUs
+    inter_group_s: Floats  # (make,) gradients of the first stage exchanged with one other make
+    straggler_s: Floats  # (make,) of one micro-batch, for every doubling of the GPUs
 
     def take(self, rows: Ints) -> "Lines":
         return Lines(*(getattr(self, each.name)[..., rows] for each in fields(self)))
@@ -44,8 +44,8 @@ class Lines:
             none, chunks = np.zeros((1, 1, 1)), np.stack([first, both - first])
             least = interleaved_bound_s(self.stages, chunks, none, micro_batches, link, link)
             pipeline = np.where(turns, least, pipeline)
-        last = self.once_s + (self.across_s if several else 0.0)
-        return pipeline + last + doublings * micro_batches * self.jitter_s
+        last = self.once_s + (self.inter_group_s if several else 0.0)
+        return pipeline + last + doublings * micro_batches * self.straggler_s
 
     @property
     def unit(self) -> Ints:
@@ -63,16 +63,16 @@ class Lines:
         return low * unit
 
 
-def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> Lines:
+def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerCache) -> Lines:
     """Of plans with one pipeline, whatever their micro-batches."""
     parts = []
     for start in range(0, max(len(plans), 1), BLOCK):
         some = plans.take(slice(start, start + BLOCK))
         view = stage_view(some, task)
-        times = stage_times(view, stack, stage_base(view, stack, book))
+        times = stage_times(view, stack, stage_work(view, stack, book))
         opening, two = slice(0, 1), np.full(len(view.shared.plans), 2)
         count = view.stages.count[0]
-        once = times.first_extra_s(opening) + times.last_extra_s(opening) + times.tied_s(opening)
+        once = times.first_gather_s(opening) + times.last_reduce_s(opening) + times.tied_s(opening)
         once = once + times.optimizer_s(opening) + stack.step_s
         parts.append(
             (
@@ -85,8 +85,8 @@ def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerBook) -> Lines:
                 ),
                 some.vpp,
                 once[0, 0],
-                own_pace_s(view.shared, stack, two, two < 2)[0, 0][view.rows],
-                times.jitter_s(opening)[0, 0],
+                stage_inter_group_s(view.shared, stack, two, two < 2)[0, 0][view.rows],
+                times.straggler_s(opening)[0, 0],
             )
         )
     most = max(part[0].shape[0] for part in parts)

@@ -11,7 +11,7 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans, code, column_dtype
 from astra.strategy.recompute import MODULES
 from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView
-from astra.timing.base import StageBase
+from astra.timing.stage_work import StageWork
 
 SELECTIVE, BLOCK = code("recompute", "selective"), code("recompute", "full:block")
 UNIFORM = code("recompute", "full:uniform")
@@ -48,7 +48,7 @@ class Options:
             found[name] = np.where(used, column, 0).astype(column_dtype(name))
         return found
 
-    def again_s(self, view: StageView, base: StageBase, at: Ints) -> Floats:
+    def again_s(self, view: StageView, base: StageWork, at: Ints) -> Floats:
         """What each run of these plans does again for a micro-batch. (run, variant) [s]"""
         layers = np.maximum(view.stages.kind_layers[:, 0].sum(axis=0), 1)[:, at]
         share = np.where(

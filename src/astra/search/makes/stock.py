@@ -24,8 +24,8 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.stage_view import without_layers, stage_view
-from astra.timing.layer import LayerBook, work_s
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.layer import LayerCache, work_s
+from astra.timing.stage import stage_work, stage_times
 
 SLIP = 1e-12  # relative, against rounding
 LATER = ("batch-adds-up", "gpus-within-caps")  # rules that speak of all makes together
@@ -69,7 +69,7 @@ class Stock:
     """Of a whole search. `needed`: samples of a step."""
 
     def __init__(
-        self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, book: LayerBook
+        self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, book: LayerCache
     ) -> None:
         self.space, self.stack, self.margin, self.book = space, stack, margin, book
         self.task, self.needed = space.question.task, space.question.global_batch
@@ -276,7 +276,7 @@ class Stock:
             some = makes.plans.take(slice(start, start + BLOCK))
             here = whole.take(np.flatnonzero((whole.rows >= start) & (whole.rows < start + BLOCK)))
             view = stage_view(some, self.task)
-            base, _ = stage_base(view, self.stack, self.book)
+            base, _ = stage_work(view, self.stack, self.book)
             at = here.rows - start
             again = here.again_s(view, base, at)
             stage = np.where(
@@ -301,7 +301,7 @@ class Stock:
             some = slice(start, start + BLOCK)
             view = stage_view(plans.take(some), self.task)
             filled = memory_fraction(view, memory_of(view, self.stack), self.stack)
-            times = stage_times(view, self.stack, stage_base(view, self.stack, self.book))
+            times = stage_times(view, self.stack, stage_work(view, self.stack, self.book))
             fits[some] = filled <= 1 - self.margin
             again[some] = (times.recompute_s * view.stages.count).sum(axis=(0, 1))
         return fits, again

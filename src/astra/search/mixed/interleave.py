@@ -26,7 +26,7 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.plan_bounds import tight_stage_bound_s
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_work, stage_times
 
 if TYPE_CHECKING:
     from astra.search.mixed.solve import MixedFinder
@@ -396,7 +396,7 @@ class Interleaving:
         if not len(rows):
             return
         view = stage_view(plans.take(rows), finder.task, every_stage=True)
-        base = stage_base(view, finder.stack, finder.book)
+        base = stage_work(view, finder.stack, finder.book)
         bound = tight_stage_bound_s(view, stage_times(view, finder.stack, base))
         keep = np.flatnonzero(bound < finder.limit_s)
         some = _part(view, keep)

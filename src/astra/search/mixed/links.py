@@ -11,7 +11,7 @@ from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_tab
 from astra.search.mixed.small import MANY, Pricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.stage_view import stage_view
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_work, stage_times
 
 
 class Links:
@@ -57,7 +57,7 @@ class Links:
             flags = np.ones(len(which[some]), np.bool_)
             plans = plans_table(space.question, self.cells, which[some], part, flags)
             view = stage_view(plans, space.question.task)
-            times = stage_times(view, stack, stage_base(view, stack, self.pricer.book))
+            times = stage_times(view, stack, stage_work(view, stack, self.pricer.book))
             found[some] = times.part("link_s")[0, 0]
         return found
 

@@ -14,15 +14,15 @@ from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.complete import split_layers
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import step_bound_s
-from astra.timing.stage import stage_base, stage_times
+from astra.timing.stage import stage_work, stage_times
 
 FEW = 4  # plans that are simulated together
 BLOCK = 512  # plans that are bounded together
 
 
-def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> float | None:
+def even_split_s(space: Space, stack: Stack, margin: float, book: LayerCache) -> float | None:
     """The least step of all even splits over all GPUs; None where none fits. [s]
 
     Types in order of their names, no recompute or of all layers.
@@ -52,13 +52,13 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerBook) -> 
         some = slice(start, start + BLOCK)
         view = stage_view(many.take(some), task, every_stage=True)
         fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-        times = stage_times(view, stack, stage_base(view, stack, book))
+        times = stage_times(view, stack, stage_work(view, stack, book))
         bounds[some] = np.where(fits, step_bound_s(view, times), np.inf)
     rows = np.flatnonzero(np.isfinite(bounds))
     return _least_s(many.take(rows), bounds[rows], task, stack, book) if len(rows) else None
 
 
-def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: LayerBook) -> float:
+def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: LayerCache) -> float:
     """The shortest step of these, by bound, until none can be shorter. [s]"""
     order, best = np.argsort(bounds, kind="stable"), np.inf
     while len(order):

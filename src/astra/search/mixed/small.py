@@ -10,16 +10,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.stage import Loads as MemoryLoads
-from astra.memory.stage import loads_of as memory_loads
+from astra.memory.stage import ActivationBytes as MemoryLoads
+from astra.memory.stage import activation_bytes as memory_loads
 from astra.search.mixed.cells import Cell, Kind
 from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_table
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, Loads
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView, stage_view
-from astra.timing.layer import LayerBook
-from astra.timing.stage import StageTime, stage_base, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import StageTime, stage_work, stage_times
 
 MANY = 1 << 15  # small plans of one table
 
@@ -36,7 +36,7 @@ class Pricer:
     space: Space
     stack: Stack
     margin: float
-    book: LayerBook
+    book: LayerCache
     loads: Loads
     weights: tuple[Floats, Floats]  # of loads, and of the layers left, in mean layers
 
@@ -107,7 +107,7 @@ def _small_plans(
 def _columns(pricer: Pricer, plans: Plans, place: int, names: Sequence[str]) -> dict[str, Floats]:
     """What is asked of the candidate of every row. (row,)"""
     view = stage_view(plans, pricer.space.question.task)
-    times = stage_times(view, pricer.stack, stage_base(view, pricer.stack, pricer.book))
+    times = stage_times(view, pricer.stack, stage_work(view, pricer.stack, pricer.book))
     stages, count = view.stages, len(view.plans)
     flags = {FIRST: stages.embedding[0], LAST: stages.head[0]}
     run = flags[place].argmax(axis=0) if place in flags else np.ones(count, np.int64)
@@ -132,11 +132,11 @@ def _of_time(view: StageView, times: StageTime, stack: Stack) -> dict[str, Calla
         "back_s": lambda: times.part("backward_s"),
         "wait_s": lambda: waited() / np.log2(view.plans.gpus),
         "again_s": lambda: times.recompute_s,
-        "opening_s": times.first_extra_s,
-        "after_s": lambda: times.after_s() - times.tied_s() - waited(),
-        "gather_s": lambda: times.base.replicas.gather_s[..., times.rows],
-        "reduce_s": lambda: times.base.replicas.reduce_s[..., times.rows],
-        "slowdown": lambda: times.base.replicas.slowdown[..., times.rows],
+        "opening_s": times.first_gather_s,
+        "after_s": lambda: times.step_end_s() - times.tied_s() - waited(),
+        "gather_s": lambda: times.work.data_parallel.gather_s[..., times.rows],
+        "reduce_s": lambda: times.work.data_parallel.reduce_s[..., times.rows],
+        "slowdown": lambda: times.work.data_parallel.slowdown[..., times.rows],
     }
 
 
@@ -156,6 +156,6 @@ def _of_memory(
     return {
         "room_bytes": room,
         "logits_bytes": lambda: loads.part("logits"),
-        "kept_bytes": lambda: loads.kept_bytes,
+        "kept_bytes": lambda: loads.saved_bytes,
         "working_bytes": lambda: loads.working_bytes,
     }

@@ -34,7 +34,7 @@ from astra.search.result import Progress
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 
 BEAM = 400  # labels a round of the first try
 RISE = 1.06  # of the time that a first plan is looked for under
@@ -73,7 +73,7 @@ class MixedFinder:
     ) -> None:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
         self.question, self.task = space.question, space.question.task
-        self.book, self.tally = LayerBook(), Tally()
+        self.book, self.tally = LayerCache(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.exact = exact
         self.progress: Progress | None = None

@@ -11,7 +11,7 @@ from astra.search.mixed.columns import one_stage
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.space import Space
 from astra.strategy.stage_view import without_layers
-from astra.timing.layer import LayerBook, layers_of
+from astra.timing.layer import LayerCache, layers_of
 
 MANY = 1 << 11  # kinds that are priced together
 
@@ -29,7 +29,7 @@ class LayerSeconds:
 
 
 def layer_seconds(
-    space: Space, cells: Sequence[Legal], stack: Stack, book: LayerBook
+    space: Space, cells: Sequence[Legal], stack: Stack, book: LayerCache
 ) -> list[LayerSeconds]:
     """What every kind takes at least; some at a time, as their operators take memory."""
     found: list[LayerSeconds] = []
@@ -44,7 +44,7 @@ def layer_seconds(
 
 
 def _layer_seconds(
-    space: Space, cells: Sequence[Legal], each: Sequence[Cell], stack: Stack, book: LayerBook
+    space: Space, cells: Sequence[Legal], each: Sequence[Cell], stack: Stack, book: LayerCache
 ) -> list[LayerSeconds]:
     question = space.question
     cuts = {cut: kinds for cut, (_, kinds) in zip(each, cells, strict=True)}

@@ -11,7 +11,7 @@ from astra.strategy.plans import Plans, concatenate
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space
 from astra.strategy.variants import enumerate_plans, variants_in, variants_of
-from astra.timing.layer import LayerBook
+from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import variant_added_s
 
 SAMPLE = 400  # plans of a table
@@ -70,7 +70,7 @@ def test_no_variant_adds_less_to_the_bound_than_was_taken_off_in_advance(seed: i
         every = variants_in(layouts, space)
         own = evaluate(layouts, task, stack).bound_s[every.rows]
         bounds = evaluate(variants_of(layouts, space), task, stack).bound_s
-        added = variant_added_s(layouts, every, task, stack, LayerBook())
+        added = variant_added_s(layouts, every, task, stack, LayerCache())
         assert (own + added <= bounds * (1 + 1e-12)).all()
         told = max(told, float((added / np.maximum(bounds - own, 1e-12)).max(initial=0.0)))
     assert told > 0.5  # most of what some variant adds is known in advance

@@ -18,11 +18,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.fit.hierarchy import FACTOR_FIELDS, Floats, Observed, fit, held_back, stack_of
-from astra.fit.observe import fifths, gpu_groups, model_groups, observe, place_of, predicted_s
+from astra.fit.observe import fifths, gpu_groups, model_groups, observe, predicted_s, run_conditions
 from astra.fit.runs import Run, read_files
 from astra.fit.score import is_timed, pair_spread, score
 from astra.fit.validate import SWEEP_ROWS, sweep_key
-from astra.hardware.stack import FOLDER, Setting, Stack, find_stack, stack_names
+from astra.hardware.stack import FOLDER, Stack, StackSetting, find_stack, stack_names
 from astra.search.price import steps_s
 from astra.search.ranking import FILE as RANKING
 
@@ -72,7 +72,7 @@ def with_spreads(stack: Stack, runs: Sequence[Run], backs: Sequence[Floats]) -> 
         rows = [row for row, run in enumerate(runs) if (run.plan.model.moe is not None) == moe]
         errors = np.concatenate([np.expm1(np.abs(logs[rows])) for logs in backs])
         families = [runs[row].family for row in rows] * len(backs)
-        own = [place_of(runs[row]).stack == stack.name for row in rows] * len(backs)
+        own = [run_conditions(runs[row]).stack == stack.name for row in rows] * len(backs)
         found[field] = spread(errors, families, own)
     found["moe_spread_fraction"] = max(found.values())
     return replace(stack, **found)
@@ -100,7 +100,7 @@ def written(stack: Stack, old: str) -> str:
     return "\n".join(lines + [_setting(row) for row in stack.settings]) + "\n"
 
 
-def _setting(row: Setting) -> str:
+def _setting(row: StackSetting) -> str:
     lines = ["", "[[settings]]"]
     for field in ("gpu", "architecture", "precision", "release"):
         value = getattr(row, field)

@@ -16,7 +16,7 @@ ROOMS = (
     {"strategy"},
     {"memory", "timing", "simulate", "money"},
     {"search", "fit"},
-    {"report", "export", "jobs"},
+    {"report", "export", "imports"},
     {"cli", "web"},
 )
 BELOW_ALL = {"errors", "files", "columns"}

@@ -22,7 +22,7 @@ from astra.fit.observe import family_groups, fifths, gpu_groups, model_groups, o
 from astra.fit.runs import Run, Runs, read_runs
 from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
-from astra.fit.validate import Row, Validation, validate
+from astra.fit.validate import Validation, ValidationRow, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
 from astra.report.accuracy_plots import Dot, headline, small_multiples
@@ -140,7 +140,7 @@ def compared(found: Runs, priced: dict[int, Priced]) -> Validation:
     )
 
 
-def write_cases(rows: tuple[Row, ...]) -> None:
+def write_cases(rows: tuple[ValidationRow, ...]) -> None:
     with (HERE / "cases.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

@@ -11,7 +11,7 @@ from astra.fit.hierarchy import (
     NAMES,
     Effect,
     Observed,
-    Place,
+    RunConditions,
     _design,
     _penalty,
     _solved,
@@ -28,11 +28,13 @@ from astra.search.price import steps_s
 RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 
 
-def place(release: str | None = "24.07", gpu: str = "H100-80GB-SXM", stack: str = "nemo") -> Place:
-    return Place(stack, gpu, "Hopper", "bf16", release)
+def place(
+    release: str | None = "24.07", gpu: str = "H100-80GB-SXM", stack: str = "nemo"
+) -> RunConditions:
+    return RunConditions(stack, gpu, "Hopper", "bf16", release)
 
 
-def observed(places: list[Place], logs: list[float], name: str = "compute") -> Observed:
+def observed(places: list[RunConditions], logs: list[float], name: str = "compute") -> Observed:
     slopes = np.zeros((len(places), len(NAMES)))
     slopes[:, NAMES.index(name)] = 1.0
     return Observed(tuple(places), np.array(logs), slopes, np.ones(len(places)))
@@ -102,7 +104,7 @@ def test_a_stack_has_the_factors_of_its_fit() -> None:
 
 def test_a_pinned_factor_stays_and_no_run_is_asked_for_it() -> None:
     pinned = msgspec.structs.replace(find_stack("sailor"), pinned=("elementwise", "host"))
-    places = [Place("sailor", "GH200-96GB", "Hopper", "fp32", None)] * 50
+    places = [RunConditions("sailor", "GH200-96GB", "Hopper", "fp32", None)] * 50
     for name, moves in (("elementwise", False), ("host", False), ("data", True)):
         found = stack_of(pinned, fit(observed(places, [0.4] * 50, name)), places)
         field = f"{name}_factor"

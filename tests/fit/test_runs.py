@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.fit.cells import LONGEST_CELL
+from astra.fit.csv_row import MAX_CELL_CHARACTERS
 from astra.fit.header import NEEDED, ONE_TYPE
 from astra.fit.runs import Run, parse_runs, read_files, read_runs
 from astra.hardware.catalogue import find_gpu
@@ -208,7 +208,7 @@ def test_a_short_table_of_ones_own_is_enough() -> None:
         ({"flash_attention": "perhaps"}, "flash_attention"),
         ({"task": "LoRA"}, "adapters"),
         ({"num_experts": "8", "top_k": "9"}, "top_k"),
-        ({"notes": "x" * (LONGEST_CELL + 1)}, "characters"),
+        ({"notes": "x" * (MAX_CELL_CHARACTERS + 1)}, "characters"),
         ({"overlap": "pp_layout=((((", "pp": "2"}, "layout"),
     ],
 )

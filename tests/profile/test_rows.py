@@ -9,11 +9,11 @@ from benchmarks.tables_from_profile import main, plain_products, rebuilt
 
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
+from astra.profile.flops_and_bytes import bytes_of, flops_of
 from astra.profile.measurement import Measurement
 from astra.profile.rows import kernel_rows
 from astra.profile.shapes import list_of
 from astra.profile.store import Profile, entry_of
-from astra.profile.work import bytes_of, flops_of
 from astra.timing.efficiency import attention_efficiency, gemm_efficiency
 
 GPU = find_gpu("H200-SXM")[0]

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.profile.links import members
+from astra.profile.flops_and_bytes import bytes_of, flops_of
+from astra.profile.link_bench import members
 from astra.profile.measurement import Measurement, measurement, parse_key
 from astra.profile.shapes import (
     FAMILIES,
@@ -19,7 +20,6 @@ from astra.profile.shapes import (
     linears,
     list_of,
 )
-from astra.profile.work import bytes_of, flops_of
 
 ALL = list_of(NAMES)
 LINKS = list_of(NAMES, world=16, per_node=8)

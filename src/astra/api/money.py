@@ -10,7 +10,7 @@ from astra.errors import InputError, NoPriceError, did_you_mean
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.money.catalogue import Offer
-    from astra.money.wish import Wish
+    from astra.money.options import MoneyOptions
     from astra.search.answer import Answer, Wanted
     from astra.search.priced import Priced
 
@@ -27,26 +27,28 @@ def prices(
 ) -> "tuple[Offer, ...]":
     """What GPUs cost to rent, cheapest first: offers with their machine, date and source."""
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import chosen, shipped_offers
-    from astra.money.wish import names_in
+    from astra.money.catalogue import filter_offers, shipped_offers
+    from astra.money.options import split_names
 
-    some = chosen(shipped_offers(), names_in(cloud), names_in(region), spot)
+    some = filter_offers(shipped_offers(), split_names(cloud), split_names(region), spot)
     wanted = None if gpu is None else find_gpu(gpu)[0].name
     own = [offer for offer in some if wanted in (None, offer.machine.gpu)]
     return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
 
 
-def money_of(said: Mapping[str, Any], objective: str = "time") -> "Wish | None":
+def money_of(said: Mapping[str, Any], objective: str = "time") -> "MoneyOptions | None":
     """The words about money, checked; None where nobody speaks of it."""
     if not said and objective not in MONEY:
         return None
-    from astra.money.wish import WORDS, goals_of, wish_of
+    from astra.money.options import OPTION_NAMES, goals_of, money_options_of
 
     for name in said:
-        if name not in WORDS:
-            hint = did_you_mean(name, WORDS, f"The words about money are {', '.join(WORDS)}.")
+        if name not in OPTION_NAMES:
+            hint = did_you_mean(
+                name, OPTION_NAMES, f"The words about money are {', '.join(OPTION_NAMES)}."
+            )
             raise InputError(f"there is no setting {name!r}. {hint}")
-    wish = wish_of(said)
+    wish = money_options_of(said)
     goals_of(wish)
     return wish
 
@@ -55,9 +57,9 @@ def has_goals(money: Mapping[str, Any]) -> bool:
     return money.get("budget") is not None or money.get("deadline") is not None
 
 
-def money_said(wish: "Wish") -> dict[str, object]:
+def money_said(wish: "MoneyOptions") -> dict[str, object]:
     """The words about money as a result keeps them, so that it can be asked again."""
-    from astra.money.wish import goals_of
+    from astra.money.options import goals_of
 
     hours = goals_of(wish).deadline_h  # of a date: as many as there are today
     given = msgspec.structs.replace(wish, offers=None, deadline=hours)
@@ -67,14 +69,14 @@ def money_said(wish: "Wish") -> dict[str, object]:
 
 
 def for_rent(
-    gpus: str | None, wish: "Wish", max_gpus: int | None, precision: str
+    gpus: str | None, wish: "MoneyOptions", max_gpus: int | None, precision: str
 ) -> tuple[str, int | None]:
     """GPUs as `--gpus` says them, and how many in all: without any, every type that somebody
     rents out and that knows the format; without a count, as many as are looked at of each.
     """
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import chosen, shipped_offers
-    from astra.money.wish import names_in, prices_of
+    from astra.money.catalogue import filter_offers, shipped_offers
+    from astra.money.options import split_names, user_gpu_prices
 
     most = max_gpus or MOST_RENTED
     if gpus is not None:
@@ -82,20 +84,20 @@ def for_rent(
         parts = [part if ":" in part or not part else f"{part}:{most}" for part in parts]
         return ",".join(parts), max_gpus
     catalogue = shipped_offers() if wish.offers is None else wish.offers
-    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
-    names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
+    listed = filter_offers(catalogue, split_names(wish.cloud), split_names(wish.region), wish.spot)
+    names = {offer.machine.gpu for offer in listed} | set(user_gpu_prices(wish))
     able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
     return ",".join(f"{name}:{most}" for name in sorted(able)), None
 
 
 def bought(
     wanted: "Wanted",
-    wish: "Wish",
+    wish: "MoneyOptions",
     request: dict[str, object],
     progress: Callable[[int], None] | None,
 ) -> "Answer":
     """The frontier of hours and dollars, and what the goals come to."""
-    from astra.money.wish import goals_of
+    from astra.money.options import goals_of
     from astra.search.market_answer import Asked, answer_money
 
     asked = Asked(wanted=wanted, wish=wish, goals=goals_of(wish))
@@ -105,19 +107,19 @@ def bought(
 
 def _own_gpus(cluster: "Cluster") -> dict[str, object]:
     """GPUs and nodes that the catalogue does not have, so that a result can be asked again."""
-    from astra.hardware.pools import is_own
+    from astra.hardware.pools import is_user_described
 
-    own = [msgspec.to_builtins(pool.gpu) for pool in cluster.pools if is_own(pool)]
+    own = [msgspec.to_builtins(pool.gpu) for pool in cluster.pools if is_user_described(pool)]
     return {"own_gpus": own} if own else {}
 
 
 def with_dollars(
-    plans: "Sequence[Priced]", wish: "Wish | None", cluster: "Cluster"
+    plans: "Sequence[Priced]", wish: "MoneyOptions | None", cluster: "Cluster"
 ) -> "list[Priced]":
     """Plans with hours and dollars where tokens and prices are known, else with a word on it."""
     if wish is None:
         return list(plans)
-    from astra.money.wish import goals_of
+    from astra.money.options import goals_of
     from astra.search.money import with_money
     from astra.search.offers import offers_for
 
@@ -127,13 +129,13 @@ def with_dollars(
     except NoPriceError as error:
         return [_warned(plan, str(error)) for plan in plans]
     if goals.tokens is None:
-        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
+        found = [with_money(plan, offers, 1e12, goals.conditions) for plan in plans]
         missing = "hours and dollars need --tokens"
         return [
             _warned(msgspec.structs.replace(plan, money=None, hours=None, usd=None), missing)
             for plan in found
         ]
-    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
+    return [with_money(plan, offers, goals.tokens, goals.conditions) for plan in plans]
 
 
 def _warned(plan: "Priced", text: str) -> "Priced":

@@ -24,7 +24,7 @@ from astra.errors import InputError
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
-    from astra.money.wish import Wish
+    from astra.money.options import MoneyOptions
     from astra.search.answer import Answer, Wanted
     from astra.search.priced import Priced
     from astra.strategy.plan import Runtime
@@ -196,7 +196,7 @@ def _with_paper(found: "Answer") -> "Answer":
 
 
 def _check_goal(
-    objective: str, use_all: bool, min_tokens_per_s: float, wish: "Wish | None"
+    objective: str, use_all: bool, min_tokens_per_s: float, wish: "MoneyOptions | None"
 ) -> None:
     """Goals that contradict each other, or that are not known."""
     if objective not in ("time", "gpus", *MONEY):

@@ -20,7 +20,7 @@ from astra.strategy.settle import Settled, Wish, settle
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster
-    from astra.jobs.read import Job
+    from astra.imports.read import ImportedJob
     from astra.model.shape import Model
     from astra.search.answer import Answer
     from astra.search.explained import Explanation
@@ -138,7 +138,7 @@ def import_job(
     model: "str | Path | Model | None" = None,
     seq_len: int | None = None,
     vocab_size: int | None = None,
-) -> "Job":
+) -> "ImportedJob":
     """The plan of an existing job: a launch script, a torchtitan or DeepSpeed configuration.
 
     Parsed as text, never executed. What the file leaves open is the framework's own default;
@@ -147,13 +147,13 @@ def import_job(
     `h100:256,h200:64`.
     """
     from astra.hardware.gpus_option import parse_rank_blocks
-    from astra.jobs.read import Asked, read_job
+    from astra.imports.read import ImportRequest, read_job
 
     blocks = parse_rank_blocks(gpus)[1] if ":" in gpus or "," in gpus else ()
     count = sum(count for _, count in blocks) or world_size
     if world_size is not None and count != world_size:
         raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; make them agree.")
-    asked = Asked(
+    asked = ImportRequest(
         gpus=gpus,
         world_size=count,
         is_checked=len(blocks) > 1 and world_size is None,

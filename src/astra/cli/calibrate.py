@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 def _file_of(name: str, force: bool) -> Path:
     from astra.errors import InputError, shorten
     from astra.export.folder import check_writable
-    from astra.hardware.stack import own_folder, shipped_stacks
+    from astra.hardware.stack import shipped_stacks, user_stack_folder
 
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not (plain.isascii() and plain.isalnum() and len(name) <= 60):
@@ -72,7 +72,7 @@ def _file_of(name: str, force: bool) -> Path:
         )
     if name in shipped_stacks():
         raise InputError(f"--name {name}: that stack comes with astra. Try --name my-{name}.")
-    path = own_folder() / f"{name}.toml"
+    path = user_stack_folder() / f"{name}.toml"
     check_writable(path)
     if path.exists() and not force:
         raise InputError(f"{path}: there is a stack {name} already. --force replaces it.")

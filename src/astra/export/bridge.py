@@ -10,9 +10,9 @@ from pprint import pformat
 from typing import Any
 
 from astra.export import megatron
-from astra.export.lacks import not_expressed as megatron_lacks
 from astra.export.megatron_files import environment_text
 from astra.export.torchrun import Program, launch_script, one_line
+from astra.export.unsupported import unsupported as megatron_unsupported
 from astra.strategy.plan import Plan
 
 Settings = dict[str, Any]
@@ -190,9 +190,9 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What a recipe cannot say about this model, in words."""
-    lacks = megatron_lacks(plan, _path)
+    lacks = megatron_unsupported(plan, _path)
     longest = plan.model.max_positions or 0
     if megatron.position_kind(plan.model) == "learned" and longest > plan.seq_len:
         lacks.append(f"learned positions beyond the sequence ({longest:,} in the model)")

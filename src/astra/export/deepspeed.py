@@ -96,7 +96,7 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What the configuration leaves to the training script."""
     lacks = [
         "the model and the data are your script's: it must build "

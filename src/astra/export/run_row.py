@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.torchrun import one_line
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 from astra.fit.row_plan import plan_of
 from astra.model.shape import Model
 from astra.search.price import price
@@ -60,7 +60,7 @@ def row_of(priced: Priced) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         return None, ("micro-batches in turn on a chunk",)  # a table of runs has no column for it
     row = _row(plan, sum(priced.gpus.values()))
     try:
-        read, _ = plan_of(Cells({name: str(value) for name, value in row.items()}))
+        read, _ = plan_of(CsvRow({name: str(value) for name, value in row.items()}))
     except InputError as error:
         return None, (str(error),)
     lost = _lost(plan, read)

@@ -11,14 +11,14 @@ from astra.export import (
     bridge,
     deepspeed,
     flagscale,
-    lacks,
     megatron_files,
     torchtitan,
 )
 from astra.export.job_folder import folder_files
-from astra.export.launchers import LAUNCHERS, Job, start_lines
+from astra.export.launchers import LAUNCHERS, LaunchJob, start_lines
 from astra.export.rents import Rents
 from astra.export.torchrun import kinds_of, nodes_of
+from astra.export.unsupported import unsupported as megatron_unsupported
 from astra.search.price import price
 from astra.search.priced import Priced
 from astra.strategy.plan import Plan, Runtime
@@ -34,7 +34,7 @@ class Target:
     runtime: Runtime  # whose rules it obeys
     takes: tuple[Runtime, ...]  # runtimes of the plans that can be its
     files: Callable[..., dict[str, str]]
-    not_expressed: Callable[[Plan], list[str]]  # what the files leave out, in words
+    unsupported: Callable[[Plan], list[str]]  # what the files leave out, in words
     refusals: Callable[[Plan], list[str]]  # parts it has no words for
     set_up: tuple[str, ...]  # what to set before the script
     first_try: str  # what follows the script the first time
@@ -48,7 +48,7 @@ TARGETS: dict[str, Target] = {
         runtime="megatron",
         takes=MEGATRON,
         files=megatron_files.files,
-        not_expressed=lacks.not_expressed,
+        unsupported=megatron_unsupported,
         refusals=lambda _: [],
         set_up=("MEGATRON=~/Megatron-LM",),
         first_try="--mock-data --tokenizer-type NullTokenizer --log-interval 1 --eval-iters 0",
@@ -59,7 +59,7 @@ TARGETS: dict[str, Target] = {
         runtime="megatron",
         takes=MEGATRON,
         files=bridge.files,
-        not_expressed=bridge.not_expressed,
+        unsupported=bridge.unsupported,
         refusals=bridge.refusals,
         set_up=(),
         first_try="logger.log_interval=1",
@@ -70,7 +70,7 @@ TARGETS: dict[str, Target] = {
         runtime="flagscale",
         takes=MEGATRON,
         files=flagscale.files,
-        not_expressed=flagscale.not_expressed,
+        unsupported=flagscale.unsupported,
         refusals=flagscale.refusals,
         set_up=("FLAGSCALE=~/FlagScale",),
         first_try="action=dryrun    (then without it)",
@@ -81,7 +81,7 @@ TARGETS: dict[str, Target] = {
         runtime="fsdp",
         takes=("fsdp",),
         files=torchtitan.files,
-        not_expressed=torchtitan.not_expressed,
+        unsupported=torchtitan.unsupported,
         refusals=torchtitan.refusals,
         set_up=("HF_ASSETS=~/assets/hf/MODEL",),
         first_try="",
@@ -92,7 +92,7 @@ TARGETS: dict[str, Target] = {
         runtime="fsdp",
         takes=("fsdp",),
         files=accelerate.files,
-        not_expressed=accelerate.not_expressed,
+        unsupported=accelerate.unsupported,
         refusals=accelerate.refusals,
         set_up=("TRAIN_SCRIPT=train.py",),
         first_try="",
@@ -103,7 +103,7 @@ TARGETS: dict[str, Target] = {
         runtime="deepspeed",
         takes=("deepspeed",),
         files=deepspeed.files,
-        not_expressed=deepspeed.not_expressed,
+        unsupported=deepspeed.unsupported,
         refusals=deepspeed.refusals,
         set_up=("TRAIN_SCRIPT=train.py",),
         first_try="",
@@ -126,7 +126,7 @@ def export_files(
     if refused:
         raise InputError(refused)
     own, priced = TARGETS[target], price(plan)
-    notes = [*expectations(priced), *not_expressed(plan, target)]
+    notes = [*expectations(priced), *unsupported(plan, target)]
     made = own.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
     made |= {"plan.json": plan_json(plan)}
     if target == "flagscale":
@@ -140,21 +140,21 @@ def export_files(
         steps += [f"  {line}" for line in commands]
         nodes = kinds_of(flagscale.hosts_of(plan), "hosts")
     else:
-        job = Job(plan, nodes_of(plan), own.set_up, own.first_try, rents)
+        job = LaunchJob(plan, nodes_of(plan), own.set_up, own.first_try, rents)
         nodes = kinds_of(job.groups)
         made |= LAUNCHERS[launcher](job)
         steps = start_lines(job, launcher)
     yours = [
         f"the learning rate, {learning_rate:g}, is no advice, and {train_iters:,} steps are a "
         "first try: set your own (`--lr`, `--train-iters` of `astra export`)",
-        *not_expressed(plan, target),
+        *unsupported(plan, target),
     ]
     return made | folder_files(priced, own.name, steps, own.logs, yours, list(made), nodes)
 
 
-def not_expressed(plan: Plan, target: str) -> list[str]:
+def unsupported(plan: Plan, target: str) -> list[str]:
     """What the files of a target leave out, in words."""
-    return TARGETS[target].not_expressed(plan)
+    return TARGETS[target].unsupported(plan)
 
 
 def refusal(plan: Plan, target: str) -> str | None:
@@ -198,7 +198,7 @@ def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun")
     """What a person does with the files, in words and commands."""
     own = TARGETS[target]
     if launcher != "torchrun":
-        job = Job(plan, nodes_of(plan), own.set_up, own.first_try)
+        job = LaunchJob(plan, nodes_of(plan), own.set_up, own.first_try)
         where = script.removesuffix("/launch.sh")
         return [f"Next, in {where} (README.md says it too):", *start_lines(job, launcher)]
     if target == "flagscale":

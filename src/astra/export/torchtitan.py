@@ -10,8 +10,8 @@ from pprint import pformat
 from typing import Any
 
 from astra.export.accelerate import copies
-from astra.export.layout import chunks_of
 from astra.export.megatron_files import environment_text
+from astra.export.pipeline_layout import layers_of_chunks
 from astra.export.titan_models import COMM_BACKENDS, CONVERTERS, LONGEST, model_lines, model_of
 from astra.export.torchrun import Program, launch_script, one_line
 from astra.strategy.plan import Plan
@@ -159,7 +159,7 @@ def in_tokens(plan: Plan) -> Sections:
 def modules(plan: Plan) -> list[list[str]]:
     """Modules of every virtual stage in the order of execution."""
     parts, first = [], 0
-    for count in chunks_of(plan):
+    for count in layers_of_chunks(plan):
         parts.append([f"layers.{layer}" for layer in range(first, first + count)])
         first += count
     parts[0] = ["tok_embeddings", *parts[0]]
@@ -219,7 +219,7 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What torchtitan does otherwise than the plan says."""
     lacks = []
     if plan.cp > 1 and plan.cp_comm_type != "allgather":

@@ -22,8 +22,10 @@ from astra.fit.runs import Run, Skipped
 from astra.hardware.stack import Stack
 from astra.strategy.plan import Plan
 
-LEAST = 3  # runs
-FAR = 30.0  # times as long as predicted, or as short: a slip, no cluster (a minute is 60 seconds)
+MIN_RUNS = 3  # runs
+MAX_STEP_RATIO = (
+    30.0  # times as long as predicted, or as short: a slip, no cluster (a minute is 60 seconds)
+)
 ROUNDS = 2  # steps are not quite linear in the factors
 WEIGHING = 6  # rounds that weigh far runs down
 NOISE = 0.03  # of a measured step that no factor explains
@@ -45,7 +47,7 @@ KNOWN = 10  # runs that the spread of the known stack counts for
 INSIDE = 1.2816  # standard deviations that hold 80 % of a normal distribution
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationCase(msgspec.Struct, frozen=True, kw_only=True):
     """One run, predicted by the known stack, by the new one, and by one that has not seen it."""
 
     row_id: str
@@ -65,7 +67,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     stack: Stack
     base: str
     factors: dict[str, float]  # new over old
-    cases: tuple[Case, ...]
+    cases: tuple[CalibrationCase, ...]
     left_out: tuple[tuple[str, str], ...] = ()  # row ids of runs too far off, and why
     assumed: dict[str, int] = {}  # what rows do not say, and of how many runs
 
@@ -109,11 +111,11 @@ def calibrate(
     `skipped`: rows that could not be read, for the words on too few runs.
     """
     timed, left_out = _believable([run for run in runs if run.measured_step_s], base, steps)
-    if len(timed) < LEAST:
+    if len(timed) < MIN_RUNS:
         lost = [*((row.row_id, row.reason) for row in skipped), *left_out]
         why = f" {len(lost)} rows are left out, the first: {': '.join(lost[0])}." if lost else ""
         raise InputError(
-            f"{where}: {len(timed)} runs with a step time. {LEAST} or more are needed, best of "
+            f"{where}: {len(timed)} runs with a step time. {MIN_RUNS} or more are needed, best of "
             f"several models and layouts.{why}"
         )
     plans = [replace(run.plan, stack=base.full_name) for run in timed]
@@ -127,7 +129,7 @@ def calibrate(
     others = [_solved(seen.without(row)) for row in range(len(timed))]
     off = (seen.slopes * np.array(others)).sum(axis=1) - seen.logs
     cases = tuple(
-        Case(
+        CalibrationCase(
             row_id=run.row_id,
             measured_step_s=float(step),
             before_step_s=float(old),
@@ -158,7 +160,7 @@ def _believable(
     far: list[tuple[str, str]] = []
     for run, predicted in zip(runs, steps(plans, {base.full_name: base}), strict=True):
         ratio = (run.measured_step_s or 1.0) / float(predicted)
-        if 1 / FAR <= ratio <= FAR:
+        if 1 / MAX_STEP_RATIO <= ratio <= MAX_STEP_RATIO:
             kept.append(run)
             continue
         times = f"{ratio:,.0f} times as long" if ratio > 1 else f"{1 / ratio:,.0f} times as short"

@@ -22,7 +22,7 @@ ONE_TYPE = ("gpu_id", "num_gpus")
 MIXED = ("pipelines",)
 
 # As Megatron-LM's arguments and what W&B keeps of a run name them; seconds alone, no milliseconds.
-ALSO = {
+COLUMN_ALIASES = {
     "name": "row_id",
     "run": "row_id",
     "run_id": "row_id",
@@ -61,12 +61,12 @@ def delimiter_of(text: str) -> str:
     return found if "," not in first and found in first else ","
 
 
-def named(header: list[str]) -> tuple[list[str], list[str]]:
+def translated_header(header: list[str]) -> tuple[list[str], list[str]]:
     """The header in our names, and what was read as something else."""
     found, told = [], []
     for name in header:
         plain = name.lower().replace("-", "_").replace(" ", "_")
-        ours = ALSO.get(plain)
+        ours = COLUMN_ALIASES.get(plain)
         if name not in COLUMNS and ours and ours not in header and ours not in found:
             told.append(f"{shorten(name)} is read as {ours}")
             name = ours

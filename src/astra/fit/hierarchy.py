@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.hardware.stack import Setting, Stack
+from astra.hardware.stack import Stack, StackSetting
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +88,7 @@ RELATIVES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunConditions:
     """Where a run was made, in the words of a setting."""
 
     stack: str
@@ -117,7 +117,7 @@ class Effect:
 class Observed:
     """Runs, and how their steps answer to the factors around a point."""
 
-    places: tuple[Place, ...]
+    places: tuple[RunConditions, ...]
     logs: Floats  # log(measured / predicted), all factors at 1, by the tangent at the point
     slopes: Floats  # (run, name): change of log(predicted) with the log of a factor
     weights: Floats
@@ -134,7 +134,7 @@ class Fit:
 
     effects: dict[Effect, float] = field(default_factory=dict)
 
-    def logs(self, place: Place) -> Floats:
+    def logs(self, place: RunConditions) -> Floats:
         """The log of every factor at a place."""
         found = dict.fromkeys(NAMES, 0.0)
         for effect in effects_of(place):
@@ -147,7 +147,7 @@ def groups_of(stack: str) -> tuple[str, ...]:
     return ("all", stack) if family is None else ("all", f"family {family}", stack)
 
 
-def effects_of(place: Place) -> list[Effect]:
+def effects_of(place: RunConditions) -> list[Effect]:
     """All effects that a run at this place can feel."""
     groups = groups_of(place.stack)
     found = [Effect(group, name) for group in groups for name in NAMES]
@@ -227,7 +227,9 @@ def _penalty(effects: list[Effect]) -> Floats:
     return np.diag([1 / spread_of(effect) ** 2 for effect in effects])
 
 
-def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.004) -> Stack:
+def stack_of(
+    base: Stack, found: Fit, places: Sequence[RunConditions], least: float = 0.004
+) -> Stack:
     """A stack with the factors of a fit: its own, and a setting for every condition seen.
 
     Conditions are those of any of `places`; what changes a factor by less than `least` is left out.
@@ -245,10 +247,10 @@ def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.
 def _settings(
     groups: tuple[str, ...],
     found: Fit,
-    places: Sequence[Place],
+    places: Sequence[RunConditions],
     least: float,
     pinned: tuple[str, ...],
-) -> tuple[Setting, ...]:
+) -> tuple[StackSetting, ...]:
     changes: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, float]] = {}
     for effect, value in found.effects.items():
         if effect.columns and effect.group in groups and effect.name not in pinned:
@@ -266,5 +268,5 @@ def _settings(
         ]
         where = dict(zip(columns, values, strict=True))
         if factors:
-            rows.append(Setting(**where, **factors, runs=len(felt)))  # type: ignore[arg-type]
+            rows.append(StackSetting(**where, **factors, runs=len(felt)))  # type: ignore[arg-type]
     return tuple(rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from astra.fit.hierarchy import NAMES, Floats, Observed, Place
+from astra.fit.hierarchy import NAMES, Floats, Observed, RunConditions
 from astra.fit.runs import Run
 from astra.hardware.stack import Stack, find_stack
 from astra.strategy.plan import Plan
@@ -17,11 +17,11 @@ MOVED = 0.1  # of the logarithm of a factor
 MANY = 60  # runs of a family count no more together
 
 
-def place_of(run: Run) -> Place:
+def run_conditions(run: Run) -> RunConditions:
     plan = run.plan
     gpu = plan.cluster.pools[0].gpu
     recipe = plan.fp8_recipe if plan.precision == "fp8" else None
-    return Place(
+    return RunConditions(
         stack=find_stack(plan.stack).timed_as,
         gpu=gpu.name,
         architecture=gpu.architecture,
@@ -64,14 +64,14 @@ def observe(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> O
             for key, stack in stacks.items()
         }
         felt = [row for row, run in enumerate(runs) if _feels(run.plan, name)]
-        felt = [row for row in felt if name not in stacks[place_of(runs[row]).stack].pinned]
+        felt = [row for row in felt if name not in stacks[run_conditions(runs[row]).stack].pinned]
         if felt:
             after = np.log(predicted_s([runs[row] for row in felt], moved, steps))
             slopes[felt, column] = (after - base[felt]) / MOVED
     held = np.array([_factor_logs(run, stacks) for run in runs])
     measured = np.log([run.measured_step_s or 1.0 for run in runs])
     logs = measured - base + (slopes * held).sum(axis=1)
-    return Observed(tuple(map(place_of, runs)), logs, slopes, weights_of(runs))
+    return Observed(tuple(map(run_conditions, runs)), logs, slopes, weights_of(runs))
 
 
 def _feels(plan: Plan, name: str) -> bool:
@@ -97,7 +97,7 @@ def weights_of(runs: Sequence[Run]) -> Floats:
 
 
 def _factor_logs(run: Run, stacks: Mapping[str, Stack]) -> list[float]:
-    place = place_of(run)
+    place = run_conditions(run)
     stack = replace(stacks[place.stack], release=place.release)
     own = stack.on(run.plan.cluster.pools[0].gpu, run.plan.precision, run.plan.fp8_recipe)
     return [math.log(getattr(own, f"{name}_factor")) for name in NAMES]

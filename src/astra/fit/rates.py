@@ -1,6 +1,6 @@
 """A step's seconds where a run printed only a rate."""
 
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 
 # FLOPs of a GPT's step are c B S L H^2 (1 + S / 6H + V / wLH): Narayanan et al. (arXiv 2104.04473,
 # section 5.1), attention over the whole square. Words of `causal_flop_convention`, c and w: with
@@ -9,7 +9,7 @@ CONVENTIONS = (("96bslh^2", 96, 16), ("sc21-style model flops without recompute"
 SHAPE = ("global_batch", "seq_len", "num_layers", "hidden_size", "vocab_size")
 
 
-def step_of(cells: Cells) -> tuple[float | None, str | None]:
+def step_of(cells: CsvRow) -> tuple[float | None, str | None]:
     """Seconds of a step and where they come from, if they were not printed. [s]
 
     >>> step_of(Cells({"measured_tokens_per_s_per_gpu": "1000", "num_gpus": "8",
@@ -32,7 +32,7 @@ def step_of(cells: Cells) -> tuple[float | None, str | None]:
     return None, None
 
 
-def _flops(cells: Cells) -> float | None:
+def _flops(cells: CsvRow) -> float | None:
     """FLOPs of a step as the source counts them; None where it does not say how."""
     said = cells.low("causal_flop_convention")
     found = next((row for row in CONVENTIONS if row[0] in said), None)

@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.cluster import Cluster, Gpu, Pool
 
@@ -22,7 +22,7 @@ _RATE = re.compile(
 _INSIDE = re.compile(r"nvlink|nvswitch|nvl72|pcie|aggregated", re.IGNORECASE)
 
 
-def cluster_of(cells: Cells, gpus: int) -> tuple[Cluster, list[str]]:
+def cluster_of(cells: CsvRow, gpus: int) -> tuple[Cluster, list[str]]:
     """The pool of GPUs that the run used, and what had to be assumed."""
     gpu, assumed = gpu_of(cells)
     per_node = cells.whole("gpus_per_node", most=10_000)
@@ -34,7 +34,7 @@ def cluster_of(cells: Cells, gpus: int) -> tuple[Cluster, list[str]]:
     return Cluster(name="as measured", pools=(Pool(gpu=gpu, count=gpus),)), assumed
 
 
-def gpu_of(cells: Cells) -> tuple[Gpu, list[str]]:
+def gpu_of(cells: CsvRow) -> tuple[Gpu, list[str]]:
     for column in ("gpu_id", "gpu"):
         name = cells.text(column)
         if name and not is_path(name) and len(name) <= 80:

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
 from astra.files import convert, parse_json
-from astra.fit.cells import Cells
-from astra.fit.habits import habits_of
+from astra.fit.csv_row import CsvRow
+from astra.fit.framework_defaults import framework_defaults
 from astra.fit.row_cluster import GBPS, in_nodes
 from astra.fit.row_model import model_of
-from astra.fit.wording import precision_of, recompute_of
+from astra.fit.row_words import precision_of, recompute_of
 from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.cluster import Cluster, Gpu
 from astra.strategy.plan import Pipeline, Plan, check_structure
@@ -21,14 +21,14 @@ MEASURED = "links measured by the source"  # what messages get, not what is prin
 PCIE_BYTES_PER_S = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 
 
-def mixed_plan_of(cells: Cells) -> tuple[Plan, list[str]]:
+def mixed_plan_of(cells: CsvRow) -> tuple[Plan, list[str]]:
     """The plan of one row, and what had to be assumed."""
     status = cells.low("status")
     if status not in ("", "ok"):
         raise InputError(f"the run did not end well: {shorten(status)}")
     if cells.truth("usable") is False:
         raise InputError("marked as not usable")
-    habits = habits_of(cells)
+    habits = framework_defaults(cells)
     model, assumed = model_of(cells, habits)
     recompute, said = recompute_of(cells.text("recompute"))
     assumed += [said] if said else []
@@ -53,7 +53,7 @@ def mixed_plan_of(cells: Cells) -> tuple[Plan, list[str]]:
     return check_structure(convert(whole, Plan, "plan")), assumed
 
 
-def _pipelines(cells: Cells, recompute: str) -> tuple[Pipeline, ...]:
+def _pipelines(cells: CsvRow, recompute: str) -> tuple[Pipeline, ...]:
     text = cells.text("pipelines")
     if not text:
         raise InputError("pipelines is empty")
@@ -79,7 +79,7 @@ def _gpu(name: str) -> Gpu:
     return find_gpu(name)[0]
 
 
-def _cluster(cells: Cells, pipelines: tuple[Pipeline, ...]) -> Cluster:
+def _cluster(cells: CsvRow, pipelines: tuple[Pipeline, ...]) -> Cluster:
     """One pool per type, in the nodes and with the links that the row gives for it."""
     used: dict[str, int] = {}
     for pipeline in pipelines:
@@ -96,7 +96,7 @@ def _cluster(cells: Cells, pipelines: tuple[Pipeline, ...]) -> Cluster:
     return convert({"name": "as measured", "pools": pools}, Cluster, "cluster")
 
 
-def _by_type(cells: Cells, column: str) -> dict[str, Any]:
+def _by_type(cells: CsvRow, column: str) -> dict[str, Any]:
     """A cell that maps GPU types to values; the names become ours."""
     text = cells.text(column)
     if not text:

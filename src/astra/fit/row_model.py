@@ -8,8 +8,8 @@ from msgspec import to_builtins
 
 from astra.errors import InputError
 from astra.files import convert
-from astra.fit.cells import Cells, is_on
-from astra.fit.habits import Habits
+from astra.fit.csv_row import CsvRow, is_on
+from astra.fit.framework_defaults import FrameworkDefaults
 from astra.model.check import check_shape
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model, zoo_names
@@ -28,7 +28,7 @@ MEGATRON_MLA = {
 }
 
 
-def model_of(cells: Cells, habits: Habits) -> tuple[Model, list[str]]:
+def model_of(cells: CsvRow, habits: FrameworkDefaults) -> tuple[Model, list[str]]:
     """The model that was trained, and what had to be assumed about it."""
     assumed: list[str] = []
     known = look_up(cells)
@@ -42,7 +42,7 @@ def model_of(cells: Cells, habits: Habits) -> tuple[Model, list[str]]:
     return check_shape(convert(table, Model, "model"), "model"), assumed
 
 
-def look_up(cells: Cells) -> Model | None:
+def look_up(cells: CsvRow) -> Model | None:
     """The zoo's model of that name, if hidden size and heads agree; layers may be fewer."""
     hidden, heads = cells.whole("hidden_size"), cells.whole("num_heads")
     for key in _keys(cells.text("model")):
@@ -77,7 +77,7 @@ def _plain_zoo() -> dict[str, str]:
     return {"llama3405b": "llama-3.1-405b", **short, **plain}
 
 
-def _from_zoo(known: Model, cells: Cells, assumed: list[str]) -> dict[str, Any]:
+def _from_zoo(known: Model, cells: CsvRow, assumed: list[str]) -> dict[str, Any]:
     """The zoo's shape with the row's numbers put in."""
     table: dict[str, Any] = to_builtins(known)
     given = _numbers(cells)
@@ -97,7 +97,7 @@ def _from_zoo(known: Model, cells: Cells, assumed: list[str]) -> dict[str, Any]:
     return table
 
 
-def _numbers(cells: Cells) -> dict[str, Any]:
+def _numbers(cells: CsvRow) -> dict[str, Any]:
     """The shape that the row itself gives."""
     columns = {
         "layers": "num_layers",
@@ -115,7 +115,7 @@ def _numbers(cells: Cells) -> dict[str, Any]:
     return {field: value for field, value in found.items() if value is not None}
 
 
-def _from_row(cells: Cells, assumed: list[str]) -> dict[str, Any]:
+def _from_row(cells: CsvRow, assumed: list[str]) -> dict[str, Any]:
     """A model nobody has described but the row."""
     table = {"name": cells.text("model")[:80] or "unnamed", **_numbers(cells)}
     for field, column in (("layers", "num_layers"), ("hidden", "hidden_size")):
@@ -146,7 +146,7 @@ def _likely_heads(hidden: int) -> int:
     return min(fitting, key=lambda n: abs(hidden / n - 128), default=1)
 
 
-def _gpt_block(cells: Cells) -> dict[str, Any]:
+def _gpt_block(cells: CsvRow) -> dict[str, Any]:
     """What comes with an MLP that is not gated: GPT-2's ways, with known exceptions."""
     name = cells.low("model")
     biases = dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), True)
@@ -165,7 +165,7 @@ def _gpt_block(cells: Cells) -> dict[str, Any]:
     return block
 
 
-def _options(table: dict[str, Any], cells: Cells) -> None:
+def _options(table: dict[str, Any], cells: CsvRow) -> None:
     """What options in the notes change."""
     flags = cells.flags
     if "untie-embeddings-and-output-weights" in flags:
@@ -179,7 +179,7 @@ def _options(table: dict[str, Any], cells: Cells) -> None:
         table |= {"learned_positions": 0, "positions": kind}
 
 
-def _experts(table: dict[str, Any], cells: Cells, assumed: list[str]) -> None:
+def _experts(table: dict[str, Any], cells: CsvRow, assumed: list[str]) -> None:
     """The row's experts into the table; none where neither row nor zoo has them."""
     experts = cells.whole("num_experts")
     moe = table.get("moe") or {}
@@ -209,7 +209,9 @@ def _experts(table: dict[str, Any], cells: Cells, assumed: list[str]) -> None:
     table["moe"] = moe
 
 
-def _latent(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[str]) -> None:
+def _latent(
+    table: dict[str, Any], cells: CsvRow, habits: FrameworkDefaults, assumed: list[str]
+) -> None:
     """Latent attention's ranks, from the zoo by shape where the name said nothing."""
     wanted = cells.truth("mla")
     if wanted is False:
@@ -237,7 +239,9 @@ def _latent_relative(hidden: int, heads: int) -> Model | None:
     return None
 
 
-def _prediction(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[str]) -> None:
+def _prediction(
+    table: dict[str, Any], cells: CsvRow, habits: FrameworkDefaults, assumed: list[str]
+) -> None:
     """Multi-token-prediction layers: as an option or layout says, else as Bridge trains V3."""
     layout = re.search(r"pp_layout=([^;\s]{1,300})", cells.text("overlap"))
     text = layout[1] if layout else cells.flags.get("pipeline-model-parallel-layout", "")

@@ -4,12 +4,11 @@ from typing import Any
 
 from astra.errors import InputError
 from astra.files import convert
-from astra.fit.cells import Cells, is_on
-from astra.fit.habits import OLD, Habits, habits_of, release_of
+from astra.fit.csv_row import CsvRow, is_on
+from astra.fit.framework_defaults import OLD, FrameworkDefaults, framework_defaults, release_of
 from astra.fit.row_cluster import cluster_of
 from astra.fit.row_model import model_of
-from astra.fit.split import Split, split_of
-from astra.fit.wording import (
+from astra.fit.row_words import (
     cuda_graph_of,
     dispatcher_of,
     hides_tensor,
@@ -20,6 +19,7 @@ from astra.fit.wording import (
     recompute_of,
     sharding_of,
 )
+from astra.fit.split import RowSplit, split_of
 from astra.hardware.cluster import Gpu
 from astra.model.shape import Model
 from astra.strategy.groups import group_for
@@ -30,10 +30,10 @@ MOST_DEGREE = 10**6
 OWN_OPTIMIZER = "24.09"  # NeMo's containers before it had Apex's distributed Adam
 
 
-def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
+def plan_of(cells: CsvRow) -> tuple[Plan, list[str]]:
     """The plan that a row describes, and what had to be assumed."""
     _check_modelled(cells)
-    habits = habits_of(cells)
+    habits = framework_defaults(cells)
     assumed = [] if habits.known else ["framework not known: read as Megatron-LM"]
     model, said = model_of(cells, habits)
     gpus = cells.needed("num_gpus")
@@ -61,7 +61,7 @@ def plan_of(cells: Cells) -> tuple[Plan, list[str]]:
     return check_structure(convert(whole, Plan, "plan")), assumed
 
 
-def _check_modelled(cells: Cells) -> None:
+def _check_modelled(cells: CsvRow) -> None:
     """An InputError where a run holds what no plan can say."""
     if "lora" in cells.low("task"):
         raise InputError("adapters (LoRA) are not modelled")
@@ -69,7 +69,7 @@ def _check_modelled(cells: Cells) -> None:
         raise InputError("distillation is not modelled: a teacher is held besides")
 
 
-def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str]) -> dict[str, Any]:
+def _layout(cells: CsvRow, model: Model, gpu: Gpu, gpus: int, assumed: list[str]) -> dict[str, Any]:
     """Degrees, batches and the layers of every stage."""
     tp, pp, cp = (cells.whole(name, most=MOST_DEGREE) or 1 for name in ("tp", "pp", "cp"))
     if pp > model.layers + 2:
@@ -83,7 +83,7 @@ def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str])
     split = split_of(cells, model, pp, vpp)
     assumed += split.assumed
     micro_batch, micro_batches = _batches(cells, dp, assumed)
-    recompute, said = recompute_of(cells.text("recompute"), habits_of(cells).recompute)
+    recompute, said = recompute_of(cells.text("recompute"), framework_defaults(cells).recompute)
     assumed += [said] if said else []
     segment = {
         "gpu": gpu.name,
@@ -106,19 +106,19 @@ def _layout(cells: Cells, model: Model, gpu: Gpu, gpus: int, assumed: list[str])
     }
 
 
-def _chunks_of(cells: Cells, model: Model, pp: int, assumed: list[str]) -> int:
+def _chunks_of(cells: CsvRow, model: Model, pp: int, assumed: list[str]) -> int:
     """Chunks of a stage; who always interleaves is taken to where a row does not say."""
     if pp == 1:
         return 1
     vpp = cells.whole("vpp", most=1000)
-    usual = habits_of(cells).interleaves or hides_transfers(cells)
+    usual = framework_defaults(cells).interleaves or hides_transfers(cells)
     if vpp is None and usual and not model.layers % pp:
         vpp = model.layers // pp
         assumed.append(f"vpp not stated: {vpp}, as traffic between stages is hidden")
     return vpp or 1
 
 
-def _chunks(split: Split, pp: int, micro_batches: int) -> dict[str, Any]:
+def _chunks(split: RowSplit, pp: int, micro_batches: int) -> dict[str, Any]:
     interleaved = split.vpp > 1
     return {
         "vpp": split.vpp,
@@ -128,7 +128,7 @@ def _chunks(split: Split, pp: int, micro_batches: int) -> dict[str, Any]:
     }
 
 
-def _batches(cells: Cells, dp: int, assumed: list[str]) -> tuple[int, int]:
+def _batches(cells: CsvRow, dp: int, assumed: list[str]) -> tuple[int, int]:
     """Samples of a micro-batch, and micro-batches of each replica."""
     global_batch = cells.needed("global_batch")
     micro_batch = cells.whole("micro_batch", most=MOST_DEGREE)
@@ -143,7 +143,9 @@ def _batches(cells: Cells, dp: int, assumed: list[str]) -> tuple[int, int]:
     return micro_batch, micro_batches
 
 
-def _kernels(cells: Cells, habits: Habits, gpu: Gpu, tp: int, assumed: list[str]) -> dict[str, Any]:
+def _kernels(
+    cells: CsvRow, habits: FrameworkDefaults, gpu: Gpu, tp: int, assumed: list[str]
+) -> dict[str, Any]:
     """Precision, attention, sequence parallel."""
     precision, recipe, said = precision_of(cells, habits, gpu)
     assumed += said
@@ -169,7 +171,7 @@ def _kernels(cells: Cells, habits: Habits, gpu: Gpu, tp: int, assumed: list[str]
 
 
 def _sharding(
-    cells: Cells, habits: Habits, gpu: Gpu, fields: dict[str, Any], assumed: list[str]
+    cells: CsvRow, habits: FrameworkDefaults, gpu: Gpu, fields: dict[str, Any], assumed: list[str]
 ) -> dict[str, Any]:
     copies = fields["_dp"] * fields["cp"]
     shards = sharding_of(cells.text("zero_stage"), habits, copies, gpu.node.gpus)
@@ -182,7 +184,7 @@ def _sharding(
 
 
 def _experts(
-    cells: Cells, habits: Habits, model: Model, tp: int, assumed: list[str]
+    cells: CsvRow, habits: FrameworkDefaults, model: Model, tp: int, assumed: list[str]
 ) -> dict[str, Any]:
     if model.moe is None:
         return {}
@@ -201,7 +203,7 @@ def _experts(
     }
 
 
-def _gradients(cells: Cells, habits: Habits, assumed: list[str]) -> dict[str, Any]:
+def _gradients(cells: CsvRow, habits: FrameworkDefaults, assumed: list[str]) -> dict[str, Any]:
     """Dtypes of gradients where they are not fp32."""
     if habits.low_gradients and (cells.year() or OLD) > OLD:
         assumed.append("gradients kept and reduced in bf16, as its recipes do")

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
 from astra.files import read_text
-from astra.fit.cells import LONGEST_CELL, Cells
-from astra.fit.habits import fitted_stack, release_of
-from astra.fit.header import COLUMNS, check_header, delimiter_of, named
-from astra.fit.lightest import is_recompute_open, lightest_that_fits
+from astra.fit.csv_row import MAX_CELL_CHARACTERS, CsvRow
+from astra.fit.framework_defaults import fitted_stack, release_of
+from astra.fit.header import COLUMNS, check_header, delimiter_of, translated_header
+from astra.fit.lightest_recompute import is_recompute_open, lightest_that_fits
 from astra.fit.rates import step_of
 from astra.fit.row_mixed import mixed_plan_of
 from astra.fit.row_plan import broken_notes, plan_of
 from astra.hardware.stack import find_stack, stack_names
 from astra.strategy.plan import Plan
 
-MOST_ROWS = 200_000
+MAX_ROWS = 200_000
 GIB = 2**30
 KINDS = ("allocated", "reserved", "device")
 
@@ -115,12 +115,12 @@ def _rows(text: str, where: str) -> tuple[list[dict[str, str]], tuple[str, ...]]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     try:
         written = [name.strip() for name in next(reader, [])]
-        header, told = named(written)
+        header, told = translated_header(written)
         check_header(header, written, where)
         rows: list[dict[str, str]] = []
         for cells in reader:
-            if len(rows) >= MOST_ROWS:
-                raise InputError(f"{where}: more than {MOST_ROWS:,} rows. Is this the right file?")
+            if len(rows) >= MAX_ROWS:
+                raise InputError(f"{where}: more than {MAX_ROWS:,} rows. Is this the right file?")
             if cells:
                 rows.append(dict(zip(header, cells, strict=False)))
     except csv.Error as error:
@@ -132,9 +132,9 @@ def _rows(text: str, where: str) -> tuple[list[dict[str, str]], tuple[str, ...]]
 def _run(row: dict[str, str], row_id: str) -> Run:
     """One row; an InputError says what is wrong with it."""
     for name, cell in row.items():
-        if len(cell or "") > LONGEST_CELL:
+        if len(cell or "") > MAX_CELL_CHARACTERS:
             raise InputError(f"{shorten(name)}: a cell of {len(cell):,} characters")
-    cells = Cells(row)
+    cells = CsvRow(row)
     mixed = "pipelines" in row
     plan, assumed = mixed_plan_of(cells) if mixed else plan_of(cells)
     wanted = plan.stack
@@ -172,7 +172,7 @@ def _run(row: dict[str, str], row_id: str) -> Run:
     )
 
 
-def _family(cells: Cells, row_id: str, mixed: bool) -> str:
+def _family(cells: CsvRow, row_id: str, mixed: bool) -> str:
     """The row's family; mixed runs have none, so what their row ids begin with."""
     given = cells.text("source_family")
     if given:
@@ -180,7 +180,7 @@ def _family(cells: Cells, row_id: str, mixed: bool) -> str:
     return row_id.rpartition("-")[0] or row_id if mixed else "unnamed"
 
 
-def _kind(cells: Cells, memory_gib: float | None, mixed: bool) -> str:
+def _kind(cells: CsvRow, memory_gib: float | None, mixed: bool) -> str:
     """What was read: a mixed run's figure is the total of a GPU, as the driver counts."""
     if memory_gib is None:
         return "unknown"

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from astra.errors import shorten
-from astra.fit.cells import Cells, numbers_in
+from astra.fit.csv_row import CsvRow, numbers_in
 from astra.model.shape import Model
 from astra.strategy.pipeline_layout import parse_pipeline_layout
 from astra.strategy.settle import split_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class RowSplit:
     """Layers in the order of execution, one entry per chunk (pp x vpp)."""
 
     chunks: tuple[int, ...]
@@ -28,7 +28,7 @@ class Split:
         return len(set(self.chunks)) > 1
 
 
-def split_of(cells: Cells, model: Model, pp: int, vpp: int) -> Split:
+def split_of(cells: CsvRow, model: Model, pp: int, vpp: int) -> RowSplit:
     """The split that the row prints, or the one its framework makes of the layer count."""
     text = re.search(r"pp_layout=([^;\s]{1,300})", cells.text("overlap"))
     layout = text[1] if text else cells.flags.get("pipeline-model-parallel-layout")
@@ -36,16 +36,16 @@ def split_of(cells: Cells, model: Model, pp: int, vpp: int) -> Split:
     if layout:
         chunks, mtp = parse_pipeline_layout(layout, pp, "pipeline layout")
         if sum(chunks) == model.layers:
-            return Split(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
+            return RowSplit(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
         assumed = (f"pipeline layout {shorten(layout)} does not fit and was left out",)
     printed = _printed(cells.text("notes"), model.layers)
     if printed is not None and len(printed) == pp and sum(printed) == model.layers:
-        return Split(chunks=printed, vpp=1)
+        return RowSplit(chunks=printed, vpp=1)
     chunks, said = _usual(model, pp * vpp, cells)
-    return Split(chunks=chunks, vpp=vpp, assumed=assumed + said)
+    return RowSplit(chunks=chunks, vpp=vpp, assumed=assumed + said)
 
 
-def _usual(model: Model, count: int, cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _usual(model: Model, count: int, cells: CsvRow) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Evenly; else with embedding and loss as a layer each; else as even as can be."""
     layers = model.layers
     if "embedding treated as a layer" in cells.low("notes") and (layers + 2) % count == 0:

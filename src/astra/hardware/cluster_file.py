@@ -18,12 +18,12 @@ from astra.hardware.gpu_file import (
     gpu_of,
     read_gpu,
     read_hardware_toml,
-    with_guesses,
+    with_assumptions,
 )
-from astra.hardware.pools import merge_twins
+from astra.hardware.pools import merge_equal_pools
 from astra.hardware.units import bare, quantities
 
-MOST_POOLS = 64
+MAX_POOLS = 64
 
 
 class PoolTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +74,7 @@ def cluster_of(
     _check_names(pools, where)
     if table.name and (len(table.name) > 100 or not table.name.isprintable()):
         raise InputError(f'{where}: name = {shorten(table.name)}. Try a short one: "my-cluster".')
-    merged, more = merge_twins(pools, where)
+    merged, more = merge_equal_pools(pools, where)
     cluster = Cluster(name=table.name or name, pools=merged, max_gpus=table.max_gpus)
     return cluster, tuple(notes) + more
 
@@ -87,8 +87,8 @@ def _typed(raw: dict[str, Any], where: str) -> ClusterTable:
             f"{where}: pools: {'no' if not pools else 'not a list of'} pools. A cluster has one "
             'or more tables [[pools]], each with gpu = "h100" and count = 64.'
         )
-    if len(pools) > MOST_POOLS:
-        raise InputError(f"{where}: {len(pools)} pools; {MOST_POOLS} are the most.")
+    if len(pools) > MAX_POOLS:
+        raise InputError(f"{where}: {len(pools)} pools; {MAX_POOLS} are the most.")
     for number, pool in enumerate(pools):
         if isinstance(pool, dict):
             check_fields(pool, PoolTable, f"{where}: pools[{number}].")
@@ -139,7 +139,7 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
         adapted = replace(adapted, name=entry.name, aliases=())
         check_gpu(adapted, place)
     check_domain(adapted, place)
-    return with_guesses(adapted, guesses)
+    return with_assumptions(adapted, guesses)
 
 
 def _given(entry: PoolTable) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from astra.errors import InputError, shorten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
+class QuantityKind:
     """What a field counts: its SI unit, the units it may be written in, and what is believable."""
 
     name: str
@@ -24,10 +24,10 @@ _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _BYTES = {f"{prefix}B": scale for prefix, scale in (_DECIMAL | _BINARY).items()}
 
-BYTES = Dimension(
+BYTES = QuantityKind(
     name="an amount of memory", si="bytes", units=_BYTES, least=1e8, most=1e15, example="80 GB"
 )
-BYTES_PER_S = Dimension(
+BYTES_PER_S = QuantityKind(
     name="a transfer rate",
     si="bytes/s",
     units={f"{unit}/s": scale for unit, scale in _BYTES.items()}
@@ -37,7 +37,7 @@ BYTES_PER_S = Dimension(
     most=1e16,
     example="400 GB/s",
 )
-FLOPS_PER_S = Dimension(
+FLOPS_PER_S = QuantityKind(
     name="a compute rate",
     si="FLOP/s",
     units={f"{prefix}FLOP/s": scale for prefix, scale in _DECIMAL.items()}
@@ -46,7 +46,7 @@ FLOPS_PER_S = Dimension(
     most=1e20,
     example="989 TFLOP/s",
 )
-WATTS = Dimension(
+WATTS = QuantityKind(
     name="a power", si="watts", units={"W": 1.0, "kW": 1e3}, least=1, most=1e6, example="700 W"
 )
 
@@ -59,12 +59,12 @@ _ENDINGS = (
 )
 
 
-def dimension_of(field: str) -> Dimension | None:
+def quantity_kind(field: str) -> QuantityKind | None:
     """What a field counts, by its name; None for a field that is no quantity."""
     return next((dimension for end, dimension in _ENDINGS if field.endswith(end)), None)
 
 
-def quantity(raw: object, dimension: Dimension, place: str) -> float:
+def quantity(raw: object, dimension: QuantityKind, place: str) -> float:
     """`raw` in SI units, or an InputError that begins with `place`."""
     if isinstance(raw, str):
         value = _from_text(raw, dimension, place)
@@ -83,7 +83,7 @@ def quantity(raw: object, dimension: Dimension, place: str) -> float:
     return value
 
 
-def _from_text(text: str, dimension: Dimension, place: str) -> float:
+def _from_text(text: str, dimension: QuantityKind, place: str) -> float:
     """A number, perhaps a space, and one of the dimension's units, spelled exactly."""
     parts = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{0,20})?) *([A-Za-z/]{1,12})", text.strip())
     if parts and parts[2] in dimension.units:
@@ -96,7 +96,7 @@ def _from_text(text: str, dimension: Dimension, place: str) -> float:
     raise InputError(f'{place} = {shorten(text)}: {said}. The units are {usual}; try "{attempt}".')
 
 
-def _meant(unit: str, dimension: Dimension) -> str:
+def _meant(unit: str, dimension: QuantityKind) -> str:
     """The unit that a misspelled one stands for; a small b before /s is a bit."""
     spelled = unit.replace("b/s", "bps").lower()
     same = [known for known in dimension.units if known.lower() == spelled]
@@ -107,7 +107,7 @@ def quantities(table: dict[str, Any], place: str) -> dict[str, Any]:
     """A table with every quantity in SI units; tables inside it likewise."""
     result: dict[str, Any] = {}
     for field, raw in table.items():
-        dimension = dimension_of(field)
+        dimension = quantity_kind(field)
         if dimension:
             result[field] = quantity(raw, dimension, f"{place}{field}")
         elif isinstance(raw, dict):

@@ -10,7 +10,7 @@ from astra.errors import InputError, did_you_mean, shorten
 from astra.hardware.cluster import Cluster, Gpu
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.given import gpu_named
+from astra.money.user_prices import gpu_named
 
 KEYS = ("price", "spot-price", "network", "mtbf", "spot-interruptions", "storage-bandwidth")
 OF_A_GPU = ("price", "spot-price", "network")
@@ -23,7 +23,7 @@ FORM = (
 )
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
     """One figure times a factor."""
 
     key: str
@@ -32,7 +32,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     said: str
 
 
-def parse_what_if(text: str, own: Sequence[Gpu] = ()) -> tuple[Change, ...]:
+def parse_what_if(text: str, own: Sequence[Gpu] = ()) -> tuple[MarketChange, ...]:
     """`price.h100=-20%,network=x2`, and what can be meant by it."""
     found = []
     for entry in text.split(","):
@@ -46,7 +46,9 @@ def parse_what_if(text: str, own: Sequence[Gpu] = ()) -> tuple[Change, ...]:
         if gpu and key not in OF_A_GPU:
             raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
         full = gpu_named(gpu, own, where).name if gpu else None
-        found.append(Change(key=key, gpu=full, factor=_factor(amount, where), said=entry.strip()))
+        found.append(
+            MarketChange(key=key, gpu=full, factor=_factor(amount, where), said=entry.strip())
+        )
     return tuple(found)
 
 
@@ -66,7 +68,7 @@ def _factor(text: str, where: str) -> float:
 
 
 def check_changes(
-    changes: Sequence[Change],
+    changes: Sequence[MarketChange],
     cluster: Cluster,
     offers: Sequence[Offer],
     spot: bool,
@@ -88,12 +90,12 @@ def check_changes(
             raise InputError(f"{where}: --no-failures leaves all of that out; drop one of them.")
 
 
-def changed_offers(offers: Sequence[Offer], changes: Sequence[Change]) -> list[Offer]:
+def changed_offers(offers: Sequence[Offer], changes: Sequence[MarketChange]) -> list[Offer]:
     """The offers at other prices and with other networks."""
     return [_offer(offer, changes) for offer in offers]
 
 
-def _offer(offer: Offer, changes: Sequence[Change]) -> Offer:
+def _offer(offer: Offer, changes: Sequence[MarketChange]) -> Offer:
     for change in changes:
         if change.gpu not in (None, offer.machine.gpu):
             continue
@@ -105,7 +107,7 @@ def _offer(offer: Offer, changes: Sequence[Change]) -> Offer:
     return offer
 
 
-def changed_cluster(cluster: Cluster, changes: Sequence[Change]) -> Cluster:
+def changed_cluster(cluster: Cluster, changes: Sequence[MarketChange]) -> Cluster:
     """The GPUs with other NICs."""
     pools = []
     for pool in cluster.pools:
@@ -118,7 +120,7 @@ def changed_cluster(cluster: Cluster, changes: Sequence[Change]) -> Cluster:
     return replace(cluster, pools=tuple(pools))
 
 
-def changed_conditions(kept: Conditions, changes: Sequence[Change]) -> Conditions:
+def changed_conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Conditions:
     """Other failures, other storage."""
     fields = {
         "mtbf": ("gpu_mtbf_hours",),
@@ -127,5 +129,5 @@ def changed_conditions(kept: Conditions, changes: Sequence[Change]) -> Condition
     }
     for change in changes:
         for name in fields.get(change.key, ()):
-            kept = replace(kept, **{name: getattr(kept, name) * change.factor})
-    return kept
+            conditions = replace(conditions, **{name: getattr(conditions, name) * change.factor})
+    return conditions

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from astra.profile.flops_and_bytes import bytes_of
 from astra.profile.measurement import Measurement
 from astra.profile.store import Profile
-from astra.profile.work import bytes_of
 
 COLUMNS = ("operator", "dtype", "direction", "kernel", "a", "b", "c", "d", "causal", "seconds")
 MOST_SPREAD = 0.25  # of the median between the quartiles: beyond it something else was running

@@ -438,7 +438,7 @@ def list_of(
     families: Iterable[str], world: int = 1, per_node: int = 1, small: bool = False
 ) -> list[Measurement]:
     """Everything to measure. Several processes measure links, one alone everything else."""
-    from astra.profile.work import bytes_of, flops_of
+    from astra.profile.flops_and_bytes import bytes_of, flops_of
 
     if world > 1:
         links = in_order([collectives(world, per_node)] if "collective" in families else [])

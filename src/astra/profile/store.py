@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from astra.errors import InputError, shorten
+from astra.profile.flops_and_bytes import bytes_of, flops_of
 from astra.profile.measurement import Measurement, parse_key
-from astra.profile.work import bytes_of, flops_of
 
 SCHEMA = "astra-profile/1"
 SAME = ("device", "gpu", "torch", "cuda")  # what may not change inside a file

@@ -7,7 +7,7 @@ from math import log1p
 from statistics import fmean
 
 from astra.fit.steps import TimedStep
-from astra.fit.validate import Row, Sweep, Validation
+from astra.fit.validate import Sweep, Validation, ValidationRow
 from astra.memory.facts import facts
 from astra.search.priced import Priced
 
@@ -299,7 +299,7 @@ The largest:
 """
 
 
-def _worst(rows: tuple[Row, ...], reasons: dict[str, str]) -> str:
+def _worst(rows: tuple[ValidationRow, ...], reasons: dict[str, str]) -> str:
     lines = [
         "## The farthest off",
         "",

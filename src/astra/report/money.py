@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from astra.money.dollars import GB, MONTH_H
-from astra.money.given import LISTED
+from astra.money.user_prices import LIST_PRICE_OF
 from astra.report.frontier_text import Drawing
 from astra.report.priced import (
     LEGEND,
@@ -85,7 +85,7 @@ def place_of(rent: Rented) -> str:
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
         how = rent.price_source if rent.price_source.startswith("owned") else "as given"
-        if rent.price_source.startswith(LISTED):
+        if rent.price_source.startswith(LIST_PRICE_OF):
             how = f"on {rent.price_date}, the {rent.price_source}, in nodes as described"
         return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour {how}"
     guess = ", its network a guess" if _guessed(rent) else ""
@@ -357,7 +357,7 @@ def _table(points: tuple[Priced, ...], market: Market) -> "RenderableType":
 
 def _short(rent: Rented) -> str:
     if rent.cloud == "given":
-        if rent.price_source.startswith(LISTED):
+        if rent.price_source.startswith(LIST_PRICE_OF):
             return f"own nodes, list price{' spot' if rent.spot else ''}"
         return "owned" if rent.price_source.startswith("owned") else "as given"
     doubt = "?" if _guessed(rent) else ""

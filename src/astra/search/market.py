@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.pools import facts
+from astra.hardware.pools import gpu_specs
 from astra.money.catalogue import GUESSED, Instance, Offer, machine_gpu
 from astra.money.conditions import Conditions
 from astra.money.frontier import frontier
@@ -70,7 +70,7 @@ def machines_of(
         kinds: dict[Gpu, list[Offer]] = {}
         for offer in offers:
             if offer.machine.gpu == pool.gpu.name:
-                kinds.setdefault(facts(gpu_in(offer.machine, pool.gpu)), []).append(offer)
+                kinds.setdefault(gpu_specs(gpu_in(offer.machine, pool.gpu)), []).append(offer)
         for own in kinds.values():
             most = 0
             for room, some in _by_room(own):
@@ -121,7 +121,7 @@ def undominated(machines: Sequence[Machine]) -> list[Machine]:
     groups: dict[Gpu, list[Machine]] = {}
     for machine in machines:
         slow = msgspec.structs.replace(machine.gpu.node, nic_bytes_per_s=1.0)
-        key = facts(msgspec.structs.replace(machine.gpu, node=slow))
+        key = gpu_specs(msgspec.structs.replace(machine.gpu, node=slow))
         groups.setdefault(key, []).append(machine)
     return [
         machine
@@ -163,10 +163,15 @@ class Search:
     """One search over machines; what one finds prunes the next."""
 
     def __init__(
-        self, wanted: Wanted, machines: Sequence[Machine], tokens: float, kept: Conditions,
+        self, wanted: Wanted, machines: Sequence[Machine], tokens: float, conditions: Conditions,
         latest_h: float,
     ) -> None:  # fmt: skip
-        self.wanted, self.tokens, self.kept, self.latest_h = wanted, tokens, kept, latest_h
+        self.wanted, self.tokens, self.conditions, self.latest_h = (
+            wanted,
+            tokens,
+            conditions,
+            latest_h,
+        )
         self.machines = sorted(undominated(machines), key=_promise)
         self.trades: list[Trade] = []
         self.beaten: set[tuple[float, float]] = set()
@@ -201,7 +206,7 @@ class Search:
             self.wanted.margin,
             [rent_of(offer) for offer in machine.offers],
             steps,
-            self.kept,
+            self.conditions,
             self.latest_h,
             machine.room_bytes,
         )

@@ -11,16 +11,16 @@ from astra.errors import InputError
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
-from astra.money.given import LISTED, YEAR_H
+from astra.money.options import Goals, MoneyOptions
+from astra.money.user_prices import YEAR_H
 from astra.money.what_if import (
-    Change,
+    MarketChange,
     changed_cluster,
     changed_conditions,
     changed_offers,
     check_changes,
     parse_what_if,
 )
-from astra.money.wish import Goals, Wish
 from astra.search.answer import (
     Answer,
     Elsewhere,
@@ -59,7 +59,7 @@ class Asked:
     """A question about money with all that the search needs."""
 
     wanted: Wanted
-    wish: Wish
+    wish: MoneyOptions
     goals: Goals
 
     @property
@@ -78,7 +78,7 @@ class Scene:
 
     wanted: Wanted
     offers: Sequence[Offer]
-    kept: Conditions
+    conditions: Conditions
     join_guessed: bool
 
     @property
@@ -92,12 +92,12 @@ def scene_of(asked: Asked) -> Scene:
     return Scene(
         wanted=asked.wanted,
         offers=offers_of(asked.wish, cluster),
-        kept=asked.goals.kept,
+        conditions=asked.goals.conditions,
         join_guessed=asked.wish.join_guessed,
     )
 
 
-def changed(scene: Scene, changes: Sequence[Change]) -> Scene:
+def changed(scene: Scene, changes: Sequence[MarketChange]) -> Scene:
     """The same with other prices, networks, failures."""
     question = scene.wanted.space.question
     cluster = changed_cluster(question.task.cluster, changes)
@@ -107,19 +107,19 @@ def changed(scene: Scene, changes: Sequence[Change]) -> Scene:
         scene,
         wanted=replace(scene.wanted, space=space),
         offers=changed_offers(scene.offers, changes),
-        kept=changed_conditions(scene.kept, changes),
+        conditions=changed_conditions(scene.conditions, changes),
     )
 
 
 def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tuple[Found, float]:
     """The frontier, and the hours beyond which nothing was looked for."""
     goals = asked.goals
-    latest = goals.longest_h or max(YEAR_H, goals.deadline_h or 0.0)
+    latest = goals.max_hours or max(YEAR_H, goals.deadline_h or 0.0)
     for longest in (latest, np.inf):  # nothing within a year, or none so cheap: whatever it takes
-        found = MarketSearch(scene.wanted, scene.machines, asked.tokens, scene.kept, longest).run(
-            progress
-        )
-        if found.trades and (goals.longest_h or _affordable(goals, found)):
+        found = MarketSearch(
+            scene.wanted, scene.machines, asked.tokens, scene.conditions, longest
+        ).run(progress)
+        if found.trades and (goals.max_hours or _affordable(goals, found)):
             break
     if asked.wish.mixed:
         before = found.funnel.candidates
@@ -129,7 +129,7 @@ def searched(asked: Asked, scene: Scene, progress: Progress | None = None) -> tu
             asked.wish.any_region,
             found.trades,
             asked.tokens,
-            scene.kept,
+            scene.conditions,
             longest,
             (lambda count: progress(before + count)) if progress else None,
         )
@@ -150,7 +150,7 @@ def points_of(asked: Asked, scene: Scene, found: Found) -> list[Priced]:
     plans = price_many([trade.plan for trade in found.trades], asked.wanted.margin)
     return [
         msgspec.structs.replace(
-            with_money(plan, trade.offers, asked.tokens, scene.kept), rank=place
+            with_money(plan, trade.offers, asked.tokens, scene.conditions), rank=place
         )
         for place, (plan, trade) in enumerate(zip(plans, found.trades, strict=True), 1)
     ]
@@ -182,13 +182,13 @@ def answer_money(
     )
 
 
-def _changes(asked: Asked, scene: Scene) -> tuple[Change, ...]:
+def _changes(asked: Asked, scene: Scene) -> tuple[MarketChange, ...]:
     """What --what-if says, where it can change something."""
     if asked.wish.what_if is None:
         return ()
     cluster = scene.wanted.space.question.task.cluster
     found = parse_what_if(asked.wish.what_if, [pool.gpu for pool in cluster.pools])
-    check_changes(found, cluster, scene.offers, asked.wish.spot, scene.kept.failures)
+    check_changes(found, cluster, scene.offers, asked.wish.spot, scene.conditions.failures)
     return found
 
 
@@ -206,7 +206,7 @@ def _with_prices(
     given = {
         o.machine.gpu: o.usd_per_gpu_hour
         for o in offers
-        if o.machine.cloud == "given" and not o.source.startswith(LISTED)
+        if o.machine.cloud == "given" and o.price_from != "described"
     }
     if given:
         owned = ("owned", "amortise_years", "power_price", "pue")
@@ -290,7 +290,7 @@ def _market(
         beaten=found.beaten,
         machines=tuple(_machine(machine, found.trades) for machine in machines),
         longest_hours=latest if np.isfinite(latest) else 0.0,
-        conditions=msgspec.to_builtins(goals.kept),
+        conditions=msgspec.to_builtins(goals.conditions),
     )
 
 
@@ -303,7 +303,7 @@ def _elsewhere(asked: Asked, best: Priced, trade: Trade) -> tuple[Elsewhere, ...
         if offer in trade.offers.values() or best.host_memory_bytes > room_bytes(offer.machine):
             continue
         there = {trade.machine.gpu.name: offer}
-        other = with_money(best, there, asked.tokens, asked.goals.kept)
+        other = with_money(best, there, asked.tokens, asked.goals.conditions)
         assert other.usd_per_hour is not None and other.hours is not None and other.usd is not None
         found.append(
             Elsewhere(

@@ -42,7 +42,7 @@ def rented(gpu: str, count: int, offer: Offer) -> Rented:
 
 
 def with_money(
-    priced: Priced, offers: Mapping[str, Offer], tokens: float, kept: Conditions
+    priced: Priced, offers: Mapping[str, Offer], tokens: float, conditions: Conditions
 ) -> Priced:
     """The plan with what a run of so many tokens takes and costs; an offer for each GPU type."""
     plan = priced.plan
@@ -52,9 +52,9 @@ def with_money(
     per_hour = sum(rent.nodes * rent.node_usd_per_hour for rent in rents)
     size = np.array([priced.checkpoint_bytes])
     gpus = np.array([sum(priced.gpus.values())])
-    lost = losses(gpus, np.array([nodes]), np.array([spot]), size, kept)
+    lost = losses(gpus, np.array([nodes]), np.array([spot]), size, conditions)
     steps = tokens / (plan.global_batch * plan.seq_len)
-    found = bill(np.array([priced.step_s]), steps, lost, np.array([per_hour]), size, kept)
+    found = bill(np.array([priced.step_s]), steps, lost, np.array([per_hour]), size, conditions)
     share = lost.goodput
     need = priced.host_memory_bytes
     small = [gpu for gpu in priced.gpus if need > room_bytes(offers[gpu].machine)]

@@ -14,7 +14,7 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import find_stack
 from astra.money.frontier import frontier
-from astra.money.wish import goals_of, wish_of
+from astra.money.options import goals_of, money_options_of
 from astra.search.answer import Wanted
 from astra.search.explained import PriceMove, Rival, Say
 from astra.search.market_answer import Asked, Scene, points_of, scene_of, searched
@@ -61,7 +61,7 @@ def asked_again(request: Mapping[str, object], plan: Plan, where: str) -> Asked:
     task = Task(model=plan.model, cluster=cluster, runtime=said.runtime, stack=said.stack)
     question = Question(task, said.global_batch, said.seq_len, plan.mtp_layers, said.precision)
     rules = read_own_rules(Path(said.rules), task) if said.rules else ()
-    wish = wish_of(said.money)
+    wish = money_options_of(said.money)
     wanted = Wanted(
         space=Space(question, parse_set(said.set)),
         stack=find_stack(said.stack),

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from astra.money.dollars import tokens_within
-from astra.money.wish import Goals
+from astra.money.options import Goals
 from astra.search.answer import Answer, Market, Wished
 from astra.search.priced import Priced
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.slowest import rate_of
+from astra.hardware.slowest import flops_per_s
 from astra.hardware.vendors import vendor_note
 from astra.search.alone import AloneFinder
 from astra.search.answer import (
@@ -195,7 +195,7 @@ def _left_out(wanted: Wanted, mixing: Sequence[_Mixing]) -> dict[str, str]:
     found = {
         pool.gpu.name: f"{pool.gpu.name} is left out: {_why(pool, question)}"
         for pool in question.task.cluster.pools
-        if not rate_of(pool.gpu, question.precision)
+        if not flops_per_s(pool.gpu, question.precision)
     }
     for name, words in (mixing[0].left_out if mixing else {}).items():
         if all(name in each.left_out for each in mixing):

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from astra.files import read_toml
-from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_back
-from astra.fit.observe import family_groups, fifths, gpu_groups, model_groups, observe
+from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_out_errors
+from astra.fit.observe import family_groups, gpu_groups, model_groups, observe, random_fifths
 from astra.fit.runs import Run, Runs, read_runs
 from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
@@ -54,7 +54,7 @@ def priced_by_plan(found: Runs, stacks: dict[str, Stack] | None = None) -> dict[
 
 
 GROUPS: dict[str, Callable[[Sequence[Run]], list[str]]] = {
-    "a fifth of the runs": fifths,
+    "a fifth of the runs": random_fifths,
     "models": model_groups,
     "cluster sizes": gpu_groups,
     "whole families": family_groups,
@@ -102,7 +102,7 @@ def apart(
     found, errors_of = [], {}
     for what, groups in GROUPS.items():
         names = groups(runs)
-        logs = errors_of[what] = held_back(seen, names)
+        logs = errors_of[what] = held_out_errors(seen, names)
         errors = [capped_error(math.exp(log), 1.0) for log in logs]
         found.append(
             HeldBack(

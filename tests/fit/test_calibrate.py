@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import astra
 from astra.cli.main import run
 from astra.errors import InputError
-from astra.fit.calibrate import calibrate, usual_base
+from astra.fit.calibrate import calibrate, most_named_stack
 from astra.fit.runs import Run, read_runs
 from astra.fit.stack_file import stack_text
 from astra.hardware.stack import Stack, find_stack, shipped_stacks, user_stack_folder
@@ -150,7 +150,7 @@ def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:
-    assert usual_base(made_by(BASE, published)) == "megatron"
+    assert most_named_stack(made_by(BASE, published)) == "megatron"
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

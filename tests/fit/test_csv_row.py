@@ -23,7 +23,7 @@ from astra.fit.row_words import (
     recompute_of,
     sharding_of,
 )
-from astra.fit.split import RowSplit, ends_counted, filled_up, split_of
+from astra.fit.split import RowSplit, split_counting_ends, split_in_order, split_of
 from astra.hardware.catalogue import find_gpu
 from astra.model.zoo import zoo_model
 
@@ -83,8 +83,8 @@ def test_an_unknown_recompute_is_refused_and_a_missing_one_is_assumed() -> None:
     ],
 )
 def test_precision_cells(text: str, precision: str, recipe: str | None) -> None:
-    cells = CsvRow({"precision": text, "source_date": "2025-05"})
-    assert precision_of(cells, PYTORCH, H100)[:2] == (precision, recipe)
+    csv_row = CsvRow({"precision": text, "source_date": "2025-05"})
+    assert precision_of(csv_row, PYTORCH, H100)[:2] == (precision, recipe)
 
 
 def test_a_missing_precision_depends_on_gpu_notes_and_framework() -> None:
@@ -174,8 +174,8 @@ def test_splits_as_frameworks_make_them() -> None:
     even = split_of(CsvRow({}), zoo_model("llama-3-8b"), 4, 2)
     assert even.chunks == (4,) * 8 and not even.uneven and not even.assumed
     ends = split_of(CsvRow({}), llama, 8, 4)
-    assert ends.chunks == ends_counted(126, 32) and ends.stages(8) == (15, *(16,) * 6, 15)
-    assert split_of(CsvRow({}), deepseek, 4, 1).chunks == filled_up(61, 4) == (16, 16, 16, 13)
+    assert ends.chunks == split_counting_ends(126, 32) and ends.stages(8) == (15, *(16,) * 6, 15)
+    assert split_of(CsvRow({}), deepseek, 4, 1).chunks == split_in_order(61, 4) == (16, 16, 16, 13)
 
 
 def test_splits_that_rows_give_as_a_layout() -> None:
@@ -206,11 +206,11 @@ def test_options_in_notes_and_overlap_cells() -> None:
     notes = "CI test; mtp-num-layers=1, moe_layer_freq=([0]*3+[1]*12), cuda-graph-impl=local"
     flags = flags_of(notes)
     assert flags["mtp-num-layers"] == "1" and flags["moe-layer-freq"] == "([0]*3+[1]*12)"
-    cells = CsvRow({"notes": notes, "overlap": "moe_a2a_overlap=True; x_backend=hybridep"})
-    assert cuda_graph_of(cells, MEGATRON, moe=True) == "local"
-    assert dispatcher_of(cells, MEGATRON) == "hybridep"
+    csv_row = CsvRow({"notes": notes, "overlap": "moe_a2a_overlap=True; x_backend=hybridep"})
+    assert cuda_graph_of(csv_row, MEGATRON, moe=True) == "local"
+    assert dispatcher_of(csv_row, MEGATRON) == "hybridep"
     assumed: list[str] = []
-    flags_found = overlap_of(cells, MEGATRON, chunks=True, tp=2, assumed=assumed)
+    flags_found = overlap_of(csv_row, MEGATRON, chunks=True, tp=2, assumed=assumed)
     assert flags_found["overlap_ep"] and not flags_found["overlap_grad_reduce"] and not assumed
     full = CsvRow({"overlap": "cuda_graph_impl=local; cuda_graph_scope=full_iteration"})
     off = CsvRow({"overlap": "cuda_graph_impl=none; cuda_graph_scope=full_iteration"})
@@ -222,11 +222,11 @@ def test_recipes_of_megatron_bridge_run_experts_as_their_release_does() -> None:
     row = {"framework": "megatron-bridge", "gpu_id": "GB300"}
     late = CsvRow({**row, "framework_version": "NeMo container 26.08"})
     early = CsvRow({**row, "framework_version": "NeMo container 26.04"})
-    habits = framework_defaults(late)
-    assert cuda_graph_of(late, habits, moe=True) == "full_iteration"
-    assert cuda_graph_of(late, habits, moe=False) == "none"
-    assert dispatcher_of(late, habits) == "hybridep"
-    assert overlap_of(late, habits, chunks=False, tp=1, assumed=[])["overlap_ep"]
+    defaults = framework_defaults(late)
+    assert cuda_graph_of(late, defaults, moe=True) == "full_iteration"
+    assert cuda_graph_of(late, defaults, moe=False) == "none"
+    assert dispatcher_of(late, defaults) == "hybridep"
+    assert overlap_of(late, defaults, chunks=False, tp=1, assumed=[])["overlap_ep"]
     assert dispatcher_of(early, framework_defaults(early)) == "alltoall"
     hopper = CsvRow({"framework": "megatron-bridge", "gpu_id": "H100-80GB-SXM"})
     assert dispatcher_of(hopper, framework_defaults(hopper)) == "deepep"
@@ -271,15 +271,15 @@ def test_frameworks_are_known_by_words_in_their_names() -> None:
 
 
 def test_every_stack_leads_to_one_that_is_known() -> None:
-    for _, habits in FRAMEWORKS:
-        assert fitted_stack(habits.stack, ["megatron"]) == "megatron"
+    for _, defaults in FRAMEWORKS:
+        assert fitted_stack(defaults.stack, ["megatron"]) == "megatron"
     assert fitted_stack("torch-compile", ["megatron", "torch-compile"]) == "torch-compile"
 
 
 @pytest.mark.parametrize("text", ["x", "nan", "1e400", "1" * 60, "8 GPUs", "1.5", "-3", "0"])
 def test_a_count_that_is_none_names_its_column(text: str) -> None:
     with pytest.raises(InputError, match="tp = "):
-        CsvRow({"tp": text}).whole("tp")
+        CsvRow({"tp": text}).count("tp")
 
 
 def test_years_are_dates_or_releases() -> None:

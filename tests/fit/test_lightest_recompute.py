@@ -17,8 +17,8 @@ LARGE = GOOD | {
 }
 
 
-def read(**cells: str) -> Run:
-    (run,) = parse_runs(table(LARGE | cells), "mine.csv").runs
+def read(**csv_row: str) -> Run:
+    (run,) = parse_runs(table(LARGE | csv_row), "mine.csv").runs
     return run
 
 
@@ -64,8 +64,8 @@ def test_a_heavier_load_is_read_with_no_less_recompute() -> None:
 
 
 def test_fms_fsdps_selective_is_a_share_of_blocks_that_its_table_leaves_open() -> None:
-    cells = {"framework": "fms-fsdp", "recompute": "selective", "micro_batch": "2"}
-    run = read(**cells)
+    csv_row = {"framework": "fms-fsdp", "recompute": "selective", "micro_batch": "2"}
+    run = read(**csv_row)
     assert recompute_of(run).startswith("full:") and may_fit(run)
-    other = read(**cells | {"framework": "torchtitan"})
+    other = read(**csv_row | {"framework": "torchtitan"})
     assert recompute_of(other) == "selective"

@@ -10,11 +10,11 @@ import pytest
 from astra.errors import InputError
 from astra.profile.bench_run import BenchProgress, BenchRun, DeviceLostError
 from astra.profile.measurement import Measurement
-from astra.profile.shapes import list_of
+from astra.profile.shapes import measurements_of
 from astra.profile.store import Profile, continue_profile, read_profile, write_profile
 
 MACHINE = {"device": "cuda", "gpu": "X1", "torch": "9", "cuda": "1"}
-LIST = list_of(("gemm", "norm"))[:12]
+LIST = measurements_of(("gemm", "norm"))[:12]
 
 
 class Fake:
@@ -36,7 +36,7 @@ class Fake:
 def run(
     path: Path, device: Fake, seconds: float = 1e6, alive: bool = True, retry: bool = False
 ) -> BenchProgress:
-    sitting = BenchRun(
+    bench_run = BenchRun(
         path=path,
         profile=continue_profile(path, MACHINE),
         measure=device.measure,
@@ -45,7 +45,7 @@ def run(
         clock=lambda: device.now_s,
         retry_errors=retry,
     )
-    return sitting.run(LIST)
+    return bench_run.run(LIST)
 
 
 def test_what_is_measured_already_is_not_measured_again(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_failure_is_written_down_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert again.asked == [bad] and not read_profile(path).errors()
 
 
-def test_a_device_that_is_gone_ends_the_sitting_and_is_passed_over_later(tmp_path: Path) -> None:
+def test_a_device_that_is_gone_ends_the_bench_run_and_is_passed_over_later(tmp_path: Path) -> None:
     path, bad = tmp_path / "p.json", LIST[4].key
     with pytest.raises(DeviceLostError, match="illegal"):
         run(path, Fake({bad: RuntimeError("illegal address")}), alive=False)
@@ -97,7 +97,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_keep_the_file_writes_nothing(tmp_path: Path) -> None:
     path, device = tmp_path / "p.json", Fake()
-    sitting = BenchRun(
+    bench_run = BenchRun(
         path=path,
         profile=Profile(machine=MACHINE),
         measure=device.measure,
@@ -106,7 +106,7 @@ def test_a_process_that_does_not_keep_the_file_writes_nothing(tmp_path: Path) ->
         clock=lambda: device.now_s,
         writes=False,
     )
-    assert sitting.run(LIST).measured == 9 and list(tmp_path.iterdir()) == []
+    assert bench_run.run(LIST).measured == 9 and list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------ the file

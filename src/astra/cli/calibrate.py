@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from astra.errors import shorten
     from astra.export.folder import write_folder
-    from astra.fit.calibrate import calibrate, usual_base
+    from astra.fit.calibrate import calibrate, most_named_stack
     from astra.fit.runs import Skipped, read_files
     from astra.fit.stack_file import stack_text
     from astra.hardware.stack import find_stack
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     for text in found.notes:
         note(text)
     where = ", ".join(Path(name).name for name in options.files)
-    base = find_stack(options.base or (usual_base(found.runs) if found.runs else "megatron"))
+    base = find_stack(options.base or (most_named_stack(found.runs) if found.runs else "megatron"))
     fitted = calibrate(found.runs, base, options.name, where, steps_s, found.skipped)
     skipped = [*found.skipped, *(Skipped(*row) for row in fitted.left_out)]
     head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"

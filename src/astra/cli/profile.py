@@ -71,9 +71,9 @@ def _minutes(text: str) -> float:
 
 
 def _list(families: tuple[str, ...], world: int, as_json: bool) -> int:
-    from astra.profile.shapes import list_of
+    from astra.profile.shapes import measurements_of
 
-    found = list_of(families, world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    found = measurements_of(families, world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     if as_json:
         rows = [{"key": one.key, "wave": one.wave} for one in found]
         sys.stdout.write(json.dumps({"measurements": rows}, indent=1) + "\n")
@@ -86,11 +86,11 @@ def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
     from astra.errors import InputError
     from astra.profile.bench_run import BenchRun, gpu_measure
     from astra.profile.machine import describe, load_torch, under_load
-    from astra.profile.shapes import list_of
+    from astra.profile.shapes import measurements_of
     from astra.profile.store import continue_profile
 
     minutes = _minutes(options.minutes)
-    wanted = list_of(families, small=options.device == "cpu")
+    wanted = measurements_of(families, small=options.device == "cpu")
     if not wanted:
         raise InputError(
             f"--only {options.only}: links are measured between several processes. "
@@ -117,8 +117,8 @@ def _measure(bench_run: "BenchRun", wanted: list[Any], as_json: bool) -> int:
     """Runs a bench_run, shows how it goes, and says how it went."""
     from astra.profile.bench_run import DeviceLostError
 
-    with _shown(len(wanted)) as told:
-        bench_run.told = told
+    with _shown(len(wanted)) as on_progress:
+        bench_run.on_progress = on_progress
         try:
             progress = bench_run.run(wanted)
         except DeviceLostError as error:
@@ -165,7 +165,7 @@ def _shown(total: int) -> "AbstractContextManager[Callable[[BenchProgress], None
 def _lines() -> "Callable[[BenchProgress], None]":
     shown_s = -1e9
 
-    def told(progress: "BenchProgress") -> None:
+    def on_progress(progress: "BenchProgress") -> None:
         nonlocal shown_s
         if progress.seconds - shown_s >= 15:
             shown_s = progress.seconds
@@ -174,7 +174,7 @@ def _lines() -> "Callable[[BenchProgress], None]":
                 f"{progress.failed:,} failed  {progress.now}\n"
             )
 
-    return told
+    return on_progress
 
 
 class _Bar(AbstractContextManager["Callable[[BenchProgress], None]"]):
@@ -209,7 +209,7 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
     from astra.profile.bench_run import BenchRun
     from astra.profile.link_bench import LinkBench
     from astra.profile.machine import describe, load_torch
-    from astra.profile.shapes import list_of
+    from astra.profile.shapes import measurements_of
     from astra.profile.store import Profile, continue_profile
 
     minutes = _minutes(options.minutes)
@@ -245,7 +245,7 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
             writes=first,
             retry_errors=options.retry_errors,
         )
-        wanted = list_of(families, world, per_node, small=options.device == "cpu")
+        wanted = measurements_of(families, world, per_node, small=options.device == "cpu")
         if first:
             return _measure(bench_run, wanted, options.json)
         bench_run.run(wanted)

@@ -25,7 +25,7 @@ UNSUPPORTED = {
     "--fine-grained-activation-offloading": "activations offloaded by module (offload_activations)",
 }
 # Options that it lacks where leaving them out changes nothing that a plan says.
-DROPPED = (
+DROPPED_OPTIONS = (
     "--moe-shared-expert-gate",
     "--moe-flex-dispatcher-backend",
     "--megatron-fsdp-main-params-dtype",
@@ -152,10 +152,10 @@ def hosts_of(plan: Plan) -> list[Group]:
 
 def unsupported(plan: Plan) -> list[str]:
     """What the files cannot say about this model, in words."""
-    lacks = megatron_unsupported(plan, key_of)
+    found = megatron_unsupported(plan, key_of)
     if plan.model.moe is not None and plan.model.moe.shared_gate:
-        lacks.append("the gate of the shared expert, which FlagScale 0.8 does not have")
-    return lacks
+        found.append("the gate of the shared expert, which FlagScale 0.8 does not have")
+    return found
 
 
 def refusals(plan: Plan) -> list[str]:
@@ -216,7 +216,7 @@ def _settings(plan: Plan, found: Iterable[megatron.Argument], mixed: bool) -> di
     settings: dict[str, Any] = {}
     for option, *values in found:
         key = key_of(option)
-        if option in DROPPED or (mixed and key.startswith("recompute_")):
+        if option in DROPPED_OPTIONS or (mixed and key.startswith("recompute_")):
             continue
         settings[key] = _value(values)
     if plan.dispatcher == "deepep":

@@ -23,8 +23,8 @@ OVERLAPS = {  # as rows name them
 }
 # A row that is read as another job teaches a cluster wrong factors. Read back, its step may differ
 # by this share of the interval around it; guessed: little against what runs scatter by.
-STRAY_FRACTION = 0.25
-SAID = {  # what a row may lack, in words
+MAX_SPREAD_SHARE = 0.25
+FIELD_WORDS = {  # what a row may lack, in words
     "window": "attention windows",
     "mla": "the ranks of latent attention",
     "mtp_layers": "multi-token prediction",
@@ -65,7 +65,7 @@ def row_of(priced: Priced) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         return None, (str(error),)
     lost = _lost(plan, read)
     step_s = price(replace(read, stack=plan.stack)).step_s
-    room_s = STRAY_FRACTION * (priced.step_s_high - priced.step_s)
+    room_s = MAX_SPREAD_SHARE * (priced.step_s_high - priced.step_s)
     return (row if abs(step_s - priced.step_s) <= room_s else None), lost
 
 
@@ -75,7 +75,7 @@ def _lost(plan: Plan, read: Plan) -> tuple[str, ...]:
     found = [
         words
         for one, other in pairs
-        for name, words in SAID.items()
+        for name, words in FIELD_WORDS.items()
         if hasattr(one, name)
         and getattr(one, name) != getattr(other, name)
         and not (name == "cp_comm_type" and plan.cp == 1)

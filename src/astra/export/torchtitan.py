@@ -221,19 +221,19 @@ def refusals(plan: Plan) -> list[str]:
 
 def unsupported(plan: Plan) -> list[str]:
     """What torchtitan does otherwise than the plan says."""
-    lacks = []
+    found = []
     if plan.cp > 1 and plan.cp_comm_type != "allgather":
-        lacks.append("context parallelism gathers keys and values (allgather)")
+        found.append("context parallelism gathers keys and values (allgather)")
     if plan.precision == "fp8" and plan.fp8_recipe == "tensorwise":
-        lacks.append("fp8 is scaled by row, not by tensor")
+        found.append("fp8 is scaled by row, not by tensor")
     if plan.model.moe is not None:
-        lacks.append("load balancing and router scaling are torchtitan's own")
+        found.append("load balancing and router scaling are torchtitan's own")
     _, flavour = model_of(plan.model) or ("", "")
     if plan.model.rope_theta is None and not flavour:
-        lacks.append("the rotary base is not known here: astra_plan.py says 10000 (theta)")
+        found.append("the rotary base is not known here: astra_plan.py says 10000 (theta)")
     if plan.model.mtp_layers:
-        lacks.append("multi-token prediction, which torchtitan does not train")
-    return lacks
+        found.append("multi-token prediction, which torchtitan does not train")
+    return found
 
 
 def config_module(plan: Plan, *, train_iters: int, learning_rate: float) -> str:

@@ -21,10 +21,10 @@ class CsvRow:
     def text(self, name: str) -> str:
         return " ".join((self._row.get(name) or "").split())
 
-    def low(self, name: str) -> str:
+    def lower_text(self, name: str) -> str:
         return self.text(name).lower()
 
-    def whole(self, name: str, least: int = 1, most: int = MAX_COUNT) -> int | None:
+    def count(self, name: str, least: int = 1, most: int = MAX_COUNT) -> int | None:
         """A count; `8.0` is 8."""
         value = self.number(name)
         if value is None:
@@ -33,8 +33,8 @@ class CsvRow:
             raise InputError(f"{name} = {shorten(self.text(name))}: no count from {least:,} up")
         return int(value)
 
-    def needed(self, name: str) -> int:
-        value = self.whole(name)
+    def required_count(self, name: str) -> int:
+        value = self.count(name)
         if value is None:
             raise InputError(f"{name} is not known")
         return value
@@ -58,9 +58,9 @@ class CsvRow:
             raise InputError(f"{name} = {shorten(self.text(name))}: must be above zero")
         return value
 
-    def truth(self, name: str) -> bool | None:
+    def flag(self, name: str) -> bool | None:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        text = self.low(name)
+        text = self.lower_text(name)
         if text and text not in words:
             raise InputError(f"{name} = {shorten(text)}: neither true nor false")
         return words.get(text)

@@ -8,7 +8,7 @@ from astra.fit.csv_row import CsvRow, is_on
 from astra.strategy.plan import Precision, Runtime, Sharding
 
 GRAPHED_FROM = "26.06"  # Megatron-Bridge's recipes of mixtures of experts, on Blackwell
-OLD = 2023  # before this year flash attention, sequence parallel and bf16 were rare
+MODERN_FROM_YEAR = 2023  # before this year flash attention, sequence parallel and bf16 were rare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,41 +112,45 @@ def fitted_stack(wanted: str, known: Collection[str]) -> str:
     return stack if stack in known else "megatron"
 
 
-def framework_defaults(cells: CsvRow) -> FrameworkDefaults:
+def framework_defaults(csv_row: CsvRow) -> FrameworkDefaults:
     """The ways of the row's framework, at the time of the run."""
-    framework = cells.low("framework")
-    habits = next((ways for word, ways in FRAMEWORKS if word in framework), None)
-    if habits is None:
+    framework = csv_row.lower_text("framework")
+    defaults = next((ways for word, ways in FRAMEWORKS if word in framework), None)
+    if defaults is None:
         return replace(MEGATRON, known=False)
-    if "bigscience" in cells.low("framework_version"):
-        late = "embedding treated as a layer" in cells.low("notes")
-        habits = replace(habits, stack="bigscience-bf16" if late else "bigscience")
-    if habits is MEGATRON and "CI test" in cells.text("notes"):
-        return replace(habits, stack=_test_stack(cells))
-    if habits.stack == "bridge":
-        hopper = "h100" in cells.low("gpu_id") or "h200" in cells.low("gpu_id")
+    if "bigscience" in csv_row.lower_text("framework_version"):
+        late = "embedding treated as a layer" in csv_row.lower_text("notes")
+        defaults = replace(defaults, stack="bigscience-bf16" if late else "bigscience")
+    if defaults is MEGATRON and "CI test" in csv_row.text("notes"):
+        return replace(defaults, stack=_test_stack(csv_row))
+    if defaults.stack == "bridge":
+        hopper = "h100" in csv_row.lower_text("gpu_id") or "h200" in csv_row.lower_text("gpu_id")
         if hopper:  # the recipes of DeepSeek and Qwen on Hopper: tokens cross the network once
-            return replace(habits, dispatcher="deepep", hides_dispatch=True)
-        late = (release_of(cells) or "") >= GRAPHED_FROM
-        return replace(habits, graphed_experts=late, hides_dispatch=late)
-    if habits.stack == "sailor" and "neo" in cells.low("model"):
-        return replace(habits, stack="sailor-gpt-neo")
-    if habits.stack == "torch-fsdp" and re.search(r"\beager\b", cells.low("notes")):
-        return replace(habits, stack="torch-fsdp-eager")
-    year = cells.year()
-    if "torchtitan" in framework and "compile" in cells.low("notes") and (year or 0) > 2024:
-        return replace(habits, stack="torchtitan")
-    if habits is MEGATRON and year is not None and year < OLD:
-        old = replace(habits, sharding="none", flash=False, precision="fp16")
+            return replace(defaults, dispatcher="deepep", hides_dispatch=True)
+        late = (release_of(csv_row) or "") >= GRAPHED_FROM
+        return replace(defaults, graphed_experts=late, hides_dispatch=late)
+    if defaults.stack == "sailor" and "neo" in csv_row.lower_text("model"):
+        return replace(defaults, stack="sailor-gpt-neo")
+    if defaults.stack == "torch-fsdp" and re.search(r"\beager\b", csv_row.lower_text("notes")):
+        return replace(defaults, stack="torch-fsdp-eager")
+    year = csv_row.year()
+    if (
+        "torchtitan" in framework
+        and "compile" in csv_row.lower_text("notes")
+        and (year or 0) > 2024
+    ):
+        return replace(defaults, stack="torchtitan")
+    if defaults is MEGATRON and year is not None and year < MODERN_FROM_YEAR:
+        old = replace(defaults, sharding="none", flash=False, precision="fp16")
         return replace(old, stack="megatron-deepspeed")
-    return habits
+    return defaults
 
 
-def _test_stack(cells: CsvRow) -> str:
+def _test_stack(csv_row: CsvRow) -> str:
     """Megatron-LM's own tests leave dropout at its default, but for DeepSeek's recipe."""
-    if is_on(cells.flags, "deterministic-mode"):
+    if is_on(csv_row.flags, "deterministic-mode"):
         return "megatron-deterministic"
-    return "megatron" if cells.truth("mla") and cells.text("num_experts") else "megatron-dropout"
+    return "megatron" if csv_row.flag("mla") and csv_row.text("num_experts") else "megatron-dropout"
 
 
 _RELEASE = re.compile(
@@ -154,20 +158,20 @@ _RELEASE = re.compile(
 )
 
 
-def release_of(cells: CsvRow) -> str | None:
+def release_of(csv_row: CsvRow) -> str | None:
     """The framework's release as a stack names it: `24.07`, `dgxc-25.02`, `2024-12`, a commit,
     `core-0.14`.
 
     Of MLPerf's results it is the round.
 
-    >>> release_of(Cells({"framework_version": "NeMo container 26.02.01"}))
+    >>> release_of(CsvRow({"framework_version": "NeMo container 26.02.01"}))
     '26.02.01'
     """
-    round_ = re.search(r"MLPerf Training (v[0-9]\.[0-9])", cells.text("source"))
+    round_ = re.search(r"MLPerf Training (v[0-9]\.[0-9])", csv_row.text("source"))
     if round_:  # containers are named after the first round that wrote such a file
         return round_[1]
     for column in ("framework_version", "framework"):
-        text = cells.low(column).replace(" v", " ")
+        text = csv_row.lower_text(column).replace(" v", " ")
         found = _RELEASE.search(text)
         if found:
             recipe = "dgxc-" if "dgxc" in text else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from astra.errors import InputError, shorten
 from astra.fit.csv_row import CsvRow
-from astra.fit.framework_defaults import OLD, FrameworkDefaults
+from astra.fit.framework_defaults import MODERN_FROM_YEAR, FrameworkDefaults
 from astra.hardware.cluster import Gpu
 from astra.strategy.recompute import MODULES, Recompute
 
@@ -50,12 +50,12 @@ def _full(low: str) -> tuple[str, str | None]:
 
 
 def precision_of(
-    cells: CsvRow, habits: FrameworkDefaults, gpu: Gpu
+    csv_row: CsvRow, defaults: FrameworkDefaults, gpu: Gpu
 ) -> tuple[str, str | None, list[str]]:
     """Precision, fp8 recipe, and what had to be assumed."""
-    low = cells.low("precision")
+    low = csv_row.lower_text("precision")
     if not low:
-        chosen = _unstated(cells, habits, gpu)
+        chosen = _unstated(csv_row, defaults, gpu)
         return chosen, None, [f"precision not stated: {chosen}"]
     for word in ("fp4", "fp8", "bf16", "fp16", "fp32"):
         if word in low:
@@ -64,16 +64,16 @@ def precision_of(
         raise InputError(f"precision = {shorten(low)}: not understood")
     if word != "fp8":
         return word, None, []
-    recipe, assumed = fp8_recipe_of(low, habits, cells.year())
+    recipe, assumed = fp8_recipe_of(low, defaults, csv_row.year())
     return word, recipe, assumed
 
 
-def _unstated(cells: CsvRow, habits: FrameworkDefaults, gpu: Gpu) -> str:
+def _unstated(csv_row: CsvRow, defaults: FrameworkDefaults, gpu: Gpu) -> str:
     """fp16 where the GPU has no bf16 or the notes say so, else the framework's habit."""
-    if habits.precision != "fp32" and not gpu.bf16_flops_per_s:
+    if defaults.precision != "fp32" and not gpu.bf16_flops_per_s:
         return "fp16"
-    said = re.search(r"\b(fp16|bf16) mixed", cells.low("notes"))
-    return said[1] if said else habits.precision
+    said = re.search(r"\b(fp16|bf16) mixed", csv_row.lower_text("notes"))
+    return said[1] if said else defaults.precision
 
 
 RECIPES = (
@@ -90,13 +90,13 @@ RECIPES = (
 TORCHAO = ("torch-eager", "torch-compile", "torch-fsdp", "torchtitan")
 
 
-def fp8_recipe_of(low: str, habits: FrameworkDefaults, year: int | None) -> tuple[str, list[str]]:
+def fp8_recipe_of(low: str, defaults: FrameworkDefaults, year: int | None) -> tuple[str, list[str]]:
     """The scaling recipe that a text names, or the usual one of framework and time."""
     for word, recipe in RECIPES:
         if word in low:
             said = [f"fp8 {word} read as {recipe}"] if word == "rowwise" else []
             return recipe, said
-    early = year is not None and year < 2025 and habits.stack not in TORCHAO
+    early = year is not None and year < 2025 and defaults.stack not in TORCHAO
     recipe = "delayed" if early else "tensorwise"
     return recipe, [f"fp8 recipe not stated: {recipe}"]
 
@@ -121,13 +121,13 @@ SHARDING: tuple[tuple[str, str], ...] = (
 )
 
 
-def sharding_of(text: str, habits: FrameworkDefaults, copies: int, node: int) -> RowSharding:
+def sharding_of(text: str, defaults: FrameworkDefaults, copies: int, node: int) -> RowSharding:
     """A sharding cell, for `copies` = dp x cp ranks that hold the same weights."""
     low = text.lower()
     kind = next((kind for words, kind in SHARDING if re.search(words, low)), None)
     assumed: tuple[str, ...] = ()
     if not low or kind == "usual":
-        kind = habits.sharding
+        kind = defaults.sharding
         assumed = (f"sharding not stated: {kind}",)
     if kind is None:
         raise InputError(f"zero_stage = {shorten(text)}: not understood")
@@ -150,62 +150,64 @@ def sharding_of(text: str, habits: FrameworkDefaults, copies: int, node: int) ->
 
 
 def overlap_of(
-    cells: CsvRow, habits: FrameworkDefaults, chunks: bool, tp: int, assumed: list[str]
+    csv_row: CsvRow, defaults: FrameworkDefaults, chunks: bool, tp: int, assumed: list[str]
 ) -> dict[str, Any]:
     """The plan's overlap flags; without a word, the framework's habit."""
-    low = cells.low("overlap")
-    usual = habits.overlaps
-    late = (cells.year() or OLD) >= OLD  # since then Megatron-LM hides it by default
+    low = csv_row.lower_text("overlap")
+    usual = defaults.overlaps
+    late = (
+        csv_row.year() or MODERN_FROM_YEAR
+    ) >= MODERN_FROM_YEAR  # since then Megatron-LM hides it by default
     gathers = usual or "grad reduce/param gather" in low
     if not low:
         assumed.append(f"overlap not stated: {'gradients and parameters' if usual else 'none'}")
-    tensor = hides_tensor(cells) or (habits.overlaps_tensor and not low)
+    tensor = hides_tensor(csv_row) or (defaults.overlaps_tensor and not low)
     experts = "moe_a2a_overlap=true" in low or "overlap-moe-expert-parallel-comm" in low
     return {
         "overlap_grad_reduce": gathers or "overlap-grad-reduce" in low,
         "overlap_param_gather": gathers or "overlap-param-gather" in low,
         "overlap_p2p": chunks and late and "pp_comm_async=false" not in low,
         "overlap_tp": tp > 1 and tensor,
-        "overlap_ep": experts or (not low and habits.hides_dispatch),
+        "overlap_ep": experts or (not low and defaults.hides_dispatch),
     }
 
 
-def hides_tensor(cells: CsvRow) -> bool:
+def hides_tensor(csv_row: CsvRow) -> bool:
     """Whether tensor-parallel traffic is said to be hidden, which needs sequence parallelism."""
-    low = cells.low("overlap")
+    low = csv_row.lower_text("overlap")
     return any(word in low for word in ("tp_comm_overlap", "async tp", "tp and pp comm overlap"))
 
 
-def hides_transfers(cells: CsvRow) -> bool:
+def hides_transfers(csv_row: CsvRow) -> bool:
     """Whether traffic between stages is said to be hidden, which only several chunks allow."""
-    return "pp comm overlap on" in cells.low("overlap")
+    return "pp comm overlap on" in csv_row.lower_text("overlap")
 
 
-def cuda_graph_of(cells: CsvRow, habits: FrameworkDefaults, moe: bool) -> str:
+def cuda_graph_of(csv_row: CsvRow, defaults: FrameworkDefaults, moe: bool) -> str:
     """`cuda_graph_impl=local; cuda_graph_scope=full_iteration` and the like."""
-    low = cells.low("overlap")
-    if not low and moe and habits.graphed_experts:
+    low = csv_row.lower_text("overlap")
+    if not low and moe and defaults.graphed_experts:
         return "full_iteration"
     found = re.search(r"cuda_graph_impl=(\w+)", low)
-    word = found[1] if found else cells.flags.get("cuda-graph-impl", "none")
+    word = found[1] if found else csv_row.flags.get("cuda-graph-impl", "none")
     if word == "local" and "cuda_graph_scope=full_iteration" in low:
         return "full_iteration"
     return word if word in ("local", "transformer_engine", "full_iteration") else "none"
 
 
-def dispatcher_of(cells: CsvRow, habits: FrameworkDefaults) -> str:
+def dispatcher_of(csv_row: CsvRow, defaults: FrameworkDefaults) -> str:
     """How tokens reach their experts."""
-    text = f"{cells.low('overlap')} {cells.low('notes')}"
+    text = f"{csv_row.lower_text('overlap')} {csv_row.lower_text('notes')}"
     for word in ("hybridep", "deepep"):
         if word in text:
             return word
-    if not cells.low("overlap") and habits.graphed_experts:
+    if not csv_row.lower_text("overlap") and defaults.graphed_experts:
         return "hybridep"
-    flag = cells.flags.get("moe-token-dispatcher-type", "")
-    return flag if flag in ("alltoall", "allgather") else habits.dispatcher
+    flag = csv_row.flags.get("moe-token-dispatcher-type", "")
+    return flag if flag in ("alltoall", "allgather") else defaults.dispatcher
 
 
-def offload_notes(cells: CsvRow) -> list[str]:
+def offload_notes(csv_row: CsvRow) -> list[str]:
     """Offloads that a row mentions without the modules that a plan would need."""
-    layers = re.search(r"cpu_offloading_num_layers=([0-9]{1,4})", cells.low("overlap"))
+    layers = re.search(r"cpu_offloading_num_layers=([0-9]{1,4})", csv_row.lower_text("overlap"))
     return [f"activation offload of {layers[1]} layers left out"] if layers else []

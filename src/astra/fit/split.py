@@ -28,42 +28,43 @@ class RowSplit:
         return len(set(self.chunks)) > 1
 
 
-def split_of(cells: CsvRow, model: Model, pp: int, vpp: int) -> RowSplit:
+def split_of(csv_row: CsvRow, model: Model, pp: int, vpp: int) -> RowSplit:
     """The split that the row prints, or the one its framework makes of the layer count."""
-    text = re.search(r"pp_layout=([^;\s]{1,300})", cells.text("overlap"))
-    layout = text[1] if text else cells.flags.get("pipeline-model-parallel-layout")
+    text = re.search(r"pp_layout=([^;\s]{1,300})", csv_row.text("overlap"))
+    layout = text[1] if text else csv_row.flags.get("pipeline-model-parallel-layout")
     assumed: tuple[str, ...] = ()
     if layout:
         chunks, mtp = parse_pipeline_layout(layout, pp, "pipeline layout")
         if sum(chunks) == model.layers:
             return RowSplit(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
         assumed = (f"pipeline layout {shorten(layout)} does not fit and was left out",)
-    printed = _printed(cells.text("notes"), model.layers)
+    printed = _printed(csv_row.text("notes"), model.layers)
     if printed is not None and len(printed) == pp and sum(printed) == model.layers:
         return RowSplit(chunks=printed, vpp=1)
-    chunks, said = _usual(model, pp * vpp, cells)
+    chunks, said = _usual(model, pp * vpp, csv_row)
     return RowSplit(chunks=chunks, vpp=vpp, assumed=assumed + said)
 
 
-def _usual(model: Model, count: int, cells: CsvRow) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _usual(model: Model, count: int, csv_row: CsvRow) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Evenly; else with embedding and loss as a layer each; else as even as can be."""
     layers = model.layers
-    if "embedding treated as a layer" in cells.low("notes") and (layers + 2) % count == 0:
-        return ends_counted(layers, count), ()
+    if "embedding treated as a layer" in csv_row.lower_text("notes") and (layers + 2) % count == 0:
+        return split_counting_ends(layers, count), ()
     if layers % count == 0:
         return (layers // count,) * count, ()
     if (layers + 2) % count == 0 and count > 1:
         words = "stages split with embedding and loss counted as a layer each"
         stated = re.search(
-            r"asymmetric|account_for_embedding", f"{cells.text('overlap')} {cells.text('model')}"
+            r"asymmetric|account_for_embedding",
+            f"{csv_row.text('overlap')} {csv_row.text('model')}",
         )
-        return ends_counted(layers, count), () if stated else (words,)
+        return split_counting_ends(layers, count), () if stated else (words,)
     if model.mla is not None and model.moe is not None:
-        return filled_up(layers, count), ("stages filled in order, the last with the rest",)
+        return split_in_order(layers, count), ("stages filled in order, the last with the rest",)
     return split_layers(layers, count), ("layers split as evenly as can be",)
 
 
-def ends_counted(layers: int, count: int) -> tuple[int, ...]:
+def split_counting_ends(layers: int, count: int) -> tuple[int, ...]:
     """Embedding and loss take the place of one layer each.
 
     >>> ends_counted(14, 4)
@@ -76,7 +77,7 @@ def ends_counted(layers: int, count: int) -> tuple[int, ...]:
     return tuple(chunks)
 
 
-def filled_up(layers: int, count: int) -> tuple[int, ...]:
+def split_in_order(layers: int, count: int) -> tuple[int, ...]:
     """Chunks of equal size until the layers run out.
 
     >>> filled_up(61, 4)

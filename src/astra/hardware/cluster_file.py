@@ -60,15 +60,15 @@ def cluster_of(
 ) -> tuple[Cluster, tuple[str, ...]]:
     """A cluster out of a TOML document; paths in it start from `folder`."""
     table = _typed(raw, where)
-    own = {
-        own_name: gpu_of(gpu, f"{where}: gpus.{bare(own_name)}", own_name)
-        for own_name, gpu in table.gpus.items()
+    file_gpus = {
+        name_in_file: gpu_of(gpu, f"{where}: gpus.{bare(name_in_file)}", name_in_file)
+        for name_in_file, gpu in table.gpus.items()
     }
     pools: list[Pool] = []
     notes: list[str] = []
     for number, entry in enumerate(table.pools):
         place = f"{where}: pools[{number}]"
-        gpu, note = _gpu(entry, own, folder, place)
+        gpu, note = _gpu(entry, file_gpus, folder, place)
         pools.append(_pool(entry, _adapted(gpu, entry, place), place))
         notes += [note] if note else []
     _check_names(pools, where)
@@ -100,16 +100,20 @@ def _typed(raw: dict[str, Any], where: str) -> ClusterTable:
     return convert(raw | {"pools": si}, ClusterTable, where)
 
 
-def _gpu(entry: PoolTable, own: dict[str, Gpu], folder: Path, place: str) -> tuple[Gpu, str | None]:
+def _gpu(
+    entry: PoolTable, file_gpus: dict[str, Gpu], folder: Path, place: str
+) -> tuple[Gpu, str | None]:
     """The GPU of a pool: the file's own, one in another file, or the catalogue's."""
-    if entry.gpu in own:
-        return own[entry.gpu], None
+    if entry.gpu in file_gpus:
+        return file_gpus[entry.gpu], None
     try:
         if is_path(entry.gpu):
             return read_gpu(folder / entry.gpu), None
         return find_gpu(entry.gpu)
     except InputError as error:
-        listed = f" This file itself describes {bare(', '.join(own), 200)}." if own else ""
+        listed = (
+            f" This file itself describes {bare(', '.join(file_gpus), 200)}." if file_gpus else ""
+        )
         raise InputError(f"{place}.gpu: {error}{listed}") from None
 
 
@@ -133,7 +137,9 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
     speed = entry.link_bytes_per_s or gpu.link.bytes_per_s
     peer = gpu.link.peer_bytes_per_s * (speed / gpu.link.bytes_per_s)
     link = replace(gpu.link, domain_gpus=domain, bytes_per_s=speed, peer_bytes_per_s=peer)
-    open_still = tuple(guess for guess in gpu.assumed if not guess.startswith(_given(entry)))
+    open_still = tuple(
+        guess for guess in gpu.assumed if not guess.startswith(_stated_fields(entry))
+    )
     adapted = replace(gpu, node=node, link=link, assumed=open_still)
     if entry.name:
         adapted = replace(adapted, name=entry.name, aliases=())
@@ -142,7 +148,7 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
     return with_assumptions(adapted, guesses)
 
 
-def _given(entry: PoolTable) -> tuple[str, ...]:
+def _stated_fields(entry: PoolTable) -> tuple[str, ...]:
     """How guesses begin that the pool replaces by what it says."""
     fields = {
         "node.gpus:": entry.gpus_per_node,

@@ -1,4 +1,4 @@
-"""Pools side by side: every type once, twins under two names merged, sorted by name."""
+"""Pools side by side: every type once, equal ones under two names merged, sorted by name."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -60,7 +60,7 @@ class StackSetting(StackFactors, frozen=True, kw_only=True, forbid_unknown_field
         )
         return all(word is None or word in found for word, found in wanted)
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Where it applies, in words."""
         where = (self.gpu, self.architecture, self.precision)
         words = [word for word in where if word] + ([f"@{self.release}"] if self.release else [])

@@ -4,7 +4,7 @@ import ast
 import operator
 from collections.abc import Callable
 
-MOST = 10**18
+MAX_VALUE = 10**18
 
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -18,10 +18,10 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 def evaluated(node: ast.expr) -> int:
     """Sums and products of whole numbers; anything else is refused."""
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < MOST:
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < MAX_VALUE:
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         found = OPERATORS[type(node.op)](evaluated(node.left), evaluated(node.right))
-        if abs(found) < MOST:
+        if abs(found) < MAX_VALUE:
             return found
     raise ValueError("no sum of whole numbers")

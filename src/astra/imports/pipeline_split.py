@@ -23,9 +23,9 @@ def stages_with_ends(
     layers: int, pp: int, first: int | None, last: int | None, where: str
 ) -> tuple[int, ...]:
     """Stages of one size but for the first and last, which are said."""
-    said = [count for count in (first, last) if count is not None]
-    middle = pp - len(said)
-    left = layers - sum(said)
+    stated = [count for count in (first, last) if count is not None]
+    middle = pp - len(stated)
+    left = layers - sum(stated)
     if middle < 0 or (middle and left % middle) or (not middle and left):
         raise InputError(
             f"{where}: {left} layers do not divide into the {middle} stages between the first "

@@ -115,7 +115,7 @@ def _from_folder(path: Path, asked: ImportRequest) -> ImportedJob:
     if experiment.is_file():
         return _from_yaml(read_text(experiment), asked, experiment)
     launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
-    said = _said_world(launch, LaunchOptions(str(path)))
+    said = _stated_world(launch, LaunchOptions(str(path)))
     if said is None and own.is_file():  # nodes of unlike size, which the shell tells apart
         said = sum(read_plan(own, 1).gpus.values())
     asked = replace(asked, world_size=_agreed(said, asked, path))
@@ -211,7 +211,7 @@ def _from_megatron(
     world = _world(script, options, asked)
     megatron.plain_names(options)
     model = asked.model or model_of(options, path.stem, asked.vocab)
-    wish = megatron.plan_settings_of(options, model.layers, world)
+    plan_settings = megatron.plan_settings_of(options, model.layers, world)
     _read_quietly(options)
     doubts = [f"{name}, which it sources, was read with it" for name in script.sourced]
     doubts += [
@@ -222,9 +222,11 @@ def _from_megatron(
     if model.positions == "alibi" and options.many("position-embedding-type") == ["none"]:
         doubts.append(f"the job is trained without positions; ALiBi is what {model.name} has")
     if options.many("rampup-batch-size"):
-        doubts.append(f"the batch grows at first; the final one, {wish['global_batch']}, was taken")
+        doubts.append(
+            f"the batch grows at first; the final one, {plan_settings['global_batch']}, was taken"
+        )
     left = [*options.left(), *_unfilled(options)]
-    return _job(wish, model, asked, world, "megatron", doubts, left)
+    return _job(plan_settings, model, asked, world, "megatron", doubts, left)
 
 
 def _read_quietly(options: LaunchOptions) -> None:
@@ -273,17 +275,17 @@ def _from_deepspeed(
     world = asked.world_size
     if world is None:
         raise InputError(f"{where}: how many GPUs? DeepSpeed's JSON does not say: --world-size N.")
-    wish = deepspeed.plan_settings_of(document, world, where)
+    plan_settings = deepspeed.plan_settings_of(document, world, where)
     again = huggingface_trainer.recompute(flags)
     if again is None:
         said.append("DeepSpeed's JSON does not say whether layers are recomputed: no recompute")
-    elif wish["pp"] == 1:
-        wish["recompute"] = again
+    elif plan_settings["pp"] == 1:
+        plan_settings["recompute"] = again
     if asked.seq_len is None:
         said.append("DeepSpeed's JSON does not say the sequence length: the model's, 4096 at most")
-    wish["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
+    plan_settings["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
     left = [*deepspeed.left(document), *huggingface_trainer.left(flags)]
-    return _job(wish, model, asked, world, "deepspeed", said, left)
+    return _job(plan_settings, model, asked, world, "deepspeed", said, left)
 
 
 def _from_torchtitan(settings: Mapping[str, Any], asked: ImportRequest, path: Path) -> ImportedJob:
@@ -293,16 +295,16 @@ def _from_torchtitan(settings: Mapping[str, Any], asked: ImportRequest, path: Pa
     world = asked.world_size
     if world is None:
         raise InputError(f"{path}: how many GPUs? A configuration does not say: --world-size N.")
-    wish = torchtitan.plan_settings_of(settings, world, str(path))
+    plan_settings = torchtitan.plan_settings_of(settings, world, str(path))
     said = [
         f"{key} = {value}: torchtitan's default"
         for key, value in torchtitan.DEFAULTS.items()
         if key not in settings
         and ("batch" in key or "seq_len" in key or "mode" in key)
         and value != -1
-        and (wish["pp"] > 1 or "pipeline" not in key)
+        and (plan_settings["pp"] > 1 or "pipeline" not in key)
     ]
-    return _job(wish, model, asked, world, "fsdp", said, torchtitan.left(settings))
+    return _job(plan_settings, model, asked, world, "fsdp", said, torchtitan.left(settings))
 
 
 def _asked_model(asked: ImportRequest, where: str, what: str) -> Model:
@@ -315,7 +317,7 @@ def _asked_model(asked: ImportRequest, where: str, what: str) -> Model:
 
 def _world(script: Script, options: LaunchOptions, asked: ImportRequest) -> int:
     """GPUs of the job: as asked, or as its file says."""
-    world = _agreed(_said_world(script, options), asked, options.where)
+    world = _agreed(_stated_world(script, options), asked, options.where)
     if world is None:
         raise InputError(
             f"{options.where}: how many GPUs? Neither its launcher nor a variable says: "
@@ -334,7 +336,7 @@ def _agreed(said: int | None, asked: ImportRequest, where: str | Path) -> int | 
     return asked.world_size or said
 
 
-def _said_world(script: Script, options: LaunchOptions) -> int | None:
+def _stated_world(script: Script, options: LaunchOptions) -> int | None:
     """GPUs as its launcher says, or as its variables are named."""
     words = LaunchOptions(options.where)
     for command in script.commands:
@@ -370,7 +372,7 @@ def _scheduled(script: Script, what: str) -> str | None:
 
 
 def _job(
-    wish: dict[str, Any],
+    plan_settings: dict[str, Any],
     model: Model,
     asked: ImportRequest,
     world: int,
@@ -384,7 +386,11 @@ def _job(
     alone = msgspec.structs.replace(cluster, pools=(one_type,))  # what a launch file knows of
     stack = STACKS.get(runtime, "megatron")
     settled = settle(
-        Wish(**{k: v for k, v in wish.items() if v is not None}), model, alone, runtime, stack
+        Wish(**{k: v for k, v in plan_settings.items() if v is not None}),
+        model,
+        alone,
+        runtime,
+        stack,
     )
     plan = over_types(msgspec.structs.replace(settled.plan, cluster=cluster), blocks)
     names = {"megatron": "Megatron-LM", "fsdp": "torchtitan", "deepspeed": "DeepSpeed"}

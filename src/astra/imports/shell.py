@@ -19,7 +19,7 @@ SETS = ("export", "declare", "typeset", "local", "readonly")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^]]*\])?(\+?)=")
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
-DEEPEST = 50  # braces and parentheses in each other; more is no launch script
+MAX_DEPTH = 50  # braces and parentheses in each other; more is no launch script
 
 Value = str | list[str]
 
@@ -149,7 +149,7 @@ class _Reader:
             return
         known = folder is not None and not bare.startswith("/")
         path = folder / bare if folder is not None and known else None
-        if path is None or not path.is_file() or len(self.found.sourced) >= DEEPEST:
+        if path is None or not path.is_file() or len(self.found.sourced) >= MAX_DEPTH:
             self.found.absent.append(name)
             return
         self.found.sourced.append(bare)
@@ -383,6 +383,6 @@ def _closing(text: str, start: int, opens: str, closes: str) -> int:
         depth += (text[at] == opens) - (text[at] == closes)
         if depth == 0:
             return at + 1
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             break
     return len(text)

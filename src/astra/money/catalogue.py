@@ -150,8 +150,8 @@ def filter_offers(
         if cloud not in known:
             hint = did_you_mean(cloud, known, f"The clouds are {', '.join(known)}.")
             raise InputError(f"--cloud {shorten(cloud)}: no prices of it. {hint}")
-    some = [offer for offer in offers if not clouds or offer.machine.cloud in clouds]
-    places = sorted({offer.region for offer in some})
+    in_clouds = [offer for offer in offers if not clouds or offer.machine.cloud in clouds]
+    places = sorted({offer.region for offer in in_clouds})
     for region in regions:
         if region not in places:
             where = f" at {', '.join(clouds)}" if clouds else ""
@@ -159,6 +159,6 @@ def filter_offers(
             raise InputError(f"--region {shorten(region)}: no prices of it{where}. {hint}")
     return [
         offer
-        for offer in some
+        for offer in in_clouds
         if (not regions or offer.region in regions) and (spot or not offer.spot)
     ]

@@ -83,58 +83,60 @@ def money_options_of(said: Mapping[str, Any]) -> MoneyOptions:
     offers = given.pop("offers", None)
     if isinstance(offers, list) and offers and isinstance(offers[0], dict):  # out of a file
         offers = convert(offers, tuple[Offer, ...], "money: offers")
-    wish = convert(given, MoneyOptions, "money")
-    return msgspec.structs.replace(wish, offers=None if offers is None else tuple(offers))
+    options = convert(given, MoneyOptions, "money")
+    return msgspec.structs.replace(options, offers=None if offers is None else tuple(offers))
 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def goals_of(wish: MoneyOptions) -> Goals:
+def goals_of(options: MoneyOptions) -> Goals:
     """Everything that can be read without knowing the GPUs."""
-    budget = None if wish.budget is None else usd(wish.budget, "--budget", 1e15)
-    deadline = None if wish.deadline is None else hours_until(wish.deadline, "--deadline")
-    longest = None if wish.longest is None else hours(wish.longest, "--longest")
+    budget = None if options.budget is None else usd(options.budget, "--budget", 1e15)
+    deadline = None if options.deadline is None else hours_until(options.deadline, "--deadline")
+    longest = None if options.longest is None else hours(options.longest, "--longest")
     goals = (("--budget", budget), ("--deadline", deadline), ("--longest", longest))
     for name, value in goals:
         if value is not None and value <= 0:
             raise InputError(f"{name} {value:g}: it must be more than nothing.")
     order = "throughput" if budget is not None and deadline is None else "cost"
-    order = order if wish.order is None else wish.order
+    order = order if options.order is None else options.order
     if order not in ORDERS:
         raise InputError(f"--order {shorten(order)}: use throughput or cost.")
     return Goals(
-        tokens=None if wish.tokens is None else tokens(wish.tokens),
+        tokens=None if options.tokens is None else tokens(options.tokens),
         budget_usd=budget,
         deadline_h=deadline,
         max_hours=longest,
         order=order,
-        conditions=conditions_of(wish),
+        conditions=conditions_of(options),
     )
 
 
-def conditions_of(wish: MoneyOptions) -> Conditions:
+def conditions_of(options: MoneyOptions) -> Conditions:
     """Failures, checkpoints and what else is paid for."""
     losing = ("mtbf", "spot_interruptions", "restart", "startup")
-    odd = [name.replace("_", "-") for name in losing if getattr(wish, name) is not None]
-    if odd and not wish.failures:
+    odd = [name.replace("_", "-") for name in losing if getattr(options, name) is not None]
+    if odd and not options.failures:
         raise InputError(f"--no-failures leaves all of that out: drop --{' --'.join(odd)}.")
-    said: dict[str, float | bool | None] = {"failures": wish.failures}
-    if wish.mtbf is not None:
-        between = said["gpu_mtbf_hours"] = hours(wish.mtbf, "--mtbf", most=1e12)
+    said: dict[str, float | bool | None] = {"failures": options.failures}
+    if options.mtbf is not None:
+        between = said["gpu_mtbf_hours"] = hours(options.mtbf, "--mtbf", most=1e12)
         if between < 1e-3:
-            raise InputError(f"--mtbf {shorten(wish.mtbf)}: a GPU that never works trains nothing.")
-    if wish.spot_interruptions is not None:
+            raise InputError(
+                f"--mtbf {shorten(options.mtbf)}: a GPU that never works trains nothing."
+            )
+    if options.spot_interruptions is not None:
         said["spot_interruptions_per_hour"] = _number(
-            wish.spot_interruptions, "--spot-interruptions", 0.0, 60.0
+            options.spot_interruptions, "--spot-interruptions", 0.0, 60.0
         )
-    if wish.restart is not None:
-        said["restart_s"] = said["spot_restart_s"] = hours(wish.restart, "--restart") * 3600
-    if wish.startup is not None:
-        said["startup_s"] = hours(wish.startup, "--startup") * 3600
-    if wish.storage_bandwidth is not None:
-        speed = quantity(wish.storage_bandwidth, BYTES_PER_S, "--storage-bandwidth")
+    if options.restart is not None:
+        said["restart_s"] = said["spot_restart_s"] = hours(options.restart, "--restart") * 3600
+    if options.startup is not None:
+        said["startup_s"] = hours(options.startup, "--startup") * 3600
+    if options.storage_bandwidth is not None:
+        speed = quantity(options.storage_bandwidth, BYTES_PER_S, "--storage-bandwidth")
         said["storage_bytes_per_s_per_node"] = said["storage_bytes_per_s_most"] = speed
     for name, into, scale in (
         ("storage_price", "storage_usd_per_gb_month", 1.0),
@@ -142,48 +144,52 @@ def conditions_of(wish: MoneyOptions) -> Conditions:
         ("storage_size", "storage_bytes", 1e9),
         ("egress_size", "egress_bytes", 1e9),
     ):
-        value = getattr(wish, name)
+        value = getattr(options, name)
         if value is not None:
             where = f"--{name.replace('_', '-')}"
             said[into] = _number(value, where, 0.0, 1e12) * scale
     return conditions(**said)
 
 
-def owned_cost_terms(wish: MoneyOptions, own: Sequence[Gpu] = ()) -> dict[str, dict[str, float]]:
+def owned_cost_terms(
+    options: MoneyOptions, user_gpus: Sequence[Gpu] = ()
+) -> dict[str, dict[str, float]]:
     """What an hour of a GPU that one owns costs, term by term, by its full name."""
-    years = _number(_given(wish.amortise_years, AMORTISE_YEARS), "--amortise-years", 0.01, 100.0)
-    kwh = _number(_given(wish.power_price, 0.0), "--power-price", 0.0, 100.0)
-    pue = _number(_given(wish.pue, PUE), "--pue", 1.0, 10.0)
+    years = _number(_given(options.amortise_years, AMORTISE_YEARS), "--amortise-years", 0.01, 100.0)
+    kwh = _number(_given(options.power_price, 0.0), "--power-price", 0.0, 100.0)
+    pue = _number(_given(options.pue, PUE), "--pue", 1.0, 10.0)
     return {
-        name: owned_usd_per_gpu_hour(gpu_named(name, own, "--owned"), purchase, years, kwh, pue)
-        for name, purchase in _table(wish.owned, "--owned", own, most=1e9).items()
+        name: owned_usd_per_gpu_hour(
+            gpu_named(name, user_gpus, "--owned"), purchase, years, kwh, pue
+        )
+        for name, purchase in _table(options.owned, "--owned", user_gpus, most=1e9).items()
     }
 
 
-def user_gpu_prices(wish: MoneyOptions, own: Sequence[Gpu] = ()) -> dict[str, float]:
+def user_gpu_prices(options: MoneyOptions, user_gpus: Sequence[Gpu] = ()) -> dict[str, float]:
     """USD for an hour of one GPU, by its full name: given outright, or of GPUs one owns."""
-    found = _table(wish.price, "--price", own)
-    for name, terms in owned_cost_terms(wish, own).items():
+    found = _table(options.price, "--price", user_gpus)
+    for name, terms in owned_cost_terms(options, user_gpus).items():
         if name in found:
             raise InputError(f"{name} has both a --price and an --owned; which is it?")
         found[name] = total(terms)
-    if not wish.owned:
+    if not options.owned:
         for word in ("amortise_years", "power_price", "pue"):
-            if getattr(wish, word) is not None:
+            if getattr(options, word) is not None:
                 option = f"--{word.replace('_', '-')}"
                 raise InputError(f"{option} is about GPUs one owns: give --owned h100=30000.")
     return found
 
 
 def _table(
-    said: str | Mapping[str, Amount] | None, where: str, own: Sequence[Gpu], most: float = 1e6
+    said: str | Mapping[str, Amount] | None, where: str, user_gpus: Sequence[Gpu], most: float = 1e6
 ) -> dict[str, float]:
     if said is None:
         return {}
     if isinstance(said, str):
-        return parse_prices(said, where, most, own)
+        return parse_prices(said, where, most, user_gpus)
     text = ",".join(f"{name}={value}" for name, value in said.items())
-    return parse_prices(text, where, most, own)
+    return parse_prices(text, where, most, user_gpus)
 
 
 def split_names(said: str | Sequence[str] | None) -> list[str]:

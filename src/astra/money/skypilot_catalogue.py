@@ -44,7 +44,7 @@ class SkippedOffers:
         self.counts[why] = self.counts.get(why, 0) + 1
         self.first.setdefault(why, where)
 
-    def told(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """A sentence, or nothing."""
         if not self.counts:
             return ()
@@ -75,20 +75,20 @@ def skypilot_offers(home: Path) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
             "(`sky gpus list`); without them the shipped catalogue is used: leave --prices out."
         )
     best: dict[tuple[str, str, str, bool], Offer] = {}
-    left_out = SkippedOffers()
+    skipped = SkippedOffers()
     for cloud, path in files.items():
-        for offer in _offers(cloud, path, left_out):
+        for offer in _offers(cloud, path, skipped):
             key = (cloud, offer.machine.instance, offer.region, offer.spot)
             if key not in best or offer.usd_per_hour < best[key].usd_per_hour:
                 best[key] = offer
     if not best:
         raise InputError(
-            f"--prices sky: no offer of a known GPU in {root}. {' '.join(left_out.told())}".strip()
+            f"--prices sky: no offer of a known GPU in {root}. {' '.join(skipped.notes())}".strip()
         )
-    return tuple(best.values()), tuple(f"--prices sky: {said}" for said in left_out.told())
+    return tuple(best.values()), tuple(f"--prices sky: {said}" for said in skipped.notes())
 
 
-def _offers(cloud: str, path: Path, left_out: SkippedOffers) -> Iterator[Offer]:
+def _offers(cloud: str, path: Path, skipped: SkippedOffers) -> Iterator[Offer]:
     reader = csv.DictReader(io.StringIO(read_text(path)))
     rows = [(row, reader.line_num) for row in reader]
     missing = {"AcceleratorName", "AcceleratorCount", "Region", "Price"} - set(
@@ -106,7 +106,7 @@ def _offers(cloud: str, path: Path, left_out: SkippedOffers) -> Iterator[Offer]:
         found, reasons = _sold(cloud, row, hosts)
         shown = shorten(row.get("InstanceType") or row["AcceleratorName"])[1:-1]
         for why in reasons:
-            left_out.add(why, f"{shown}, {cloud}/{path.name} line {line}")
+            skipped.add(why, f"{shown}, {cloud}/{path.name} line {line}")
         for machine, price, spot in found:
             yield Offer(
                 machine=machine,

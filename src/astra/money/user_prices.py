@@ -10,33 +10,33 @@ from astra.money.catalogue import MAX_USD_PER_HOUR, Instance, Offer, PriceFrom
 
 YEAR_H = 8766.0  # hours of a year
 PUE = 1.3  # guessed: what cooling and supply add to the power of the machines
-FORM = "The form is GPU=USD[,GPU=USD...], such as h100=2.49,a100-80g=1.29."
+PRICES_FORM = "The form is GPU=USD[,GPU=USD...], such as h100=2.49,a100-80g=1.29."
 LIST_PRICE_OF = "list price of"  # how the source of a price begins that others ask for nodes alike
 HOST_FRACTION = 0.2  # guessed: power of a node's other parts beside its GPUs
 
 
 def parse_prices(
-    text: str, where: str = "--price", most: float = MAX_USD_PER_HOUR, own: Sequence[Gpu] = ()
+    text: str, where: str = "--price", most: float = MAX_USD_PER_HOUR, user_gpus: Sequence[Gpu] = ()
 ) -> dict[str, float]:
     """`h100=2.49,a100-80g=1.29`: USD for an hour of one GPU, by its full name.
 
-    `own`: GPUs that go by their names here before those of the catalogue.
+    `user_gpus`: GPUs that go by their names here before those of the catalogue.
     """
     found: dict[str, float] = {}
     for entry in text.split(","):
         name, equals, amount = (part.strip() for part in entry.partition("="))
         if not equals or not name or not amount:
-            raise InputError(f"{where} {shorten(entry.strip())}: not GPU=USD. {FORM}")
-        full = gpu_named(name, own, where).name
+            raise InputError(f"{where} {shorten(entry.strip())}: not GPU=USD. {PRICES_FORM}")
+        full = gpu_named(name, user_gpus, where).name
         if full in found:
             raise InputError(f"{where}: {full} is given twice.")
         found[full] = parse_usd(amount, f"{where} {name}", most)
     return found
 
 
-def gpu_named(name: str, own: Sequence[Gpu], where: str) -> Gpu:
+def gpu_named(name: str, user_gpus: Sequence[Gpu], where: str) -> Gpu:
     """One of the GPUs at hand, else one of the catalogue."""
-    for gpu in own:
+    for gpu in user_gpus:
         if normalized_name(gpu.name) == normalized_name(name):
             return gpu
     try:

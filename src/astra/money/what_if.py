@@ -16,7 +16,7 @@ KEYS = ("price", "spot-price", "network", "mtbf", "spot-interruptions", "storage
 OF_A_GPU = ("price", "spot-price", "network")
 OF_SPOT = ("spot-price", "spot-interruptions")
 OF_FAILURES = ("mtbf", "spot-interruptions", "storage-bandwidth")
-FORM = (
+WHAT_IF_FORM = (
     "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5; the keys are "
     + ", ".join(KEYS)
     + "."
@@ -29,25 +29,27 @@ class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     gpu: str | None  # None: of all of them
     factor: float
-    said: str
+    text: str  # as it was typed
 
 
-def parse_what_if(text: str, own: Sequence[Gpu] = ()) -> tuple[MarketChange, ...]:
+def parse_what_if(text: str, user_gpus: Sequence[Gpu] = ()) -> tuple[MarketChange, ...]:
     """`price.h100=-20%,network=x2`, and what can be meant by it."""
     found = []
     for entry in text.split(","):
         name, equals, amount = (part.strip() for part in entry.partition("="))
         where = f"--what-if {shorten(entry.strip())}"
         if not equals:
-            raise InputError(f"{where}: no change. {FORM}")
+            raise InputError(f"{where}: no change. {WHAT_IF_FORM}")
         key, _, gpu = name.partition(".")
         if key not in KEYS:
-            raise InputError(f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, FORM)}")
+            raise InputError(
+                f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, WHAT_IF_FORM)}"
+            )
         if gpu and key not in OF_A_GPU:
             raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
-        full = gpu_named(gpu, own, where).name if gpu else None
+        full = gpu_named(gpu, user_gpus, where).name if gpu else None
         found.append(
-            MarketChange(key=key, gpu=full, factor=_factor(amount, where), said=entry.strip())
+            MarketChange(key=key, gpu=full, factor=_factor(amount, where), text=entry.strip())
         )
     return tuple(found)
 
@@ -61,9 +63,9 @@ def _factor(text: str, where: str) -> float:
     elif times:
         value = float(times[1])
     else:
-        raise InputError(f"{where}: {shorten(text)} is no change. {FORM}")
+        raise InputError(f"{where}: {shorten(text)} is no change. {WHAT_IF_FORM}")
     if not 0 < value <= 1e6:
-        raise InputError(f"{where}: that leaves {value:g} times as much. {FORM}")
+        raise InputError(f"{where}: that leaves {value:g} times as much. {WHAT_IF_FORM}")
     return value
 
 
@@ -77,7 +79,7 @@ def check_changes(
     """Refuses what could change nothing in this market."""
     names = {pool.gpu.name for pool in cluster.pools}
     for change in changes:
-        where = f"--what-if {shorten(change.said)}"
+        where = f"--what-if {shorten(change.text)}"
         if change.gpu is not None and change.gpu not in names:
             raise InputError(f"{where}: {change.gpu} is not among the GPUs. Add it to --gpus.")
         if change.key in OF_SPOT and not spot:

@@ -1,4 +1,4 @@
-"""A sitting of measuring: what is left of the list, one after the other, until the time is up."""
+"""A bench run: what is left of the list, one after the other, until the time is up."""
 
 import gc
 import time
@@ -21,11 +21,11 @@ class DeviceLostError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class BenchProgress:
-    """Where a sitting stands."""
+    """Where a bench run stands."""
 
     total: int
     done: int = 0  # of the list, measured now or before
-    measured: int = 0  # in this sitting
+    measured: int = 0  # in this bench run
     failed: int = 0
     seconds: float = 0.0
     now: str = ""
@@ -41,8 +41,8 @@ class BenchRun:
     measure: Callable[[Measurement], dict[str, Any]]
     alive: Callable[[], bool]
     seconds: float
-    told: Callable[[BenchProgress], None] = lambda _: None
-    agree: Callable[[Any], Any] = lambda said: said  # between the processes of one sitting
+    on_progress: Callable[[BenchProgress], None] = lambda _: None
+    agree: Callable[[Any], Any] = lambda value: value  # between the processes of one bench run
     clock: Callable[[], float] = time.monotonic
     writes: bool = True  # one process of several writes
     retry_errors: bool = False
@@ -72,7 +72,7 @@ class BenchRun:
                     progress.stopped = "the time is up"
                     break
                 progress.now = one.key
-                self.told(progress)
+                self.on_progress(progress)
                 self._one(one, progress)
                 progress.done += 1
         except KeyboardInterrupt:
@@ -85,7 +85,7 @@ class BenchRun:
                 "failed": progress.failed,
             }
             self.save()
-        self.told(progress)
+        self.on_progress(progress)
         return progress
 
     def _one(self, one: Measurement, progress: BenchProgress) -> None:

@@ -17,8 +17,8 @@ from astra.profile.timer import LAP_S, TIMED_S, WARM_S, GpuTimer, HostTimer
 
 Start = Callable[[], Any]  # begins a collective, gives what to wait for
 
-PATIENCE = timedelta(minutes=2)
-PRODUCT_SIDE = {"cuda": 4096, "cpu": 128}
+COLLECTIVE_TIMEOUT = timedelta(minutes=2)
+GEMM_SIDE = {"cuda": 4096, "cpu": 128}
 
 
 def members(world: int, ranks: int, step: int) -> list[list[int]]:
@@ -43,23 +43,23 @@ class LinkBench:
         if device == "cuda":
             torch.cuda.set_device(local_rank)
         self.dist, self.torch, self.device = dist, torch, device
-        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=COLLECTIVE_TIMEOUT)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.control = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self.clock = GpuTimer(torch) if device == "cuda" else HostTimer()
+        self.control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self.timer = GpuTimer(torch) if device == "cuda" else HostTimer()
         self.bench = Bench(torch, device)
-        self.known: dict[tuple[int, int], Any] = {}
+        self.groups: dict[tuple[int, int], Any] = {}
 
     def close(self) -> None:
         self.dist.destroy_process_group()
 
-    def agree(self, said: Any) -> Any:
+    def agree(self, value: Any) -> Any:
         """What the first process says, everywhere."""
-        box = [said]
+        box = [value]
         self.dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
-    def most(self, value: float) -> float:
+    def max_over_ranks(self, value: float) -> float:
         """The largest value of all processes."""
         box = self.torch.tensor([value], dtype=self.torch.float64)
         self.dist.all_reduce(box, op=self.dist.ReduceOp.MAX, group=self.control)
@@ -67,12 +67,12 @@ class LinkBench:
 
     def group(self, ranks: int, step: int) -> Any:
         """This process's group; all processes make all groups, in one order."""
-        if (ranks, step) not in self.known:
+        if (ranks, step) not in self.groups:
             for inside in members(self.world, ranks, step):
-                made = self.dist.new_group(inside, timeout=PATIENCE)
+                made = self.dist.new_group(inside, timeout=COLLECTIVE_TIMEOUT)
                 if self.rank in inside:
-                    self.known[ranks, step] = made, inside
-        return self.known[ranks, step]
+                    self.groups[ranks, step] = made, inside
+        return self.groups[ranks, step]
 
     def measure(self, one: Measurement) -> dict[str, Any]:
         """Times one collective. If it fails anywhere, it fails everywhere."""
@@ -83,7 +83,7 @@ class LinkBench:
             start().wait()
         except Exception as error:  # told to the others before it is raised
             failure = error
-        if self.most(float(failure is not None)):
+        if self.max_over_ranks(float(failure is not None)):
             raise failure or RuntimeError("failed on another rank")
         assert start is not None
         return self._beside(start) if one.words[1] == "beside" else self._alone(start)
@@ -112,7 +112,7 @@ class LinkBench:
 
     def _laps(self, lap: Callable[[], object]) -> tuple[list[float], int]:
         """Times of a call on the slowest rank, and calls in a lap: the same count everywhere."""
-        one_s = self.most(min(self.clock.laps_s(lap, 3)))
+        one_s = self.max_over_ranks(min(self.timer.laps_s(lap, 3)))
         calls = max(math.ceil(LAP_S / one_s), 1)
 
         def calls_in_a_row() -> None:
@@ -120,32 +120,32 @@ class LinkBench:
                 lap()
 
         lap_s = calls * one_s
-        self.clock.laps_s(calls_in_a_row, max(math.ceil(WARM_S / lap_s), 1))
+        self.timer.laps_s(calls_in_a_row, max(math.ceil(WARM_S / lap_s), 1))
         count = min(max(math.ceil(TIMED_S / lap_s), 5), 50)
-        return [seconds / calls for seconds in self.clock.laps_s(calls_in_a_row, count)], calls
+        return [seconds / calls for seconds in self.timer.laps_s(calls_in_a_row, count)], calls
 
-    def _told(self, laps: list[float], calls: int) -> dict[str, Any]:
+    def _result(self, laps: list[float], calls: int) -> dict[str, Any]:
         low, middle, high = quantiles(laps, n=4)
         return {
-            "median_s": self.most(median(laps)),
-            "least_s": self.most(min(laps)),
-            "spread_fraction": self.most((high - low) / middle),
+            "median_s": self.max_over_ranks(median(laps)),
+            "least_s": self.max_over_ranks(min(laps)),
+            "spread_fraction": self.max_over_ranks((high - low) / middle),
             "laps": len(laps),
             "calls": calls,
         }
 
     def _alone(self, start: Start) -> dict[str, Any]:
-        return self._told(*self._laps(lambda: start().wait()))
+        return self._result(*self._laps(lambda: start().wait()))
 
     def _beside(self, start: Start) -> dict[str, Any]:
         """A collective and as much computing at once, beside each of them alone.
 
         `median_s` is the time until both are done; nothing hides if it is the sum of the others.
         """
-        torch, side = self.torch, PRODUCT_SIDE[self.device]
+        torch, side = self.torch, GEMM_SIDE[self.device]
         a, b, c = (self.bench.normal(side, side) for _ in range(3))
         alone = self._alone(start)
-        product_s = self.most(median(self._laps(lambda: torch.mm(a, b, out=c))[0]))
+        product_s = self.max_over_ranks(median(self._laps(lambda: torch.mm(a, b, out=c))[0]))
         count = max(round(alone["median_s"] / product_s), 1)
 
         def both() -> None:
@@ -154,5 +154,5 @@ class LinkBench:
                 torch.mm(a, b, out=c)
             work.wait()
 
-        told = self._told(*self._laps(both))
-        return told | {"alone_s": alone["median_s"], "compute_s": count * product_s}
+        result = self._result(*self._laps(both))
+        return result | {"alone_s": alone["median_s"], "compute_s": count * product_s}

@@ -125,13 +125,13 @@ class GpuTimer:
         return replay
 
 
-def time_case(case: TimedCase, clock: Timer, moved_bytes: float) -> Timing:
+def time_case(case: TimedCase, timer: Timer, moved_bytes: float) -> Timing:
     """Times one case; whatever it raises is the caller's to record."""
     first = case.make()
     first()
     first()
-    one_s = min(clock.laps_s(first, 3))
-    copies = copies_for(case, clock, moved_bytes) if one_s < 0.05 else 1
+    one_s = min(timer.laps_s(first, 3))
+    copies = copies_for(case, timer, moved_bytes) if one_s < 0.05 else 1
     runs = [first, *(case.make() for _ in range(copies - 1))]
     for run in runs[1:]:
         run()
@@ -143,13 +143,13 @@ def time_case(case: TimedCase, clock: Timer, moved_bytes: float) -> Timing:
         for call in calls:
             call()
 
-    replay = clock.capture(lap) if short else None
+    replay = timer.capture(lap) if short else None
     timed = replay or lap
     timed()
-    lap_s = max(min(clock.laps_s(timed, 2)), 1e-7)
-    clock.laps_s(timed, min(max(math.ceil(WARM_S / lap_s), 1), 400))
+    lap_s = max(min(timer.laps_s(timed, 2)), 1e-7)
+    timer.laps_s(timed, min(max(math.ceil(WARM_S / lap_s), 1), 400))
     count = min(max(math.ceil(TIMED_S / lap_s), MIN_LAPS if lap_s < 0.2 else 3), MAX_LAPS)
-    laps = [seconds / len(calls) for seconds in clock.laps_s(timed, count)]
+    laps = [seconds / len(calls) for seconds in timer.laps_s(timed, count)]
     low, middle, high = quantiles(laps, n=4)
     return Timing(
         median_s=median(laps),
@@ -159,14 +159,14 @@ def time_case(case: TimedCase, clock: Timer, moved_bytes: float) -> Timing:
         calls=len(calls),
         copies=copies,
         captured=replay is not None,
-        cold=copies * moved_bytes > clock.cache_bytes,
+        cold=copies * moved_bytes > timer.cache_bytes,
     )
 
 
-def copies_for(case: TimedCase, clock: Timer, moved_bytes: float) -> int:
+def copies_for(case: TimedCase, timer: Timer, moved_bytes: float) -> int:
     """Copies whose operands together are twice the cache, where memory allows."""
-    if not case.rotate or clock.cache_bytes == 0:
+    if not case.rotate or timer.cache_bytes == 0:
         return 1
-    wanted = math.ceil(2 * clock.cache_bytes / max(moved_bytes, 1.0))
-    room = int(0.5 * clock.spare_bytes() / max(moved_bytes, 1.0))
+    wanted = math.ceil(2 * timer.cache_bytes / max(moved_bytes, 1.0))
+    room = int(0.5 * timer.spare_bytes() / max(moved_bytes, 1.0))
     return max(min(wanted, MAX_COPIES, room), 1)

@@ -236,7 +236,7 @@ def _stack_notes(plan: Plan, stack: Stack) -> list[str]:
     for pool in plan.cluster.pools:
         for row in stack.applied(pool.gpu, plan.fp8_recipe or plan.precision):
             factors = ", ".join(f"{name} x {value:g}" for name, value in row.factors().items())
-            said.append(f"stack {stack.name} on {row.told()}: {factors} ({row.runs} runs)")
+            said.append(f"stack {stack.name} on {row.description()}: {factors} ({row.runs} runs)")
     return said
 
 

@@ -12,7 +12,13 @@ from typing import Any
 from astra.export.accelerate import copies
 from astra.export.megatron_files import environment_text
 from astra.export.pipeline_layout import layers_of_chunks
-from astra.export.titan_models import COMM_BACKENDS, CONVERTERS, LONGEST, model_lines, model_of
+from astra.export.titan_models import (
+    COMM_BACKENDS,
+    CONVERTERS,
+    MAX_POSITIONS,
+    model_lines,
+    model_of,
+)
 from astra.export.torchrun import Program, launch_script, one_line
 from astra.strategy.plan import Plan
 from astra.strategy.recompute import Recompute
@@ -197,8 +203,10 @@ def refusals(plan: Plan) -> list[str]:
     """Parts of a plan that torchtitan has no words for."""
     found = []
     module, flavour = model_of(plan.model) or ("", "")
-    if flavour and plan.seq_len > LONGEST[module]:
-        found.append(f"sequences of {plan.seq_len:,} tokens; {LONGEST[module]:,} are its most")
+    if flavour and plan.seq_len > MAX_POSITIONS[module]:
+        found.append(
+            f"sequences of {plan.seq_len:,} tokens; {MAX_POSITIONS[module]:,} are its most"
+        )
     if not module:
         found.append(
             f"the network of {plan.model.name}; it has Llama's in any size, and Qwen 3, "

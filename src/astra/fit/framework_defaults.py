@@ -81,7 +81,7 @@ FRAMEWORKS: tuple[tuple[str, FrameworkDefaults], ...] = (
 )
 
 # The stack that comes nearest, where one of ours has not been fitted.
-NEAREST = {
+NEAREST_STACK = {
     "megatron-deterministic": "megatron",
     "megatron-dropout": "megatron",
     "nemo": "megatron",
@@ -107,8 +107,8 @@ NEAREST = {
 def fitted_stack(wanted: str, known: Collection[str]) -> str:
     """The stack itself where it is known, else its nearest known relative."""
     stack = wanted
-    while stack not in known and stack in NEAREST:
-        stack = NEAREST[stack]
+    while stack not in known and stack in NEAREST_STACK:
+        stack = NEAREST_STACK[stack]
     return stack if stack in known else "megatron"
 
 

@@ -75,7 +75,7 @@ def plan_settings_of(document: Mapping[str, Any], world: int, where: str) -> dic
     }
 
 
-def left(document: Mapping[str, Any]) -> list[str]:
+def unread_settings(document: Mapping[str, Any]) -> list[str]:
     """What was neither read nor known to change nothing."""
     found = [name for name in document if name not in READ and name not in IGNORED]
     zero = document.get("zero_optimization") or {}

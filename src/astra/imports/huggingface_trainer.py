@@ -81,7 +81,7 @@ def model_of(options: LaunchOptions) -> Model | None:
         raise InputError(f"{options.where}: {error} Or say it: --model llama-3-8b.") from None
 
 
-def left(options: LaunchOptions) -> list[str]:
+def unread_settings(options: LaunchOptions) -> list[str]:
     """Flags that count and were not understood, as they were written."""
     found = [name for name in WATCHED if name in options.values and is_trainers(options)]
     return [

@@ -284,7 +284,7 @@ def _from_deepspeed(
     if asked.seq_len is None:
         said.append("DeepSpeed's JSON does not say the sequence length: the model's, 4096 at most")
     plan_settings["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
-    left = [*deepspeed.left(document), *huggingface_trainer.left(flags)]
+    left = [*deepspeed.unread_settings(document), *huggingface_trainer.unread_settings(flags)]
     return _job(plan_settings, model, asked, world, "deepspeed", said, left)
 
 
@@ -304,7 +304,9 @@ def _from_torchtitan(settings: Mapping[str, Any], asked: ImportRequest, path: Pa
         and value != -1
         and (plan_settings["pp"] > 1 or "pipeline" not in key)
     ]
-    return _job(plan_settings, model, asked, world, "fsdp", said, torchtitan.left(settings))
+    return _job(
+        plan_settings, model, asked, world, "fsdp", said, torchtitan.unread_settings(settings)
+    )
 
 
 def _asked_model(asked: ImportRequest, where: str, what: str) -> Model:

@@ -274,7 +274,7 @@ def _chunks(parts: Any, pp: int, where: str) -> dict[str, Any]:
     }
 
 
-def left(settings: Mapping[str, Any]) -> list[str]:
+def unread_settings(settings: Mapping[str, Any]) -> list[str]:
     """What bears on a plan and was not read."""
     quiet = ("model.", "training.", "compile.", "quantize.")
     converters = settings.get("model.converters")

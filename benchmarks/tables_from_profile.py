@@ -35,7 +35,7 @@ from astra.errors import InputError
 from astra.files import Source
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Gpu
-from astra.profile.rows import kernel_rows, told, write_rows
+from astra.profile.rows import kernel_rows, machine_text, write_rows
 from astra.profile.store import Profile, read_profile
 from astra.timing.attention_rate import AttentionRate
 from astra.timing.efficiency import (
@@ -60,7 +60,7 @@ FREE = ("rate", "narrow", "wide", "tail", "fill")
 
 
 def where_of(profile: Profile) -> str:
-    return f"{told(profile.machine)}, random data, steady load, medians"
+    return f"{machine_text(profile.machine)}, random data, steady load, medians"
 
 
 def source_of(profile: Profile) -> Source:

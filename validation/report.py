@@ -19,12 +19,12 @@ import numpy as np
 from astra.cost.price import price_plans, steps_s
 from astra.cost.result import PricedPlan
 from astra.files import read_toml
-from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_back
-from astra.fit.observe import family_groups, fifths, gpu_groups, model_groups, observe
+from astra.fit.hierarchy import FACTOR_FIELDS, Floats, held_out_errors
+from astra.fit.observe import family_groups, gpu_groups, model_groups, observe, random_fifths
 from astra.fit.runs import Run, Runs, read_runs
 from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
-from astra.fit.validate import Row, Validation, validate
+from astra.fit.validate import Validation, ValidationRow, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
 from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
 from astra.report.accuracy_plots import Dot, headline, small_multiples
@@ -54,7 +54,7 @@ def priced_by_plan(found: Runs, stacks: dict[str, Stack] | None = None) -> dict[
 
 
 GROUPS: dict[str, Callable[[Sequence[Run]], list[str]]] = {
-    "a fifth of the runs": fifths,
+    "a fifth of the runs": random_fifths,
     "models": model_groups,
     "cluster sizes": gpu_groups,
     "whole families": family_groups,
@@ -102,7 +102,7 @@ def apart(
     found, errors_of = [], {}
     for what, groups in GROUPS.items():
         names = groups(runs)
-        logs = errors_of[what] = held_back(seen, names)
+        logs = errors_of[what] = held_out_errors(seen, names)
         errors = [capped_error(math.exp(log), 1.0) for log in logs]
         found.append(
             HeldBack(
@@ -140,7 +140,7 @@ def compared(found: Runs, priced: dict[int, PricedPlan]) -> Validation:
     )
 
 
-def write_cases(rows: tuple[Row, ...]) -> None:
+def write_cases(rows: tuple[ValidationRow, ...]) -> None:
     with (HERE / "cases.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

@@ -491,7 +491,7 @@ def test_export_verify_writes_nothing_that_the_framework_refuses(
     code, out, err = call(*words, "--out", str(tmp_path / "job"))
     assert (code, err) == (0, "") and (tmp_path / "job" / "job.sbatch").is_file()
     assert "megatron: not checked: megatron.training is not installed" in " ".join(out.split())
-    refused = verifying.Verdict("megatron", "refused", "AssertionError: no")
+    refused = verifying.FrameworkCheck("megatron", "refused", "AssertionError: no")
     monkeypatch.setattr(verifying, "verify", lambda *_: [refused])
     code, out, err = call(*words, "--out", str(tmp_path / "other"))
     assert code == 2 and "megatron: refused: AssertionError: no. Nothing was written" in err

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.support.random_plans import random_plan
 
 from astra.errors import InputError
-from astra.export.lacks import not_expressed
 from astra.export.megatron import arguments, environment
 from astra.export.megatron_files import program
 from astra.export.targets import TARGETS, export_files
 from astra.export.torchrun import launch_script, nodes_of
+from astra.export.unsupported import unsupported
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model, zoo_names
 from astra.strategy.complete import PlanSettings, complete
@@ -116,7 +116,7 @@ def test_degrees_batch_and_shape_stand_in_args(plan: Plan) -> None:
 def test_every_model_of_the_zoo_exports(name: str) -> None:
     plan = plan_for(model=name, seq_len=1024)
     assert options_of(plan)["--num-layers"] == (str(plan.model.layers),)
-    assert all(lack and "\n" not in lack for lack in not_expressed(plan))
+    assert all(lack and "\n" not in lack for lack in unsupported(plan))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_every_model_of_the_zoo_exports(name: str) -> None:
 def test_what_is_written_as_something_near_it_is_told(name: str, said: str) -> None:
     """Or somebody trains another network than the one that was asked for."""
     plan = plan_for(model=name, seq_len=1024)
-    assert [lack for lack in not_expressed(plan) if said in lack]
+    assert [lack for lack in unsupported(plan) if said in lack]
     readme = export_files(plan, "megatron")["README.md"]
     before, _, after = readme.partition("## Before you train")
     assert said not in before and said in after.partition("## Start")[0]

@@ -8,7 +8,7 @@ from tests.support.launch_plans import plain_plan
 
 from astra.export import verify as verifying
 from astra.export.targets import TARGETS, export_files
-from astra.export.verify import NEEDS, SCRIPTS, Verdict, verify
+from astra.export.verify import NEEDS, SCRIPTS, FrameworkCheck, verify
 
 FILES = export_files(plain_plan(), "megatron")
 
@@ -38,7 +38,7 @@ def test_the_last_line_of_an_error_is_the_refusal(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(verifying, "_found", lambda _: True)
     monkeypatch.setattr(subprocess, "run", run)
     first, _ = verify(FILES, "megatron", 16)
-    assert first == Verdict("megatron", "refused", "ValueError: tp 3")
+    assert first == FrameworkCheck("megatron", "refused", "ValueError: tp 3")
 
 
 def test_a_validator_that_hangs_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

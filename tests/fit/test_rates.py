@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 from astra.fit.rates import step_of
 from astra.fit.runs import read_runs
 
@@ -16,16 +16,16 @@ SC21 = "Megatron SC21-style model FLOPs without recompute, full S^2 attention"
 
 def test_a_printed_step_is_taken_as_it_is() -> None:
     row = GPT | {"measured_step_time_s": "0.5", "measured_tflops_per_gpu": "1"}
-    assert step_of(Cells(row)) == (0.5, None)
+    assert step_of(CsvRow(row)) == (0.5, None)
 
 
 def test_tflops_count_only_with_the_formula_they_were_counted_by() -> None:
     row = GPT | {"measured_tflops_per_gpu": "408.8"}
-    assert step_of(Cells(row)) == (None, None)
-    step_s, said = step_of(Cells(row | {"causal_flop_convention": SC21}))
+    assert step_of(CsvRow(row)) == (None, None)
+    step_s, said = step_of(CsvRow(row | {"causal_flop_convention": SC21}))
     assert step_s == pytest.approx(0.45, abs=0.005) and said
     del row["vocab_size"]
-    assert step_of(Cells(row | {"causal_flop_convention": SC21})) == (None, None)
+    assert step_of(CsvRow(row | {"causal_flop_convention": SC21})) == (None, None)
 
 
 # What the notes of these rows say that the printed table implies.

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.fit.cells import LONGEST_CELL
-from astra.fit.header import NEEDED, ONE_TYPE
+from astra.fit.csv_row import MAX_CELL_CHARACTERS
+from astra.fit.header import ONE_TYPE, REQUIRED_COLUMNS
 from astra.fit.runs import Run, parse_runs, read_files, read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Gpu
@@ -19,7 +19,7 @@ from astra.timing.collectives import all_reduce_s
 
 DATA = Path(__file__).parent / "data"
 RUNS = Path(__file__).parents[2] / "validation" / "runs"
-HEADER = (*NEEDED, *ONE_TYPE)
+HEADER = (*REQUIRED_COLUMNS, *ONE_TYPE)
 GOOD = {
     "row_id": "mine-1",
     "model": "llama-3-8b",
@@ -120,9 +120,9 @@ def test_megatrons_own_tests_run_with_dropout_and_most_of_them_deterministically
     assert read_stack(notes="a run of ours") == "megatron"
 
 
-def read_stack(**cells: str) -> str:
+def read_stack(**csv_row: str) -> str:
     row = GOOD | {"framework": "Megatron-LM", "source_date": "2026-08", "recompute": "none"}
-    (run,) = parse_runs(table(row | cells), "mine.csv").runs
+    (run,) = parse_runs(table(row | csv_row), "mine.csv").runs
     return run.stack
 
 
@@ -208,7 +208,7 @@ def test_a_short_table_of_ones_own_is_enough() -> None:
         ({"flash_attention": "perhaps"}, "flash_attention"),
         ({"task": "LoRA"}, "adapters"),
         ({"num_experts": "8", "top_k": "9"}, "top_k"),
-        ({"notes": "x" * (LONGEST_CELL + 1)}, "characters"),
+        ({"notes": "x" * (MAX_CELL_CHARACTERS + 1)}, "characters"),
         ({"overlap": "pp_layout=((((", "pp": "2"}, "layout"),
     ],
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from astra.errors import InputError
 from astra.hardware.catalogue import all_gpus, find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.pools import check_cluster, merge_twins
+from astra.hardware.pools import check_cluster, merge_equal_pools
 
 L4 = find_gpu("L4")[0]
 
@@ -39,6 +39,6 @@ def test_an_unsound_cluster_is_bad_input(unsound: Cluster, said: str) -> None:
 
 def test_pools_come_out_sorted_whatever_their_order() -> None:
     pools = [Pool(gpu=gpu, count=8) for gpu in all_gpus()]
-    forth, back = merge_twins(pools, "x"), merge_twins(reversed(pools), "x")
+    forth, back = merge_equal_pools(pools, "x"), merge_equal_pools(reversed(pools), "x")
     assert forth == back and forth[1] == ()
     assert [pool.gpu.name for pool in forth[0]] == sorted(gpu.name for gpu in all_gpus())

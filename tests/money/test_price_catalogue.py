@@ -9,9 +9,15 @@ from astra.cli.main import run
 from astra.errors import InputError
 from astra.hardware.catalogue import gpu_names
 from astra.hardware.gpu_file import check_gpu
-from astra.money.catalogue import chosen, instances, machine_gpu, price_source, shipped_offers
-from astra.money.given import owned_usd_per_gpu_hour, parse_prices, parse_usd
-from astra.money.sky import names, sky_offers
+from astra.money.catalogue import (
+    filter_offers,
+    instances,
+    machine_gpu,
+    price_source,
+    shipped_offers,
+)
+from astra.money.skypilot_catalogue import names, skypilot_offers
+from astra.money.user_prices import owned_usd_per_gpu_hour, parse_prices, parse_usd
 
 VMS = """\
 InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,Price,SpotPrice
@@ -96,7 +102,7 @@ def sky_home(folder: Path) -> Path:
 
 
 def test_skypilots_own_files_are_read(tmp_path: Path) -> None:
-    offers, _ = sky_offers(sky_home(tmp_path))
+    offers, _ = skypilot_offers(sky_home(tmp_path))
     found = {(o.machine.instance, o.region, o.spot): o for o in offers}
     assert found["p5.48xlarge", "us-east-1", False].usd_per_hour == 50
     assert found["p5.48xlarge", "us-east-1", True].usd_per_hour == 18  # the cheapest zone
@@ -127,7 +133,7 @@ def test_rows_that_give_no_offer_are_counted_with_the_first_of_each_kind(
 ) -> None:
     home = sky_home(tmp_path)
     (home / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv").write_text(BAD, encoding="utf-8")
-    offers, (said,) = sky_offers(home)
+    offers, (said,) = skypilot_offers(home)
     assert "us-west-2" not in {offer.region for offer in offers}
     assert [o.usd_per_hour for o in offers if o.region == "us-east-2"] == [47.0]  # not its spot
     rows = BAD.count("H100") + BAD.count("TPU") + GCP.count("H100")
@@ -155,7 +161,7 @@ def test_a_catalogue_without_any_known_gpu_is_an_error_that_says_why(tmp_path: P
     lines = VMS.splitlines(keepends=True)
     path.write_text(lines[0] + lines[4] + lines[5], encoding="utf-8")
     with pytest.raises(InputError, match=r"no offer of a known GPU.*1 offer of GPUs is left out"):
-        sky_offers(tmp_path)
+        skypilot_offers(tmp_path)
 
 
 def test_skypilots_names_are_names_of_gpus() -> None:
@@ -165,7 +171,7 @@ def test_skypilots_names_are_names_of_gpus() -> None:
 
 def test_a_home_without_skypilot_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leave --prices out"):
-        sky_offers(tmp_path)
+        skypilot_offers(tmp_path)
 
 
 def test_a_file_without_its_columns_is_named(tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_a_file_without_its_columns_is_named(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("InstanceType,Region\np5,us\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"vms\.csv: the column AcceleratorCount"):
-        sky_offers(tmp_path)
+        skypilot_offers(tmp_path)
 
 
 def test_prices_are_read_as_people_write_them() -> None:
@@ -212,10 +218,10 @@ def test_owned_gpus_are_amortised_and_use_power() -> None:
 
 
 def test_regions_are_of_the_clouds_that_are_asked_for() -> None:
-    some = chosen(shipped_offers(), ["aws"], ["us-east-1"])
+    some = filter_offers(shipped_offers(), ["aws"], ["us-east-1"])
     assert {o.place for o in some} == {("aws", "us-east-1")} and not any(o.spot for o in some)
     with pytest.raises(InputError, match="no prices of it at gcp"):
-        chosen(shipped_offers(), ["gcp"], ["us-east-1"])
+        filter_offers(shipped_offers(), ["gcp"], ["us-east-1"])
 
 
 def test_prices_are_there_from_python_too() -> None:

@@ -107,7 +107,7 @@ def test_the_installed_attention_is_what_a_rebuild_makes() -> None:
     assert masked_attention() == known.masked
 
 
-def test_the_tables_hold_on_shapes_of_a_later_sitting() -> None:
+def test_the_tables_hold_on_shapes_of_a_later_bench_run() -> None:
     """The rest of wave 2, timed on other GPUs of the kind when all tables were made."""
     assert len(read_profile(LATER).measured()) == 1_286
     report = Report()

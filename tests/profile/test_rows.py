@@ -9,11 +9,11 @@ from benchmarks.tables_from_profile import main, plain_products, rebuilt
 
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
+from astra.profile.flops_and_bytes import bytes_of, flops_of
 from astra.profile.measurement import Measurement
 from astra.profile.rows import kernel_rows
-from astra.profile.shapes import list_of
+from astra.profile.shapes import measurements_of
 from astra.profile.store import Profile, entry_of
-from astra.profile.work import bytes_of, flops_of
 from astra.timing.efficiency import attention_efficiency, gemm_efficiency
 
 GPU = find_gpu("H200-SXM")[0]
@@ -41,7 +41,7 @@ def seconds_of(one: Measurement) -> float:
 
 def made_up(families: tuple[str, ...] = ("gemm", "attention", "residual", "launch")) -> Profile:
     entries: dict[str, dict[str, Any]] = {}
-    for one in list_of(families):
+    for one in measurements_of(families):
         result = {"median_s": seconds_of(one), "spread_fraction": 0.01}
         entries[one.key] = entry_of(one, result)
     machine = {"device": "cuda", "gpu": "NVIDIA H200", "torch": "2", "cuda": "13"}

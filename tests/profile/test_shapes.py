@@ -5,28 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.profile.links import members
+from astra.profile.flops_and_bytes import bytes_of, flops_of
+from astra.profile.link_bench import members
 from astra.profile.measurement import Measurement, measurement, parse_key
 from astra.profile.shapes import (
     FAMILIES,
-    MOST_BYTES,
-    MOST_FLOPS,
-    NAMES,
+    FAMILY_NAMES,
+    MAX_BYTES,
+    MAX_FLOPS,
     WIDTHS,
     chosen_families,
     collectives,
     groups,
     linears,
-    list_of,
+    measurements_of,
 )
-from astra.profile.work import bytes_of, flops_of
 
-ALL = list_of(NAMES)
-LINKS = list_of(NAMES, world=16, per_node=8)
+ALL = measurements_of(FAMILY_NAMES)
+LINKS = measurements_of(FAMILY_NAMES, world=16, per_node=8)
 
 
 def test_no_measurement_is_listed_twice() -> None:
-    for found in (ALL, LINKS, list_of(NAMES, small=True)):
+    for found in (ALL, LINKS, measurements_of(FAMILY_NAMES, small=True)):
         assert len({one.key for one in found}) == len(found) > 20
 
 
@@ -69,7 +69,7 @@ def test_a_wave_cut_in_half_has_seen_half_of_every_family() -> None:
 def test_every_shape_is_positive_and_within_reason() -> None:
     for one in ALL:
         assert all(value > 0 for name, value in one.shape if name != "causal"), one.key
-        assert 0 <= flops_of(one) <= MOST_FLOPS and 0 < bytes_of(one) <= MOST_BYTES, one.key
+        assert 0 <= flops_of(one) <= MAX_FLOPS and 0 < bytes_of(one) <= MAX_BYTES, one.key
 
 
 def test_the_shapes_of_the_brief_are_there() -> None:
@@ -149,8 +149,11 @@ def test_two_processes_have_one_group() -> None:
 
 def test_families_are_chosen_by_name() -> None:
     assert chosen_families("gemm, attention,gemm") == ("gemm", "attention")
-    assert {one.op for one in list_of(chosen_families("gemm,attention"))} == {"gemm", "attention"}
-    assert chosen_families(None) == NAMES
+    assert {one.op for one in measurements_of(chosen_families("gemm,attention"))} == {
+        "gemm",
+        "attention",
+    }
+    assert chosen_families(None) == FAMILY_NAMES
 
 
 def test_an_unknown_family_is_refused_with_a_near_name() -> None:

@@ -7,7 +7,7 @@ from tests.search.uniform_brute import best_uniform_s
 from tests.search.uniform_brute import random_question as small_question
 
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.slowest import slowest_of
+from astra.hardware.slowest import slowest_gpu
 from astra.hardware.stack import find_stack
 from astra.search.mixed.answer import MIXES
 from astra.search.query import query_of_space
@@ -109,7 +109,7 @@ def test_half_of_the_gpus_replaced_by_better_ones_are_faster() -> None:
 @pytest.mark.parametrize(("worse", "better"), BETTER)
 def test_a_better_gpu_is_no_worse_in_any_figure(worse: str, better: str) -> None:
     low, high = find_gpu(worse)[0], find_gpu(better)[0]
-    least = slowest_of([low, high], low)
+    least = slowest_gpu([low, high], low)
     for name in ("usable_bytes", "memory_bytes_per_s", "bf16_flops_per_s", "link", "node"):
         assert getattr(least, name) == getattr(low, name)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from astra.export.launchers import Job
+from astra.export.launchers import LaunchJob
 from astra.export.targets import TARGETS
 from astra.export.torchrun import nodes_of
 from astra.hardware.gpus_option import parse_gpus
@@ -34,6 +34,6 @@ def mixed_plan() -> Plan:
     )
 
 
-def job_of(plan: Plan) -> Job:
+def job_of(plan: Plan) -> LaunchJob:
     own = TARGETS["megatron"]
-    return Job(plan, nodes_of(plan), own.set_up, own.first_try)
+    return LaunchJob(plan, nodes_of(plan), own.set_up, own.first_try)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, stack, view
 
-from astra.hardware.stack import KERNELS, TRAFFIC, Setting
+from astra.hardware.stack import KERNEL_FACTORS, TRAFFIC_FACTORS, StackSetting
 from astra.strategy.plan import Plan
 from astra.timing.gemm import misaligned
 from astra.timing.layer import PARTS, LayerTime, layers_of
 
-FACTORS = {f"{name}_factor": 1.0 for name in (*KERNELS, *TRAFFIC)}
+FACTORS = {f"{name}_factor": 1.0 for name in (*KERNEL_FACTORS, *TRAFFIC_FACTORS)}
 BARE = stack(
     **FACTORS,
     settings=(),
@@ -85,10 +85,10 @@ def test_settings_multiply_where_all_that_they_name_holds() -> None:
     plan = changed(some_plans.legal_plans("llama-3-8b")[0], precision="bf16")
     gpu = plan.cluster.pools[0].gpu.name
     rows = (
-        Setting(gpu=gpu, compute_factor=2.0, runs=1),
-        Setting(gpu=gpu, precision="bf16", compute_factor=1.5, runs=1),
-        Setting(gpu=gpu, precision="fp8", compute_factor=7.0, runs=1),
-        Setting(release="24.07", compute_factor=5.0, runs=1),
+        StackSetting(gpu=gpu, compute_factor=2.0, runs=1),
+        StackSetting(gpu=gpu, precision="bf16", compute_factor=1.5, runs=1),
+        StackSetting(gpu=gpu, precision="fp8", compute_factor=7.0, runs=1),
+        StackSetting(release="24.07", compute_factor=5.0, runs=1),
     )
     (before,) = layers_of(view(plan), BARE).kinds
     for release, factor in ((None, 3.0), ("24.07", 15.0), ("25.02", 3.0)):

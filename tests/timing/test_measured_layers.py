@@ -15,7 +15,7 @@ from tests.cost.some_plans import view
 
 from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.stack import FACTORS, find_stack
+from astra.hardware.stack import FACTOR_NAMES, find_stack
 from astra.strategy.plan import Plan
 from astra.timing.stage import stage_times
 
@@ -78,7 +78,7 @@ def on(opt: Plan, name: str, tp: int, micro_batch: int) -> Plan:
 def layer_ms(plan: Plan) -> tuple[float, float]:
     """Forward and backward, with traffic and without a factor."""
     plain = replace(find_stack(plan.stack), settings=(), host_forward_s=0.0, host_backward_s=0.0)
-    plain = replace(plain, **{f"{name}_factor": 1.0 for name in FACTORS})
+    plain = replace(plain, **{f"{name}_factor": 1.0 for name in FACTOR_NAMES})
     times = stage_times(view(plan), plain)
     forward, backward = (
         times.part(f"{way}_s") - times.part(f"head_{way}_s") - times.part(f"embedding_{way}_s")

@@ -14,10 +14,10 @@ needs("torch", "triton", "megatron.core", "megatron.training")
 from tests.support.megatron_oracle import _environment, megatron  # noqa: E402
 
 from astra.api import import_job  # noqa: E402
-from astra.export.layout import chunks_of  # noqa: E402
-from astra.jobs.megatron import TELLING  # noqa: E402
-from astra.jobs.options import training_words  # noqa: E402
-from astra.jobs.shell import read_script  # noqa: E402
+from astra.export.pipeline_layout import layers_of_chunks  # noqa: E402
+from astra.imports.megatron import TELLING  # noqa: E402
+from astra.imports.options import training_words  # noqa: E402
+from astra.imports.shell import read_script  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[1] / "jobs" / "scripts"
 FILES = (
@@ -90,4 +90,4 @@ def test_degrees_batches_and_switches_are_megatrons(file: str) -> None:
         stages = PipelineParallelLayerLayout.parse_str_to_list(text)
         assert tuple(
             sum(kind.name == "decoder" for kind in stage) for stage in stages
-        ) == chunks_of(plan)
+        ) == layers_of_chunks(plan)

@@ -19,7 +19,7 @@ import msgspec  # noqa: E402
 from astra.api import predict  # noqa: E402
 from astra.cost.result import PricedPlan  # noqa: E402
 from astra.export.folder import write_folder  # noqa: E402
-from astra.export.layout import chunks_of  # noqa: E402
+from astra.export.pipeline_layout import layers_of_chunks  # noqa: E402
 from astra.export.targets import export_files, plan_json  # noqa: E402
 from astra.export.torchrun import nodes_of  # noqa: E402
 from astra.model.parameters import parameters  # noqa: E402
@@ -122,7 +122,7 @@ def test_megatron_trains_as_the_exported_plan_says(world: int, tmp_path: Path) -
 def compare(priced: PricedPlan, ranks: list[dict[str, Any]]) -> None:
     """GPU type, layers, parameters and micro-batches of each rank, and a loss that falls."""
     plan = priced.plan
-    chunks = chunks_of(plan)
+    chunks = layers_of_chunks(plan)
     tp = plan.pipelines[0].segments[0].tp
     assert len(ranks) == tp * plan.pp * plan.dp
     groups = [row for row, each in enumerate(plan.pipelines) for _ in range(each.replicas)]

@@ -23,7 +23,7 @@ from tests.verify.test_deepspeed_rules import judged  # noqa: E402
 import astra  # noqa: E402
 from astra.export import accelerate  # noqa: E402
 from astra.export.targets import export_files, refusal  # noqa: E402
-from astra.export.titan_models import FLAVOURS, LONGEST  # noqa: E402
+from astra.export.titan_models import FLAVOURS, MAX_POSITIONS  # noqa: E402
 from astra.export.yaml_text import yaml_text  # noqa: E402
 from astra.hardware.gpus_option import parse_gpus  # noqa: E402
 from astra.model.parameters import parameters  # noqa: E402
@@ -181,7 +181,7 @@ def test_torchtitan_builds_the_network_we_mean(name: str) -> None:
     text = export_files(plan, "torchtitan")["astra_plan.py"]
     titan_oracle.titan()
     spec = titan_oracle.read_module(text).model_spec()
-    assert spec.model.max_seq_len == LONGEST[FLAVOURS[name][0]]
+    assert spec.model.max_seq_len == MAX_POSITIONS[FLAVOURS[name][0]]
     with torch.device("meta"):
         built = spec.model.build()
     count = sum(weight.numel() for weight in {id(w): w for w in built.parameters()}.values())

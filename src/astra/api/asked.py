@@ -97,9 +97,9 @@ def _read_machines(
 
         return read_cluster(Path(cluster))
     assert cluster is not None
-    from astra.hardware.pools import merge_twins
+    from astra.hardware.pools import merge_equal_pools
 
-    pools, twins = merge_twins(cluster.pools, "cluster")
+    pools, twins = merge_equal_pools(cluster.pools, "cluster")
     return msgspec.structs.replace(cluster, pools=pools), twins
 
 

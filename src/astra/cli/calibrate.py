@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from astra.cost.price import steps_s
     from astra.errors import shorten
     from astra.export.folder import write_folder
-    from astra.fit.calibrate import calibrate, usual_base
+    from astra.fit.calibrate import calibrate, most_named_stack
     from astra.fit.runs import Skipped, read_files
     from astra.fit.stack_file import stack_text
     from astra.hardware.stack import find_stack
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     for text in found.notes:
         note(text)
     where = ", ".join(Path(name).name for name in options.files)
-    base = find_stack(options.base or (usual_base(found.runs) if found.runs else "megatron"))
+    base = find_stack(options.base or (most_named_stack(found.runs) if found.runs else "megatron"))
     fitted = calibrate(found.runs, base, options.name, where, steps_s, found.skipped)
     skipped = [*found.skipped, *(Skipped(*row) for row in fitted.left_out)]
     head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 def _file_of(name: str, force: bool) -> Path:
     from astra.errors import InputError, shorten
     from astra.export.folder import check_writable
-    from astra.hardware.stack import own_folder, shipped_stacks
+    from astra.hardware.stack import shipped_stacks, user_stack_folder
 
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not (plain.isascii() and plain.isalnum() and len(name) <= 60):
@@ -72,7 +72,7 @@ def _file_of(name: str, force: bool) -> Path:
         )
     if name in shipped_stacks():
         raise InputError(f"--name {name}: that stack comes with astra. Try --name my-{name}.")
-    path = own_folder() / f"{name}.toml"
+    path = user_stack_folder() / f"{name}.toml"
     check_writable(path)
     if path.exists() and not force:
         raise InputError(f"{path}: there is a stack {name} already. --force replaces it.")

@@ -13,7 +13,7 @@ from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.jobs.read import Job
+    from astra.imports.read import ImportedJob
 
 EXAMPLES = """\
 examples:
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _document(job: "Job") -> dict[str, object]:
+def _document(job: "ImportedJob") -> dict[str, object]:
     return {
         "plan": job.plan,
         "framework": job.framework,
@@ -81,7 +81,7 @@ def _document(job: "Job") -> dict[str, object]:
     }
 
 
-def _page(job: "Job", options: argparse.Namespace) -> list[str]:
+def _page(job: "ImportedJob", options: argparse.Namespace) -> list[str]:
     plan = job.plan
     gpus = " + ".join(f"{count} x {name}" for name, count in plan.gpus.items())
     lines = [

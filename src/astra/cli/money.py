@@ -100,9 +100,9 @@ def catalogue_of(which: str) -> "tuple[Offer, ...]":
         from astra.money.catalogue import shipped_offers
 
         return shipped_offers()
-    from astra.money.sky import sky_offers
+    from astra.money.skypilot_catalogue import skypilot_offers
 
-    offers, notes = sky_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))
+    offers, notes = skypilot_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))
     for text in notes:
         note(text)
     return offers

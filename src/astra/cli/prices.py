@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     from astra.cli.money import catalogue_of, words
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import chosen
+    from astra.money.catalogue import filter_offers
     from astra.report.prices import (
         LEGEND,
         cheapest_of_each,
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     )
     from astra.report.words import words as note_words
 
-    offers = chosen(
+    offers = filter_offers(
         catalogue_of(options.prices), words(options.cloud), words(options.region), options.spot
     )
     note: str | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.profile.sitting import Progress, Sitting
+    from astra.profile.bench_run import BenchProgress, BenchRun
 
 EXAMPLES = """\
 examples:
@@ -71,9 +71,9 @@ def _minutes(text: str) -> float:
 
 
 def _list(families: tuple[str, ...], world: int, as_json: bool) -> int:
-    from astra.profile.shapes import list_of
+    from astra.profile.shapes import measurements_of
 
-    found = list_of(families, world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    found = measurements_of(families, world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     if as_json:
         rows = [{"key": one.key, "wave": one.wave} for one in found]
         sys.stdout.write(json.dumps({"measurements": rows}, indent=1) + "\n")
@@ -84,13 +84,13 @@ def _list(families: tuple[str, ...], world: int, as_json: bool) -> int:
 
 def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
     from astra.errors import InputError
+    from astra.profile.bench_run import BenchRun, gpu_measure
     from astra.profile.machine import describe, load_torch, under_load
-    from astra.profile.shapes import list_of
-    from astra.profile.sitting import Sitting, gpu_measure
+    from astra.profile.shapes import measurements_of
     from astra.profile.store import continue_profile
 
     minutes = _minutes(options.minutes)
-    wanted = list_of(families, small=options.device == "cpu")
+    wanted = measurements_of(families, small=options.device == "cpu")
     if not wanted:
         raise InputError(
             f"--only {options.only}: links are measured between several processes. "
@@ -102,7 +102,7 @@ def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
     measure, alive = gpu_measure(torch, options.device)
     if options.device == "cuda":
         profile.machine["under_load"] = under_load(torch)
-    sitting = Sitting(
+    bench_run = BenchRun(
         path=path,
         profile=profile,
         measure=measure,
@@ -110,28 +110,28 @@ def _run_kernels(options: argparse.Namespace, families: tuple[str, ...]) -> int:
         seconds=60 * minutes,
         retry_errors=options.retry_errors,
     )
-    return _measure(sitting, wanted, options.json)
+    return _measure(bench_run, wanted, options.json)
 
 
-def _measure(sitting: "Sitting", wanted: list[Any], as_json: bool) -> int:
-    """Runs a sitting, shows how it goes, and says how it went."""
-    from astra.profile.sitting import DeviceLostError
+def _measure(bench_run: "BenchRun", wanted: list[Any], as_json: bool) -> int:
+    """Runs a bench_run, shows how it goes, and says how it went."""
+    from astra.profile.bench_run import DeviceLostError
 
-    with _shown(len(wanted)) as told:
-        sitting.told = told
+    with _shown(len(wanted)) as on_progress:
+        bench_run.on_progress = on_progress
         try:
-            progress = sitting.run(wanted)
+            progress = bench_run.run(wanted)
         except DeviceLostError as error:
             sys.stderr.write(
                 f"astra: the GPU stopped answering at {error}. What was measured is in "
-                f"{sitting.path}; the same command goes on behind that measurement.\n"
+                f"{bench_run.path}; the same command goes on behind that measurement.\n"
             )
             return 1
-    _tell(sitting.path, progress, as_json)
+    _tell(bench_run.path, progress, as_json)
     return 130 if progress.stopped == "interrupted" else 0
 
 
-def _tell(path: Path, progress: "Progress", as_json: bool) -> None:
+def _tell(path: Path, progress: "BenchProgress", as_json: bool) -> None:
     left = progress.total - progress.done
     if as_json:
         answer = {
@@ -152,7 +152,7 @@ def _tell(path: Path, progress: "Progress", as_json: bool) -> None:
     )
 
 
-def _shown(total: int) -> "AbstractContextManager[Callable[[Progress], None]]":
+def _shown(total: int) -> "AbstractContextManager[Callable[[BenchProgress], None]]":
     """A bar where somebody looks and rich is there, else a line now and then."""
     try:
         from rich.console import Console
@@ -162,10 +162,10 @@ def _shown(total: int) -> "AbstractContextManager[Callable[[Progress], None]]":
     return _Bar(console, total) if console.is_terminal else nullcontext(_lines())
 
 
-def _lines() -> "Callable[[Progress], None]":
+def _lines() -> "Callable[[BenchProgress], None]":
     shown_s = -1e9
 
-    def told(progress: "Progress") -> None:
+    def on_progress(progress: "BenchProgress") -> None:
         nonlocal shown_s
         if progress.seconds - shown_s >= 15:
             shown_s = progress.seconds
@@ -174,10 +174,10 @@ def _lines() -> "Callable[[Progress], None]":
                 f"{progress.failed:,} failed  {progress.now}\n"
             )
 
-    return told
+    return on_progress
 
 
-class _Bar(AbstractContextManager["Callable[[Progress], None]"]):
+class _Bar(AbstractContextManager["Callable[[BenchProgress], None]"]):
     """rich's bar on standard error."""
 
     def __init__(self, console: Any, total: int) -> None:
@@ -193,7 +193,7 @@ class _Bar(AbstractContextManager["Callable[[Progress], None]"]):
         )
         self.task = self.rich.add_task("", total=total)
 
-    def __enter__(self) -> "Callable[[Progress], None]":
+    def __enter__(self) -> "Callable[[BenchProgress], None]":
         self.rich.start()
         return lambda progress: self.rich.update(
             self.task, completed=progress.done, description=progress.now
@@ -206,10 +206,10 @@ class _Bar(AbstractContextManager["Callable[[Progress], None]"]):
 def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: int) -> int:
     """One of several processes. The first keeps the file and speaks; all measure alike."""
     from astra.errors import InputError
-    from astra.profile.links import Links
+    from astra.profile.bench_run import BenchRun
+    from astra.profile.link_bench import LinkBench
     from astra.profile.machine import describe, load_torch
-    from astra.profile.shapes import list_of
-    from astra.profile.sitting import Sitting
+    from astra.profile.shapes import measurements_of
     from astra.profile.store import Profile, continue_profile
 
     minutes = _minutes(options.minutes)
@@ -220,7 +220,7 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
         )
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     torch = load_torch(options.device)
-    links = Links(torch, options.device, int(os.environ.get("LOCAL_RANK", "0")))
+    links = LinkBench(torch, options.device, int(os.environ.get("LOCAL_RANK", "0")))
     try:
         first, refused = links.rank == 0, None
         profile = Profile(machine=describe(torch, options.device))
@@ -235,7 +235,7 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
         if refused is not None:
             raise InputError(refused)
         profile.entries = entries
-        sitting = Sitting(
+        bench_run = BenchRun(
             path=Path(options.out),
             profile=profile,
             measure=links.measure,
@@ -245,10 +245,10 @@ def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: in
             writes=first,
             retry_errors=options.retry_errors,
         )
-        wanted = list_of(families, world, per_node, small=options.device == "cpu")
+        wanted = measurements_of(families, world, per_node, small=options.device == "cpu")
         if first:
-            return _measure(sitting, wanted, options.json)
-        sitting.run(wanted)
+            return _measure(bench_run, wanted, options.json)
+        bench_run.run(wanted)
         return 0
     finally:
         links.close()

@@ -7,7 +7,7 @@ import numpy as np
 
 from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.pools import is_own
+from astra.hardware.pools import is_user_described
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.money.catalogue import Instance, instances
@@ -75,7 +75,7 @@ def is_room_open(pool: Pool, need: float) -> bool:
     gpu = pool.gpu
     if gpu.node.ram_bytes is not None or not need:
         return False
-    return is_own(pool) or need > least_room_bytes(gpu.name, gpu.node.gpus)
+    return is_user_described(pool) or need > least_room_bytes(gpu.name, gpu.node.gpus)
 
 
 def host_rules(cluster: Cluster, stack: Stack) -> tuple[Rule, ...]:

@@ -120,17 +120,17 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What the configuration leaves to the training script, or says otherwise."""
-    lacks = [
+    found = [
         "the model and the data are your script's: it must build "
         f"{plan.model.name} and train on sequences of {plan.seq_len:,} tokens"
     ]
     if is_fsdp(plan) and plan.precision == "bf16" and plan.grad_reduce_dtype == "fp32":
-        lacks.append("accelerate reduces gradients in bf16; the plan counts on fp32")
+        found.append("accelerate reduces gradients in bf16; the plan counts on fp32")
     if plan.pipelines[0].segments[0].tp > 1:
-        lacks.append('tensor parallelism is the script\'s: from_pretrained(..., tp_plan="auto")')
-    return lacks
+        found.append('tensor parallelism is the script\'s: from_pretrained(..., tp_plan="auto")')
+    return found
 
 
 def arguments(plan: Plan, *, train_iters: int, learning_rate: float) -> list[tuple[str, ...]]:

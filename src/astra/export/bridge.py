@@ -10,9 +10,9 @@ from pprint import pformat
 from typing import Any
 
 from astra.export import megatron
-from astra.export.lacks import not_expressed as megatron_lacks
 from astra.export.megatron_files import environment_text
 from astra.export.torchrun import Program, launch_script, one_line
+from astra.export.unsupported import unsupported as megatron_unsupported
 from astra.strategy.plan import Plan
 
 Settings = dict[str, Any]
@@ -78,7 +78,7 @@ SWITCHES: dict[str, tuple[tuple[str, Any], ...]] = {
 # Bridge knows no other implementation, and learned positions as long as the sequence.
 LEFT_OUT = ("transformer-impl", "max-position-embeddings")
 # What Megatron-LM does unless told otherwise, and Bridge only where it is told.
-UNSAID: Settings = {
+MEGATRON_DEFAULTS: Settings = {
     "ddp.use_distributed_optimizer": False,
     "optimizer.use_distributed_optimizer": False,
     "model.bias_activation_fusion": True,
@@ -190,13 +190,13 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What a recipe cannot say about this model, in words."""
-    lacks = megatron_lacks(plan, _path)
+    found = megatron_unsupported(plan, _path)
     longest = plan.model.max_positions or 0
     if megatron.position_kind(plan.model) == "learned" and longest > plan.seq_len:
-        lacks.append(f"learned positions beyond the sequence ({longest:,} in the model)")
-    return lacks
+        found.append(f"learned positions beyond the sequence ({longest:,} in the model)")
+    return found
 
 
 def _path(name: str) -> str:
@@ -222,9 +222,9 @@ def settings(found: Iterable[megatron.Argument]) -> Settings:
     return made
 
 
-def _unsaid(plan: Plan) -> Settings:
+def _megatron_defaults(plan: Plan) -> Settings:
     """What Megatron-LM does by itself for such a plan."""
-    made = dict(UNSAID)
+    made = dict(MEGATRON_DEFAULTS)
     if megatron.position_kind(plan.model) == "rope":
         made["model.apply_rope_fusion"] = True
     if plan.model.mla is not None:
@@ -274,7 +274,7 @@ def files(
 ) -> dict[str, str]:
     """Name and text of every file but the plan."""
     found = megatron.arguments(plan, train_iters=train_iters, learning_rate=learning_rate)
-    made = _unsaid(plan) | settings(found)
+    made = _megatron_defaults(plan) | settings(found)
     precision = made.pop("mixed_precision", None)
     title = one_line(f"{plan.model.name}: {plan.summary()}").replace("\\", "/").replace('"', "'")
     recipe = RECIPE.format(

@@ -96,28 +96,28 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What the configuration leaves to the training script."""
-    lacks = [
+    found = [
         "the model and the data are your script's: it must build "
         f"{plan.model.name} and train on sequences of {plan.seq_len:,} tokens"
     ]
     if recomputes(plan) and plan.pp == 1:
-        lacks.append(
+        found.append(
             "activation checkpointing is switched on in the script: "
             "model.gradient_checkpointing_enable()"
         )
     if plan.cp > 1:
-        lacks.append(
+        found.append(
             f"sequence parallelism of {plan.cp} needs UlyssesSPAttentionHF.register_with_"
             "transformers in the script"
         )
     if plan.pp > 1:
-        lacks.append(
+        found.append(
             f"the script builds PipelineModule(num_stages={plan.pp}, partition_method="
             "'type:YourLayer')"
         )
-    return lacks
+    return found
 
 
 def files(

@@ -13,19 +13,19 @@ from itertools import groupby
 from typing import Any
 
 from astra.export import megatron
-from astra.export.lacks import not_expressed as megatron_lacks
 from astra.export.torchrun import SAFE, Group, node_groups, one_line, rank_lines
+from astra.export.unsupported import unsupported as megatron_unsupported
 from astra.export.yaml_text import yaml_text
 from astra.strategy.plan import Plan, Segment
 from astra.strategy.recompute import Recompute
 
 # Options that its Megatron-LM (core 0.15) lacks, and the part of a plan that needs them.
-LACKS = {
+UNSUPPORTED = {
     "--cuda-graph-impl": "CUDA graphs (cuda_graph)",
     "--fine-grained-activation-offloading": "activations offloaded by module (offload_activations)",
 }
 # Options that it lacks where leaving them out changes nothing that a plan says.
-DROPPED = (
+DROPPED_OPTIONS = (
     "--moe-shared-expert-gate",
     "--moe-flex-dispatcher-backend",
     "--megatron-fsdp-main-params-dtype",
@@ -150,18 +150,18 @@ def hosts_of(plan: Plan) -> list[Group]:
     return node_groups(plan, named)
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What the files cannot say about this model, in words."""
-    lacks = megatron_lacks(plan, key_of)
+    found = megatron_unsupported(plan, key_of)
     if plan.model.moe is not None and plan.model.moe.shared_gate:
-        lacks.append("the gate of the shared expert, which FlagScale 0.8 does not have")
-    return lacks
+        found.append("the gate of the shared expert, which FlagScale 0.8 does not have")
+    return found
 
 
 def refusals(plan: Plan) -> list[str]:
     """Parts of a plan that FlagScale has no words for."""
     options = {option for option, *_ in megatron.arguments(plan)}
-    found = [part for option, part in LACKS.items() if option in options]
+    found = [part for option, part in UNSUPPORTED.items() if option in options]
     cuts = {
         (s.tp, s.ep, s.etp, s.micro_batch, s.recompute, s.dp in (None, pipeline.replicas))
         for pipeline in plan.pipelines
@@ -216,7 +216,7 @@ def _settings(plan: Plan, found: Iterable[megatron.Argument], mixed: bool) -> di
     settings: dict[str, Any] = {}
     for option, *values in found:
         key = key_of(option)
-        if option in DROPPED or (mixed and key.startswith("recompute_")):
+        if option in DROPPED_OPTIONS or (mixed and key.startswith("recompute_")):
             continue
         settings[key] = _value(values)
     if plan.dispatcher == "deepep":

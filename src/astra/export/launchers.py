@@ -71,7 +71,7 @@ KUBE_RUN = 'NODE_RANK=$((NODE_OFFSET + JOB_COMPLETION_INDEX)) exec /job/launch.s
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LaunchJob:
     """What a launcher has to know."""
 
     plan: Plan
@@ -104,7 +104,7 @@ class Job:
         return [sum(nodes for _, nodes, _ in self.groups[:row]) for row in range(len(self.groups))]
 
 
-def slurm_files(job: Job) -> dict[str, str]:
+def slurm_files(job: LaunchJob) -> dict[str, str]:
     """One batch script; groups of a mixed cluster are a heterogeneous job."""
     node_gpus = {pool.gpu.name: pool.gpu.node.gpus for pool in job.plan.cluster.pools}
     groups = []
@@ -136,7 +136,7 @@ def _default(variable: str) -> str:
     return f'{name}="${{{name}:-{value.replace("~", "$HOME", 1)}}}"'
 
 
-def skypilot_files(job: Job) -> dict[str, str]:
+def skypilot_files(job: LaunchJob) -> dict[str, str]:
     """One task for each GPU type: a cluster of SkyPilot has one kind of node."""
     several = len(job.groups) > 1
     found = {}
@@ -170,7 +170,7 @@ def skypilot_files(job: Job) -> dict[str, str]:
     return found
 
 
-def _sky_resources(job: Job, gpu: str, each: int) -> dict[str, Any]:
+def _sky_resources(job: LaunchJob, gpu: str, each: int) -> dict[str, Any]:
     """The machine that was chosen, or any with such GPUs."""
     named = f"{SKY_NAMES.get(gpu)}:{each}"
     found = resources(job.rents, gpu, named)
@@ -182,7 +182,7 @@ def _sky_resources(job: Job, gpu: str, each: int) -> dict[str, Any]:
     return found
 
 
-def kubernetes_files(job: Job) -> dict[str, str]:
+def kubernetes_files(job: LaunchJob) -> dict[str, str]:
     """A JobSet with one replicated job for each GPU type; the folder is a ConfigMap."""
     vendors = {pool.gpu.name: vendor_of(pool.gpu) for pool in job.plan.cluster.pools}
     names = job.group_names()
@@ -231,12 +231,12 @@ def kubernetes_files(job: Job) -> dict[str, str]:
     return {"jobset.yaml": yaml_text(made)}
 
 
-def no_files(_: Job) -> dict[str, str]:
+def no_files(_: LaunchJob) -> dict[str, str]:
     """torchrun is started by hand: `launch.sh` is all."""
     return {}
 
 
-LAUNCHERS: dict[str, Callable[[Job], dict[str, str]]] = {
+LAUNCHERS: dict[str, Callable[[LaunchJob], dict[str, str]]] = {
     "torchrun": no_files,
     "slurm": slurm_files,
     "skypilot": skypilot_files,
@@ -244,7 +244,7 @@ LAUNCHERS: dict[str, Callable[[Job], dict[str, str]]] = {
 }
 
 
-def start_lines(job: Job, launcher: str) -> list[str]:
+def start_lines(job: LaunchJob, launcher: str) -> list[str]:
     """The commands in order, as Markdown."""
     exports = [f"    export {variable}" for variable in job.variables]
     trial = f" {job.trial}".rstrip()

@@ -5,7 +5,7 @@ Also writes plans that Megatron-LM refuses, faithfully: the refusal is then Mega
 
 from collections.abc import Iterable
 
-from astra.export.layout import is_even, layout_text
+from astra.export.pipeline_layout import is_even_split, pipeline_layout_text
 from astra.hardware.cluster import Gpu
 from astra.model.layer_kinds import has_experts, is_windowed
 from astra.model.shape import Model
@@ -205,8 +205,8 @@ def _pipeline(plan: Plan) -> list[Argument]:
     found: list[Argument] = [("--pipeline-model-parallel-size", str(plan.pp))]
     if plan.mtp_layers:
         found.append(("--mtp-num-layers", str(plan.mtp_layers)))
-    if not is_even(plan):
-        found.append(("--pipeline-model-parallel-layout", layout_text(plan)))
+    if not is_even_split(plan):
+        found.append(("--pipeline-model-parallel-layout", pipeline_layout_text(plan)))
     elif plan.vpp > 1:
         found.append(("--num-virtual-stages-per-pipeline-rank", str(plan.vpp)))
     if plan.vpp > 1:

@@ -35,7 +35,7 @@ FLAVOURS = {
     "moonlight-16b-a3b": ("kimi_k2_7", "moonlight-16B-A3B"),
 }
 # The longest sequence that the networks of a module are built for.
-LONGEST = {
+MAX_POSITIONS = {
     "llama3": 131_072,
     "qwen3": 40_960,
     "deepseek_v3": 16_384,

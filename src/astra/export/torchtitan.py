@@ -10,9 +10,15 @@ from pprint import pformat
 from typing import Any
 
 from astra.export.accelerate import copies
-from astra.export.layout import chunks_of
 from astra.export.megatron_files import environment_text
-from astra.export.titan_models import COMM_BACKENDS, CONVERTERS, LONGEST, model_lines, model_of
+from astra.export.pipeline_layout import layers_of_chunks
+from astra.export.titan_models import (
+    COMM_BACKENDS,
+    CONVERTERS,
+    MAX_POSITIONS,
+    model_lines,
+    model_of,
+)
 from astra.export.torchrun import Program, launch_script, one_line
 from astra.strategy.plan import Plan
 from astra.strategy.recompute import Recompute
@@ -159,7 +165,7 @@ def in_tokens(plan: Plan) -> Sections:
 def modules(plan: Plan) -> list[list[str]]:
     """Modules of every virtual stage in the order of execution."""
     parts, first = [], 0
-    for count in chunks_of(plan):
+    for count in layers_of_chunks(plan):
         parts.append([f"layers.{layer}" for layer in range(first, first + count)])
         first += count
     parts[0] = ["tok_embeddings", *parts[0]]
@@ -197,8 +203,10 @@ def refusals(plan: Plan) -> list[str]:
     """Parts of a plan that torchtitan has no words for."""
     found = []
     module, flavour = model_of(plan.model) or ("", "")
-    if flavour and plan.seq_len > LONGEST[module]:
-        found.append(f"sequences of {plan.seq_len:,} tokens; {LONGEST[module]:,} are its most")
+    if flavour and plan.seq_len > MAX_POSITIONS[module]:
+        found.append(
+            f"sequences of {plan.seq_len:,} tokens; {MAX_POSITIONS[module]:,} are its most"
+        )
     if not module:
         found.append(
             f"the network of {plan.model.name}; it has Llama's in any size, and Qwen 3, "
@@ -219,21 +227,21 @@ def refusals(plan: Plan) -> list[str]:
     return found
 
 
-def not_expressed(plan: Plan) -> list[str]:
+def unsupported(plan: Plan) -> list[str]:
     """What torchtitan does otherwise than the plan says."""
-    lacks = []
+    found = []
     if plan.cp > 1 and plan.cp_comm_type != "allgather":
-        lacks.append("context parallelism gathers keys and values (allgather)")
+        found.append("context parallelism gathers keys and values (allgather)")
     if plan.precision == "fp8" and plan.fp8_recipe == "tensorwise":
-        lacks.append("fp8 is scaled by row, not by tensor")
+        found.append("fp8 is scaled by row, not by tensor")
     if plan.model.moe is not None:
-        lacks.append("load balancing and router scaling are torchtitan's own")
+        found.append("load balancing and router scaling are torchtitan's own")
     _, flavour = model_of(plan.model) or ("", "")
     if plan.model.rope_theta is None and not flavour:
-        lacks.append("the rotary base is not known here: astra_plan.py says 10000 (theta)")
+        found.append("the rotary base is not known here: astra_plan.py says 10000 (theta)")
     if plan.model.mtp_layers:
-        lacks.append("multi-token prediction, which torchtitan does not train")
-    return lacks
+        found.append("multi-token prediction, which torchtitan does not train")
+    return found
 
 
 def config_module(plan: Plan, *, train_iters: int, learning_rate: float) -> str:

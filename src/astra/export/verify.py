@@ -111,7 +111,7 @@ HOW = 'pip install "astra-planner[verify]"'
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FrameworkCheck:
     """What a validator said, and of what."""
 
     what: str
@@ -124,7 +124,7 @@ class Verdict:
 
 def verify(
     files: Mapping[str, str], target: str, world: int, architecture: int = 9
-) -> list[Verdict]:
+) -> list[FrameworkCheck]:
     """The verdicts of the framework and of shellcheck on one folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -136,40 +136,42 @@ def verify(
     return found
 
 
-def _framework(folder: Path, target: str, world: int, architecture: int) -> Verdict:
+def _framework(folder: Path, target: str, world: int, architecture: int) -> FrameworkCheck:
     if target not in SCRIPTS:
         why = {
             "flagscale": "FlagScale's own code is asked by the project's tests only; "
             "`launch.sh action=dryrun` asks yours",
         }
-        return Verdict(target, "not checked", why[target])
+        return FrameworkCheck(target, "not checked", why[target])
     missing = [module for module in NEEDS[target] if not _found(module)]
     if missing:
         how = WHERE.get(target, f"Try {HOW}.")
-        return Verdict(target, "not checked", f"{missing[0]} is not installed. {how}")
+        return FrameworkCheck(target, "not checked", f"{missing[0]} is not installed. {how}")
     command = [sys.executable, "-c", SCRIPTS[target], str(folder), str(world), str(architecture)]
     return _run(target, command)
 
 
-def _scripts(folder: Path, names: list[str]) -> Verdict:
+def _scripts(folder: Path, names: list[str]) -> FrameworkCheck:
     beside = Path(sys.executable).with_name("shellcheck")
     tool = str(beside) if beside.exists() else shutil.which("shellcheck")
     if tool is None:
-        return Verdict("scripts", "not checked", f"shellcheck is not installed. Try {HOW}.")
+        return FrameworkCheck("scripts", "not checked", f"shellcheck is not installed. Try {HOW}.")
     return _run("scripts", [tool, "--shell=bash", *(str(folder / name) for name in names)])
 
 
-def _run(what: str, command: list[str]) -> Verdict:
+def _run(what: str, command: list[str]) -> FrameworkCheck:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd="/"
         )
     except subprocess.TimeoutExpired:
-        return Verdict(what, "not checked", f"it did not answer within {SECONDS} s")
+        return FrameworkCheck(what, "not checked", f"it did not answer within {SECONDS} s")
     if done.returncode == 0:
-        return Verdict(what, "accepted", "")
+        return FrameworkCheck(what, "accepted", "")
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return Verdict(what, "refused", lines[-1] if lines else f"it ended with {done.returncode}")
+    return FrameworkCheck(
+        what, "refused", lines[-1] if lines else f"it ended with {done.returncode}"
+    )
 
 
 def _found(name: str) -> bool:

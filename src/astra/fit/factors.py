@@ -7,10 +7,10 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from astra.fit.score import error_fraction, score
-from astra.fit.validate import Row, pairs_of
+from astra.fit.validate import ValidationRow, pairs_of
 
 
-def fit_family_factors(rows: Iterable[Row]) -> dict[str, float]:
+def fit_family_factors(rows: Iterable[ValidationRow]) -> dict[str, float]:
     """Geometric mean of measured / predicted step time in each family."""
     return {
         family: math.exp(fmean(math.log(measured / predicted) for predicted, measured in pairs))
@@ -18,7 +18,7 @@ def fit_family_factors(rows: Iterable[Row]) -> dict[str, float]:
     }
 
 
-def scaled(row: Row, factor: float) -> Row:
+def scaled(row: ValidationRow, factor: float) -> ValidationRow:
     """The row as it would be predicted with a factor."""
     if row.predicted_step_s is None:
         return row
@@ -28,13 +28,13 @@ def scaled(row: Row, factor: float) -> Row:
 
 
 def cross_validated_rows(
-    rows: Sequence[Row], group_of: Callable[[Row], str] = lambda row: row.model
-) -> list[Row]:
+    rows: Sequence[ValidationRow], group_of: Callable[[ValidationRow], str] = lambda row: row.model
+) -> list[ValidationRow]:
     """Each row with its family's factor, fitted on the family's other models.
 
     A family of a single model has no other to learn from: its rows stay as predicted.
     """
-    families: dict[str, list[Row]] = {}
+    families: dict[str, list[ValidationRow]] = {}
     for row in rows:
         families.setdefault(row.family, []).append(row)
     factors: dict[tuple[str, str], float] = {}
@@ -45,6 +45,6 @@ def cross_validated_rows(
     return [scaled(row, factors[row.family, group_of(row)]) for row in rows]
 
 
-def cross_validated(rows: Sequence[Row]) -> float | None:
+def cross_validated(rows: Sequence[ValidationRow]) -> float | None:
     """The score with family factors, each model predicted without having been seen."""
     return score(pairs_of(cross_validated_rows(rows)))

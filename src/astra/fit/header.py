@@ -5,9 +5,9 @@ import difflib
 from astra.errors import InputError, did_you_mean, shorten
 
 # Without these a file is no table of runs; the others are known and may be missing.
-NEEDED = ("model", "num_layers", "hidden_size", "seq_len", "global_batch",
+REQUIRED_COLUMNS = ("model", "num_layers", "hidden_size", "seq_len", "global_batch",
           "measured_step_time_s")  # fmt: skip
-COLUMNS = ("row_id", *NEEDED, "source", "source_date", "framework", "framework_version",
+COLUMNS = ("row_id", *REQUIRED_COLUMNS, "source", "source_date", "framework", "framework_version",
            "ffn_hidden_size", "num_heads", "num_kv_heads", "head_dim", "vocab_size", "gated_mlp",
            "num_experts", "top_k", "dense_layers", "moe_ffn_hidden", "shared_experts", "mla",
            "gpu_id", "num_gpus", "gpus_per_node", "interconnect", "tp", "pp", "vpp", "cp", "ep",
@@ -22,7 +22,7 @@ ONE_TYPE = ("gpu_id", "num_gpus")
 MIXED = ("pipelines",)
 
 # As Megatron-LM's arguments and what W&B keeps of a run name them; seconds alone, no milliseconds.
-ALSO = {
+COLUMN_ALIASES = {
     "name": "row_id",
     "run": "row_id",
     "run_id": "row_id",
@@ -61,12 +61,12 @@ def delimiter_of(text: str) -> str:
     return found if "," not in first and found in first else ","
 
 
-def named(header: list[str]) -> tuple[list[str], list[str]]:
+def translated_header(header: list[str]) -> tuple[list[str], list[str]]:
     """The header in our names, and what was read as something else."""
     found, told = [], []
     for name in header:
         plain = name.lower().replace("-", "_").replace(" ", "_")
-        ours = ALSO.get(plain)
+        ours = COLUMN_ALIASES.get(plain)
         if name not in COLUMNS and ours and ours not in header and ours not in found:
             told.append(f"{shorten(name)} is read as {ours}")
             name = ours
@@ -82,7 +82,7 @@ def check_header(header: list[str], written: list[str], where: str) -> None:
     if not any(header):
         raise InputError(f"{where}: the file is empty; a header and one row per run were expected.")
     kind = MIXED if "pipelines" in header else ONE_TYPE
-    missing = [name for name in (*NEEDED, *kind) if name not in header]
+    missing = [name for name in (*REQUIRED_COLUMNS, *kind) if name not in header]
     if missing:
         several = len(missing) > 1
         hint = (not several and did_you_mean(missing[0], header)) or _shown(written)

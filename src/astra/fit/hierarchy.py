@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.hardware.stack import Setting, Stack
+from astra.hardware.stack import Stack, StackSetting
 
 Floats = NDArray[np.float64]
 
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 # spreads below were chosen by the errors of models and numbers of GPUs held back: kernels were
 # measured and need little (how fast products run is a matter of each number format, below), while
 # what is counted in bytes or hidden behind other work may be off by as much again.
-SPREADS = {
+FACTOR_SPREADS = {
     "compute": 0.01,
     "attention": 0.25,
     "elementwise": 0.5,
@@ -34,11 +34,11 @@ SPREADS = {
     "host": 0.4,
     "optimizer": 0.15,
 }
-RELATED = 0.05  # of that: how far families of stacks lie apart
-OWN = 0.35  # and each stack from its family
-OWN_CONDITION = 0.25  # the same of what a condition changes in a stack that has relatives
-NAMES = tuple(SPREADS)
-FACTOR_FIELDS = tuple(f"{name}_factor" for name in NAMES)
+FAMILY_SPREAD = 0.05  # of that: how far families of stacks lie apart
+STACK_SPREAD = 0.35  # and each stack from its family
+STACK_CONDITION_SPREAD = 0.25  # the same of what a condition changes in a stack that has relatives
+FITTED_FACTORS = tuple(FACTOR_SPREADS)
+FACTOR_FIELDS = tuple(f"{name}_factor" for name in FITTED_FACTORS)
 # Conditions, the factors they may change, and the spread believed in.
 CONDITIONS: tuple[tuple[tuple[str, ...], dict[str, float]], ...] = (
     (
@@ -68,10 +68,10 @@ CONDITIONS: tuple[tuple[tuple[str, ...], dict[str, float]], ...] = (
     ),
     (("release", "gpu"), {"compute": 0.004}),
 )
-OF_STACKS = ("release",)  # conditions that only mean something within one stack
-ROUNDS = 6  # of weighing
+STACK_ONLY_CONDITIONS = ("release",)  # conditions that only mean something within one stack
+REWEIGHTING_ROUNDS = 6  # of weighing
 NOISE = 0.004  # of a measured step; whoever is farther off counts the less
-RELATIVES = {
+STACK_FAMILIES = {
     "megatron": "megatron",
     "nemo": "megatron",
     "bridge": "megatron",
@@ -88,7 +88,7 @@ RELATIVES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunConditions:
     """Where a run was made, in the words of a setting."""
 
     stack: str
@@ -117,15 +117,15 @@ class Effect:
 class Observed:
     """Runs, and how their steps answer to the factors around a point."""
 
-    places: tuple[Place, ...]
+    conditions: tuple[RunConditions, ...]
     logs: Floats  # log(measured / predicted), all factors at 1, by the tangent at the point
     slopes: Floats  # (run, name): change of log(predicted) with the log of a factor
     weights: Floats
 
     def take(self, rows: Floats | Sequence[int]) -> "Observed":
         index = np.asarray(rows, np.int64)
-        places = tuple(self.places[row] for row in index)
-        return Observed(places, self.logs[index], self.slopes[index], self.weights[index])
+        conditions = tuple(self.conditions[row] for row in index)
+        return Observed(conditions, self.logs[index], self.slopes[index], self.weights[index])
 
 
 @dataclass(slots=True)
@@ -134,28 +134,28 @@ class Fit:
 
     effects: dict[Effect, float] = field(default_factory=dict)
 
-    def logs(self, place: Place) -> Floats:
+    def logs(self, condition: RunConditions) -> Floats:
         """The log of every factor at a place."""
-        found = dict.fromkeys(NAMES, 0.0)
-        for effect in effects_of(place):
+        found = dict.fromkeys(FITTED_FACTORS, 0.0)
+        for effect in effects_of(condition):
             found[effect.name] += self.effects.get(effect, 0.0)
-        return np.array([found[name] for name in NAMES])
+        return np.array([found[name] for name in FITTED_FACTORS])
 
 
 def groups_of(stack: str) -> tuple[str, ...]:
-    family = RELATIVES.get(stack)
+    family = STACK_FAMILIES.get(stack)
     return ("all", stack) if family is None else ("all", f"family {family}", stack)
 
 
-def effects_of(place: Place) -> list[Effect]:
+def effects_of(condition: RunConditions) -> list[Effect]:
     """All effects that a run at this place can feel."""
-    groups = groups_of(place.stack)
-    found = [Effect(group, name) for group in groups for name in NAMES]
+    groups = groups_of(condition.stack)
+    found = [Effect(group, name) for group in groups for name in FITTED_FACTORS]
     for columns, names in CONDITIONS:
-        values = place.matches(columns)
+        values = condition.matches(columns)
         if values is None:
             continue
-        own = any(column in OF_STACKS for column in columns)
+        own = any(column in STACK_ONLY_CONDITIONS for column in columns)
         for group in groups[-1:] if own else groups[1:]:
             found += [Effect(group, name, columns, values) for name in names]
     return found
@@ -163,11 +163,11 @@ def effects_of(place: Place) -> list[Effect]:
 
 def spread_of(effect: Effect) -> float:
     if not effect.columns:
-        family = RELATED if effect.group.startswith("family") else OWN
-        return SPREADS[effect.name] * (1.0 if effect.group == "all" else family)
+        family = FAMILY_SPREAD if effect.group.startswith("family") else STACK_SPREAD
+        return FACTOR_SPREADS[effect.name] * (1.0 if effect.group == "all" else family)
     found = dict(CONDITIONS)[effect.columns][effect.name]
-    shared = effect.group in RELATIVES and not set(effect.columns) & set(OF_STACKS)
-    return found * (OWN_CONDITION if shared else 1.0)
+    shared = effect.group in STACK_FAMILIES and not set(effect.columns) & set(STACK_ONLY_CONDITIONS)
+    return found * (STACK_CONDITION_SPREAD if shared else 1.0)
 
 
 def fit(runs: Observed) -> Fit:
@@ -177,7 +177,7 @@ def fit(runs: Observed) -> Fit:
     return Fit(dict(zip(effects, values.tolist(), strict=True)))
 
 
-def held_back(runs: Observed, groups: Sequence[str]) -> Floats:
+def held_out_errors(runs: Observed, groups: Sequence[str]) -> Floats:
     """log(predicted / measured) of every run, factors fitted on the runs of all other groups.
 
     Without fitting again: where H carries the measured logs of a group to its fitted ones, what
@@ -199,13 +199,13 @@ def held_back(runs: Observed, groups: Sequence[str]) -> Floats:
 
 def _design(runs: Observed) -> tuple[list[Effect], Floats]:
     """The effects that runs feel, and how much each run feels each."""
-    felt = {place: effects_of(place) for place in set(runs.places)}
+    felt = {condition: effects_of(condition) for condition in set(runs.conditions)}
     effects = sorted({effect for found in felt.values() for effect in found}, key=repr)
-    column = {effect: place for place, effect in enumerate(effects)}
-    name = np.array([NAMES.index(effect.name) for effect in effects])
-    matrix = np.zeros((len(runs.places), len(effects)))
-    for row, place in enumerate(runs.places):
-        at = [column[effect] for effect in felt[place]]
+    column = {effect: index for index, effect in enumerate(effects)}
+    name = np.array([FITTED_FACTORS.index(effect.name) for effect in effects])
+    matrix = np.zeros((len(runs.conditions), len(effects)))
+    for row, condition in enumerate(runs.conditions):
+        at = [column[effect] for effect in felt[condition]]
         matrix[row, at] = runs.slopes[row, name[at]]
     return effects, matrix
 
@@ -214,7 +214,7 @@ def _solved(effects: list[Effect], matrix: Floats, runs: Observed) -> tuple[Floa
     """Penalised least squares, made robust by weighing far runs down: values and weights."""
     values: Floats = np.zeros(len(effects))
     weight: Floats = runs.weights
-    for _ in range(ROUNDS):
+    for _ in range(REWEIGHTING_ROUNDS):
         left = np.abs(runs.logs - matrix @ values)
         weight = runs.weights / (NOISE * np.maximum(left, NOISE))
         scaled = matrix * weight[:, np.newaxis]
@@ -227,28 +227,30 @@ def _penalty(effects: list[Effect]) -> Floats:
     return np.diag([1 / spread_of(effect) ** 2 for effect in effects])
 
 
-def stack_of(base: Stack, found: Fit, places: Sequence[Place], least: float = 0.004) -> Stack:
+def stack_of(
+    base: Stack, found: Fit, conditions: Sequence[RunConditions], least: float = 0.004
+) -> Stack:
     """A stack with the factors of a fit: its own, and a setting for every condition seen.
 
-    Conditions are those of any of `places`; what changes a factor by less than `least` is left out.
+    Settings are for `conditions`; what changes a factor by less than `least` is left out.
     """
     groups = groups_of(base.name)
     fields: dict[str, float] = {}
-    for name in set(NAMES) - set(base.pinned):
+    for name in set(FITTED_FACTORS) - set(base.pinned):
         log = sum(found.effects.get(Effect(group, name), 0.0) for group in groups)
         fields[f"{name}_factor"] = round(float(np.exp(log)), 3)
-    settings = _settings(groups, found, places, least, base.pinned)
-    own = sum(place.stack == base.name for place in places)
+    settings = _settings(groups, found, conditions, least, base.pinned)
+    own = sum(condition.stack == base.name for condition in conditions)
     return msgspec.structs.replace(base, **fields, settings=settings, runs=own)
 
 
 def _settings(
     groups: tuple[str, ...],
     found: Fit,
-    places: Sequence[Place],
+    conditions: Sequence[RunConditions],
     least: float,
     pinned: tuple[str, ...],
-) -> tuple[Setting, ...]:
+) -> tuple[StackSetting, ...]:
     changes: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, float]] = {}
     for effect, value in found.effects.items():
         if effect.columns and effect.group in groups and effect.name not in pinned:
@@ -262,9 +264,11 @@ def _settings(
             if abs(log) >= least
         }
         felt = [
-            p for p in places if p.matches(columns) == values and groups_of(p.stack)[1] in groups
+            p
+            for p in conditions
+            if p.matches(columns) == values and groups_of(p.stack)[1] in groups
         ]
         where = dict(zip(columns, values, strict=True))
         if factors:
-            rows.append(Setting(**where, **factors, runs=len(felt)))  # type: ignore[arg-type]
+            rows.append(StackSetting(**where, **factors, runs=len(felt)))  # type: ignore[arg-type]
     return tuple(rows)

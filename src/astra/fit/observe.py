@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from astra.fit.hierarchy import NAMES, Floats, Observed, Place
+from astra.fit.hierarchy import FITTED_FACTORS, Floats, Observed, RunConditions
 from astra.fit.runs import Run
 from astra.hardware.stack import Stack, find_stack
 from astra.strategy.plan import Plan
 
 Steps = Callable[[Sequence[Plan], Mapping[str, Stack]], Floats]
-MOVED = 0.1  # of the logarithm of a factor
-MANY = 60  # runs of a family count no more together
+LOG_FACTOR_STEP = 0.1  # of the logarithm of a factor
+FULL_WEIGHT_RUNS_PER_FAMILY = 60  # runs of a family count no more together
 
 
-def place_of(run: Run) -> Place:
+def run_conditions(run: Run) -> RunConditions:
     plan = run.plan
     gpu = plan.cluster.pools[0].gpu
     recipe = plan.fp8_recipe if plan.precision == "fp8" else None
-    return Place(
+    return RunConditions(
         stack=find_stack(plan.stack).timed_as,
         gpu=gpu.name,
         architecture=gpu.architecture,
@@ -49,32 +49,34 @@ def _timed(name: str, stacks: Mapping[str, Stack]) -> Stack:
     """A stack with the factors of the one that it is timed as, and what is its own."""
     own = stacks.get(name) or find_stack(name)
     fitted = stacks[own.timed_as]
-    factors = {f"{factor}_factor": getattr(fitted, f"{factor}_factor") for factor in NAMES}
+    factors = {f"{factor}_factor": getattr(fitted, f"{factor}_factor") for factor in FITTED_FACTORS}
     return replace(own, settings=fitted.settings, **factors)
 
 
 def observe(runs: Sequence[Run], stacks: Mapping[str, Stack], steps: Steps) -> Observed:
     """The tangent of log(predicted) at the factors of these stacks."""
     base = np.log(predicted_s(runs, stacks, steps))
-    slopes = np.zeros((len(runs), len(NAMES)))
-    for column, name in enumerate(NAMES):
+    slopes = np.zeros((len(runs), len(FITTED_FACTORS)))
+    for column, name in enumerate(FITTED_FACTORS):
         field = f"{name}_factor"
         moved = {
-            key: replace(stack, **{field: getattr(stack, field) * math.exp(MOVED)})
+            key: replace(stack, **{field: getattr(stack, field) * math.exp(LOG_FACTOR_STEP)})
             for key, stack in stacks.items()
         }
-        felt = [row for row, run in enumerate(runs) if _feels(run.plan, name)]
-        felt = [row for row in felt if name not in stacks[place_of(runs[row]).stack].pinned]
-        if felt:
-            after = np.log(predicted_s([runs[row] for row in felt], moved, steps))
-            slopes[felt, column] = (after - base[felt]) / MOVED
-    held = np.array([_factor_logs(run, stacks) for run in runs])
+        dependent = [row for row, run in enumerate(runs) if _depends_on(run.plan, name)]
+        dependent = [
+            row for row in dependent if name not in stacks[run_conditions(runs[row]).stack].pinned
+        ]
+        if dependent:
+            after = np.log(predicted_s([runs[row] for row in dependent], moved, steps))
+            slopes[dependent, column] = (after - base[dependent]) / LOG_FACTOR_STEP
+    base_logs = np.array([_factor_logs(run, stacks) for run in runs])
     measured = np.log([run.measured_step_s or 1.0 for run in runs])
-    logs = measured - base + (slopes * held).sum(axis=1)
-    return Observed(tuple(map(place_of, runs)), logs, slopes, weights_of(runs))
+    logs = measured - base + (slopes * base_logs).sum(axis=1)
+    return Observed(tuple(map(run_conditions, runs)), logs, slopes, weights_of(runs))
 
 
-def _feels(plan: Plan, name: str) -> bool:
+def _depends_on(plan: Plan, name: str) -> bool:
     """Whether a factor can change a plan's step at all; saves pricing it."""
     tp = max(segment.tp for pipeline in plan.pipelines for segment in pipeline.segments)
     needs = {
@@ -93,14 +95,14 @@ def _feels(plan: Plan, name: str) -> bool:
 def weights_of(runs: Sequence[Run]) -> Floats:
     """Runs of a large family count less each."""
     members = Counter(run.family for run in runs)
-    return np.array([min(1.0, MANY / members[run.family]) for run in runs])
+    return np.array([min(1.0, FULL_WEIGHT_RUNS_PER_FAMILY / members[run.family]) for run in runs])
 
 
 def _factor_logs(run: Run, stacks: Mapping[str, Stack]) -> list[float]:
-    place = place_of(run)
-    stack = replace(stacks[place.stack], release=place.release)
+    conditions = run_conditions(run)
+    stack = replace(stacks[conditions.stack], release=conditions.release)
     own = stack.on(run.plan.cluster.pools[0].gpu, run.plan.precision, run.plan.fp8_recipe)
-    return [math.log(getattr(own, f"{name}_factor")) for name in NAMES]
+    return [math.log(getattr(own, f"{name}_factor")) for name in FITTED_FACTORS]
 
 
 def model_groups(runs: Sequence[Run]) -> list[str]:
@@ -138,6 +140,6 @@ def _size(run: Run) -> str:
     return f"on {sum(run.plan.gpus.values())}"
 
 
-def fifths(runs: Sequence[Run]) -> list[str]:
+def random_fifths(runs: Sequence[Run]) -> list[str]:
     """Runs dealt out at random to five groups."""
     return [str(number) for number in np.random.default_rng(0).integers(0, 5, len(runs))]

@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.cluster import Cluster, Gpu, Pool
 
@@ -22,21 +22,21 @@ _RATE = re.compile(
 _INSIDE = re.compile(r"nvlink|nvswitch|nvl72|pcie|aggregated", re.IGNORECASE)
 
 
-def cluster_of(cells: Cells, gpus: int) -> tuple[Cluster, list[str]]:
+def cluster_of(csv_row: CsvRow, gpus: int) -> tuple[Cluster, list[str]]:
     """The pool of GPUs that the run used, and what had to be assumed."""
-    gpu, assumed = gpu_of(cells)
-    per_node = cells.whole("gpus_per_node", most=10_000)
+    gpu, assumed = gpu_of(csv_row)
+    per_node = csv_row.count("gpus_per_node", most=10_000)
     if per_node is not None:
         gpu = in_nodes(gpu, per_node)
     if gpus > max(gpu.node.gpus, gpu.link.domain_gpus):
-        gpu, said = networked(gpu, cells.text("interconnect"))
+        gpu, said = networked(gpu, csv_row.text("interconnect"))
         assumed += said
     return Cluster(name="as measured", pools=(Pool(gpu=gpu, count=gpus),)), assumed
 
 
-def gpu_of(cells: Cells) -> tuple[Gpu, list[str]]:
+def gpu_of(csv_row: CsvRow) -> tuple[Gpu, list[str]]:
     for column in ("gpu_id", "gpu"):
-        name = cells.text(column)
+        name = csv_row.text(column)
         if name and not is_path(name) and len(name) <= 80:
             gpu, note = find_gpu(name)
             return gpu, [f"{name} was read as {gpu.name}"] if note else []

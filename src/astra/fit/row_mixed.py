@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
 from astra.files import convert, parse_json
-from astra.fit.cells import Cells
-from astra.fit.habits import habits_of
+from astra.fit.csv_row import CsvRow
+from astra.fit.framework_defaults import framework_defaults
 from astra.fit.row_cluster import GBPS, in_nodes
 from astra.fit.row_model import model_of
-from astra.fit.wording import precision_of, recompute_of
+from astra.fit.row_words import precision_of, recompute_of
 from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.cluster import Cluster, Gpu
 from astra.strategy.plan import Pipeline, Plan, check_structure
@@ -21,40 +21,40 @@ MEASURED = "links measured by the source"  # what messages get, not what is prin
 PCIE_BYTES_PER_S = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 
 
-def mixed_plan_of(cells: Cells) -> tuple[Plan, list[str]]:
+def mixed_plan_of(csv_row: CsvRow) -> tuple[Plan, list[str]]:
     """The plan of one row, and what had to be assumed."""
-    status = cells.low("status")
+    status = csv_row.lower_text("status")
     if status not in ("", "ok"):
         raise InputError(f"the run did not end well: {shorten(status)}")
-    if cells.truth("usable") is False:
+    if csv_row.flag("usable") is False:
         raise InputError("marked as not usable")
-    habits = habits_of(cells)
-    model, assumed = model_of(cells, habits)
-    recompute, said = recompute_of(cells.text("recompute"))
+    defaults = framework_defaults(csv_row)
+    model, assumed = model_of(csv_row, defaults)
+    recompute, said = recompute_of(csv_row.text("recompute"))
     assumed += [said] if said else []
-    pipelines = _pipelines(cells, recompute)
-    cluster = _cluster(cells, pipelines)
-    precision, recipe, more = precision_of(cells, habits, cluster.pools[0].gpu)
+    pipelines = _pipelines(csv_row, recompute)
+    cluster = _cluster(csv_row, pipelines)
+    precision, recipe, more = precision_of(csv_row, defaults, cluster.pools[0].gpu)
     assumed += [*more, "no sharding and unfused attention, as this framework does"]
     whole = {
         "model": model,
         "cluster": cluster,
-        "stack": habits.stack,
+        "stack": defaults.stack,
         "runtime": "any",
         "pipelines": pipelines,
-        "micro_batch": cells.needed("micro_batch"),
-        "global_batch": cells.needed("global_batch"),
-        "seq_len": cells.needed("seq_len"),
+        "micro_batch": csv_row.required_count("micro_batch"),
+        "global_batch": csv_row.required_count("global_batch"),
+        "seq_len": csv_row.required_count("seq_len"),
         "sharding": "none",
-        "attention": "flash" if habits.flash else "unfused",
+        "attention": "flash" if defaults.flash else "unfused",
         "precision": precision,
         "fp8_recipe": recipe,
     }
     return check_structure(convert(whole, Plan, "plan")), assumed
 
 
-def _pipelines(cells: Cells, recompute: str) -> tuple[Pipeline, ...]:
-    text = cells.text("pipelines")
+def _pipelines(csv_row: CsvRow, recompute: str) -> tuple[Pipeline, ...]:
+    text = csv_row.text("pipelines")
     if not text:
         raise InputError("pipelines is empty")
     found = convert(parse_json(text, "pipelines"), tuple[Pipeline, ...], "pipelines")
@@ -79,15 +79,17 @@ def _gpu(name: str) -> Gpu:
     return find_gpu(name)[0]
 
 
-def _cluster(cells: Cells, pipelines: tuple[Pipeline, ...]) -> Cluster:
+def _cluster(csv_row: CsvRow, pipelines: tuple[Pipeline, ...]) -> Cluster:
     """One pool per type, in the nodes and with the links that the row gives for it."""
     used: dict[str, int] = {}
     for pipeline in pipelines:
         for segment in pipeline.segments:
             count = segment.stages * segment.tp * pipeline.replicas
             used[segment.gpu] = used.get(segment.gpu, 0) + count
-    tables = [_by_type(cells, name) for name in ("gpus_per_node", "intra_node", "inter_node_gbps")]
-    measured = MEASURED in cells.low("notes")
+    tables = [
+        _by_type(csv_row, name) for name in ("gpus_per_node", "intra_node", "inter_node_gbps")
+    ]
+    measured = MEASURED in csv_row.lower_text("notes")
     pools = []
     for name, count in sorted(used.items()):
         per_node, inside, outside = (table.get(name) for table in tables)
@@ -96,9 +98,9 @@ def _cluster(cells: Cells, pipelines: tuple[Pipeline, ...]) -> Cluster:
     return convert({"name": "as measured", "pools": pools}, Cluster, "cluster")
 
 
-def _by_type(cells: Cells, column: str) -> dict[str, Any]:
+def _by_type(csv_row: CsvRow, column: str) -> dict[str, Any]:
     """A cell that maps GPU types to values; the names become ours."""
-    text = cells.text(column)
+    text = csv_row.text(column)
     if not text:
         return {}
     found = parse_json(text, column)

@@ -8,8 +8,8 @@ from msgspec import to_builtins
 
 from astra.errors import InputError
 from astra.files import convert
-from astra.fit.cells import Cells, is_on
-from astra.fit.habits import Habits
+from astra.fit.csv_row import CsvRow, is_on
+from astra.fit.framework_defaults import FrameworkDefaults
 from astra.model.check import check_shape
 from astra.model.shape import Model
 from astra.model.zoo import zoo_model, zoo_names
@@ -28,29 +28,31 @@ MEGATRON_MLA = {
 }
 
 
-def model_of(cells: Cells, habits: Habits) -> tuple[Model, list[str]]:
+def model_of(csv_row: CsvRow, defaults: FrameworkDefaults) -> tuple[Model, list[str]]:
     """The model that was trained, and what had to be assumed about it."""
     assumed: list[str] = []
-    known = look_up(cells)
-    table = _from_zoo(known, cells, assumed) if known else _from_row(cells, assumed)
-    _options(table, cells)
-    _experts(table, cells, assumed)
-    _latent(table, cells, habits, assumed)
-    _prediction(table, cells, habits, assumed)
+    known = look_up(csv_row)
+    table = _from_zoo(known, csv_row, assumed) if known else _from_row(csv_row, assumed)
+    _options(table, csv_row)
+    _experts(table, csv_row, assumed)
+    _latent(table, csv_row, defaults, assumed)
+    _prediction(table, csv_row, defaults, assumed)
     if table.get("learned_positions"):
-        table["learned_positions"] = max(table["learned_positions"], cells.needed("seq_len"))
+        table["learned_positions"] = max(
+            table["learned_positions"], csv_row.required_count("seq_len")
+        )
     return check_shape(convert(table, Model, "model"), "model"), assumed
 
 
-def look_up(cells: Cells) -> Model | None:
+def look_up(csv_row: CsvRow) -> Model | None:
     """The zoo's model of that name, if hidden size and heads agree; layers may be fewer."""
-    hidden, heads = cells.whole("hidden_size"), cells.whole("num_heads")
-    for key in _keys(cells.text("model")):
+    hidden, heads = csv_row.count("hidden_size"), csv_row.count("num_heads")
+    for key in _keys(csv_row.text("model")):
         name = _plain_zoo().get(key)
         if name is None:
             continue
         model = zoo_model(name)
-        layers = cells.whole("num_layers")
+        layers = csv_row.count("num_layers")
         agree = (hidden in (None, model.hidden)) and (heads in (None, model.heads))
         if agree and (layers is None or layers <= model.layers):
             return model
@@ -77,10 +79,10 @@ def _plain_zoo() -> dict[str, str]:
     return {"llama3405b": "llama-3.1-405b", **short, **plain}
 
 
-def _from_zoo(known: Model, cells: Cells, assumed: list[str]) -> dict[str, Any]:
+def _from_zoo(known: Model, csv_row: CsvRow, assumed: list[str]) -> dict[str, Any]:
     """The zoo's shape with the row's numbers put in."""
     table: dict[str, Any] = to_builtins(known)
-    given = _numbers(cells)
+    given = _numbers(csv_row)
     taken = [name for name in ("vocab", "ffn", "kv_heads") if name not in given]
     table.update(given)
     for field in COUNTED:
@@ -97,7 +99,7 @@ def _from_zoo(known: Model, cells: Cells, assumed: list[str]) -> dict[str, Any]:
     return table
 
 
-def _numbers(cells: Cells) -> dict[str, Any]:
+def _numbers(csv_row: CsvRow) -> dict[str, Any]:
     """The shape that the row itself gives."""
     columns = {
         "layers": "num_layers",
@@ -108,16 +110,16 @@ def _numbers(cells: Cells) -> dict[str, Any]:
         "ffn": "ffn_hidden_size",
         "vocab": "vocab_size",
     }
-    found: dict[str, Any] = {field: cells.whole(column) for field, column in columns.items()}
-    found["gated_mlp"] = cells.truth("gated_mlp")
-    if "corrected: hidden_size" in cells.low("notes"):
+    found: dict[str, Any] = {field: csv_row.count(column) for field, column in columns.items()}
+    found["gated_mlp"] = csv_row.flag("gated_mlp")
+    if "corrected: hidden_size" in csv_row.lower_text("notes"):
         found["head_dim"] = None  # of the size before: its heads share the hidden size
     return {field: value for field, value in found.items() if value is not None}
 
 
-def _from_row(cells: Cells, assumed: list[str]) -> dict[str, Any]:
+def _from_row(csv_row: CsvRow, assumed: list[str]) -> dict[str, Any]:
     """A model nobody has described but the row."""
-    table = {"name": cells.text("model")[:80] or "unnamed", **_numbers(cells)}
+    table = {"name": csv_row.text("model")[:80] or "unnamed", **_numbers(csv_row)}
     for field, column in (("layers", "num_layers"), ("hidden", "hidden_size")):
         if field not in table:
             raise InputError(f"{column} is not known, and the model is not in the zoo")
@@ -136,7 +138,7 @@ def _from_row(cells: Cells, assumed: list[str]) -> dict[str, Any]:
         table["vocab"] = GPT2_VOCAB
         assumed.append(f"vocab_size not stated: {GPT2_VOCAB}, as GPT-2")
     if not gated:
-        table |= _gpt_block(cells)
+        table |= _gpt_block(csv_row)
     return table
 
 
@@ -146,15 +148,15 @@ def _likely_heads(hidden: int) -> int:
     return min(fitting, key=lambda n: abs(hidden / n - 128), default=1)
 
 
-def _gpt_block(cells: Cells) -> dict[str, Any]:
+def _gpt_block(csv_row: CsvRow) -> dict[str, Any]:
     """What comes with an MLP that is not gated: GPT-2's ways, with known exceptions."""
-    name = cells.low("model")
+    name = csv_row.lower_text("model")
     biases = dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), True)
     block: dict[str, Any] = {
         "activation": "gelu",
         "norm": "layernorm",
-        "tied_embeddings": "sailor" not in cells.low("framework"),
-        "learned_positions": cells.needed("seq_len"),
+        "tied_embeddings": "sailor" not in csv_row.lower_text("framework"),
+        "learned_positions": csv_row.required_count("seq_len"),
         **biases,
     }
     if "nemotron" in name:
@@ -165,40 +167,40 @@ def _gpt_block(cells: Cells) -> dict[str, Any]:
     return block
 
 
-def _options(table: dict[str, Any], cells: Cells) -> None:
+def _options(table: dict[str, Any], csv_row: CsvRow) -> None:
     """What options in the notes change."""
-    flags = cells.flags
+    flags = csv_row.flags
     if "untie-embeddings-and-output-weights" in flags:
         table["tied_embeddings"] = not is_on(flags, "untie-embeddings-and-output-weights")
     if is_on(flags, "disable-bias-linear"):
         table |= dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_bias"), False)
-    if "qk_layernorm" in cells.low("model"):
+    if "qk_layernorm" in csv_row.lower_text("model"):
         table["qk_norm"] = "head"
     kind = flags.get("position-embedding-type")
     if kind in ("rope", "alibi", "none"):
         table |= {"learned_positions": 0, "positions": kind}
 
 
-def _experts(table: dict[str, Any], cells: Cells, assumed: list[str]) -> None:
+def _experts(table: dict[str, Any], csv_row: CsvRow, assumed: list[str]) -> None:
     """The row's experts into the table; none where neither row nor zoo has them."""
-    experts = cells.whole("num_experts")
+    experts = csv_row.count("num_experts")
     moe = table.get("moe") or {}
     if experts is None or experts < 2:
         if moe and experts is not None:
             table["moe"] = None
         return
     moe["experts"] = experts
-    moe["top_k"] = cells.whole("top_k") or moe.get("top_k") or 1
-    moe["moe_ffn"] = cells.whole("moe_ffn_hidden") or moe.get("moe_ffn") or table["ffn"]
-    text = cells.low("shared_experts")
+    moe["top_k"] = csv_row.count("top_k") or moe.get("top_k") or 1
+    moe["moe_ffn"] = csv_row.count("moe_ffn_hidden") or moe.get("moe_ffn") or table["ffn"]
+    text = csv_row.lower_text("shared_experts")
     width = re.search(r"ffn ([0-9]{1,7})", text)
     if width:
         moe |= {"shared_experts": 1, "shared_ffn": int(width[1])}
     elif text:
-        shared = cells.whole("shared_experts", least=0, most=1000) or 0
+        shared = csv_row.count("shared_experts", least=0, most=1000) or 0
         moe |= {"shared_experts": shared, "shared_ffn": shared * moe["moe_ffn"]}
-    dense = cells.whole("dense_layers", least=0)
-    pattern = re.search(r"\[0\]\*([0-9]{1,4})", cells.flags.get("moe-layer-freq", ""))
+    dense = csv_row.count("dense_layers", least=0)
+    pattern = re.search(r"\[0\]\*([0-9]{1,4})", csv_row.flags.get("moe-layer-freq", ""))
     if dense is None and pattern:
         dense = int(pattern[1])
     if dense is not None:
@@ -209,14 +211,16 @@ def _experts(table: dict[str, Any], cells: Cells, assumed: list[str]) -> None:
     table["moe"] = moe
 
 
-def _latent(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[str]) -> None:
+def _latent(
+    table: dict[str, Any], csv_row: CsvRow, defaults: FrameworkDefaults, assumed: list[str]
+) -> None:
     """Latent attention's ranks, from the zoo by shape where the name said nothing."""
-    wanted = cells.truth("mla")
+    wanted = csv_row.flag("mla")
     if wanted is False:
         table["mla"] = None
     if wanted and not table.get("mla"):
         found = _latent_relative(table["hidden"], table["heads"])
-        if found is None and habits.stack.startswith(("megatron", "nemo", "bridge")):
+        if found is None and defaults.stack.startswith(("megatron", "nemo", "bridge")):
             table["mla"] = MEGATRON_MLA
             assumed.append("latent attention's ranks not stated: Megatron-LM's defaults")
         else:
@@ -237,16 +241,20 @@ def _latent_relative(hidden: int, heads: int) -> Model | None:
     return None
 
 
-def _prediction(table: dict[str, Any], cells: Cells, habits: Habits, assumed: list[str]) -> None:
+def _prediction(
+    table: dict[str, Any], csv_row: CsvRow, defaults: FrameworkDefaults, assumed: list[str]
+) -> None:
     """Multi-token-prediction layers: as an option or layout says, else as Bridge trains V3."""
-    layout = re.search(r"pp_layout=([^;\s]{1,300})", cells.text("overlap"))
-    text = layout[1] if layout else cells.flags.get("pipeline-model-parallel-layout", "")
-    flag = cells.flags.get("mtp-num-layers", "")
+    layout = re.search(r"pp_layout=([^;\s]{1,300})", csv_row.text("overlap"))
+    text = layout[1] if layout else csv_row.flags.get("pipeline-model-parallel-layout", "")
+    flag = csv_row.flags.get("mtp-num-layers", "")
     count = int(flag) if re.fullmatch(r"[0-9]", flag) else text.count("m")
-    bridge = "bridge" in cells.low("framework") and "deepseekv3" in _plain(cells.text("model"))
-    if not count and bridge and not text and "w/o mtp" not in cells.low("model"):
+    bridge = "bridge" in csv_row.lower_text("framework") and "deepseekv3" in _plain(
+        csv_row.text("model")
+    )
+    if not count and bridge and not text and "w/o mtp" not in csv_row.lower_text("model"):
         count = 1
         assumed.append("one multi-token-prediction layer")
-    if habits.runtime == "fsdp":
+    if defaults.runtime == "fsdp":
         count = 0
     table["mtp_layers"] = count

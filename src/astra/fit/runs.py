@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
 from astra.files import read_text
-from astra.fit.cells import LONGEST_CELL, Cells
-from astra.fit.habits import fitted_stack, release_of
-from astra.fit.header import COLUMNS, check_header, delimiter_of, named
-from astra.fit.lightest import is_recompute_open, lightest_that_fits
+from astra.fit.csv_row import MAX_CELL_CHARACTERS, CsvRow
+from astra.fit.framework_defaults import fitted_stack, release_of
+from astra.fit.header import COLUMNS, check_header, delimiter_of, translated_header
+from astra.fit.lightest_recompute import is_recompute_open, lightest_that_fits
 from astra.fit.rates import step_of
 from astra.fit.row_mixed import mixed_plan_of
 from astra.fit.row_plan import broken_notes, plan_of
 from astra.hardware.stack import find_stack, stack_names
 from astra.strategy.plan import Plan
 
-MOST_ROWS = 200_000
+MAX_ROWS = 200_000
 GIB = 2**30
 KINDS = ("allocated", "reserved", "device")
 
@@ -115,14 +115,14 @@ def _rows(text: str, where: str) -> tuple[list[dict[str, str]], tuple[str, ...]]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     try:
         written = [name.strip() for name in next(reader, [])]
-        header, told = named(written)
+        header, told = translated_header(written)
         check_header(header, written, where)
         rows: list[dict[str, str]] = []
-        for cells in reader:
-            if len(rows) >= MOST_ROWS:
-                raise InputError(f"{where}: more than {MOST_ROWS:,} rows. Is this the right file?")
-            if cells:
-                rows.append(dict(zip(header, cells, strict=False)))
+        for csv_row in reader:
+            if len(rows) >= MAX_ROWS:
+                raise InputError(f"{where}: more than {MAX_ROWS:,} rows. Is this the right file?")
+            if csv_row:
+                rows.append(dict(zip(header, csv_row, strict=False)))
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: not CSV: {error}.") from None
     notes = (f"{where}: {'; '.join(told)}.",) if told else ()
@@ -132,59 +132,59 @@ def _rows(text: str, where: str) -> tuple[list[dict[str, str]], tuple[str, ...]]
 def _run(row: dict[str, str], row_id: str) -> Run:
     """One row; an InputError says what is wrong with it."""
     for name, cell in row.items():
-        if len(cell or "") > LONGEST_CELL:
+        if len(cell or "") > MAX_CELL_CHARACTERS:
             raise InputError(f"{shorten(name)}: a cell of {len(cell):,} characters")
-    cells = Cells(row)
+    csv_row = CsvRow(row)
     mixed = "pipelines" in row
-    plan, assumed = mixed_plan_of(cells) if mixed else plan_of(cells)
+    plan, assumed = mixed_plan_of(csv_row) if mixed else plan_of(csv_row)
     wanted = plan.stack
-    stack, release = fitted_stack(wanted, stack_names()), release_of(cells)
+    stack, release = fitted_stack(wanted, stack_names()), release_of(csv_row)
     if stack != wanted:
         assumed.append(f"stack {wanted} is not fitted: priced as {stack}")
     known = release is not None and release in find_stack(stack).releases
     plan = replace(plan, stack=f"{stack}@{release}" if known else stack)
-    step_s, derived = step_of(cells)
+    step_s, derived = step_of(csv_row)
     assumed += [derived] if derived else []
-    memory_gib = cells.positive("measured_peak_memory_GiB")
-    failed = cells.text("completeness") == "X"
+    memory_gib = csv_row.positive("measured_peak_memory_GiB")
+    failed = csv_row.text("completeness") == "X"
     if step_s is None and memory_gib is None and not failed:
         raise InputError("neither a step time nor a memory peak was measured")
-    out_of_memory = step_s is None and "OOM" in cells.text("notes")
+    out_of_memory = step_s is None and "OOM" in csv_row.text("notes")
     ran = not failed and not out_of_memory
-    if ran and not mixed and is_recompute_open(cells):
+    if ran and not mixed and is_recompute_open(csv_row):
         plan, said = lightest_that_fits(plan)
         assumed += [said] if said else []
     return Run(
         row_id=row_id,
-        family=_family(cells, row_id, mixed),
+        family=_family(csv_row, row_id, mixed),
         plan=plan,
         stack=wanted,
         measured_step_s=step_s,
         measured_memory_bytes=None if memory_gib is None else memory_gib * GIB,
-        memory_kind=_kind(cells, memory_gib, mixed),
-        memory_at_last_stage="of the logging rank" in cells.text("notes"),
+        memory_kind=_kind(csv_row, memory_gib, mixed),
+        memory_at_last_stage="of the logging rank" in csv_row.text("notes"),
         assumed=tuple(assumed + broken_notes(plan)),
-        release=cells.text("framework_version") or cells.text("source_date"),
+        release=csv_row.text("framework_version") or csv_row.text("source_date"),
         release_name=release,
-        model_name=cells.text("model"),
+        model_name=csv_row.text("model"),
         failed_for_memory=failed,
         ran=ran,
     )
 
 
-def _family(cells: Cells, row_id: str, mixed: bool) -> str:
+def _family(csv_row: CsvRow, row_id: str, mixed: bool) -> str:
     """The row's family; mixed runs have none, so what their row ids begin with."""
-    given = cells.text("source_family")
+    given = csv_row.text("source_family")
     if given:
         return given[:100]
     return row_id.rpartition("-")[0] or row_id if mixed else "unnamed"
 
 
-def _kind(cells: Cells, memory_gib: float | None, mixed: bool) -> str:
+def _kind(csv_row: CsvRow, memory_gib: float | None, mixed: bool) -> str:
     """What was read: a mixed run's figure is the total of a GPU, as the driver counts."""
     if memory_gib is None:
         return "unknown"
-    said = cells.low("memory_kind")
+    said = csv_row.lower_text("memory_kind")
     if not said and mixed:
         return "device"
     return said if said in KINDS else "unknown"

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, combinations, pairwise
 from statistics import fmean
 
-CAP = math.log(2)  # a prediction off by more than twice or half counts as off by twice
-SMALL = 10  # families of fewer rows are pooled as one
-UNTIMED = "megatron-ci"  # tiny models of a test suite: their step is launch overhead
+MAX_LOG_ERROR = math.log(2)  # a prediction off by more than twice or half counts as off by twice
+MIN_FAMILY_ROWS = 10  # families of fewer rows are pooled as one
+UNTIMED_FAMILIES = "megatron-ci"  # tiny models of a test suite: their step is launch overhead
 
 
 def error_fraction(predicted: float, measured: float) -> float:
@@ -22,12 +22,12 @@ def capped_error(predicted: float, measured: float) -> float:
     >>> [round(capped_error(p, 10.0), 3) for p in (11.0, 8.0, 90.0)]
     [0.1, 0.25, 1.0]
     """
-    return math.exp(min(abs(math.log(predicted / measured)), CAP)) - 1
+    return math.exp(min(abs(math.log(predicted / measured)), MAX_LOG_ERROR)) - 1
 
 
 def is_timed(family: str) -> bool:
     """Whether step times of a family count."""
-    return not family.startswith(UNTIMED)
+    return not family.startswith(UNTIMED_FAMILIES)
 
 
 def score(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> float | None:
@@ -37,8 +37,8 @@ def score(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> float | None:
     out. None without any row.
     """
     timed = {name: rows for name, rows in pairs.items() if rows and is_timed(name)}
-    groups = [rows for rows in timed.values() if len(rows) >= SMALL]
-    pooled = [pair for rows in timed.values() if len(rows) < SMALL for pair in rows]
+    groups = [rows for rows in timed.values() if len(rows) >= MIN_FAMILY_ROWS]
+    pooled = [pair for rows in timed.values() if len(rows) < MIN_FAMILY_ROWS for pair in rows]
     if pooled:
         groups.append(pooled)
     return fmean(fmean(capped_error(*pair) for pair in rows) for rows in groups) if groups else None

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from astra.errors import shorten
-from astra.fit.cells import Cells, numbers_in
+from astra.fit.csv_row import CsvRow, numbers_in
 from astra.model.shape import Model
 from astra.strategy.complete import split_layers
 from astra.strategy.pipeline_layout import parse_pipeline_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class RowSplit:
     """Layers in the order of execution, one entry per chunk (pp x vpp)."""
 
     chunks: tuple[int, ...]
@@ -28,42 +28,43 @@ class Split:
         return len(set(self.chunks)) > 1
 
 
-def split_of(cells: Cells, model: Model, pp: int, vpp: int) -> Split:
+def split_of(csv_row: CsvRow, model: Model, pp: int, vpp: int) -> RowSplit:
     """The split that the row prints, or the one its framework makes of the layer count."""
-    text = re.search(r"pp_layout=([^;\s]{1,300})", cells.text("overlap"))
-    layout = text[1] if text else cells.flags.get("pipeline-model-parallel-layout")
+    text = re.search(r"pp_layout=([^;\s]{1,300})", csv_row.text("overlap"))
+    layout = text[1] if text else csv_row.flags.get("pipeline-model-parallel-layout")
     assumed: tuple[str, ...] = ()
     if layout:
         chunks, mtp = parse_pipeline_layout(layout, pp, "pipeline layout")
         if sum(chunks) == model.layers:
-            return Split(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
+            return RowSplit(chunks=chunks, vpp=len(chunks) // pp, mtp_layers=mtp)
         assumed = (f"pipeline layout {shorten(layout)} does not fit and was left out",)
-    printed = _printed(cells.text("notes"), model.layers)
+    printed = _printed(csv_row.text("notes"), model.layers)
     if printed is not None and len(printed) == pp and sum(printed) == model.layers:
-        return Split(chunks=printed, vpp=1)
-    chunks, said = _usual(model, pp * vpp, cells)
-    return Split(chunks=chunks, vpp=vpp, assumed=assumed + said)
+        return RowSplit(chunks=printed, vpp=1)
+    chunks, said = _usual(model, pp * vpp, csv_row)
+    return RowSplit(chunks=chunks, vpp=vpp, assumed=assumed + said)
 
 
-def _usual(model: Model, count: int, cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _usual(model: Model, count: int, csv_row: CsvRow) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Evenly; else with embedding and loss as a layer each; else as even as can be."""
     layers = model.layers
-    if "embedding treated as a layer" in cells.low("notes") and (layers + 2) % count == 0:
-        return ends_counted(layers, count), ()
+    if "embedding treated as a layer" in csv_row.lower_text("notes") and (layers + 2) % count == 0:
+        return split_counting_ends(layers, count), ()
     if layers % count == 0:
         return (layers // count,) * count, ()
     if (layers + 2) % count == 0 and count > 1:
         words = "stages split with embedding and loss counted as a layer each"
         stated = re.search(
-            r"asymmetric|account_for_embedding", f"{cells.text('overlap')} {cells.text('model')}"
+            r"asymmetric|account_for_embedding",
+            f"{csv_row.text('overlap')} {csv_row.text('model')}",
         )
-        return ends_counted(layers, count), () if stated else (words,)
+        return split_counting_ends(layers, count), () if stated else (words,)
     if model.mla is not None and model.moe is not None:
-        return filled_up(layers, count), ("stages filled in order, the last with the rest",)
+        return split_in_order(layers, count), ("stages filled in order, the last with the rest",)
     return split_layers(layers, count), ("layers split as evenly as can be",)
 
 
-def ends_counted(layers: int, count: int) -> tuple[int, ...]:
+def split_counting_ends(layers: int, count: int) -> tuple[int, ...]:
     """Embedding and loss take the place of one layer each.
 
     >>> ends_counted(14, 4)
@@ -76,7 +77,7 @@ def ends_counted(layers: int, count: int) -> tuple[int, ...]:
     return tuple(chunks)
 
 
-def filled_up(layers: int, count: int) -> tuple[int, ...]:
+def split_in_order(layers: int, count: int) -> tuple[int, ...]:
     """Chunks of equal size until the layers run out.
 
     >>> filled_up(61, 4)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from astra.hardware.stack import Setting, Stack
+from astra.hardware.stack import Stack, StackSetting
 
 
 def stack_text(stack: Stack, head: str = "") -> str:
@@ -20,9 +20,9 @@ def stack_text(stack: Stack, head: str = "") -> str:
     return "\n".join([*lines, *(_setting(row) for row in stack.settings)]) + "\n"
 
 
-def _setting(row: Setting) -> str:
+def _setting(row: StackSetting) -> str:
     lines = ["", "[[settings]]"]
-    for field in msgspec.structs.fields(Setting):
+    for field in msgspec.structs.fields(StackSetting):
         value = getattr(row, field.name)
         if value != field.default:
             lines.append(f"{field.name} = {_value(value)}")

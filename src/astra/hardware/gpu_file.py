@@ -14,11 +14,11 @@ from astra.hardware.units import bare, check_bounds, quantities
 
 USABLE_FRACTION = 0.985  # cards that keep ECC bits in their memory: L4, L40S, A10, T4
 GIB_PER_GB = 2**30 / 1e9  # 80 "GB" of HBM are often 80 GiB: usable may exceed what is sold
-LARGEST_DOMAIN = 65_536
-MOST_CHARACTERS = 250_000
-LONGEST_LINE = 2_000  # keys of very many dots take a TOML reader very long
+MAX_LINK_DOMAIN_GPUS = 65_536
+MAX_FILE_CHARACTERS = 250_000
+MAX_LINE_CHARACTERS = 2_000  # keys of very many dots take a TOML reader very long
 
-TEN_LINES = (
+GPU_FILE_HINT = (
     "Any other GPU can be described in ten lines of TOML (`astra gpus --help` shows them) "
     "and given by its path, such as ./my-gpu.toml."
 )
@@ -38,10 +38,12 @@ def read_hardware_toml(path: Path) -> dict[str, Any]:
     if "\0" in str(path) or _is_device(path):
         raise InputError(f"{shorten(str(path))}: not a plain file.")
     text = read_text(path)
-    if len(text) > MOST_CHARACTERS or any(len(line) > LONGEST_LINE for line in text.splitlines()):
+    if len(text) > MAX_FILE_CHARACTERS or any(
+        len(line) > MAX_LINE_CHARACTERS for line in text.splitlines()
+    ):
         raise InputError(
-            f"{path}: a file of more than {MOST_CHARACTERS:,} characters, or {LONGEST_LINE:,} on "
-            "a line, hardly describes hardware. Is this the right file?"
+            f"{path}: a file of more than {MAX_FILE_CHARACTERS:,} characters, or "
+            f"{MAX_LINE_CHARACTERS:,} on a line, hardly describes hardware. Is this the right file?"
         )
     document = parse_toml(text, str(path))
     check_bounds(document, str(path))
@@ -83,7 +85,7 @@ def gpu_of(raw: dict[str, Any], where: str, name: str) -> Gpu:
     _dates_as_text(filled.get("source", {}))
     gpu = convert(filled, Gpu, where)
     check_gpu(gpu, where)
-    return with_guesses(gpu, guesses)
+    return with_assumptions(gpu, guesses)
 
 
 _EXAMPLE = {
@@ -92,7 +94,7 @@ _EXAMPLE = {
 }
 
 
-def with_guesses(gpu: Gpu, guesses: list[str]) -> Gpu:
+def with_assumptions(gpu: Gpu, guesses: list[str]) -> Gpu:
     return msgspec.structs.replace(gpu, assumed=gpu.assumed + tuple(guesses))
 
 
@@ -176,7 +178,7 @@ def check_gpu(gpu: Gpu, where: str) -> None:
 def check_domain(gpu: Gpu, where: str) -> None:
     """A link domain holds whole nodes, or a node holds whole domains."""
     domain, node = gpu.link.domain_gpus, gpu.node.gpus
-    if domain > LARGEST_DOMAIN:
+    if domain > MAX_LINK_DOMAIN_GPUS:
         raise InputError(
             f"{where}: a link domain of {domain:,} GPUs is larger than any ever built. "
             f"Try {node}, the GPUs of a node."

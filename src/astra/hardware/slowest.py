@@ -18,7 +18,7 @@ RATES = (
 SIZES = ("memory_bytes", "usable_bytes", "memory_bytes_per_s")
 
 
-def slowest_of(gpus: Sequence[Gpu], base: Gpu) -> Gpu:
+def slowest_gpu(gpus: Sequence[Gpu], base: Gpu) -> Gpu:
     """A GPU that is no better than any of these in memory, rates, links, domain and node.
 
     Its name, and so what was measured of its kernels, is that of `base`, the slowest of them.
@@ -43,7 +43,7 @@ def slowest_of(gpus: Sequence[Gpu], base: Gpu) -> Gpu:
     return replace(base, **least, link=link, node=node)
 
 
-def rate_of(gpu: Gpu, precision: str) -> float:
+def flops_per_s(gpu: Gpu, precision: str) -> float:
     """Dense rate in a format; 0 where it has no such units."""
     rate: float | None = getattr(gpu, f"{precision}_flops_per_s")
     return rate or 0.0

@@ -19,12 +19,12 @@ from astra.hardware.cluster import Gpu
 FOLDER = Path(__file__).parent.parent / "data" / "stacks"
 
 # What a setting may multiply; the last five are traffic.
-KERNELS = ("compute", "product", "attention", "elementwise", "experts")
-TRAFFIC = ("communication", "tensor", "context", "dispatch", "data", "pipeline")
-FACTORS = (*KERNELS, *TRAFFIC, "host", "optimizer")
+KERNEL_FACTORS = ("compute", "product", "attention", "elementwise", "experts")
+TRAFFIC_FACTORS = ("communication", "tensor", "context", "dispatch", "data", "pipeline")
+FACTOR_NAMES = (*KERNEL_FACTORS, *TRAFFIC_FACTORS, "host", "optimizer")
 
 
-class Factors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StackFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds in a step over those of kernels and collectives alone."""
 
     compute_factor: float = 1.0  # kernels in a step over kernels alone
@@ -42,7 +42,7 @@ class Factors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     optimizer_factor: float = 1.0
 
 
-class Setting(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StackSetting(StackFactors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a stack runs otherwise: its factors are multiplied if all that is named holds."""
 
     gpu: str | None = None
@@ -60,7 +60,7 @@ class Setting(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
         return all(word is None or word in found for word, found in wanted)
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Where it applies, in words."""
         where = (self.gpu, self.architecture, self.precision)
         words = [word for word in where if word] + ([f"@{self.release}"] if self.release else [])
@@ -68,11 +68,11 @@ class Setting(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def factors(self) -> dict[str, float]:
         """What it changes."""
-        found = {name: float(getattr(self, f"{name}_factor")) for name in FACTORS}
+        found = {name: float(getattr(self, f"{name}_factor")) for name in FACTOR_NAMES}
         return {name: value for name, value in found.items() if value != 1.0}
 
 
-class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Stack(StackFactors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a framework adds to kernels measured alone."""
 
     name: str
@@ -119,7 +119,7 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moe_spread_fraction: float = 0.3  # the same for models with experts
     runs: int = 0  # that its factors were fitted on
     pinned: tuple[str, ...] = ()  # factors that its layers timed alone tell: no fit moves them
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[StackSetting, ...] = ()
     source: Source
 
     def on(self, gpu: Gpu, precision: str | None = None, recipe: str | None = None) -> "Stack":
@@ -129,7 +129,7 @@ class Stack(Factors, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         return _resolved(self, gpu, recipe or precision)
 
-    def applied(self, gpu: Gpu, form: str | None) -> tuple[Setting, ...]:
+    def applied(self, gpu: Gpu, form: str | None) -> tuple[StackSetting, ...]:
         """The settings that hold on a GPU in a number format, or a recipe of it."""
         return tuple(row for row in self.settings if row.holds(gpu, form, self.release))
 
@@ -154,7 +154,7 @@ def _resolved(stack: Stack, gpu: Gpu, form: str | None) -> Stack:
     if not found:
         return stack
     fields = {}
-    for name in (f"{name}_factor" for name in FACTORS):
+    for name in (f"{name}_factor" for name in FACTOR_NAMES):
         value = getattr(stack, name)
         for row in found:
             value *= getattr(row, name)
@@ -174,7 +174,7 @@ def release_note(stack: Stack) -> str | None:
     )
 
 
-def own_folder() -> Path:
+def user_stack_folder() -> Path:
     """Where the stacks are kept that a user has calibrated."""
     return Path.home() / ".config" / "astra" / "stacks"
 
@@ -185,7 +185,7 @@ def shipped_stacks() -> tuple[str, ...]:
 
 def stack_names() -> tuple[str, ...]:
     """Those that are shipped, and those of one's own."""
-    own = {path.stem for path in own_folder().glob("*.toml")}
+    own = {path.stem for path in user_stack_folder().glob("*.toml")}
     return tuple(sorted({*shipped_stacks(), *own}))
 
 
@@ -194,7 +194,7 @@ def find_stack(name: str) -> Stack:
     plain, _, release = name.partition("@")
     path = FOLDER / f"{plain}.toml"
     if plain not in shipped_stacks():
-        path = own_folder() / f"{plain}.toml"
+        path = user_stack_folder() / f"{plain}.toml"
         if plain not in stack_names():
             hint = did_you_mean(plain, stack_names(), f"The stacks are {', '.join(stack_names())}.")
             raise InputError(f"unknown stack {plain!r}. {hint}")
@@ -211,7 +211,7 @@ def _read(path: Path, changed: int) -> Stack:
         raw = msgspec.to_builtins(find_stack(raw["like"])) | raw
     stack = convert(raw, Stack, where)
     for row in stack.settings:
-        odd = [word for word in row.factors() if row.precision and word not in KERNELS]
+        odd = [word for word in row.factors() if row.precision and word not in KERNEL_FACTORS]
         if odd:
             raise InputError(f"{where}: {', '.join(odd)} cannot depend on a number format.")
     return stack

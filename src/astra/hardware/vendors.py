@@ -11,12 +11,12 @@ from astra.hardware.cluster import Cluster, Gpu
 from astra.notes import Note, NoteCode, note
 
 LIBRARIES = {"AMD": "RCCL", "Intel": "HCCL", "NVIDIA": "NCCL"}
-USUAL = "NVIDIA"  # where a GPU's own file names no vendor
+DEFAULT_VENDOR = "NVIDIA"  # where a GPU's own file names no vendor
 
 
 def vendor_of(gpu: Gpu) -> str:
     """Who makes it, in one spelling."""
-    said = (gpu.vendor or USUAL).strip()
+    said = (gpu.vendor or DEFAULT_VENDOR).strip()
     known = (name for name in LIBRARIES if said.upper().startswith(name.upper()))
     return next(known, said)
 

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,9 +19,13 @@ from astra.hardware.cluster import Count, Gpu, Positive
 FOLDER = Path(__file__).parent.parent / "data" / "prices"
 GBPS = 1e9 / 8
 GIB = 2**30
-PLAIN_GBPS = 25.0  # of a node whose network nobody tells: one port
+DEFAULT_NODE_GBPS = 25.0  # of a node whose network nobody tells: one port
 GUESSED = "guessed"
-MOST_USD = 1e6  # an hour of one node; more is a slip
+MAX_USD_PER_HOUR = 1e6  # an hour of one node; more is a slip
+
+
+# Whose price it is: a catalogue's, the user's, or a catalogue's for nodes that the user described.
+PriceFrom = Literal["catalogue", "user", "described"]
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +52,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     spot: bool = False
     date: str
     source: str
+    price_from: PriceFrom = "catalogue"
 
     @property
     def usd_per_gpu_hour(self) -> float:
@@ -122,10 +127,10 @@ def machine_gpu(machine: Instance) -> Gpu:
     return replace(gpu, node=node, link=link, assumed=(*gpu.assumed, *guesses))
 
 
-def plain_network(gpu: Gpu, gpus: int) -> dict[str, object]:
+def default_network(gpu: Gpu, gpus: int) -> dict[str, object]:
     """What is guessed of an instance about which nothing is known."""
     return {
-        "nic_bytes_per_s": PLAIN_GBPS * GBPS / gpus,
+        "nic_bytes_per_s": DEFAULT_NODE_GBPS * GBPS / gpus,
         "domain_gpus": min(gpu.link.domain_gpus, gpus),
         "rdma": False,
         "certainty": GUESSED,
@@ -133,7 +138,7 @@ def plain_network(gpu: Gpu, gpus: int) -> dict[str, object]:
     }
 
 
-def chosen(
+def filter_offers(
     offers: Sequence[Offer],
     clouds: Sequence[str] = (),
     regions: Sequence[str] = (),
@@ -145,8 +150,8 @@ def chosen(
         if cloud not in known:
             hint = did_you_mean(cloud, known, f"The clouds are {', '.join(known)}.")
             raise InputError(f"--cloud {shorten(cloud)}: no prices of it. {hint}")
-    some = [offer for offer in offers if not clouds or offer.machine.cloud in clouds]
-    places = sorted({offer.region for offer in some})
+    in_clouds = [offer for offer in offers if not clouds or offer.machine.cloud in clouds]
+    places = sorted({offer.region for offer in in_clouds})
     for region in regions:
         if region not in places:
             where = f" at {', '.join(clouds)}" if clouds else ""
@@ -154,7 +159,7 @@ def chosen(
             raise InputError(f"--region {shorten(region)}: no prices of it{where}. {hint}")
     return [
         offer
-        for offer in some
+        for offer in in_clouds
         if (not regions or offer.region in regions) and (spot or not offer.spot)
     ]
 

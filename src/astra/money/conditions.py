@@ -10,7 +10,7 @@ from astra.files import Source, convert, read_toml
 FILE = Path(__file__).parent.parent / "data" / "money.toml"
 
 
-class Default(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConditionDefault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A figure for want of the user's own, and who says so."""
 
     value: float
@@ -35,10 +35,10 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def defaults() -> dict[str, Default]:
+def defaults() -> dict[str, ConditionDefault]:
     """Every figure of the data file."""
     return {
-        name: convert(table, Default, f"money.toml: {name}")
+        name: convert(table, ConditionDefault, f"money.toml: {name}")
         for name, table in read_toml(FILE).items()
     }
 

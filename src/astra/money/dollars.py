@@ -55,29 +55,35 @@ class Bill:
 
 
 def losses(
-    gpus: Ints, nodes: Ints, spot_nodes: Ints, checkpoint_bytes: Floats, kept: Conditions
+    gpus: Ints, nodes: Ints, spot_nodes: Ints, checkpoint_bytes: Floats, conditions: Conditions
 ) -> Losses:
     """Failures, checkpoints and start-up of jobs of this size.
 
     rate = GPUs / MTBF of one + spot nodes x interruptions of one
     """
-    speed = np.minimum(nodes * kept.storage_bytes_per_s_per_node, kept.storage_bytes_per_s_most)
+    speed = np.minimum(
+        nodes * conditions.storage_bytes_per_s_per_node, conditions.storage_bytes_per_s_most
+    )
     write = checkpoint_bytes / speed
-    rate = (gpus / kept.gpu_mtbf_hours + spot_nodes * kept.spot_interruptions_per_hour) / HOUR_S
-    again = np.where(spot_nodes > 0, kept.spot_restart_s, kept.restart_s) + write
-    on = 1.0 if kept.failures else 0.0
+    rate = (
+        gpus / conditions.gpu_mtbf_hours + spot_nodes * conditions.spot_interruptions_per_hour
+    ) / HOUR_S
+    again = np.where(spot_nodes > 0, conditions.spot_restart_s, conditions.restart_s) + write
+    on = 1.0 if conditions.failures else 0.0
     return Losses(
         checkpoint_s=write,
         restart_s=again,
-        startup_h=on * kept.startup_s / HOUR_S,
+        startup_h=on * conditions.startup_s / HOUR_S,
         goodput=goodput(write, again, on * rate),
     )
 
 
-def rented_losses(gpus: Ints, checkpoint_bytes: Floats, rent: Rent, kept: Conditions) -> Losses:
+def rented_losses(
+    gpus: Ints, checkpoint_bytes: Floats, rent: Rent, conditions: Conditions
+) -> Losses:
     """The same for jobs on one kind of node."""
     nodes = rent.nodes(gpus)
-    return losses(gpus, nodes, nodes * rent.spot, checkpoint_bytes, kept)
+    return losses(gpus, nodes, nodes * rent.spot, checkpoint_bytes, conditions)
 
 
 def bill(
@@ -86,7 +92,7 @@ def bill(
     lost: Losses,
     usd_per_hour: Floats,
     checkpoint_bytes: Floats,
-    kept: Conditions,
+    conditions: Conditions,
 ) -> Bill:
     """What runs of so many steps take and cost.
 
@@ -96,9 +102,9 @@ def bill(
     training = steps * step_s / HOUR_S
     with np.errstate(divide="ignore"):
         wall = training / lost.goodput.training + lost.startup_h
-    stored = _bytes(kept.storage_bytes, checkpoint_bytes) / GB
-    storage = stored * kept.storage_usd_per_gb_month * wall / MONTH_H
-    egress = _bytes(kept.egress_bytes, checkpoint_bytes) / GB * kept.egress_usd_per_gb
+    stored = _bytes(conditions.storage_bytes, checkpoint_bytes) / GB
+    storage = stored * conditions.storage_usd_per_gb_month * wall / MONTH_H
+    egress = _bytes(conditions.egress_bytes, checkpoint_bytes) / GB * conditions.egress_usd_per_gb
     return Bill(
         training_h=training,
         wall_h=wall,
@@ -117,16 +123,16 @@ def step_within(
     lost: Losses,
     usd_per_hour: Floats,
     checkpoint_bytes: Floats,
-    kept: Conditions,
+    conditions: Conditions,
 ) -> Floats:
     """The steps from which on runs are dominated by points of hours and dollars. (point, run) [s]
 
     The inverse of `bill` for the later of the two: a run with steps no shorter than this is
     neither done before `wall_h` nor cheaper than `usd`; one with shorter steps is one of them.
     """
-    stored = _bytes(kept.storage_bytes, checkpoint_bytes) / GB
-    rate = usd_per_hour + stored * kept.storage_usd_per_gb_month / MONTH_H
-    fixed = _bytes(kept.egress_bytes, checkpoint_bytes) / GB * kept.egress_usd_per_gb
+    stored = _bytes(conditions.storage_bytes, checkpoint_bytes) / GB
+    rate = usd_per_hour + stored * conditions.storage_usd_per_gb_month / MONTH_H
+    fixed = _bytes(conditions.egress_bytes, checkpoint_bytes) / GB * conditions.egress_usd_per_gb
     due = usd[:, np.newaxis]
     with np.errstate(divide="ignore", invalid="ignore"):
         paid = np.where(rate > 0, (due - fixed) / rate, np.where(due <= fixed, 0.0, np.inf))

@@ -10,43 +10,47 @@ from astra.errors import InputError, did_you_mean, shorten
 from astra.hardware.cluster import Cluster, Gpu
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.given import gpu_named
+from astra.money.user_prices import gpu_named
 
 KEYS = ("price", "spot-price", "network", "mtbf", "spot-interruptions", "storage-bandwidth")
 OF_A_GPU = ("price", "spot-price", "network")
 OF_SPOT = ("spot-price", "spot-interruptions")
 OF_FAILURES = ("mtbf", "spot-interruptions", "storage-bandwidth")
-FORM = (
+WHAT_IF_FORM = (
     "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5; the keys are "
     + ", ".join(KEYS)
     + "."
 )
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
     """One figure times a factor."""
 
     key: str
     gpu: str | None  # None: of all of them
     factor: float
-    said: str
+    text: str  # as it was typed
 
 
-def parse_what_if(text: str, own: Sequence[Gpu] = ()) -> tuple[Change, ...]:
+def parse_what_if(text: str, user_gpus: Sequence[Gpu] = ()) -> tuple[MarketChange, ...]:
     """`price.h100=-20%,network=x2`, and what can be meant by it."""
     found = []
     for entry in text.split(","):
         name, equals, amount = (part.strip() for part in entry.partition("="))
         where = f"--what-if {shorten(entry.strip())}"
         if not equals:
-            raise InputError(f"{where}: no change. {FORM}")
+            raise InputError(f"{where}: no change. {WHAT_IF_FORM}")
         key, _, gpu = name.partition(".")
         if key not in KEYS:
-            raise InputError(f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, FORM)}")
+            raise InputError(
+                f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, WHAT_IF_FORM)}"
+            )
         if gpu and key not in OF_A_GPU:
             raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
-        full = gpu_named(gpu, own, where).name if gpu else None
-        found.append(Change(key=key, gpu=full, factor=_factor(amount, where), said=entry.strip()))
+        full = gpu_named(gpu, user_gpus, where).name if gpu else None
+        found.append(
+            MarketChange(key=key, gpu=full, factor=_factor(amount, where), text=entry.strip())
+        )
     return tuple(found)
 
 
@@ -59,14 +63,14 @@ def _factor(text: str, where: str) -> float:
     elif times:
         value = float(times[1])
     else:
-        raise InputError(f"{where}: {shorten(text)} is no change. {FORM}")
+        raise InputError(f"{where}: {shorten(text)} is no change. {WHAT_IF_FORM}")
     if not 0 < value <= 1e6:
-        raise InputError(f"{where}: that leaves {value:g} times as much. {FORM}")
+        raise InputError(f"{where}: that leaves {value:g} times as much. {WHAT_IF_FORM}")
     return value
 
 
 def check_changes(
-    changes: Sequence[Change],
+    changes: Sequence[MarketChange],
     cluster: Cluster,
     offers: Sequence[Offer],
     spot: bool,
@@ -75,7 +79,7 @@ def check_changes(
     """Refuses what could change nothing in this market."""
     names = {pool.gpu.name for pool in cluster.pools}
     for change in changes:
-        where = f"--what-if {shorten(change.said)}"
+        where = f"--what-if {shorten(change.text)}"
         if change.gpu is not None and change.gpu not in names:
             raise InputError(f"{where}: {change.gpu} is not among the GPUs. Add it to --gpus.")
         if change.key in OF_SPOT and not spot:
@@ -88,12 +92,12 @@ def check_changes(
             raise InputError(f"{where}: --no-failures leaves all of that out; drop one of them.")
 
 
-def changed_offers(offers: Sequence[Offer], changes: Sequence[Change]) -> list[Offer]:
+def changed_offers(offers: Sequence[Offer], changes: Sequence[MarketChange]) -> list[Offer]:
     """The offers at other prices and with other networks."""
     return [_offer(offer, changes) for offer in offers]
 
 
-def _offer(offer: Offer, changes: Sequence[Change]) -> Offer:
+def _offer(offer: Offer, changes: Sequence[MarketChange]) -> Offer:
     for change in changes:
         if change.gpu not in (None, offer.machine.gpu):
             continue
@@ -105,7 +109,7 @@ def _offer(offer: Offer, changes: Sequence[Change]) -> Offer:
     return offer
 
 
-def changed_cluster(cluster: Cluster, changes: Sequence[Change]) -> Cluster:
+def changed_cluster(cluster: Cluster, changes: Sequence[MarketChange]) -> Cluster:
     """The GPUs with other NICs."""
     pools = []
     for pool in cluster.pools:
@@ -118,7 +122,7 @@ def changed_cluster(cluster: Cluster, changes: Sequence[Change]) -> Cluster:
     return replace(cluster, pools=tuple(pools))
 
 
-def changed_conditions(kept: Conditions, changes: Sequence[Change]) -> Conditions:
+def changed_conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Conditions:
     """Other failures, other storage."""
     fields = {
         "mtbf": ("gpu_mtbf_hours",),
@@ -127,5 +131,5 @@ def changed_conditions(kept: Conditions, changes: Sequence[Change]) -> Condition
     }
     for change in changes:
         for name in fields.get(change.key, ()):
-            kept = replace(kept, **{name: getattr(kept, name) * change.factor})
-    return kept
+            conditions = replace(conditions, **{name: getattr(conditions, name) * change.factor})
+    return conditions

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astra.profile.clock import Run
 from astra.profile.measurement import Measurement
+from astra.profile.timer import Run
 
 
 class Bench:

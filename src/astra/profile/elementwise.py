@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from astra.profile.bench import Bench
-from astra.profile.clock import Case, Run
 from astra.profile.measurement import Measurement
+from astra.profile.timer import Run, TimedCase
 
 
 def _two_ways(
     bench: Bench, one: Measurement, call: Callable[..., Any], operands: Callable[[], list[Any]]
-) -> Case:
+) -> TimedCase:
     """A differentiable function, forward or backward, eager or compiled."""
     run = bench.compiled(call, one)
     back = one.words[1] == "backward"
@@ -22,10 +22,10 @@ def _two_ways(
         wanted = [x.requires_grad_() for x in given if x.is_floating_point()]
         return bench.backward_of(lambda: run(*given), wanted)
 
-    return Case(make=make)
+    return TimedCase(make=make)
 
 
-def norm(bench: Bench, one: Measurement) -> Case:
+def norm(bench: Bench, one: Measurement) -> TimedCase:
     functional, width = bench.torch.nn.functional, one["width"]
     kernel = one.words[0]
 
@@ -42,7 +42,7 @@ def norm(bench: Bench, one: Measurement) -> Case:
     return _two_ways(bench, one, rms_norm if kernel == "rms_norm" else layer_norm, operands)
 
 
-def activation(bench: Bench, one: Measurement) -> Case:
+def activation(bench: Bench, one: Measurement) -> TimedCase:
     functional = bench.torch.nn.functional
     gated = one.words[0] == "swiglu"
 
@@ -59,7 +59,7 @@ def activation(bench: Bench, one: Measurement) -> Case:
     return _two_ways(bench, one, swiglu if gated else gelu, operands)
 
 
-def rope(bench: Bench, one: Measurement) -> Case:
+def rope(bench: Bench, one: Measurement) -> TimedCase:
     """Halves of each head rotated by tables that all heads share."""
     torch, tokens, width = bench.torch, one["tokens"], one["head_dim"]
     cosine, sine = (bench.normal(tokens, 1, width) for _ in range(2))
@@ -71,7 +71,7 @@ def rope(bench: Bench, one: Measurement) -> Case:
     return _two_ways(bench, one, rotate, lambda: [bench.normal(tokens, one["heads"], width)])
 
 
-def residual(bench: Bench, one: Measurement) -> Case:
+def residual(bench: Bench, one: Measurement) -> TimedCase:
     torch, kernel = bench.torch, one.words[0]
     shape = (one["tokens"], one["width"])
 
@@ -89,10 +89,10 @@ def residual(bench: Bench, one: Measurement) -> Case:
             return lambda: torch.add(x, y, out=z)
         return (lambda: z.copy_(x)) if kernel == "copy" else (lambda: z.zero_())
 
-    return Case(make=make)
+    return TimedCase(make=make)
 
 
-def embedding(bench: Bench, one: Measurement) -> Case:
+def embedding(bench: Bench, one: Measurement) -> TimedCase:
     functional = bench.torch.nn.functional
     back = one.words[1] == "backward"
 
@@ -104,10 +104,12 @@ def embedding(bench: Bench, one: Measurement) -> Case:
         table.requires_grad_()
         return bench.backward_of(lambda: functional.embedding(rows, table), [table])
 
-    return Case(make=make, capture=not back, rotate=not back)  # sorts, and may wait for the host
+    return TimedCase(
+        make=make, capture=not back, rotate=not back
+    )  # sorts, and may wait for the host
 
 
-def loss(bench: Bench, one: Measurement) -> Case:
+def loss(bench: Bench, one: Measurement) -> TimedCase:
     functional = bench.torch.nn.functional
     rows = bench.integers(one["vocab"], one["tokens"])
 
@@ -117,7 +119,7 @@ def loss(bench: Bench, one: Measurement) -> Case:
     return _two_ways(bench, one, cross_entropy, lambda: [bench.normal(one["tokens"], one["vocab"])])
 
 
-def permute(bench: Bench, one: Measurement) -> Case:
+def permute(bench: Bench, one: Measurement) -> TimedCase:
     """Tokens copied to where their experts are, sorted; results brought back, weighted."""
     torch, tokens, top_k, width = bench.torch, one["tokens"], one["top_k"], one["width"]
     kernel = one.words[0]
@@ -127,7 +129,7 @@ def permute(bench: Bench, one: Measurement) -> Case:
     owners = order // top_k
 
     if kernel == "sort":
-        return Case(make=lambda: lambda: torch.argsort(chosen, stable=True), capture=False)
+        return TimedCase(make=lambda: lambda: torch.argsort(chosen, stable=True), capture=False)
 
     def spread(x: Any) -> Any:
         return x.index_select(0, owners)
@@ -144,7 +146,7 @@ def permute(bench: Bench, one: Measurement) -> Case:
     return _two_ways(bench, one, spread if kernel == "permute" else gather, operands)
 
 
-def adam(bench: Bench, one: Measurement) -> Case:
+def adam(bench: Bench, one: Measurement) -> TimedCase:
     """The optimizer's step, the norm of gradients, and masters cast to working weights."""
     torch, tensors, kernel = bench.torch, one["tensors"], one.variant
     size = one["parameters"] // tensors
@@ -163,10 +165,10 @@ def adam(bench: Bench, one: Measurement) -> Case:
         step = torch.optim.AdamW(masters, lr=1e-6, capturable=on_gpu, **how).step
         return lambda: step()
 
-    return Case(make=make, rotate=one["parameters"] < 2**24)
+    return TimedCase(make=make, rotate=one["parameters"] < 2**24)
 
 
-def copy(bench: Bench, one: Measurement) -> Case:
+def copy(bench: Bench, one: Measurement) -> TimedCase:
     torch, size = bench.torch, one["bytes"]
     way, kind = one.words
     pinned = kind == "pinned"
@@ -179,10 +181,10 @@ def copy(bench: Bench, one: Measurement) -> Case:
             return lambda: near.copy_(host, non_blocking=pinned)
         return lambda: host.copy_(near, non_blocking=pinned)
 
-    return Case(make=make, capture=False, rotate=False)
+    return TimedCase(make=make, capture=False, rotate=False)
 
 
-def launch(bench: Bench, one: Measurement) -> Case:
+def launch(bench: Bench, one: Measurement) -> TimedCase:
     """Kernels so small that only their start is left."""
     torch, (kernel, how) = bench.torch, one.words
     width = one["elements"]
@@ -208,4 +210,4 @@ def launch(bench: Bench, one: Measurement) -> Case:
         w.requires_grad_()
         return lambda: torch.nn.functional.linear(x, w).backward(y)
 
-    return Case(make=make, capture=how == "graph", rotate=False)
+    return TimedCase(make=make, capture=how == "graph", rotate=False)

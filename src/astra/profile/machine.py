@@ -7,7 +7,7 @@ from typing import Any
 
 from astra.errors import InputError
 
-_ASKED = {
+_SMI_FIELDS = {
     "driver": "driver_version",
     "power_limit_w": "power.limit",
     "power_limit_default_w": "power.default_limit",
@@ -16,7 +16,7 @@ _ASKED = {
     "persistence": "persistence_mode",
     "compute_mode": "compute_mode",
 }
-_LOAD = {
+_SMI_LOAD_FIELDS = {
     "sm_clock_mhz": "clocks.sm",
     "memory_clock_mhz": "clocks.mem",
     "power_w": "power.draw",
@@ -45,7 +45,7 @@ def load_torch(device: str) -> Any:
 
 def describe(torch: Any, device: str) -> dict[str, Any]:
     """What a reader must know to compare two profiles."""
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "device": device,
         "gpu": None,
         "torch": str(torch.__version__),
@@ -58,11 +58,11 @@ def describe(torch: Any, device: str) -> dict[str, Any]:
         "host_cores": _cores(),
     }
     if device == "cpu":
-        told["note"] = "timed on a CPU to try the command out; says nothing about a GPU"
-        return told
+        found["note"] = "timed on a CPU to try the command out; says nothing about a GPU"
+        return found
     here = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(here)
-    told |= {
+    found |= {
         "gpu": properties.name,
         "gpus": torch.cuda.device_count(),
         "compute_capability": f"{properties.major}.{properties.minor}",
@@ -70,7 +70,7 @@ def describe(torch: Any, device: str) -> dict[str, Any]:
         "multiprocessors": properties.multi_processor_count,
         "cache_bytes": getattr(properties, "L2_cache_size", None),
     }
-    return told | _smi(_ASKED, torch)
+    return found | _smi(_SMI_FIELDS, torch)
 
 
 def under_load(torch: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def under_load(torch: Any) -> dict[str, Any]:
     b = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(1200):  # a second or two of work, queued; the question is asked meanwhile
         torch.mm(a, b)
-    seen = _smi(_LOAD, torch)
+    seen = _smi(_SMI_LOAD_FIELDS, torch)
     torch.cuda.synchronize()
     return seen
 

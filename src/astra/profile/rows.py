@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from astra.profile.flops_and_bytes import bytes_of
 from astra.profile.measurement import Measurement
 from astra.profile.store import Profile
-from astra.profile.work import bytes_of
 
 COLUMNS = ("operator", "dtype", "direction", "kernel", "a", "b", "c", "d", "causal", "seconds")
-MOST_SPREAD = 0.25  # of the median between the quartiles: beyond it something else was running
+MAX_SPREAD_FRACTION = (
+    0.25  # of the median between the quartiles: beyond it something else was running
+)
 
 _GEMM_KERNELS = {
     "forward": ("forward", "torch"),
@@ -42,7 +44,7 @@ def kernel_rows(profile: Profile) -> list[dict[str, str]]:
     """
     found: list[dict[str, str]] = []
     for one, entry in profile.measured():
-        if entry.get("spread_fraction", 0.0) <= MOST_SPREAD:
+        if entry.get("spread_fraction", 0.0) <= MAX_SPREAD_FRACTION:
             found.extend(_rows(one, entry))
     return found
 
@@ -102,7 +104,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def told(machine: dict[str, Any]) -> str:
+def machine_text(machine: dict[str, Any]) -> str:
     """Where the figures come from, as a source says it."""
     power = machine.get("power_limit_w")
     watts = f"{power:.0f} W; " if isinstance(power, float) else ""

@@ -13,8 +13,8 @@ from astra.errors import InputError, did_you_mean
 from astra.profile.measurement import Measurement, measurement
 
 LINEAR = ("forward", "dgrad", "wgrad")
-MOST_FLOPS = 6e13  # of one call: longer ones tell nothing that shorter ones do not
-MOST_BYTES = 24e9
+MAX_FLOPS = 6e13  # of one call: longer ones tell nothing that shorter ones do not
+MAX_BYTES = 24e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def fp8s() -> Iterator[Measurement]:
         yield measurement("fp8", f"cast.{how}", "fp8", 2, tokens=tokens, width=wide)
 
 
-def grouped_products() -> Iterator[Measurement]:
+def grouped_gemms() -> Iterator[Measurement]:
     """Products of a GPU's experts: local experts, tokens each, outputs and inputs of one."""
 
     def each(wave: int, moe: Experts, local: int, tokens: int) -> Iterator[Measurement]:
@@ -384,23 +384,23 @@ FAMILIES: dict[str, Callable[[], Iterator[Measurement]]] = {
     "residual": residuals,
     "embedding": embeddings,
     "loss": losses,
-    "grouped": grouped_products,
+    "grouped": grouped_gemms,
     "permute": permutes,
     "adam": optimizers,
     "fp8": fp8s,
     "copy": host_copies,
 }
-NAMES = (*FAMILIES, "collective")
+FAMILY_NAMES = (*FAMILIES, "collective")
 
 
 def chosen_families(only: str | None) -> tuple[str, ...]:
     """`gemm,attention` as names; all of them without it."""
     if only is None:
-        return NAMES
+        return FAMILY_NAMES
     names = tuple(dict.fromkeys(name.strip() for name in only.split(",")))
     for name in names:
-        if name not in NAMES:
-            hint = did_you_mean(name, NAMES, f"The families are {', '.join(NAMES)}.")
+        if name not in FAMILY_NAMES:
+            hint = did_you_mean(name, FAMILY_NAMES, f"The families are {', '.join(FAMILY_NAMES)}.")
             raise InputError(f"--only: there is no family {name!r}. {hint}")
     return names
 
@@ -421,34 +421,32 @@ def in_order(lists: Iterable[Iterable[Measurement]]) -> list[Measurement]:
 
 
 # The largest sides on a CPU, where the point is that every kernel runs at all.
-TRIED_OUT = {
+SMALL_SIZES = {
     "m": 256, "n": 256, "k": 256, "seq": 256, "tokens": 128, "vocab": 1024, "width": 512,
     "parameters": 2**16, "tensors": 4, "experts": 4, "batch": 2, "heads": 4, "kv_heads": 2,
     "bytes": 2**18,
 }  # fmt: skip
 
 
-def tried_out(one: Measurement) -> Measurement:
+def small_shape(one: Measurement) -> Measurement:
     """The same kernel on a small shape."""
-    shape = tuple((name, min(value, TRIED_OUT.get(name, value))) for name, value in one.shape)
+    shape = tuple((name, min(value, SMALL_SIZES.get(name, value))) for name, value in one.shape)
     return replace(one, shape=shape)
 
 
-def list_of(
+def measurements_of(
     families: Iterable[str], world: int = 1, per_node: int = 1, small: bool = False
 ) -> list[Measurement]:
     """Everything to measure. Several processes measure links, one alone everything else."""
-    from astra.profile.work import bytes_of, flops_of
+    from astra.profile.flops_and_bytes import bytes_of, flops_of
 
     if world > 1:
         links = in_order([collectives(world, per_node)] if "collective" in families else [])
-        return list(dict.fromkeys(map(tried_out, links))) if small else links
+        return list(dict.fromkeys(map(small_shape, links))) if small else links
     if small:
         on_host = [FAMILIES[name]() for name in families if name in FAMILIES and name != "copy"]
-        return in_order(map(tried_out, family) for family in on_host)
+        return in_order(map(small_shape, family) for family in on_host)
     lists = [FAMILIES[name]() for name in families if name in FAMILIES]
     return [
-        one
-        for one in in_order(lists)
-        if flops_of(one) <= MOST_FLOPS and bytes_of(one) <= MOST_BYTES
+        one for one in in_order(lists) if flops_of(one) <= MAX_FLOPS and bytes_of(one) <= MAX_BYTES
     ]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from astra.errors import InputError, shorten
+from astra.profile.flops_and_bytes import bytes_of, flops_of
 from astra.profile.measurement import Measurement, parse_key
-from astra.profile.work import bytes_of, flops_of
 
 SCHEMA = "astra-profile/1"
-SAME = ("device", "gpu", "torch", "cuda")  # what may not change inside a file
+MACHINE_IDENTITY = ("device", "gpu", "torch", "cuda")  # what may not change inside a file
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def continue_profile(path: Path, machine: dict[str, Any]) -> Profile:
     if not path.exists():
         return Profile(machine=machine)
     profile = read_profile(path)
-    for name in SAME:
+    for name in MACHINE_IDENTITY:
         before, now = profile.machine.get(name), machine.get(name)
         if before != now:
             raise InputError(

@@ -89,5 +89,5 @@ def stack_page(stack: Stack) -> "RenderableType":
         table.add_row("  multiplied on", "runs", "")
     for row in stack.settings:
         factors = ", ".join(f"{name} x {value:g}" for name, value in row.factors().items())
-        table.add_row(f"  {row.told()}", f"{row.runs}", factors)
+        table.add_row(f"  {row.description()}", f"{row.runs}", factors)
     return table

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.fit.calibrate import FAR
+from astra.fit.calibrate import MAX_STEP_RATIO
 from astra.fit.factors import cross_validated
-from astra.fit.validate import Row, Sweep, Validation
+from astra.fit.validate import Sweep, Validation, ValidationRow
 from astra.report.priced import seconds
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things):,} {name}{'s' * (len(things) != 1)}"
 
 
-def _worst(rows: Sequence[Row]) -> "RenderableType":
+def _worst(rows: Sequence[ValidationRow]) -> "RenderableType":
     from rich.table import Table
 
     table = Table.grid(padding=(0, 1, 0, 0))
@@ -152,13 +152,16 @@ def _other_units(found: Validation) -> list[str]:
         for row in found.runs
         if row.measured_step_s
         and row.predicted_step_s
-        and not 1 / FAR <= row.predicted_step_s / row.measured_step_s <= FAR
+        and not 1 / MAX_STEP_RATIO <= row.predicted_step_s / row.measured_step_s <= MAX_STEP_RATIO
     ]
     if not far:
         return []
     which = f"{_count(far, 'run')}, {far[0].row_id} among them," if len(far) > 1 else far[0].row_id
     verb = "are" if len(far) > 1 else "is"
-    return [f"{which} {verb} off more than {FAR:g} times: measured_step_time_s counts seconds."]
+    return [
+        f"{which} {verb} off more than {MAX_STEP_RATIO:g} times: "
+        "measured_step_time_s counts seconds."
+    ]
 
 
 def _skipped(found: Validation) -> list[str]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.stack import FACTORS, Stack, find_stack
+from astra.hardware.stack import FACTOR_NAMES, Stack, find_stack
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.stage_view import stage_view
@@ -70,7 +70,7 @@ def alone(plan: Plan, name: str, tp: int, micro_batch: int) -> Plan:
 def layer_s(plan: Plan) -> tuple[float, float]:
     """Seconds of a layer, forward and backward, with its traffic and no factor of a stack."""
     plain: Stack = replace(find_stack(plan.stack), settings=())
-    plain = replace(plain, **{f"{name}_factor": 1.0 for name in FACTORS})
+    plain = replace(plain, **{f"{name}_factor": 1.0 for name in FACTOR_NAMES})
     times = stage_times(stage_view(plans_of([plan]), task_of(plan), every_stage=True), plain)
 
     def seconds(way: str) -> float:

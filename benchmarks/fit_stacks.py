@@ -18,12 +18,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.cost.price import steps_s
-from astra.fit.hierarchy import FACTOR_FIELDS, Floats, Observed, fit, held_back, stack_of
-from astra.fit.observe import fifths, gpu_groups, model_groups, observe, place_of, predicted_s
+from astra.fit.hierarchy import FACTOR_FIELDS, Floats, Observed, fit, held_out_errors, stack_of
+from astra.fit.observe import (
+    gpu_groups,
+    model_groups,
+    observe,
+    predicted_s,
+    random_fifths,
+    run_conditions,
+)
 from astra.fit.runs import Run, read_files
 from astra.fit.score import is_timed, pair_spread, score
 from astra.fit.validate import SWEEP_ROWS, sweep_key
-from astra.hardware.stack import FOLDER, Setting, Stack, find_stack, stack_names
+from astra.hardware.stack import FOLDER, Stack, StackSetting, find_stack, stack_names
 from astra.search.ranking import FILE as RANKING
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
@@ -72,7 +79,7 @@ def with_spreads(stack: Stack, runs: Sequence[Run], backs: Sequence[Floats]) -> 
         rows = [row for row, run in enumerate(runs) if (run.plan.model.moe is not None) == moe]
         errors = np.concatenate([np.expm1(np.abs(logs[rows])) for logs in backs])
         families = [runs[row].family for row in rows] * len(backs)
-        own = [place_of(runs[row]).stack == stack.name for row in rows] * len(backs)
+        own = [run_conditions(runs[row]).stack == stack.name for row in rows] * len(backs)
         found[field] = spread(errors, families, own)
     found["moe_spread_fraction"] = max(found.values())
     return replace(stack, **found)
@@ -100,7 +107,7 @@ def written(stack: Stack, old: str) -> str:
     return "\n".join(lines + [_setting(row) for row in stack.settings]) + "\n"
 
 
-def _setting(row: Setting) -> str:
+def _setting(row: StackSetting) -> str:
     lines = ["", "[[settings]]"]
     for field in ("gpu", "architecture", "precision", "release"):
         value = getattr(row, field)
@@ -111,10 +118,10 @@ def _setting(row: Setting) -> str:
 
 def solved(runs: Sequence[Run], stacks: dict[str, Stack]) -> tuple[dict[str, Stack], Observed]:
     seen = observe(runs, stacks, steps_s)
-    places = seen.places
+    conditions = seen.conditions
     found = fit(seen)
-    names = sorted({place.stack for place in places})
-    return stacks | {name: stack_of(stacks[name], found, places) for name in names}, seen
+    names = sorted({condition.stack for condition in conditions})
+    return stacks | {name: stack_of(stacks[name], found, conditions) for name in names}, seen
 
 
 def write_ranking(runs: Sequence[Run], logs: Floats) -> None:
@@ -142,12 +149,12 @@ def main() -> None:
         stacks, seen = solved(runs, stacks)
         errors = np.log(predicted_s(runs, stacks, steps_s)) - measured
         print(f"score {scored(runs, errors):.1%}", flush=True)
-    groups = {"models": model_groups, "cluster sizes": gpu_groups, "a fifth": fifths}
-    back = {name: held_back(seen, group(runs)) for name, group in groups.items()}
+    groups = {"models": model_groups, "cluster sizes": gpu_groups, "a fifth": random_fifths}
+    back = {name: held_out_errors(seen, group(runs)) for name, group in groups.items()}
     for name, logs in back.items():
         print(f"score with {name} held back {scored(runs, logs):.1%}")
     write_ranking(runs, back["a fifth"])
-    for name in sorted({place.stack for place in seen.places}):
+    for name in sorted({condition.stack for condition in seen.conditions}):
         stack = with_spreads(stacks[name], runs, (back["models"], back["cluster sizes"]))
         path = FOLDER / f"{name}.toml"
         path.write_text(written(stack, path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -27,7 +27,9 @@ CASES: tuple[tuple[str, Sequence[float], float, int, int], ...] = (
 )
 
 
-def pipes_of(stages: Sequence[float], link_s: float, micro_batches: int, chunks: int) -> PipelineColumns:
+def pipes_of(
+    stages: Sequence[float], link_s: float, micro_batches: int, chunks: int
+) -> PipelineColumns:
     """One pipeline as the simulator takes it."""
     each = np.broadcast_to(np.array(stages)[np.newaxis, :, np.newaxis] / chunks, (chunks, 8, 1))
     link = np.full((len(stages), 1), link_s)

@@ -18,7 +18,7 @@ ROOMS = (
     {"cost"},
     {"search", "fit"},
     {"explain"},
-    {"report", "export", "jobs"},
+    {"report", "export", "imports"},
     {"cli", "web"},
 )
 BELOW_ALL = {"errors", "files", "columns"}

@@ -15,10 +15,10 @@ import astra
 from astra.cli.main import run
 from astra.cost.price import steps_s
 from astra.errors import InputError
-from astra.fit.calibrate import calibrate, usual_base
+from astra.fit.calibrate import calibrate, most_named_stack
 from astra.fit.runs import Run, read_runs
 from astra.fit.stack_file import stack_text
-from astra.hardware.stack import Stack, find_stack, own_folder, shipped_stacks
+from astra.hardware.stack import Stack, find_stack, shipped_stacks, user_stack_folder
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 EXAMPLE = RUNS.parents[2] / "examples" / "own-runs.csv"
@@ -82,10 +82,10 @@ def test_a_run_left_out_is_predicted_without_itself(published: list[Run]) -> Non
 
 def test_a_stack_comes_back_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    own_folder().mkdir(parents=True)
+    user_stack_folder().mkdir(parents=True)
     for name in shipped_stacks():
         stack = find_stack(name)
-        (own_folder() / f"own-{name}.toml").write_text(stack_text(stack), encoding="utf-8")
+        (user_stack_folder() / f"own-{name}.toml").write_text(stack_text(stack), encoding="utf-8")
         assert replace(find_stack(f"own-{name}"), name=name) == stack
 
 
@@ -121,7 +121,7 @@ def test_the_command_keeps_a_stack_that_predictions_then_use(
         run(["calibrate", str(runs), "--name", "mine"])
     assert run(["calibrate", str(runs), "--name", "mine", "--force"]) == 0
     assert "Kept in" in capsys.readouterr().out
-    assert [path.name for path in own_folder().iterdir()] == ["mine.toml"]
+    assert [path.name for path in user_stack_folder().iterdir()] == ["mine.toml"]
 
 
 def test_a_stack_that_cannot_be_kept_is_refused_before_runs_are_read(
@@ -146,11 +146,11 @@ def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match="3 or more are needed"):
         run(["calibrate", str(own_runs(tmp_path / "runs.csv", 1.0, rows=2)), "--name", "mine"])
-    assert not own_folder().exists()
+    assert not user_stack_folder().exists()
 
 
 def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:
-    assert usual_base(made_by(BASE, published)) == "megatron"
+    assert most_named_stack(made_by(BASE, published)) == "megatron"
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from astra.errors import InputError
-from astra.hardware.catalogue import all_gpus, find_gpu, gpu_names, plain
+from astra.hardware.catalogue import all_gpus, find_gpu, gpu_names, normalized_name
 from astra.hardware.gpu_file import check_gpu, gpu_of
-from astra.hardware.pools import facts
+from astra.hardware.pools import gpu_specs
 from astra.notes import Note, NoteCode
 
 GIB = 2**30
@@ -62,12 +62,14 @@ def test_spot_values_are_in_si_units() -> None:
 
 
 def test_no_two_gpus_share_a_name_or_an_alias() -> None:
-    spoken = Counter(plain(word) for gpu in all_gpus() for word in {gpu.name, *gpu.aliases})
+    spoken = Counter(
+        normalized_name(word) for gpu in all_gpus() for word in {gpu.name, *gpu.aliases}
+    )
     assert [word for word, times in spoken.items() if times > 1] == []
 
 
 def test_no_two_gpus_have_the_same_data() -> None:
-    assert len({facts(gpu) for gpu in all_gpus()}) == 45
+    assert len({gpu_specs(gpu) for gpu in all_gpus()}) == 45
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_loose_name_finds_its_gpu_and_the_answer_says_how_it_was_read(
     gpu, note = find_gpu(text)
     assert gpu.name == name
     expected = Note(NoteCode.GPU_READ_AS, {"written": text, "gpu": name})
-    assert note == (None if plain(text) == plain(name) else expected)
+    assert note == (None if normalized_name(text) == normalized_name(name) else expected)
 
 
 @pytest.mark.parametrize(

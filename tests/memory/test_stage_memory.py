@@ -12,9 +12,9 @@ from tests.cost.some_plans import changed, stack, view, with_segments
 from tests.simulate.random_pipelines import shapes
 
 from astra.api import predict
+from astra.cost.price import price_plans
 from astra.memory.in_flight import in_flight
 from astra.memory.stage import memory_of
-from astra.cost.price import price_plans
 from astra.simulate.schedule import interleaved, one_f_one_b
 from astra.strategy.plan import Plan
 

@@ -14,7 +14,7 @@ from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.cluster_file import read_cluster
 from astra.money.catalogue import Offer, instances, machine_gpu, shipped_offers
 from astra.money.offers import offers_of
-from astra.money.wish import Wish
+from astra.money.options import MoneyOptions
 from astra.report.money import money_page
 from astra.search.request import read_request
 
@@ -114,13 +114,13 @@ def test_a_catalogue_of_ones_own_lends_its_price_and_is_kept() -> None:
 
 def test_nodes_that_are_for_rent_as_described_are_rented() -> None:
     gpu = machine_gpu(instances()["aws", "p4de.24xlarge"])
-    found = offers_of(Wish(), cluster_of(gpu))
+    found = offers_of(MoneyOptions(), cluster_of(gpu))
     assert found and {machine_gpu(offer.machine).node for offer in found} == {gpu.node}
     assert "aws" in {offer.machine.cloud for offer in found}
 
 
 def test_a_fast_network_is_priced_by_a_fast_one_and_spot_apart() -> None:
-    both = offers_of(Wish(spot=True), cluster_of(with_node(nic_bytes_per_s=40e9)))
+    both = offers_of(MoneyOptions(spot=True), cluster_of(with_node(nic_bytes_per_s=40e9)))
     assert sorted(offer.spot for offer in both) == [False, True]
     for offer in both:
         cloud, _, instance = offer.source.removeprefix("list price of ").split()
@@ -131,8 +131,8 @@ def test_nodes_of_a_size_that_nobody_rents_out_need_a_price() -> None:
     gpu = with_node(gpus=6)
     gpu = replace(gpu, link=replace(gpu.link, domain_gpus=6))
     with pytest.raises(InputError, match=r"no price of nodes of 6 H100.*1, 2, 4, 8.*usd_per_hour"):
-        offers_of(Wish(), cluster_of(gpu, 12))
-    (given,) = offers_of(Wish(price="h100=2"), cluster_of(gpu, 12))
+        offers_of(MoneyOptions(), cluster_of(gpu, 12))
+    (given,) = offers_of(MoneyOptions(price="h100=2"), cluster_of(gpu, 12))
     assert given.usd_per_hour == 12.0
 
 
@@ -142,9 +142,11 @@ def test_a_typical_node_is_rented_anywhere_unless_it_is_what_the_file_asks_for(
     path = tmp_path / "plain.toml"
     path.write_text('[[pools]]\ngpu = "h100"\ncount = 16\n', encoding="utf-8")
     plain, _ = read_cluster(path)
-    assert {offer.machine.gpus for offer in offers_of(Wish(), plain)} == {1, 2, 4, 8}
+    assert {offer.machine.gpus for offer in offers_of(MoneyOptions(), plain)} == {1, 2, 4, 8}
     path.write_text('[[pools]]\ngpu = "h100"\ncount = 16\ngpus_per_node = 8\n', encoding="utf-8")
     asked, _ = read_cluster(path)
     assert asked.pools[0].gpu == plain.pools[0].gpu
     typical = plain.pools[0].gpu.node
-    assert {machine_gpu(offer.machine).node for offer in offers_of(Wish(), asked)} == {typical}
+    assert {machine_gpu(offer.machine).node for offer in offers_of(MoneyOptions(), asked)} == {
+        typical
+    }

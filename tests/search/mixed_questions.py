@@ -9,7 +9,7 @@ import astra
 from astra.api.answers import Answer
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.slowest import slowest_of
+from astra.hardware.slowest import slowest_gpu
 from astra.search.result import Result
 
 TYPES = ("h100", "h200", "a100-80g", "a100-40g", "l40s", "b200", "gh200")
@@ -50,7 +50,7 @@ class Question:
         """All GPUs as the type that is slowest, with no better memory or links than any has."""
         gpus: list[Gpu] = [find_gpu(name)[0] for name, _ in self.pools]
         slowest = max(gpus, key=lambda gpu: step_of(self._of_one(gpu)))
-        return self._of_one(slowest_of(gpus, slowest))
+        return self._of_one(slowest_gpu(gpus, slowest))
 
     def _of_one(self, gpu: Gpu) -> Answer:
         total = sum(count for _, count in self.pools)

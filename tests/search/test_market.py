@@ -25,7 +25,7 @@ from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.money.catalogue import Instance, Offer, instances, shipped_offers
 from astra.money.conditions import Conditions, conditions
-from astra.money.wish import Wish, goals_of, hours_until
+from astra.money.options import MoneyOptions, goals_of, hours_until
 from astra.report.money import money_page
 from astra.search.bill import with_money
 from astra.search.goals import goal_outcome
@@ -330,11 +330,11 @@ def test_ram_that_is_not_known_is_said() -> None:
 
 
 def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:
-    from astra.money.catalogue import chosen, shipped_offers
+    from astra.money.catalogue import filter_offers, shipped_offers
     from astra.search.market import undominated
 
     pools = (Pool(gpu=find_gpu("h100")[0], count=1024),)
-    machines = machines_of(pools, chosen(shipped_offers()))
+    machines = machines_of(pools, filter_offers(shipped_offers()))
     left = undominated(machines)
     speeds = {m.gpu.node.nic_bytes_per_s for m in left if m.gpu.node.gpus == 8}
     assert len(left) < len(machines) and 50e9 in speeds
@@ -512,7 +512,7 @@ def test_the_nearest_keeps_a_goal_where_one_can_be_kept_and_misses_by_the_least(
     also_gaps: tuple[float | None, float | None],
 ) -> None:
     hours, usd = np.array([10.0, 20.0, 100.0]), np.array([100.0, 60.0, 50.0])
-    found = goal_outcome(hours, usd, goals_of(Wish(deadline=deadline, budget=budget)))
+    found = goal_outcome(hours, usd, goals_of(MoneyOptions(deadline=deadline, budget=budget)))
     assert found is not None and not found.possible
     assert (found.rank, found.gap_usd, found.gap_hours) == (rank, *gaps)
     assert (found.also_rank, found.also_gap_usd, found.also_gap_hours) == (also, *also_gaps)

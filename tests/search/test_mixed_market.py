@@ -14,7 +14,7 @@ from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import conditions
-from astra.money.given import given_offer
+from astra.money.user_prices import user_offer
 from astra.notes import NoteCode, note
 from astra.report.answer import answer_json
 from astra.report.words import words
@@ -181,7 +181,7 @@ def test_what_cannot_be_mixed_is_said() -> None:
 
 
 def offer(gpu: str, cloud: str, region: str, price: float, certainty: str = "high") -> Offer:
-    plain = given_offer(find_gpu(gpu)[0], price, "2026-01-01")
+    plain = user_offer(find_gpu(gpu)[0], price, "2026-01-01")
     fields = {name: getattr(plain.machine, name) for name in Instance.__struct_fields__}
     machine = Instance(**fields | {"cloud": cloud, "certainty": certainty, "rdma": False})
     return Offer(

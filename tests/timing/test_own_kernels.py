@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.stack import FACTORS, find_stack
+from astra.hardware.stack import FACTOR_NAMES, find_stack
 from astra.timing.device import Device, SourceUse, dense_peak
 from astra.timing.efficiency import FOLDER, Direction, gemm_efficiency, memory_efficiency
 from astra.timing.operators import LayerShape, _unfused_core
@@ -26,7 +26,9 @@ def timed(operator: str, **wanted: str) -> list[dict[str, str]]:
 
 def device(stack: str) -> Device:
     """An H200 in fp32, where no stack's factor counts."""
-    plain = replace(find_stack(stack), settings=(), **{f"{name}_factor": 1.0 for name in FACTORS})
+    plain = replace(
+        find_stack(stack), settings=(), **{f"{name}_factor": 1.0 for name in FACTOR_NAMES}
+    )
     return Device(H200, "fp32", SourceUse(), plain)
 
 

@@ -8,10 +8,10 @@ import pytest
 from tests.cost.some_plans import changed, numbers, stack, view
 
 from astra.api import predict, predict_plan
+from astra.cost.step import step_s
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.parameters import parameters
-from astra.cost.step import step_s
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import plans_of
 from astra.timing.collectives import all_reduce_s, all_to_all_s

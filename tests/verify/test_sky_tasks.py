@@ -16,10 +16,10 @@ from tests.support.launch_plans import job_of, mixed_plan, plain_plan  # noqa: E
 
 from astra.cost.result import RentedNodes  # noqa: E402
 from astra.errors import InputError  # noqa: E402
-from astra.export.launchers import Job, skypilot_files  # noqa: E402
+from astra.export.launchers import LaunchJob, skypilot_files  # noqa: E402
 from astra.export.rents import SKY_CLOUDS  # noqa: E402
 from astra.money.catalogue import Instance, Offer, shipped_offers  # noqa: E402
-from astra.money.sky import names  # noqa: E402
+from astra.money.skypilot_catalogue import names  # noqa: E402
 
 HERE = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def sky_name(machine: Instance) -> str:
     return machine.gpu
 
 
-def rented_job(machine: Instance, region: str, spot: bool) -> Job:
+def rented_job(machine: Instance, region: str, spot: bool) -> LaunchJob:
     """Two nodes of a machine, as the search for money would rent them."""
     rent = RentedNodes(
         gpu=machine.gpu,
@@ -70,7 +70,7 @@ def rented_job(machine: Instance, region: str, spot: bool) -> Job:
         network_certainty="high",
     )
     job = job_of(plain_plan("h100:16"))
-    return Job(job.plan, [(machine.gpu, 2, machine.gpus)], job.variables, job.trial, (rent,))
+    return LaunchJob(job.plan, [(machine.gpu, 2, machine.gpus)], job.variables, job.trial, (rent,))
 
 
 def test_every_machine_of_the_catalogue_is_rented_in_skypilots_words(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from astra.report.document import AnswerDocument
 from astra.report.explanation_words import explanation_with_words
 from astra.report.words import words
 from astra.search.request import read_request
-from astra.strategy.rule_messages import refusal_message
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
+from astra.strategy.rule_messages import refusal_message
 from astra.strategy.rules.registry import broken_rules
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from astra.search.query import FOR_MONEY
 
 if TYPE_CHECKING:
     from astra.money.catalogue import Offer
-    from astra.money.wish import Wish
+    from astra.money.options import MoneyOptions
 
 MAX_RENTED_GPUS = 1024  # of a type, where nobody says how many there are
 
@@ -22,28 +22,30 @@ def prices(
 ) -> "tuple[Offer, ...]":
     """What GPUs cost to rent, cheapest first: offers with their machine, date and source."""
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import chosen, shipped_offers
-    from astra.money.wish import names_in
+    from astra.money.catalogue import filter_offers, shipped_offers
+    from astra.money.options import split_names
 
-    some = chosen(shipped_offers(), names_in(cloud), names_in(region), spot)
+    some = filter_offers(shipped_offers(), split_names(cloud), split_names(region), spot)
     wanted = None if gpu is None else find_gpu(gpu)[0].name
     own = [offer for offer in some if wanted in (None, offer.machine.gpu)]
     return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
 
 
-def money_options(said: Mapping[str, Any], objective: str = "time") -> "Wish | None":
+def money_options(said: Mapping[str, Any], objective: str = "time") -> "MoneyOptions | None":
     """The options about money, checked; None where nobody speaks of it."""
     if not said and objective not in FOR_MONEY:
         return None
-    from astra.money.wish import WORDS, goals_of, wish_of
+    from astra.money.options import OPTION_NAMES, goals_of, money_options_of
 
     for name in said:
-        if name not in WORDS:
-            hint = did_you_mean(name, WORDS, f"The words about money are {', '.join(WORDS)}.")
+        if name not in OPTION_NAMES:
+            hint = did_you_mean(
+                name, OPTION_NAMES, f"The words about money are {', '.join(OPTION_NAMES)}."
+            )
             raise InputError(f"there is no setting {name!r}. {hint}")
-    wish = wish_of(said)
-    goals_of(wish)
-    return wish
+    options = money_options_of(said)
+    goals_of(options)
+    return options
 
 
 def has_goals(money: Mapping[str, Any]) -> bool:
@@ -51,22 +53,24 @@ def has_goals(money: Mapping[str, Any]) -> bool:
 
 
 def for_rent(
-    gpus: str | None, wish: "Wish", max_gpus: int | None, precision: str
+    gpus: str | None, options: "MoneyOptions", max_gpus: int | None, precision: str
 ) -> tuple[str, int | None]:
     """GPUs as `--gpus` says them, and how many in all: without any, every type that somebody
     rents out and that knows the format; without a count, as many as are looked at of each.
     """
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import chosen, shipped_offers
-    from astra.money.wish import names_in, prices_of
+    from astra.money.catalogue import filter_offers, shipped_offers
+    from astra.money.options import split_names, user_gpu_prices
 
     most = max_gpus or MAX_RENTED_GPUS
     if gpus is not None:
         parts = [part.strip() for part in gpus.split(",")]
         parts = [part if ":" in part or not part else f"{part}:{most}" for part in parts]
         return ",".join(parts), max_gpus
-    catalogue = shipped_offers() if wish.offers is None else wish.offers
-    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
-    names = {offer.machine.gpu for offer in listed} | set(prices_of(wish))
+    catalogue = shipped_offers() if options.offers is None else options.offers
+    listed = filter_offers(
+        catalogue, split_names(options.cloud), split_names(options.region), options.spot
+    )
+    names = {offer.machine.gpu for offer in listed} | set(user_gpu_prices(options))
     able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
     return ",".join(f"{name}:{most}" for name in sorted(able)), None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from astra.api.answers import Answer
     from astra.hardware.cluster import Cluster
     from astra.model.shape import Model
-    from astra.money.wish import Wish
+    from astra.money.options import MoneyOptions
     from astra.notes import Note
     from astra.search.query import Query
     from astra.strategy.plan import Runtime
@@ -116,7 +116,7 @@ def query_of(
 ) -> "Query":
     """What a person says, read and checked."""
     from astra.hardware.stack import find_stack
-    from astra.money.wish import goals_of
+    from astra.money.options import goals_of
     from astra.search.query import Query
     from astra.strategy.complete import trained_mtp_layers
     from astra.strategy.space import parse_set
@@ -125,12 +125,12 @@ def query_of(
     _check_words(precision, runtime, settings, pipeline_model)
     max_gpus = None if max_gpus is None else counted("max_gpus", max_gpus)
     objective = objective or ("money" if has_goals(money) else "time")
-    wish = money_options(money, objective)
+    options = money_options(money, objective)
     paid = objective in FOR_MONEY
-    if wish is not None and paid and cluster is None:
-        gpus, max_gpus = for_rent(gpus, wish, max_gpus, precision)
+    if options is not None and paid and cluster is None:
+        gpus, max_gpus = for_rent(gpus, options, max_gpus, precision)
     machines, notes = machines_of(gpus, cluster, None if paid else precision)
-    _check_goal(objective, use_all, min_tokens_per_s, wish)
+    _check_goal(objective, use_all, min_tokens_per_s, options)
     runtimes = (runtime,) if runtime else _launchers(machines)
     asked = Query(
         model=shape,
@@ -147,8 +147,8 @@ def query_of(
         rules_file=None if rules is None else str(rules),
         objective=objective,  # type: ignore[arg-type]
         min_tokens_per_s=min_tokens_per_s,
-        money=wish,
-        goals=None if wish is None else goals_of(wish),
+        money=options,
+        goals=None if options is None else goals_of(options),
         top=counted("top", top, most=1000),
         fold=fold,
         exact=exact,
@@ -200,12 +200,12 @@ def _check_words(
 
 
 def _check_goal(
-    objective: str, use_all: bool, min_tokens_per_s: float, wish: "Wish | None"
+    objective: str, use_all: bool, min_tokens_per_s: float, options: "MoneyOptions | None"
 ) -> None:
     """Goals that contradict each other, or that are not known."""
     if objective not in ("time", "gpus", *FOR_MONEY):
         raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
-    if objective in FOR_MONEY and (wish is None or wish.tokens is None):
+    if objective in FOR_MONEY and (options is None or options.tokens is None):
         raise InputError(
             f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
             "--tokens 1T; hours and dollars follow from them."
@@ -213,14 +213,14 @@ def _check_goal(
     if objective in FOR_MONEY and use_all:
         raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
     for name in ("budget", "deadline", "longest", "order", "what_if"):
-        if getattr(wish, name, None) is not None and objective not in FOR_MONEY:
+        if getattr(options, name, None) is not None and objective not in FOR_MONEY:
             option = name.replace("_", "-")
             raise InputError(f"--{option} is a goal of --objective money; add that.")
-    if wish is not None and objective not in FOR_MONEY:
+    if options is not None and objective not in FOR_MONEY:
         rented = {
-            "--join-guessed": wish.join_guessed,
-            "--any-region": wish.any_region,
-            "--no-mixed": not wish.mixed,
+            "--join-guessed": options.join_guessed,
+            "--any-region": options.any_region,
+            "--no-mixed": not options.mixed,
         }
         for option in (option for option, said in rented.items() if said):
             raise InputError(f"{option} is about what --objective money rents; add that.")

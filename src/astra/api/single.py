@@ -12,8 +12,8 @@ from astra.api.asked import (
     checked_pipeline_model,
     machines_of,
     one_of,
-    shape_of,
     plan_settings,
+    shape_of,
 )
 from astra.api.money import money_options
 from astra.errors import InputError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from astra.cost.result import PricedPlan
     from astra.explain.result import Explanation
     from astra.hardware.cluster import Cluster
-    from astra.jobs.read import Job
+    from astra.imports.read import ImportedJob
     from astra.model.shape import Model
     from astra.strategy.plan import Plan, Runtime
 
@@ -87,9 +87,9 @@ def predict_plan(
 ) -> "PricedPlan":
     """A whole plan, from a file or as it is, checked and priced."""
     from astra.cost.price import price_plan
-    from astra.strategy.rule_messages import refusal_message
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
+    from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan), rank)
@@ -147,7 +147,7 @@ def import_job(
     model: "str | Path | Model | None" = None,
     seq_len: int | None = None,
     vocab_size: int | None = None,
-) -> "Job":
+) -> "ImportedJob":
     """The plan of an existing job: a launch script, a torchtitan or DeepSpeed configuration.
 
     Parsed as text, never executed. What the file leaves open is the framework's own default;
@@ -156,14 +156,14 @@ def import_job(
     `h100:256,h200:64`.
     """
     from astra.hardware.gpus_option import parse_rank_blocks
-    from astra.jobs.read import Asked, read_job
+    from astra.imports.read import ImportRequest, read_job
     from astra.report.words import all_words
 
     blocks = parse_rank_blocks(gpus)[1] if ":" in gpus or "," in gpus else ()
     count = sum(count for _, count in blocks) or world_size
     if world_size is not None and count != world_size:
         raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; make them agree.")
-    asked = Asked(
+    asked = ImportRequest(
         gpus=gpus,
         world_size=count,
         is_checked=len(blocks) > 1 and world_size is None,

@@ -11,7 +11,7 @@ from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.export.verify import Verdict
+    from astra.export.verify import FrameworkCheck
     from astra.strategy.plan import Plan
 
 EXAMPLES = """\
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"{options.file}: the search found no plan; there is nothing to export.")
     rents = read_rents(Path(options.file), rank)
     files: dict[str, str] = {}
-    verdicts: list[Verdict] = []
+    verdicts: list[FrameworkCheck] = []
     for place, plan in enumerate(plans, 1):
         prefix = f"rank-{place:03d}/" if rank is None else ""
         made = export_files(
@@ -93,7 +93,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _verdicts(plan: "Plan", target: str, made: dict[str, str], prefix: str) -> "list[Verdict]":
+def _verdicts(
+    plan: "Plan", target: str, made: dict[str, str], prefix: str
+) -> "list[FrameworkCheck]":
     """What the framework says; a refusal ends the command before anything is written."""
     from astra.export.megatron import architecture
     from astra.export.verify import verify
@@ -109,12 +111,12 @@ def _report(
     options: argparse.Namespace,
     plans: "list[Plan]",
     files: dict[str, str],
-    verdicts: "list[Verdict]",
+    verdicts: "list[FrameworkCheck]",
 ) -> None:
     from astra.cost.price import price_plan
-    from astra.export.targets import TARGETS, expectations, next_steps, not_expressed
+    from astra.export.targets import TARGETS, expectations, next_steps, unsupported
 
-    lacks = not_expressed(plans[0], options.to)
+    lacks = unsupported(plans[0], options.to)
     expected = expectations(price_plan(plans[0]))
     if options.json:
         answer = {"out": options.out, "files": sorted(files)}

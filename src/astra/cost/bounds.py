@@ -24,7 +24,7 @@ from itertools import combinations
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.memory.activations import checkpoint_bytes, shard_sizes, layer_bytes
+from astra.memory.activations import checkpoint_bytes, layer_bytes, shard_sizes
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.strategy.enumerate import recompute_module_sets
@@ -32,8 +32,8 @@ from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.space import Question
+from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import Variants
-from astra.strategy.stage_view import StageView, without_layers, stage_view
 from astra.timing.layer import LayerCache, Layers, Rows, Work, layers_of, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
@@ -48,7 +48,12 @@ HALVINGS = 10  # of the share of layers that are recomputed whole
 
 
 def forced_recompute_bound_s(
-    plans: Plans, task: Task, stack: Stack, margin: float, modules: tuple[str, ...], book: LayerCache
+    plans: Plans,
+    task: Task,
+    stack: Stack,
+    margin: float,
+    modules: tuple[str, ...],
+    book: LayerCache,
 ) -> tuple[Floats, Rows]:
     """Least step of any plan of each cut, and the row of its layer in the book. (cut,) [s]
 

@@ -10,15 +10,15 @@ from astra.hardware.stack import Stack
 from astra.memory.stage import (
     MemoryColumns,
     lower_bound_bytes,
-    shared_bytes,
     memory_of,
     offload_frees_bytes,
+    shared_bytes,
 )
 from astra.strategy.plans import Flags, Floats, Plans, Task
 from astra.strategy.stage_view import StageView, stage_view, stage_views
 from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import step_bound_s
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
 

@@ -91,7 +91,13 @@ def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Pri
 
 
 def _priced(
-    plan: Plan, row: int, step: Step, held: MemoryColumns, used: SourceUse, margin: float, stack: Stack
+    plan: Plan,
+    row: int,
+    step: Step,
+    held: MemoryColumns,
+    used: SourceUse,
+    margin: float,
+    stack: Stack,
 ) -> PricedPlan:
     memory = _memory(plan, row, held, margin, stack)
     parts_s = {name: float(part[row]) for name, part in step.parts_s.items()}
@@ -196,7 +202,9 @@ def checkpoint_bytes(plan: Plan) -> float:
     return count * (2.0 + states)
 
 
-def _provenance(plan: Plan, used: SourceUse, stack: Stack, parts_s: Mapping[str, float]) -> Provenance:
+def _provenance(
+    plan: Plan, used: SourceUse, stack: Stack, parts_s: Mapping[str, float]
+) -> Provenance:
     """The busy seconds of a step by the kind of their source: kernels, traffic and the rest."""
     kernels = _kernel_kinds(used)
     busy = sum(seconds for name, seconds in parts_s.items() if name != "bubble") or 1.0
@@ -239,7 +247,7 @@ def _stack_sources(plan: Plan, stack: Stack) -> list[Note]:
         note(
             NoteCode.STACK_FACTORS,
             stack=stack.name,
-            setting=row.told(),
+            setting=row.description(),
             factors=row.factors(),
             runs=row.runs,
         )
@@ -263,8 +271,6 @@ def _traffic_kind(plan: Plan, which: str) -> str:
     hides = HIDDEN_BY.get(which)
     borrowed = any(link_source(pool.gpu).borrowed for pool in plan.cluster.pools)
     return "guessed" if borrowed or (hides and getattr(plan, hides)) else "fitted"
-
-
 
 
 def _host_notes(plan: Plan, host_bytes: float) -> list[Note]:

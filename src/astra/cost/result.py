@@ -5,6 +5,7 @@ Notes have codes and numbers; their sentences are made by `report`, beside them.
 
 import msgspec
 
+from astra.money.catalogue import PriceFrom
 from astra.notes import Note, NoteCode, has
 from astra.strategy.plan import Plan
 
@@ -81,6 +82,7 @@ class RentedNodes(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str
     network_certainty: str  # of what joins the nodes: high, medium, low or guessed
     node_ram_bytes: float | None = None  # None: not known
+    price_from: PriceFrom = "catalogue"
 
 
 class Money(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ import numpy as np
 
 from astra.simulate.blocking_sends import with_blocking_sends
 from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
-from astra.strategy.replica_groups import layers_shared
 from astra.strategy.plans import Floats, Ints, Plans
+from astra.strategy.replica_groups import layers_shared
 from astra.strategy.stages import Stages
 from astra.timing.chunks import chunk_shares, chunk_times
 from astra.timing.stage import StageTime
@@ -38,7 +38,9 @@ class Step:
     parts_stage: Ints
 
 
-EndOf = Callable[[PipelineColumns], Floats]  # when each stage has done its last operation, (stage, plan)
+EndOf = Callable[
+    [PipelineColumns], Floats
+]  # when each stage has done its last operation, (stage, plan)
 
 
 def simulated_step(
@@ -74,7 +76,9 @@ def _held(pipes: PipelineColumns, times: StageTime, pipeline: int) -> PipelineCo
     """The pipelines as the stack runs them: a send may hold up both of its ends."""
     if not times.stack.holds_sends:
         return pipes
-    return with_blocking_sends(pipes, _to_the_end(np.asarray(times.part("blocking_send_s")[pipeline]), pipes.stages))
+    return with_blocking_sends(
+        pipes, _to_the_end(np.asarray(times.part("blocking_send_s")[pipeline]), pipes.stages)
+    )
 
 
 def _rolled(times: StageTime) -> tuple[Floats, Floats]:

@@ -10,10 +10,10 @@ from astra.search.mixed.answer import narrowed_by
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result
 from astra.search.solve import solve
-from astra.strategy.rule_messages import rule_message as rule_in_words
-from astra.strategy.plan import Plan
-from astra.strategy.rules.registry import broken_rules
 from astra.strategy.complete import PlanSettings, complete
+from astra.strategy.plan import Plan
+from astra.strategy.rule_messages import rule_message as rule_in_words
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import parse_set
 
 # How a plan's summary says it, and the setting it means.

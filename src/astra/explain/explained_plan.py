@@ -13,8 +13,8 @@ from astra.explain.result import PlanDifference
 from astra.hardware.stack import find_stack
 from astra.notes import Note
 from astra.search.query import Query
-from astra.strategy.plan import Plan
 from astra.strategy.complete import fp8_recipe
+from astra.strategy.plan import Plan
 from astra.strategy.space import DIMENSION_BY_NAME, parse_set
 
 Say = Callable[[Note], None]  # hears what is being worked on

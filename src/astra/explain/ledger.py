@@ -12,9 +12,9 @@ from astra.explain.plan_detail import PlanDetail
 from astra.explain.result import Exchange
 from astra.model.layer_kinds import layer_kinds
 from astra.timing import ledger as timed
-from astra.timing.stage_work import StageSends, arrival_gather, stage_sends, tied_sends
-from astra.timing.layer import layer_collectives
 from astra.timing.data_parallel import data_parallel_collectives
+from astra.timing.layer import layer_collectives
+from astra.timing.stage_work import StageSends, arrival_gather, stage_sends, tied_sends
 
 SENT: dict[
     str, Callable[[int], float]

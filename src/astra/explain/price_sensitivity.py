@@ -11,7 +11,7 @@ from astra.errors import InputError
 from astra.explain.explained_plan import Say
 from astra.explain.result import PriceSensitivity, RunnerUp
 from astra.money.frontier import frontier
-from astra.money.wish import Goals
+from astra.money.options import Goals
 from astra.notes import Note, NoteCode, note
 from astra.search.goals import goal_outcome
 from astra.search.query import Query

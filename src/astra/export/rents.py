@@ -8,7 +8,7 @@ from astra.errors import InputError
 from astra.files import convert, read_json
 
 Rents = tuple[RentedNodes, ...]
-OWN = "given"  # the cloud of prices that the user gave
+USER_CLOUD = "given"  # the cloud of prices that the user gave
 ANYWHERE = "any"  # the region of a cloud that has none
 # Clouds where SkyPilot starts machines, as of 0.14.1.
 SKY_CLOUDS = (
@@ -42,7 +42,7 @@ def resources(rents: Rents, gpu: str, accelerators: str) -> dict[str, Any]:
     A chosen machine says its GPUs itself; they are named where a host gets them added, or where
     SkyPilot is to choose.
     """
-    chosen = [rent for rent in rents if rent.gpu == gpu and rent.cloud != OWN]
+    chosen = [rent for rent in rents if rent.gpu == gpu and rent.cloud != USER_CLOUD]
     if not chosen:
         return {"accelerators": accelerators, "use_spot": False}
     rent = chosen[0]

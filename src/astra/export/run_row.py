@@ -8,7 +8,7 @@ from astra.cost.price import price_plan
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.export.torchrun import one_line
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 from astra.fit.row_plan import plan_of
 from astra.model.shape import Model
 from astra.strategy.microbatch_group import least_microbatch_group
@@ -23,8 +23,8 @@ OVERLAPS = {  # as rows name them
 }
 # A row that is read as another job teaches a cluster wrong factors. Read back, its step may differ
 # by this share of the interval around it; guessed: little against what runs scatter by.
-STRAY_FRACTION = 0.25
-SAID = {  # what a row may lack, in words
+MAX_SPREAD_SHARE = 0.25
+FIELD_WORDS = {  # what a row may lack, in words
     "window": "attention windows",
     "mla": "the ranks of latent attention",
     "mtp_layers": "multi-token prediction",
@@ -63,12 +63,12 @@ def row_of(priced: PricedPlan) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         return None, ("micro-batches in turn on a chunk",)  # a table of runs has no column for it
     row = _row(plan, sum(priced.gpus.values()))
     try:
-        read, _ = plan_of(Cells({name: str(value) for name, value in row.items()}))
+        read, _ = plan_of(CsvRow({name: str(value) for name, value in row.items()}))
     except InputError as error:
         return None, (str(error),)
     lost = _lost(plan, read)
     step_s = price_plan(replace(read, stack=plan.stack)).step_s
-    room_s = STRAY_FRACTION * (priced.step_s_high - priced.step_s)
+    room_s = MAX_SPREAD_SHARE * (priced.step_s_high - priced.step_s)
     return (row if abs(step_s - priced.step_s) <= room_s else None), lost
 
 
@@ -78,7 +78,7 @@ def _lost(plan: Plan, read: Plan) -> tuple[str, ...]:
     found = [
         words
         for one, other in pairs
-        for name, words in SAID.items()
+        for name, words in FIELD_WORDS.items()
         if hasattr(one, name)
         and getattr(one, name) != getattr(other, name)
         and not (name == "cp_comm_type" and plan.cp == 1)

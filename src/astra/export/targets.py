@@ -13,14 +13,14 @@ from astra.export import (
     bridge,
     deepspeed,
     flagscale,
-    lacks,
     megatron_files,
     torchtitan,
 )
 from astra.export.job_folder import folder_files
-from astra.export.launchers import LAUNCHERS, Job, start_lines
+from astra.export.launchers import LAUNCHERS, LaunchJob, start_lines
 from astra.export.rents import Rents
 from astra.export.torchrun import kinds_of, nodes_of
+from astra.export.unsupported import unsupported as megatron_unsupported
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.our_rules import ONE_JOB
 from astra.strategy.rules.registry import broken_rules
@@ -34,7 +34,7 @@ class Target:
     runtime: Runtime  # whose rules it obeys
     takes: tuple[Runtime, ...]  # runtimes of the plans that can be its
     files: Callable[..., dict[str, str]]
-    not_expressed: Callable[[Plan], list[str]]  # what the files leave out, in words
+    unsupported: Callable[[Plan], list[str]]  # what the files leave out, in words
     refusals: Callable[[Plan], list[str]]  # parts it has no words for
     set_up: tuple[str, ...]  # what to set before the script
     first_try: str  # what follows the script the first time
@@ -48,7 +48,7 @@ TARGETS: dict[str, Target] = {
         runtime="megatron",
         takes=MEGATRON,
         files=megatron_files.files,
-        not_expressed=lacks.not_expressed,
+        unsupported=megatron_unsupported,
         refusals=lambda _: [],
         set_up=("MEGATRON=~/Megatron-LM",),
         first_try="--mock-data --tokenizer-type NullTokenizer --log-interval 1 --eval-iters 0",
@@ -59,7 +59,7 @@ TARGETS: dict[str, Target] = {
         runtime="megatron",
         takes=MEGATRON,
         files=bridge.files,
-        not_expressed=bridge.not_expressed,
+        unsupported=bridge.unsupported,
         refusals=bridge.refusals,
         set_up=(),
         first_try="logger.log_interval=1",
@@ -70,7 +70,7 @@ TARGETS: dict[str, Target] = {
         runtime="flagscale",
         takes=MEGATRON,
         files=flagscale.files,
-        not_expressed=flagscale.not_expressed,
+        unsupported=flagscale.unsupported,
         refusals=flagscale.refusals,
         set_up=("FLAGSCALE=~/FlagScale",),
         first_try="action=dryrun    (then without it)",
@@ -81,7 +81,7 @@ TARGETS: dict[str, Target] = {
         runtime="fsdp",
         takes=("fsdp",),
         files=torchtitan.files,
-        not_expressed=torchtitan.not_expressed,
+        unsupported=torchtitan.unsupported,
         refusals=torchtitan.refusals,
         set_up=("HF_ASSETS=~/assets/hf/MODEL",),
         first_try="",
@@ -92,7 +92,7 @@ TARGETS: dict[str, Target] = {
         runtime="fsdp",
         takes=("fsdp",),
         files=accelerate.files,
-        not_expressed=accelerate.not_expressed,
+        unsupported=accelerate.unsupported,
         refusals=accelerate.refusals,
         set_up=("TRAIN_SCRIPT=train.py",),
         first_try="",
@@ -103,7 +103,7 @@ TARGETS: dict[str, Target] = {
         runtime="deepspeed",
         takes=("deepspeed",),
         files=deepspeed.files,
-        not_expressed=deepspeed.not_expressed,
+        unsupported=deepspeed.unsupported,
         refusals=deepspeed.refusals,
         set_up=("TRAIN_SCRIPT=train.py",),
         first_try="",
@@ -125,9 +125,9 @@ def export_files(
     refused = refusal(plan, target)
     if refused:
         raise InputError(refused)
-    own, priced = TARGETS[target], price_plan(plan)
-    notes = [*expectations(priced), *not_expressed(plan, target)]
-    made = own.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
+    framework, priced = TARGETS[target], price_plan(plan)
+    notes = [*expectations(priced), *unsupported(plan, target)]
+    made = framework.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
     made |= {"plan.json": plan_json(plan)}
     if target == "flagscale":
         if launcher != "torchrun":
@@ -140,36 +140,38 @@ def export_files(
         steps += [f"  {line}" for line in commands]
         nodes = kinds_of(flagscale.hosts_of(plan), "hosts")
     else:
-        job = Job(plan, nodes_of(plan), own.set_up, own.first_try, rents)
+        job = LaunchJob(plan, nodes_of(plan), framework.set_up, framework.first_try, rents)
         nodes = kinds_of(job.groups)
         made |= LAUNCHERS[launcher](job)
         steps = start_lines(job, launcher)
     yours = [
         f"the learning rate, {learning_rate:g}, is no advice, and {train_iters:,} steps are a "
         "first try: set your own (`--lr`, `--train-iters` of `astra export`)",
-        *not_expressed(plan, target),
+        *unsupported(plan, target),
     ]
-    return made | folder_files(priced, own.name, steps, own.logs, yours, list(made), nodes)
+    return made | folder_files(
+        priced, framework.name, steps, framework.logs, yours, list(made), nodes
+    )
 
 
-def not_expressed(plan: Plan, target: str) -> list[str]:
+def unsupported(plan: Plan, target: str) -> list[str]:
     """What the files of a target leave out, in words."""
-    return TARGETS[target].not_expressed(plan)
+    return TARGETS[target].unsupported(plan)
 
 
 def refusal(plan: Plan, target: str) -> str | None:
     """Which part of a plan a target cannot start and which target can; None where it can."""
-    own = TARGETS[target]
+    framework = TARGETS[target]
     if not plan.is_one_job:
         return (
-            f"{own.name} cannot run this plan: {ONE_JOB.reason} [rule {ONE_JOB.name}]. "
+            f"{framework.name} cannot run this plan: {ONE_JOB.reason} [rule {ONE_JOB.name}]. "
             "Try --rank N of a plan whose replicas are alike, or plan again with --runtime "
             "flagscale. No other target can."
         )
-    if plan.runtime not in own.takes:
+    if plan.runtime not in framework.takes:
         return (
-            f"a plan of the runtime {plan.runtime} is not {own.name}'s; "
-            f"plan it again with --runtime {own.runtime}."
+            f"a plan of the runtime {plan.runtime} is not {framework.name}'s; "
+            f"plan it again with --runtime {framework.runtime}."
         )
     reasons = _reasons(plan, target)
     if not reasons:
@@ -182,23 +184,23 @@ def refusal(plan: Plan, target: str) -> str | None:
     none = "" if plan.runtime in MEGATRON else f" of plans for the runtime {plan.runtime}"
     others = f" {TARGETS[able[0]].name} can: --to {able[0]}." if able else ""
     others = others or f" No other target{none} can."
-    return f"{own.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
+    return f"{framework.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
 
 
 def _reasons(plan: Plan, target: str) -> list[str]:
     """Rules of a target that a plan breaks, and parts that it has no words for."""
-    own = TARGETS[target]
-    broken = broken_rules(msgspec.structs.replace(plan, runtime=own.runtime))
+    framework = TARGETS[target]
+    broken = broken_rules(msgspec.structs.replace(plan, runtime=framework.runtime))
     if broken:
         return [f"{rule.reason} [rule {rule.name}]" for rule in broken]
-    return [f"it has no words for {part}" for part in own.refusals(plan)]
+    return [f"it has no words for {part}" for part in framework.refusals(plan)]
 
 
 def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun") -> list[str]:
     """What a person does with the files, in words and commands."""
-    own = TARGETS[target]
+    framework = TARGETS[target]
     if launcher != "torchrun":
-        job = Job(plan, nodes_of(plan), own.set_up, own.first_try)
+        job = LaunchJob(plan, nodes_of(plan), framework.set_up, framework.first_try)
         where = script.removesuffix("/launch.sh")
         return [f"Next, in {where} (README.md says it too):", *start_lines(job, launcher)]
     if target == "flagscale":
@@ -208,21 +210,21 @@ def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun")
             "Next: set your learning rate, the data (train/plan.yaml) and "
             f"{f'the names of your {hosts} hosts' if hosts > 1 else 'the name of your host'} "
             f"(hostfile). Then, {where}:",
-            f"  export {' '.join(own.set_up)}",
-            f"  {script} {own.first_try}",
+            f"  export {' '.join(framework.set_up)}",
+            f"  {script} {framework.first_try}",
         ]
     groups = nodes_of(plan)
     nodes = sum(count for _, count, _ in groups)
     first = "localhost" if nodes == 1 else "10.0.0.1"
     where = "" if nodes == 1 else f"On each of the {nodes} nodes, NODE_RANK 0 to {nodes - 1}, "
     where += "" if nodes == 1 else "MASTER_ADDR the address of the first:"
-    settings = [*own.set_up, "NODE_RANK=0", f"MASTER_ADDR={first}"]
+    settings = [*framework.set_up, "NODE_RANK=0", f"MASTER_ADDR={first}"]
     return [
         "Next: set your learning rate; data and checkpoints follow on the command line:",
         *([where] if where else []),
         *(f"  {line}" for line in kinds_of(groups)),
         f"  export {' '.join(settings)}",
-        f"  {script} {own.first_try}".rstrip(),
+        f"  {script} {framework.first_try}".rstrip(),
     ]
 
 

@@ -4,25 +4,27 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.cost.evaluate import memory_fraction
-from astra.fit.cells import Cells
+from astra.fit.csv_row import CsvRow
 from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.stage_view import stage_view
 
-HEAVIEST = "full:uniform:1"
+FULL_RECOMPUTE = "full:uniform:1"
 # Of the usable memory: a run that ran kept nothing free, and predicted needs scatter by 8 %.
-COULD_FILL = 1.03
+MAX_MEMORY_FRACTION = 1.03
 
 
-def is_recompute_open(cells: Cells) -> bool:
+def is_recompute_open(csv_row: CsvRow) -> bool:
     """Whether a row leaves open how much was recomputed.
 
     fms-fsdp's `selective` checkpoints a share of the blocks, and its tables do not say which.
     """
-    said = cells.low("recompute")
-    return not said or ("fms-fsdp" in cells.low("framework") and said.startswith("selective"))
+    said = csv_row.lower_text("recompute")
+    return not said or (
+        "fms-fsdp" in csv_row.lower_text("framework") and said.startswith("selective")
+    )
 
 
 def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
@@ -34,11 +36,11 @@ def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
     wanted = [plan, *(_recomputing(plan, each) for each in _from_light_to_heavy(plan))]
     view = stage_view(plans_of(wanted), task_of(plan))
     stack = find_stack(plan.stack)
-    fitting = memory_fraction(view, memory_of(view, stack), stack) <= COULD_FILL
+    fitting = memory_fraction(view, memory_of(view, stack), stack) <= MAX_MEMORY_FRACTION
     if fitting[0] or not (fitting.any() or plan.runtime == "fsdp"):
         return plan, None
     if not fitting.any():
-        return wanted[-1], f"recompute: {HEAVIEST}, although even so the run seems not to fit"
+        return wanted[-1], f"recompute: {FULL_RECOMPUTE}, although even so the run seems not to fit"
     found = wanted[int(np.argmax(fitting))]
     setting = found.pipelines[0].segments[0].recompute
     return found, f"recompute: {setting}, the least with which the run fits"
@@ -60,4 +62,4 @@ def _from_light_to_heavy(plan: Plan) -> list[str]:
     else:
         found = ["selective"]
     chunk = max(plan.pipelines[0].layers) // plan.vpp
-    return [*found, *(f"full:block:{n}" for n in range(1, chunk)), HEAVIEST]
+    return [*found, *(f"full:block:{n}" for n in range(1, chunk)), FULL_RECOMPUTE]

@@ -20,7 +20,7 @@ Price = Callable[[Plan], "PricedPlan"]
 SWEEP_ROWS = 5
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run: measured and predicted. What is not known is None."""
 
     row_id: str
@@ -40,18 +40,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     stack: str
 
 
-class Worst(msgspec.Struct, frozen=True, kw_only=True):
+class WorstRow(msgspec.Struct, frozen=True, kw_only=True):
     row_id: str
     error_fraction: float
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class RunFamily(msgspec.Struct, frozen=True, kw_only=True):
     """One source of runs."""
 
     runs: int
     mean_abs_error_fraction: float
     median_error_fraction: float
-    worst: Worst
+    worst: WorstRow
 
 
 class MemoryErrors(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +80,15 @@ class SkippedRow(msgspec.Struct, frozen=True, kw_only=True):
 class Validation(msgspec.Struct, frozen=True, kw_only=True):
     """The whole comparison, in the words of the JSON."""
 
-    runs: tuple[Row, ...]
+    runs: tuple[ValidationRow, ...]
     skipped: tuple[SkippedRow, ...]
-    families: dict[str, Family]
+    families: dict[str, RunFamily]
     score: float | None
     score_dense: float | None
     score_moe: float | None
     memory: MemoryErrors
     sweeps: tuple[Sweep, ...]
-    worst: tuple[Row, ...] = ()
+    worst: tuple[ValidationRow, ...] = ()
 
 
 def validate(
@@ -100,7 +100,7 @@ def validate(
     worst: int = 10,
 ) -> Validation:
     """Prices every run's plan and compares. A factor multiplies the steps of its family."""
-    rows: list[Row] = []
+    rows: list[ValidationRow] = []
     kept: list[Run] = []
     left_out = [SkippedRow(row_id=row.row_id, reason=row.reason) for row in skipped]
     for run in runs:
@@ -115,7 +115,7 @@ def validate(
 
 
 def summarize(
-    runs: Sequence[Run], rows: Sequence[Row], skipped: Sequence[SkippedRow], worst: int
+    runs: Sequence[Run], rows: Sequence[ValidationRow], skipped: Sequence[SkippedRow], worst: int
 ) -> Validation:
     """What rows that are already compared add up to."""
     timed = [row for row in rows if row.error_fraction is not None and is_timed(row.family)]
@@ -133,7 +133,7 @@ def summarize(
     )
 
 
-def pairs_of(rows: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
+def pairs_of(rows: Iterable[ValidationRow]) -> dict[str, list[tuple[float, float]]]:
     """(predicted, measured) step times by family, where both are known."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -143,10 +143,10 @@ def pairs_of(rows: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def _row(run: Run, priced: "PricedPlan", factor: float) -> Row:
+def _row(run: Run, priced: "PricedPlan", factor: float) -> ValidationRow:
     step_s = None if priced.step_s is None else priced.step_s * factor
     memory = predicted_memory_bytes(run, priced)
-    return Row(
+    return ValidationRow(
         row_id=run.row_id,
         family=run.family,
         measured_step_s=run.measured_step_s,
@@ -198,24 +198,24 @@ def allocated_bytes(stage: "StageMemory") -> float | None:
     return None if any(part is None for part in parts) else sum(parts)
 
 
-def _families(timed: Sequence[Row]) -> dict[str, Family]:
-    rows_of: dict[str, list[Row]] = {}
+def _families(timed: Sequence[ValidationRow]) -> dict[str, RunFamily]:
+    rows_of: dict[str, list[ValidationRow]] = {}
     for row in timed:
         rows_of.setdefault(row.family, []).append(row)
     found = {}
     for name, rows in sorted(rows_of.items()):
         errors = [row.error_fraction or 0.0 for row in rows]
         _, at = max((abs(math.log1p(error)), place) for place, error in enumerate(errors))
-        found[name] = Family(
+        found[name] = RunFamily(
             runs=len(rows),
             mean_abs_error_fraction=fmean(map(abs, errors)),
             median_error_fraction=median(errors),
-            worst=Worst(row_id=rows[at].row_id, error_fraction=errors[at]),
+            worst=WorstRow(row_id=rows[at].row_id, error_fraction=errors[at]),
         )
     return found
 
 
-def _memory(runs: Sequence[Run], rows: Sequence[Row]) -> MemoryErrors:
+def _memory(runs: Sequence[Run], rows: Sequence[ValidationRow]) -> MemoryErrors:
     errors = [
         abs(row.memory_error_fraction)
         for row in rows
@@ -230,9 +230,9 @@ def _memory(runs: Sequence[Run], rows: Sequence[Row]) -> MemoryErrors:
     )
 
 
-def _sweeps(runs: Sequence[Run], rows: Sequence[Row]) -> tuple[Sweep, ...]:
+def _sweeps(runs: Sequence[Run], rows: Sequence[ValidationRow]) -> tuple[Sweep, ...]:
     """Five or more rows that differ in nothing but the layout."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[ValidationRow]] = {}
     for run, row in zip(runs, rows, strict=True):
         if row.error_fraction is not None and is_timed(row.family):
             groups.setdefault(sweep_key(run), []).append(row)

@@ -7,7 +7,7 @@ from pathlib import Path
 from astra.errors import InputError, did_you_mean, shorten
 from astra.files import convert, read_toml
 from astra.hardware.cluster import Gpu
-from astra.hardware.gpu_file import TEN_LINES, read_gpu
+from astra.hardware.gpu_file import GPU_FILE_HINT, read_gpu
 from astra.notes import Note, NoteCode, note
 
 FOLDER = Path(__file__).parent.parent / "data" / "gpus"
@@ -29,7 +29,7 @@ def find_gpu(text: str) -> tuple[Gpu, Note | None]:
     wanted = " ".join(text.split())
     if is_path(wanted):
         return read_gpu(Path(text.strip())), None
-    key = plain(wanted)
+    key = normalized_name(wanted)
     name = _plain_names().get(key)
     if name:
         return _load(name), None
@@ -44,7 +44,7 @@ def is_path(text: str) -> bool:
     return "/" in text or "\\" in text or text.lower().endswith(".toml")
 
 
-def plain(name: str) -> str:
+def normalized_name(name: str) -> str:
     """A name without what does not matter.
 
     >>> plain("NVIDIA A100-SXM4-80GB") == plain("a100 sxm4_80g")
@@ -57,7 +57,7 @@ def plain(name: str) -> str:
 @cache
 def aliases() -> dict[str, str]:
     """Every alias in its plain form, and the canonical name it stands for."""
-    return {plain(alias): name for name in gpu_names() for alias in _load(name).aliases}
+    return {normalized_name(alias): name for name in gpu_names() for alias in _load(name).aliases}
 
 
 def all_gpus() -> tuple[Gpu, ...]:
@@ -67,7 +67,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 @cache
 def _plain_names() -> dict[str, str]:
-    return {plain(name): name for name in gpu_names()}
+    return {normalized_name(name): name for name in gpu_names()}
 
 
 @cache
@@ -81,4 +81,4 @@ def _advice(wanted: str) -> str:
     spoken = {name: name for name in gpu_names()}
     spoken |= {alias: gpu.name for gpu in all_gpus() for alias in gpu.aliases}
     hint = did_you_mean(wanted, spoken, f"`astra gpus` lists all {len(gpu_names())}.")
-    return f"{hint} {TEN_LINES}"
+    return f"{hint} {GPU_FILE_HINT}"

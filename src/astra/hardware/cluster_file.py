@@ -18,13 +18,13 @@ from astra.hardware.gpu_file import (
     gpu_of,
     read_gpu,
     read_hardware_toml,
-    with_guesses,
+    with_assumptions,
 )
-from astra.hardware.pools import merge_twins
+from astra.hardware.pools import merge_equal_pools
 from astra.hardware.units import bare, quantities
 from astra.notes import Note
 
-MOST_POOLS = 64
+MAX_POOLS = 64
 
 
 class PoolTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,21 +61,21 @@ def cluster_of(
 ) -> tuple[Cluster, tuple[Note, ...]]:
     """A cluster out of a TOML document; paths in it start from `folder`."""
     table = _typed(raw, where)
-    own = {
-        own_name: gpu_of(gpu, f"{where}: gpus.{bare(own_name)}", own_name)
-        for own_name, gpu in table.gpus.items()
+    file_gpus = {
+        name_in_file: gpu_of(gpu, f"{where}: gpus.{bare(name_in_file)}", name_in_file)
+        for name_in_file, gpu in table.gpus.items()
     }
     pools: list[Pool] = []
     notes: list[Note] = []
     for number, entry in enumerate(table.pools):
         place = f"{where}: pools[{number}]"
-        gpu, note = _gpu(entry, own, folder, place)
+        gpu, note = _gpu(entry, file_gpus, folder, place)
         pools.append(_pool(entry, _adapted(gpu, entry, place), place))
         notes += [note] if note else []
     _check_names(pools, where)
     if table.name and (len(table.name) > 100 or not table.name.isprintable()):
         raise InputError(f'{where}: name = {shorten(table.name)}. Try a short one: "my-cluster".')
-    merged, more = merge_twins(pools, where)
+    merged, more = merge_equal_pools(pools, where)
     cluster = Cluster(name=table.name or name, pools=merged, max_gpus=table.max_gpus)
     return cluster, tuple(notes) + more
 
@@ -88,8 +88,8 @@ def _typed(raw: dict[str, Any], where: str) -> ClusterTable:
             f"{where}: pools: {'no' if not pools else 'not a list of'} pools. A cluster has one "
             'or more tables [[pools]], each with gpu = "h100" and count = 64.'
         )
-    if len(pools) > MOST_POOLS:
-        raise InputError(f"{where}: {len(pools)} pools; {MOST_POOLS} are the most.")
+    if len(pools) > MAX_POOLS:
+        raise InputError(f"{where}: {len(pools)} pools; {MAX_POOLS} are the most.")
     for number, pool in enumerate(pools):
         if isinstance(pool, dict):
             check_fields(pool, PoolTable, f"{where}: pools[{number}].")
@@ -102,17 +102,19 @@ def _typed(raw: dict[str, Any], where: str) -> ClusterTable:
 
 
 def _gpu(
-    entry: PoolTable, own: dict[str, Gpu], folder: Path, place: str
+    entry: PoolTable, file_gpus: dict[str, Gpu], folder: Path, place: str
 ) -> tuple[Gpu, Note | None]:
     """The GPU of a pool: the file's own, one in another file, or the catalogue's."""
-    if entry.gpu in own:
-        return own[entry.gpu], None
+    if entry.gpu in file_gpus:
+        return file_gpus[entry.gpu], None
     try:
         if is_path(entry.gpu):
             return read_gpu(folder / entry.gpu), None
         return find_gpu(entry.gpu)
     except InputError as error:
-        listed = f" This file itself describes {bare(', '.join(own), 200)}." if own else ""
+        listed = (
+            f" This file itself describes {bare(', '.join(file_gpus), 200)}." if file_gpus else ""
+        )
         raise InputError(f"{place}.gpu: {error}{listed}") from None
 
 
@@ -136,16 +138,18 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
     speed = entry.link_bytes_per_s or gpu.link.bytes_per_s
     peer = gpu.link.peer_bytes_per_s * (speed / gpu.link.bytes_per_s)
     link = replace(gpu.link, domain_gpus=domain, bytes_per_s=speed, peer_bytes_per_s=peer)
-    open_still = tuple(guess for guess in gpu.assumed if not guess.startswith(_given(entry)))
+    open_still = tuple(
+        guess for guess in gpu.assumed if not guess.startswith(_stated_fields(entry))
+    )
     adapted = replace(gpu, node=node, link=link, assumed=open_still)
     if entry.name:
         adapted = replace(adapted, name=entry.name, aliases=())
         check_gpu(adapted, place)
     check_domain(adapted, place)
-    return with_guesses(adapted, guesses)
+    return with_assumptions(adapted, guesses)
 
 
-def _given(entry: PoolTable) -> tuple[str, ...]:
+def _stated_fields(entry: PoolTable) -> tuple[str, ...]:
     """How guesses begin that the pool replaces by what it says."""
     fields = {
         "node.gpus:": entry.gpus_per_node,

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 from astra.errors import InputError, shorten
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.pools import MOST_GPUS, facts, idle_note, merge_twins
+from astra.hardware.pools import MAX_GPUS_PER_TYPE, gpu_specs, idle_note, merge_equal_pools
 from astra.hardware.units import bare
 from astra.notes import Note
 
 RankBlock = tuple[str, int]  # a GPU type, and how many ranks of it stand in a row
-MOST_TYPES = 64
+MAX_GPU_TYPES = 64
 FORM = "The form is TYPE:COUNT[,TYPE:COUNT...], such as h100:512,a100-80g:256."
 
 
@@ -42,8 +42,8 @@ def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[
         total = pool.count + (first.count if first else 0)
         pools[pool.gpu.name] = replace(pool, count=parse_count(str(total), where, pool.gpu.name))
     cluster, more = _cluster(pools)
-    names = {facts(pool.gpu): pool.gpu.name for pool in cluster.pools}  # twins have one
-    blocks = tuple((names[facts(pool.gpu)], pool.count) for _, _, pool in entries)
+    names = {gpu_specs(pool.gpu): pool.gpu.name for pool in cluster.pools}  # twins have one
+    blocks = tuple((names[gpu_specs(pool.gpu)], pool.count) for _, _, pool in entries)
     said = [*notes, *more]
     return cluster, blocks, tuple(n for row, n in enumerate(said) if n not in said[:row])
 
@@ -53,8 +53,8 @@ def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[Note]]:
     if not text.strip():
         raise InputError(f"--gpus is empty. {FORM}")
     written = text.split(",")
-    if len(written) > MOST_TYPES:
-        raise InputError(f"--gpus has {len(written)} entries; {MOST_TYPES} are the most. {FORM}")
+    if len(written) > MAX_GPU_TYPES:
+        raise InputError(f"--gpus has {len(written)} entries; {MAX_GPU_TYPES} are the most. {FORM}")
     entries, notes = [], []
     for number, entry in enumerate(written, start=1):
         where = f"--gpus, entry {number} {shorten(entry.strip())}"
@@ -65,7 +65,7 @@ def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[Note]]:
 
 
 def _cluster(pools: dict[str, Pool]) -> tuple[Cluster, tuple[Note, ...]]:
-    merged, notes = merge_twins(pools.values(), "--gpus")
+    merged, notes = merge_equal_pools(pools.values(), "--gpus")
     name = ",".join(f"{pool.gpu.name}:{pool.count}" for pool in merged)
     return Cluster(name=name, pools=merged), notes
 
@@ -97,10 +97,10 @@ def parse_count(count: str, where: str, kind: str) -> int:
     digits = count.lstrip("0")
     if not digits:
         raise InputError(f"{where}: no GPUs at all. Leave {shown} out, or try {shown}:8.")
-    if len(digits) > len(str(MOST_GPUS)) or int(digits) > MOST_GPUS:
+    if len(digits) > len(str(MAX_GPUS_PER_TYPE)) or int(digits) > MAX_GPUS_PER_TYPE:
         raise InputError(
-            f"{where}: {shorten(count)} GPUs are too many. At most {MOST_GPUS:,} of a type can "
-            f"be planned for; try {shown}:{MOST_GPUS}."
+            f"{where}: {shorten(count)} GPUs are too many. At most {MAX_GPUS_PER_TYPE:,} of a type "
+            f"can be planned for; try {shown}:{MAX_GPUS_PER_TYPE}."
         )
     return int(digits)
 
@@ -140,7 +140,7 @@ def _first(pools: dict[str, Pool], pool: Pool, where: str) -> Pool | None:
 def _repeated(first: Pool, pool: Pool, entry: str, where: str) -> str:
     """A type given twice is a slip more often than a sum."""
     kind = entry.strip().rpartition(":")[0]
-    total = min(first.count + pool.count, MOST_GPUS)
+    total = min(first.count + pool.count, MAX_GPUS_PER_TYPE)
     return (
         f"{where}: {pool.gpu.name} is given twice ({first.count} and {pool.count}). "
         f"If both are meant, write {bare(kind)}:{total}."

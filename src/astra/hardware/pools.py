@@ -1,4 +1,4 @@
-"""Pools side by side: every type once, twins under two names merged, sorted by name."""
+"""Pools side by side: every type once, equal ones under two names merged, sorted by name."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +14,12 @@ from astra.hardware.gpu_file import check_gpu
 from astra.hardware.units import quantities
 from astra.notes import Note, NoteCode, note
 
-MOST_GPUS = 10**7
+MAX_GPUS_PER_TYPE = 10**7
 
 
-def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tuple[Note, ...]]:
+def merge_equal_pools(
+    pools: Iterable[Pool], where: str
+) -> tuple[tuple[Pool, ...], tuple[Note, ...]]:
     """Pools sorted by name, those of equal data and price made one; and notes that say so.
 
     Two names for one type would let a search find plans that one name hides, so that the
@@ -28,16 +30,16 @@ def merge_twins(pools: Iterable[Pool], where: str) -> tuple[tuple[Pool, ...], tu
     merged: dict[tuple[Gpu, float | None], Pool] = {}
     notes: list[Note] = []
     for pool in ranked:
-        key = (facts(pool.gpu), pool.usd_per_hour)
+        key = (gpu_specs(pool.gpu), pool.usd_per_hour)
         first = merged.get(key)
         if first is None:
             merged[key] = pool
             continue
         total = first.count + pool.count
-        if total > MOST_GPUS:
+        if total > MAX_GPUS_PER_TYPE:
             raise InputError(
                 f"{where}: {first.gpu.name} and {pool.gpu.name} are the same GPU, and "
-                f"{total:,} of them are too many: {MOST_GPUS:,} of a type are the most."
+                f"{total:,} of them are too many: {MAX_GPUS_PER_TYPE:,} of a type are the most."
             )
         merged[key] = replace(first, count=total, described=first.described or pool.described)
         notes.append(
@@ -69,17 +71,17 @@ def _known(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def facts(gpu: Gpu) -> Gpu:
+def gpu_specs(gpu: Gpu) -> Gpu:
     """What a GPU is, without what it is called and who says so."""
     return replace(gpu, name="", aliases=(), assumed=(), source=USER)
 
 
-def is_own(pool: Pool) -> bool:
+def is_user_described(pool: Pool) -> bool:
     """Whether its nodes were described, or its GPU is not as in the catalogue."""
     gpu = pool.gpu
     if pool.described or gpu.name not in gpu_names():
         return True
-    return facts(gpu) != facts(find_gpu(gpu.name)[0])
+    return gpu_specs(gpu) != gpu_specs(find_gpu(gpu.name)[0])
 
 
 def idle_note(pool: Pool) -> Note | None:

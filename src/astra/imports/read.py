@@ -11,17 +11,17 @@ import msgspec
 from astra.errors import InputError, shorten
 from astra.files import parse_toml, read_json, read_text
 from astra.hardware.gpus_option import parse_rank_blocks
-from astra.jobs import deepspeed, flagscale, megatron, torchtitan, trainer
-from astra.jobs.megatron_model import model_of
-from astra.jobs.options import Options, plain, training_words
-from astra.jobs.shell import Script, read_script
+from astra.imports import deepspeed, flagscale, huggingface_trainer, megatron, torchtitan
+from astra.imports.megatron_model import model_of
+from astra.imports.options import LaunchOptions, option_name, training_words
+from astra.imports.shell import Script, read_script
 from astra.model.shape import Model
 from astra.model.zoo import find_model
 from astra.notes import Note
+from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plan_file import read_plan
 from astra.strategy.rules.registry import broken_rules
-from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.uniform import over_types
 
 STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}
@@ -37,7 +37,7 @@ VARIABLES = {  # what people call them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ImportRequest:
     """What the launch file may leave open, said by the person who imports it."""
 
     gpus: str  # the type, or types and counts in the order of ranks: launch files know no types
@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ImportedJob:
     """A launch file as it was read."""
 
     plan: Plan
@@ -60,7 +60,7 @@ class Job:
     notes: tuple[Note, ...] = ()  # on how the GPUs were read
 
 
-def read_job(path: Path, asked: Asked) -> Job:
+def read_job(path: Path, asked: ImportRequest) -> ImportedJob:
     """The plan of a launch script, a configuration file or a folder that `export` wrote."""
     if path.is_dir():
         return _from_folder(path, asked)
@@ -77,9 +77,9 @@ def read_job(path: Path, asked: Asked) -> Job:
     return _from_script(_script_of(text, path.parent), asked, path)
 
 
-def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
+def _from_yaml(text: str, asked: ImportRequest, path: Path) -> ImportedJob:
     """NeMo's configuration, FlagScale's task, or FlagScale's experiment, which names its task."""
-    from astra.jobs.yaml_file import parse_yaml, settings_of
+    from astra.imports.yaml_file import parse_yaml, settings_of
 
     table = parse_yaml(text, str(path))
     said = settings_of(table)
@@ -93,8 +93,8 @@ def _from_yaml(text: str, asked: Asked, path: Path) -> Job:
         file = flagscale.task_file(table, path)
         counted = replace(asked, world_size=_agreed(flagscale.world_of(said, path), asked, path))
         return replace(_from_yaml(read_text(file), counted, file), framework="FlagScale")
-    options = Options(str(path))
-    options.values |= {plain(name): [value] for name, value in said.items()}
+    options = LaunchOptions(str(path))
+    options.values |= {option_name(name): [value] for name, value in said.items()}
     flagscale.as_megatron(options)
     return _from_megatron(options, Script(), asked, path)
 
@@ -108,7 +108,7 @@ def _script_of(text: str, folder: Path | None = None) -> Script:
     return read_script(text, folder)
 
 
-def _from_folder(path: Path, asked: Asked) -> Job:
+def _from_folder(path: Path, asked: ImportRequest) -> ImportedJob:
     """What `astra export` wrote: its arguments or configuration, and how many it starts."""
     launcher, arguments, config, module = (
         path / name for name in ("launch.sh", "args.txt", "ds_config.json", "astra_plan.py")
@@ -117,15 +117,15 @@ def _from_folder(path: Path, asked: Asked) -> Job:
     if experiment.is_file():
         return _from_yaml(read_text(experiment), asked, experiment)
     launch = read_script(read_text(launcher)) if launcher.is_file() else Script()
-    said = _said_world(launch, Options(str(path)))
+    said = _stated_world(launch, LaunchOptions(str(path)))
     if said is None and own.is_file():  # nodes of unlike size, which the shell tells apart
         said = sum(read_plan(own, 1).gpus.values())
     asked = replace(asked, world_size=_agreed(said, asked, path))
     if config.is_file():
-        counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
+        counted = replace(asked, world_size=_world(launch, LaunchOptions(str(path)), asked))
         return _from_deepspeed(read_json(config), _filled(counted, path), str(config))
     if module.is_file():  # which says more than the flags do
-        counted = replace(asked, world_size=_world(launch, Options(str(path)), asked))
+        counted = replace(asked, world_size=_world(launch, LaunchOptions(str(path)), asked))
         settings = torchtitan.from_python(read_text(module), str(module))
         return _from_torchtitan(settings, counted, module)
     if own.is_file() and not _is_megatron(arguments):
@@ -144,7 +144,7 @@ def _is_megatron(arguments: Path) -> bool:
     return arguments.is_file() and "--num-layers" in read_text(arguments)
 
 
-def _filled(asked: Asked, folder: Path) -> Asked:
+def _filled(asked: ImportRequest, folder: Path) -> ImportRequest:
     """What the plan in an exported folder tells and DeepSpeed's JSON does not."""
     file = folder / "plan.json"
     if not file.is_file():
@@ -153,8 +153,8 @@ def _filled(asked: Asked, folder: Path) -> Asked:
     return replace(asked, model=asked.model or plan.model, seq_len=asked.seq_len or plan.seq_len)
 
 
-def _from_script(script: Script, asked: Asked, path: Path) -> Job:
-    options = Options(str(path))
+def _from_script(script: Script, asked: ImportRequest, path: Path) -> ImportedJob:
+    options = LaunchOptions(str(path))
     titan = [
         word for words in script.commands for word in words if word.startswith("--parallelism.")
     ]
@@ -171,15 +171,15 @@ def _from_script(script: Script, asked: Asked, path: Path) -> Job:
         counted = replace(
             asked,
             world_size=_world(script, options, asked),
-            model=asked.model or trainer.model_of(options),
-            seq_len=asked.seq_len or trainer.seq_len(options),
+            model=asked.model or huggingface_trainer.model_of(options),
+            seq_len=asked.seq_len or huggingface_trainer.seq_len(options),
         )
         return _from_deepspeed(read_json(named), counted, str(named), options)
     return _from_megatron(options, script, asked, path)
 
 
-def _from_titan_script(script: Script, asked: Asked, path: Path) -> Job:
-    options = Options(str(path))
+def _from_titan_script(script: Script, asked: ImportRequest, path: Path) -> ImportedJob:
+    options = LaunchOptions(str(path))
     for words in script.commands:
         options.add(words)
     settings: dict[str, Any] = {}
@@ -197,7 +197,9 @@ def _from_titan_script(script: Script, asked: Asked, path: Path) -> Job:
     return _from_torchtitan(settings, counted, path)
 
 
-def _from_megatron(options: Options, script: Script, asked: Asked, path: Path) -> Job:
+def _from_megatron(
+    options: LaunchOptions, script: Script, asked: ImportRequest, path: Path
+) -> ImportedJob:
     if not any(name.rpartition(".")[2] in megatron.TELLING for name in options.values):
         raise InputError(
             f"{path}: no training command was found in it: none has options such as "
@@ -211,7 +213,7 @@ def _from_megatron(options: Options, script: Script, asked: Asked, path: Path) -
     world = _world(script, options, asked)
     megatron.plain_names(options)
     model = asked.model or model_of(options, path.stem, asked.vocab)
-    wish = megatron.wish_of(options, model.layers, world)
+    plan_settings = megatron.plan_settings_of(options, model.layers, world)
     _read_quietly(options)
     doubts = [f"{name}, which it sources, was read with it" for name in script.sourced]
     doubts += [
@@ -222,12 +224,14 @@ def _from_megatron(options: Options, script: Script, asked: Asked, path: Path) -
     if model.positions == "alibi" and options.many("position-embedding-type") == ["none"]:
         doubts.append(f"the job is trained without positions; ALiBi is what {model.name} has")
     if options.many("rampup-batch-size"):
-        doubts.append(f"the batch grows at first; the final one, {wish['global_batch']}, was taken")
+        doubts.append(
+            f"the batch grows at first; the final one, {plan_settings['global_batch']}, was taken"
+        )
     left = [*options.left(), *_unfilled(options)]
-    return _job(wish, model, asked, world, "megatron", doubts, left)
+    return _job(plan_settings, model, asked, world, "megatron", doubts, left)
 
 
-def _read_quietly(options: Options) -> None:
+def _read_quietly(options: LaunchOptions) -> None:
     """Options of launchers, which say where and not what."""
     for names in LAUNCHERS.values():
         options.read.update(names)
@@ -236,12 +240,12 @@ def _read_quietly(options: Options) -> None:
         options.read.add("optimizer")  # another keeps other states
 
 
-def _is_used(name: str, options: Options, script: Script) -> bool:
+def _is_used(name: str, options: LaunchOptions, script: Script) -> bool:
     """Whether a variable's value, or an option in it, is among the words that count."""
     value = script.variables.get(name) or []
     said = {word for words in options.values.values() for word in words}
     words = value.split() if isinstance(value, str) else value
-    flags = {plain(word[2:].partition("=")[0]) for word in words if word.startswith("--")}
+    flags = {option_name(word[2:].partition("=")[0]) for word in words if word.startswith("--")}
     return bool(flags & set(options.values)) if flags else bool(said & {*words, value_text(value)})
 
 
@@ -249,7 +253,7 @@ def value_text(value: str | list[str]) -> str:
     return value if isinstance(value, str) else " ".join(value)
 
 
-def _unfilled(options: Options) -> list[str]:
+def _unfilled(options: LaunchOptions) -> list[str]:
     """Values that only the shell knows, of options that count."""
     return [
         f"--{name} {word}: only the shell knows"
@@ -259,10 +263,12 @@ def _unfilled(options: Options) -> list[str]:
     ]
 
 
-def _from_deepspeed(document: Any, asked: Asked, where: str, flags: Options | None = None) -> Job:
+def _from_deepspeed(
+    document: Any, asked: ImportRequest, where: str, flags: LaunchOptions | None = None
+) -> ImportedJob:
     """DeepSpeed's JSON; `flags` are those of the script that names it."""
-    flags = flags or Options(where)
-    document, said = trainer.filled(document, flags, where)
+    flags = flags or LaunchOptions(where)
+    document, said = huggingface_trainer.filled(document, flags, where)
     if isinstance(document, dict) and {"plan", "plans", "pipelines"} & set(document):
         raise InputError(f"{where}: is a plan already; `astra predict --plan {where}` prices it.")
     if not deepspeed.looks_like(document):
@@ -271,39 +277,41 @@ def _from_deepspeed(document: Any, asked: Asked, where: str, flags: Options | No
     world = asked.world_size
     if world is None:
         raise InputError(f"{where}: how many GPUs? DeepSpeed's JSON does not say: --world-size N.")
-    wish = deepspeed.wish_of(document, world, where)
-    again = trainer.recompute(flags)
+    plan_settings = deepspeed.plan_settings_of(document, world, where)
+    again = huggingface_trainer.recompute(flags)
     if again is None:
         said.append("DeepSpeed's JSON does not say whether layers are recomputed: no recompute")
-    elif wish["pp"] == 1:
-        wish["recompute"] = again
+    elif plan_settings["pp"] == 1:
+        plan_settings["recompute"] = again
     if asked.seq_len is None:
         said.append("DeepSpeed's JSON does not say the sequence length: the model's, 4096 at most")
-    wish["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
-    left = [*deepspeed.left(document), *trainer.left(flags)]
-    return _job(wish, model, asked, world, "deepspeed", said, left)
+    plan_settings["seq_len"] = asked.seq_len or min(model.max_positions or 4096, 4096)
+    left = [*deepspeed.unread_settings(document), *huggingface_trainer.unread_settings(flags)]
+    return _job(plan_settings, model, asked, world, "deepspeed", said, left)
 
 
-def _from_torchtitan(settings: Mapping[str, Any], asked: Asked, path: Path) -> Job:
+def _from_torchtitan(settings: Mapping[str, Any], asked: ImportRequest, path: Path) -> ImportedJob:
     known = torchtitan.model_name(settings)
     model = asked.model or (find_model(known) if known else None)
     model = model or _asked_model(asked, str(path), "this configuration")
     world = asked.world_size
     if world is None:
         raise InputError(f"{path}: how many GPUs? A configuration does not say: --world-size N.")
-    wish = torchtitan.wish_of(settings, world, str(path))
+    plan_settings = torchtitan.plan_settings_of(settings, world, str(path))
     said = [
         f"{key} = {value}: torchtitan's default"
         for key, value in torchtitan.DEFAULTS.items()
         if key not in settings
         and ("batch" in key or "seq_len" in key or "mode" in key)
         and value != -1
-        and (wish["pp"] > 1 or "pipeline" not in key)
+        and (plan_settings["pp"] > 1 or "pipeline" not in key)
     ]
-    return _job(wish, model, asked, world, "fsdp", said, torchtitan.left(settings))
+    return _job(
+        plan_settings, model, asked, world, "fsdp", said, torchtitan.unread_settings(settings)
+    )
 
 
-def _asked_model(asked: Asked, where: str, what: str) -> Model:
+def _asked_model(asked: ImportRequest, where: str, what: str) -> Model:
     if asked.model is None:
         raise InputError(
             f"{where}: {what} does not say which model is trained. Say it: --model llama-3-8b."
@@ -311,9 +319,9 @@ def _asked_model(asked: Asked, where: str, what: str) -> Model:
     return asked.model
 
 
-def _world(script: Script, options: Options, asked: Asked) -> int:
+def _world(script: Script, options: LaunchOptions, asked: ImportRequest) -> int:
     """GPUs of the job: as asked, or as its file says."""
-    world = _agreed(_said_world(script, options), asked, options.where)
+    world = _agreed(_stated_world(script, options), asked, options.where)
     if world is None:
         raise InputError(
             f"{options.where}: how many GPUs? Neither its launcher nor a variable says: "
@@ -322,7 +330,7 @@ def _world(script: Script, options: Options, asked: Asked) -> int:
     return world
 
 
-def _agreed(said: int | None, asked: Asked, where: str | Path) -> int | None:
+def _agreed(said: int | None, asked: ImportRequest, where: str | Path) -> int | None:
     """GPUs as asked; else as the file says, where it does."""
     if asked.is_checked and said not in (None, asked.world_size):
         raise InputError(
@@ -332,9 +340,9 @@ def _agreed(said: int | None, asked: Asked, where: str | Path) -> int | None:
     return asked.world_size or said
 
 
-def _said_world(script: Script, options: Options) -> int | None:
+def _stated_world(script: Script, options: LaunchOptions) -> int | None:
     """GPUs as its launcher says, or as its variables are named."""
-    words = Options(options.where)
+    words = LaunchOptions(options.where)
     for command in script.commands:
         words.add(
             piece for word in command for piece in (word.split() if " --" in word else [word])
@@ -368,21 +376,21 @@ def _scheduled(script: Script, what: str) -> str | None:
 
 
 def _job(
-    wish: dict[str, Any],
+    plan_settings: dict[str, Any],
     model: Model,
-    asked: Asked,
+    asked: ImportRequest,
     world: int,
     runtime: Runtime,
     said: list[str],
     left: list[str],
-) -> Job:
+) -> ImportedJob:
     counted = asked.gpus if ":" in asked.gpus else f"{asked.gpus}:{world}"
     cluster, blocks, notes = parse_rank_blocks(counted)
     one_type = msgspec.structs.replace(cluster.pools[0], count=world)
     alone = msgspec.structs.replace(cluster, pools=(one_type,))  # what a launch file knows of
     stack = STACKS.get(runtime, "megatron")
     settled = complete(
-        PlanSettings(**{k: v for k, v in wish.items() if v is not None}),
+        PlanSettings(**{k: v for k, v in plan_settings.items() if v is not None}),
         model,
         alone,
         runtime,
@@ -391,7 +399,7 @@ def _job(
     plan = over_types(msgspec.structs.replace(settled.plan, cluster=cluster), blocks)
     names = {"megatron": "Megatron-LM", "fsdp": "torchtitan", "deepspeed": "DeepSpeed"}
     broken = broken_rules(plan)
-    return Job(
+    return ImportedJob(
         plan=plan,
         framework=names[runtime],
         assumed=(*said, *model.assumed),

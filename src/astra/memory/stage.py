@@ -20,13 +20,13 @@ from astra.memory.states import states
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
-from astra.strategy.parameters_per_gpu import padded_vocab
-from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.offload import offloaded_values
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import Floats, Ints, Plans, Task
+from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.rules.rule import is_word
-from astra.strategy.stages import Stages, is_recompute
 from astra.strategy.stage_view import StageView
+from astra.strategy.stages import Stages, is_recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -130,7 +130,9 @@ def activation_bytes(
     )
 
 
-def memory_of(view: StageView, stack: Stack, shared: dict[str, Floats] | None = None) -> MemoryColumns:
+def memory_of(
+    view: StageView, stack: Stack, shared: dict[str, Floats] | None = None
+) -> MemoryColumns:
     """Memory of every slot of a table of plans.
 
     What plans share that differ only in recompute and offload is counted once; `shared` where
@@ -295,7 +297,8 @@ def _gathered_weights(plans: Plans, stages: Stages, task: Task, shards: ShardSiz
     sizes = [count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds]
     if model.moe is not None:
         routed = [
-            count(layer_weights(model, kind), sharded_by="ep_etp") for kind in layer_kinds(model).kinds
+            count(layer_weights(model, kind), sharded_by="ep_etp")
+            for kind in layer_kinds(model).kinds
         ]
         spread = stages.of(plans.segment_ep) * shards.etp
         layer = np.max(

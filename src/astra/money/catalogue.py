@@ -25,7 +25,7 @@ MAX_USD_PER_HOUR = 1e6  # an hour of one node; more is a slip
 
 
 # Whose price it is: a catalogue's, the user's, or a catalogue's for nodes that the user described.
-PriceFrom = Literal["catalogue", "user", "described"]
+PriceFrom = Literal["catalogue", "user", "owned", "described"]
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,28 +6,35 @@ from msgspec.structs import replace
 
 from astra.errors import InputError, NoPriceError
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.pools import facts, is_own
-from astra.money.catalogue import Offer, chosen, joins, machine_gpu, shipped_offers
-from astra.money.given import LISTED, given_offer
-from astra.money.wish import Wish, names_in, owned_terms, prices_of, today
+from astra.hardware.pools import gpu_specs, is_user_described
+from astra.money.catalogue import (
+    Offer,
+    PriceFrom,
+    filter_offers,
+    joins,
+    machine_gpu,
+    shipped_offers,
+)
+from astra.money.options import MoneyOptions, owned_cost_terms, split_names, today, user_gpu_prices
+from astra.money.user_prices import LIST_PRICE_OF, user_offer
 from astra.notes import Note, NoteCode, note
 
 ALIKE = 0.9  # a network of at least so many times the speed is taken for as good
 
 
-def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
+def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     """What can be rented: prices that were given, else the catalogue's, for every GPU type.
 
     Nodes that a file describes stay as they are, whoever's price it is.
     """
     gpus = [pool.gpu for pool in cluster.pools]
-    prices, owned = prices_of(wish, gpus), owned_terms(wish, gpus)
-    given = _priced_pools(cluster, prices, owned, today(), wish.spot)
+    prices, owned = user_gpu_prices(options, gpus), owned_cost_terms(options, gpus)
+    given = _priced_pools(cluster, prices, owned, today(), options.spot)
     priced = {offer.machine.gpu for offer in given}
-    listed = catalogue_of(wish, cluster)
-    if len(priced) == len(cluster.pools) and (wish.cloud or wish.region):
+    listed = catalogue_of(options, cluster)
+    if len(priced) == len(cluster.pools) and (options.cloud or options.region):
         raise InputError(
-            f"{'--cloud' if wish.cloud else '--region'} {wish.cloud or wish.region}: every price "
+            f"{'--cloud' if options.cloud else '--region'} {options.cloud or options.region}: every price "
             "is given, so none is looked up there. Leave out the place or a price."
         )
     found = given
@@ -35,15 +42,17 @@ def offers_of(wish: Wish, cluster: Cluster) -> list[Offer]:
         if pool.gpu.name not in priced:
             sold = [offer for offer in listed if offer.machine.gpu == pool.gpu.name]
             if not sold:
-                raise _no_price(pool, "there" if wish.cloud or wish.region else "")
-            found += _in_own_nodes(pool, sold) if is_own(pool) else sold
+                raise _no_price(pool, "there" if options.cloud or options.region else "")
+            found += _in_own_nodes(pool, sold) if is_user_described(pool) else sold
     return found
 
 
-def catalogue_of(wish: Wish, cluster: Cluster) -> list[Offer]:
+def catalogue_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     """What the price lists have of these GPUs, where and how it may be rented."""
-    catalogue = shipped_offers() if wish.offers is None else wish.offers
-    listed = chosen(catalogue, names_in(wish.cloud), names_in(wish.region), wish.spot)
+    catalogue = shipped_offers() if options.offers is None else options.offers
+    listed = filter_offers(
+        catalogue, split_names(options.cloud), split_names(options.region), options.spot
+    )
     names = {pool.gpu.name for pool in cluster.pools}
     return [offer for offer in listed if offer.machine.gpu in names]
 
@@ -63,11 +72,11 @@ def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
     those with a network that is as fast. On demand and spot apart.
     """
     name, ram = pool.gpu.name, pool.gpu.node.ram_bytes
-    own = facts(replace(pool.gpu, node=replace(pool.gpu.node, ram_bytes=None)))
+    own = gpu_specs(replace(pool.gpu, node=replace(pool.gpu.node, ram_bytes=None)))
     same = [
         offer
         for offer in sold
-        if facts(machine_gpu(offer.machine)) == own and ram in (None, offer.machine.ram_bytes)
+        if gpu_specs(machine_gpu(offer.machine)) == own and ram in (None, offer.machine.ram_bytes)
     ]
     if same:
         return same
@@ -89,12 +98,13 @@ def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
     for offer in sorted(alike, key=promise):
         best.setdefault(offer.spot, offer)
     return [
-        given_offer(
+        user_offer(
             pool.gpu,
             offer.usd_per_gpu_hour,
             offer.date,
             offer.spot,
-            f"{LISTED} {' '.join(dict.fromkeys((*offer.place, offer.machine.instance)))}",
+            f"{LIST_PRICE_OF} {' '.join(dict.fromkeys((*offer.place, offer.machine.instance)))}",
+            price_from="described",
         )
         for offer in best.values()
     ]
@@ -112,17 +122,17 @@ def list_price_notes(offers: Sequence[Offer]) -> list[Note]:
             date=offer.date,
         )
         for offer in offers
-        if offer.source.startswith(LISTED)
+        if offer.price_from == "described"
     ]
 
 
-def offers_for(wish: Wish, cluster: Cluster) -> dict[str, Offer]:
+def offers_for(options: MoneyOptions, cluster: Cluster) -> dict[str, Offer]:
     """The cheapest offer of each GPU type in a node like the one it is planned in.
 
     For plans that are given or searched for time alone: their machines are the cluster's.
     """
     found = {}
-    offers = offers_of(wish, cluster)
+    offers = offers_of(options, cluster)
     for pool in cluster.pools:
         own = [offer for offer in offers if offer.machine.gpu == pool.gpu.name]
         node = pool.gpu.node
@@ -152,10 +162,11 @@ def _priced_pools(
         price = prices.get(pool.gpu.name, pool.usd_per_hour)
         if price is not None:
             source = "--price" if pool.gpu.name in prices else f"cluster {cluster.name}"
+            price_from: PriceFrom = "owned" if pool.gpu.name in owned else "user"
             if pool.gpu.name in owned:
                 terms = owned[pool.gpu.name].items()
                 source = "owned: " + " + ".join(f"${cost:.4f}/h {what}" for what, cost in terms)
-            found.append(given_offer(pool.gpu, price, date, spot, source))
+            found.append(user_offer(pool.gpu, price, date, spot, source, price_from))
     for name in prices:
         if name not in {pool.gpu.name for pool in cluster.pools}:
             raise InputError(f"--price {name}: it is not among the GPUs. Add it to --gpus.")

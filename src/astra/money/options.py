@@ -68,7 +68,7 @@ OPTION_NAMES = MoneyOptions.__struct_fields__
 
 
 class Goals(msgspec.Struct, frozen=True, kw_only=True):
-    """The wish in numbers."""
+    """The options in numbers."""
 
     tokens: float | None
     budget_usd: float | None

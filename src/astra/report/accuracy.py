@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import log1p
 from statistics import fmean
 
-from astra.fit.steps import TimedStep
-from astra.fit.validate import Row, Sweep, Validation
-from astra.memory.constants import memory_constants
 from astra.cost.result import PricedPlan
+from astra.fit.steps import TimedStep
+from astra.fit.validate import Sweep, Validation, ValidationRow
+from astra.memory.constants import memory_constants
 
 HEAD = """\
 # Accuracy
@@ -300,7 +300,7 @@ The largest:
 """
 
 
-def _worst(rows: tuple[Row, ...], reasons: dict[str, str]) -> str:
+def _worst(rows: tuple[ValidationRow, ...], reasons: dict[str, str]) -> str:
     lines = [
         "## The farthest off",
         "",

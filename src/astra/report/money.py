@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from astra.cost.result import Money, PricedPlan, RentedNodes
 from astra.money.dollars import GB, MONTH_H
-from astra.money.given import LISTED
 from astra.report.document import AnswerDocument
 from astra.report.frontier_text import Drawing
 from astra.report.note_lines import note_lines
@@ -85,8 +84,8 @@ def place_of(rent: RentedNodes) -> str:
     """Where nodes are rented, at which price of which day; or whose price it is."""
     kind = "spot, " if rent.spot else ""
     if rent.cloud == "given":
-        how = rent.price_source if rent.price_source.startswith("owned") else "as given"
-        if rent.price_source.startswith(LISTED):
+        how = rent.price_source if rent.price_from == "owned" else "as given"
+        if rent.price_from == "described":
             how = f"on {rent.price_date}, the {rent.price_source}, in nodes as described"
         return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour {how}"
     guess = ", its network a guess" if _guessed(rent) else ""
@@ -360,9 +359,9 @@ def _table(points: tuple[PricedPlan, ...], market: MarketResult) -> "RenderableT
 
 def _short(rent: RentedNodes) -> str:
     if rent.cloud == "given":
-        if rent.price_source.startswith(LISTED):
+        if rent.price_from == "described":
             return f"own nodes, list price{' spot' if rent.spot else ''}"
-        return "owned" if rent.price_source.startswith("owned") else "as given"
+        return "owned" if rent.price_from == "owned" else "as given"
     doubt = "?" if _guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 

@@ -15,7 +15,7 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Losses, Rent, bill, losses
 from astra.money.goodput import HOUR_S
 from astra.money.offers import offers_for
-from astra.money.wish import Wish, goals_of
+from astra.money.options import MoneyOptions, goals_of
 from astra.notes import Note, NoteCode, note
 
 MILLION = 1e6
@@ -44,6 +44,7 @@ def rented(gpu: str, count: int, offer: Offer) -> RentedNodes:
         price_source=offer.source,
         network_certainty=machine.certainty,
         node_ram_bytes=machine.ram_bytes,
+        price_from=offer.price_from,
     )
 
 
@@ -58,7 +59,7 @@ class RunBill:
 
 
 def bill_of(
-    plan: PricedPlan, offers: Mapping[str, Offer], tokens: float, kept: Conditions
+    plan: PricedPlan, offers: Mapping[str, Offer], tokens: float, conditions: Conditions
 ) -> RunBill:
     """At an offer for each GPU type."""
     rents = tuple(rented(gpu, count, offers[gpu]) for gpu, count in plan.gpus.items())
@@ -67,17 +68,17 @@ def bill_of(
     per_hour = sum(rent.nodes * rent.node_usd_per_hour for rent in rents)
     size = np.array([plan.checkpoint_bytes])
     gpus = np.array([sum(plan.gpus.values())])
-    lost = losses(gpus, np.array([nodes]), np.array([spot]), size, kept)
+    lost = losses(gpus, np.array([nodes]), np.array([spot]), size, conditions)
     steps = tokens / (plan.plan.global_batch * plan.plan.seq_len)
-    found = bill(np.array([plan.step_s]), steps, lost, np.array([per_hour]), size, kept)
+    found = bill(np.array([plan.step_s]), steps, lost, np.array([per_hour]), size, conditions)
     return RunBill(rents=rents, usd_per_hour=float(per_hour), lost=lost, bill=found)
 
 
 def with_money(
-    priced: PricedPlan, offers: Mapping[str, Offer], tokens: float, kept: Conditions
+    priced: PricedPlan, offers: Mapping[str, Offer], tokens: float, conditions: Conditions
 ) -> PricedPlan:
     """The plan with what a run of so many tokens takes and costs; an offer for each GPU type."""
-    whole = bill_of(priced, offers, tokens, kept)
+    whole = bill_of(priced, offers, tokens, conditions)
     lost, found, share = whole.lost, whole.bill, whole.lost.goodput
     interval = float(share.interval_s[0])
     money = Money(
@@ -133,21 +134,21 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
 
 
 def with_dollars(
-    plans: Sequence[PricedPlan], wish: Wish | None, cluster: Cluster
+    plans: Sequence[PricedPlan], options: MoneyOptions | None, cluster: Cluster
 ) -> list[PricedPlan]:
     """Plans with hours and dollars where tokens and prices are known, else with a note on it."""
-    if wish is None:
+    if options is None:
         return list(plans)
-    goals = goals_of(wish)
+    goals = goals_of(options)
     try:
-        offers = offers_for(wish, cluster)
+        offers = offers_for(options, cluster)
     except NoPriceError as error:
         return [_without_money(plan, note(NoteCode.NO_PRICE, error=str(error))) for plan in plans]
     if goals.tokens is None:
-        found = [with_money(plan, offers, 1e12, goals.kept) for plan in plans]
+        found = [with_money(plan, offers, 1e12, goals.conditions) for plan in plans]
         bare = [msgspec.structs.replace(plan, money=None, hours=None, usd=None) for plan in found]
         return [_without_money(plan, note(NoteCode.NO_TOKENS)) for plan in bare]
-    return [with_money(plan, offers, goals.tokens, goals.kept) for plan in plans]
+    return [with_money(plan, offers, goals.tokens, goals.conditions) for plan in plans]
 
 
 def _without_money(plan: PricedPlan, why: Note) -> PricedPlan:

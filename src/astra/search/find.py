@@ -15,6 +15,7 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
+from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import (
     Variants,
     depends_on_variant,
@@ -22,7 +23,6 @@ from astra.strategy.variants import (
     variants_in,
     variants_of,
 )
-from astra.strategy.stage_view import StageView, without_layers, stage_view
 from astra.timing.layer import LayerCache, Work, cached_layer_rows, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
@@ -31,7 +31,7 @@ from astra.timing.plan_bounds import (
     variant_added_s,
     work_bound_s,
 )
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 SCOUTED = 32  # layouts of a table that are tried at once, for a time to beat
 FIRST = 1 << 10  # layouts of the first table: enough to learn what to beat

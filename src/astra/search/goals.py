@@ -8,7 +8,7 @@ import numpy as np
 
 from astra.cost.result import PricedPlan
 from astra.money.dollars import tokens_within
-from astra.money.wish import Goals
+from astra.money.options import Goals
 from astra.search.result import GoalOutcome, MarketResult
 
 

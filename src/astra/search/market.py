@@ -8,7 +8,7 @@ import numpy as np
 
 from astra.cost.host import room_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.pools import facts
+from astra.hardware.pools import gpu_specs
 from astra.money.catalogue import GUESSED, Instance, Offer, joins, machine_gpu
 from astra.money.conditions import Conditions
 from astra.money.frontier import frontier
@@ -76,7 +76,7 @@ def machines_of(
         kinds: dict[Gpu, list[Offer]] = {}
         for offer in offers:
             if offer.machine.gpu == pool.gpu.name:
-                kinds.setdefault(facts(gpu_in(offer.machine, pool.gpu)), []).append(offer)
+                kinds.setdefault(gpu_specs(gpu_in(offer.machine, pool.gpu)), []).append(offer)
         for own in kinds.values():
             most = 0
             for room, some in _by_room(own):
@@ -122,7 +122,7 @@ def undominated(machines: Sequence[Machine]) -> list[Machine]:
     groups: dict[Gpu, list[Machine]] = {}
     for machine in machines:
         slow = msgspec.structs.replace(machine.gpu.node, nic_bytes_per_s=1.0)
-        key = facts(msgspec.structs.replace(machine.gpu, node=slow))
+        key = gpu_specs(msgspec.structs.replace(machine.gpu, node=slow))
         groups.setdefault(key, []).append(machine)
     return [
         machine
@@ -164,10 +164,15 @@ class MarketSearch:
     """One search over machines; what one finds prunes the next."""
 
     def __init__(
-        self, query: Query, machines: Sequence[Machine], tokens: float, kept: Conditions,
+        self, query: Query, machines: Sequence[Machine], tokens: float, conditions: Conditions,
         latest_h: float,
     ) -> None:  # fmt: skip
-        self.query, self.tokens, self.kept, self.latest_h = query, tokens, kept, latest_h
+        self.query, self.tokens, self.conditions, self.latest_h = (
+            query,
+            tokens,
+            conditions,
+            latest_h,
+        )
         self.machines = sorted(undominated(machines), key=_promise)
         self.trades: list[Trade] = []
         self.beaten: set[tuple[float, float]] = set()
@@ -202,7 +207,7 @@ class MarketSearch:
             self.query.margin,
             [rent_of(offer) for offer in machine.offers],
             steps,
-            self.kept,
+            self.conditions,
             self.latest_h,
             machine.room_bytes,
         )

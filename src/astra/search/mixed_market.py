@@ -51,11 +51,16 @@ class MixedSearch:
         query: Query,
         known: Sequence[Trade],
         tokens: float,
-        kept: Conditions,
+        conditions: Conditions,
         latest_h: float,
         progress: Progress | None = None,
     ) -> None:
-        self.query, self.tokens, self.kept, self.latest_h = query, tokens, kept, latest_h
+        self.query, self.tokens, self.conditions, self.latest_h = (
+            query,
+            tokens,
+            conditions,
+            latest_h,
+        )
         self.trades, self.progress = list(known), progress
         self.beaten: set[tuple[float, float]] = set()
         self.labels = self.open = self.skipped = 0
@@ -86,11 +91,11 @@ class MixedSearch:
         steps = self.tokens / self.query.tokens_per_step
         size = checkpoint_sizes(self.query.space)[:1]
         gpus, nodes = np.array([mixture.gpus]), np.array([mixture.nodes])
-        lost = losses(gpus, nodes, np.array([mixture.spot_nodes]), size, self.kept)
+        lost = losses(gpus, nodes, np.array([mixture.spot_nodes]), size, self.conditions)
         hours = np.array([*(trade.wall_h for trade in self.trades), self.latest_h])
         usd = np.array([*(trade.usd for trade in self.trades), -np.inf])
         price = np.array([mixture.usd_per_hour])
-        return float(step_within(hours, usd, steps, lost, price, size, self.kept).min())
+        return float(step_within(hours, usd, steps, lost, price, size, self.conditions).min())
 
     def _space(self, cluster: Cluster) -> Space:
         return self.query.on(cluster).of_runtime("flagscale").space
@@ -146,7 +151,7 @@ class MixedSearch:
         if best is None or len(best.gpus) < 2:
             return
         offers = {offer.machine.gpu: offer for offer in mixture.place}
-        bill = bill_of(best, offers, self.tokens, self.kept).bill
+        bill = bill_of(best, offers, self.tokens, self.conditions).bill
         hours, usd = float(bill.wall_h[0]), float(bill.usd[0])
         plan = msgspec.structs.replace(best.plan, cluster=mixture.cluster)
         trade = Trade(wall_h=hours, usd=usd, plan=plan, offers=offers, machine=None)
@@ -198,7 +203,7 @@ def mixed_trades(
     anywhere: bool,
     known: Sequence[Trade],
     tokens: float,
-    kept: Conditions,
+    conditions: Conditions,
     latest_h: float,
     progress: Progress | None = None,
 ) -> tuple[list[Trade], set[tuple[float, float]], list[Note]]:
@@ -218,7 +223,7 @@ def mixed_trades(
         elsewhere = bool(places_of(pools, offers, True))
         return list(known), set(), [*notes, note(NoteCode.MIXTURES_APART, elsewhere=elsewhere)]
     try:
-        search = MixedSearch(query, known, tokens, kept, latest_h, progress)
+        search = MixedSearch(query, known, tokens, conditions, latest_h, progress)
         cap = query.cluster.max_gpus
         search.run([each for place in places for each in mixtures_of(pools, place, cap)])
     except InputError as error:  # models and settings that cannot be mixed

@@ -8,7 +8,7 @@ from astra.cost.price import MARGIN
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import Stack
 from astra.model.shape import Model
-from astra.money.wish import Goals, Wish
+from astra.money.options import Goals, MoneyOptions
 from astra.notes import Note
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
@@ -39,7 +39,7 @@ class Query:
     rules_file: str | None = None
     objective: Objective = "time"
     min_tokens_per_s: float = 0.0  # with objective gpus
-    money: Wish | None = None  # None: nobody speaks of it
+    money: MoneyOptions | None = None  # None: nobody speaks of it
     goals: Goals | None = None  # of the money, in numbers
     top: int = 10
     fold: bool = True  # near-identical plans as one

@@ -14,17 +14,17 @@ from astra.errors import InputError
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
 from astra.money.frontier import knee, steps_along
-from astra.money.given import LISTED, YEAR_H
 from astra.money.offers import catalogue_of, list_price_notes, offers_of
+from astra.money.options import Goals, MoneyOptions
+from astra.money.user_prices import YEAR_H
 from astra.money.what_if import (
-    Change,
+    MarketChange,
     changed_cluster,
     changed_conditions,
     changed_offers,
     check_changes,
     parse_what_if,
 )
-from astra.money.wish import Goals, Wish
 from astra.notes import Note, NoteCode, note
 from astra.search.bill import with_money
 from astra.search.goals import chosen_row, ranked
@@ -56,7 +56,7 @@ class RentalMarket:
     conditions: Conditions
 
     @property
-    def options(self) -> Wish:
+    def options(self) -> MoneyOptions:
         assert self.query.money is not None
         return self.query.money
 
@@ -83,10 +83,10 @@ class RentalMarket:
 def market_of(query: Query) -> RentalMarket:
     assert query.money is not None and query.goals is not None
     offers = offers_of(query.money, query.cluster)
-    return RentalMarket(query=query, offers=offers, conditions=query.goals.kept)
+    return RentalMarket(query=query, offers=offers, conditions=query.goals.conditions)
 
 
-def _changed(market: RentalMarket, changes: Sequence[Change]) -> RentalMarket:
+def _changed(market: RentalMarket, changes: Sequence[MarketChange]) -> RentalMarket:
     """The same with other prices, networks, failures."""
     return replace(
         market,
@@ -101,11 +101,11 @@ def search_market(
 ) -> tuple[FrontierFound, float]:
     """The frontier, and the hours beyond which nothing was looked for."""
     goals, query = market.goals, market.query
-    latest = goals.longest_h or max(YEAR_H, goals.deadline_h or 0.0)
+    latest = goals.max_hours or max(YEAR_H, goals.deadline_h or 0.0)
     for longest in (latest, np.inf):  # nothing within a year, or none so cheap: whatever it takes
         search = MarketSearch(query, market.machines, market.tokens, market.conditions, longest)
         found = search.run(progress)
-        if found.trades and (goals.longest_h or _affordable(goals, found)):
+        if found.trades and (goals.max_hours or _affordable(goals, found)):
             break
     if market.options.mixed:
         trades, fallen, notes = mixed_trades(
@@ -168,7 +168,7 @@ def solve_for_money(query: Query, progress: Progress | None = None) -> Result:
     )
 
 
-def _changes(market: RentalMarket) -> tuple[Change, ...]:
+def _changes(market: RentalMarket) -> tuple[MarketChange, ...]:
     """What --what-if says, where it can change something."""
     if market.options.what_if is None:
         return ()
@@ -184,7 +184,7 @@ def _with_prices(market: RentalMarket) -> Query:
     given = {
         offer.machine.gpu: offer.usd_per_gpu_hour
         for offer in market.offers
-        if offer.machine.cloud == "given" and not offer.source.startswith(LISTED)
+        if offer.price_from in ("user", "owned")
     }
     if given:
         options = msgspec.structs.replace(
@@ -272,7 +272,7 @@ def _market_result(
         beaten=found.beaten,
         machines=tuple(_node_summary(machine, found.trades) for machine in market.machines),
         longest_hours=latest if np.isfinite(latest) else 0.0,
-        conditions=msgspec.to_builtins(goals.kept),
+        conditions=msgspec.to_builtins(goals.conditions),
     )
 
 
@@ -285,7 +285,7 @@ def _other_regions(market: RentalMarket, best: PricedPlan, trade: Trade) -> tupl
         if offer in trade.offers.values() or best.host_memory_bytes > room_bytes(offer.machine):
             continue
         there = {trade.machine.gpu.name: offer}
-        other = with_money(best, there, market.tokens, market.goals.kept)
+        other = with_money(best, there, market.tokens, market.goals.conditions)
         assert other.usd_per_hour is not None and other.hours is not None and other.usd is not None
         found.append(
             OtherRegion(

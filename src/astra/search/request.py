@@ -12,16 +12,16 @@ from astra.cost.price import MARGIN
 from astra.files import convert
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.pools import is_own
+from astra.hardware.pools import is_user_described
 from astra.hardware.stack import find_stack
-from astra.money.wish import Wish, goals_of, wish_of
+from astra.money.options import MoneyOptions, goals_of, money_options_of
 from astra.notes import Note, NoteCode, note
 from astra.search.query import Objective, Query
-from astra.strategy.user_rules import read_user_rules
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import task_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import parse_set
+from astra.strategy.user_rules import read_user_rules
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 def request_of(query: Query) -> Request:
     """The query in the words of the JSON."""
     pools, for_money = query.cluster.pools, query.objective in ("money", "frontier")
-    own = tuple(pool.gpu for pool in pools if is_own(pool)) if for_money else ()
+    own = tuple(pool.gpu for pool in pools if is_user_described(pool)) if for_money else ()
     return Request(
         model=query.model.name,
         gpus={pool.gpu.name: pool.count for pool in pools},
@@ -87,7 +87,7 @@ def _money(query: Query) -> dict[str, Any]:
     """What was said about money; a date as the hours that were left."""
     assert query.money is not None and query.goals is not None
     said = msgspec.structs.replace(query.money, deadline=query.goals.deadline_h)
-    plain = msgspec.to_builtins(Wish())
+    plain = msgspec.to_builtins(MoneyOptions())
     return {
         name: value for name, value in msgspec.to_builtins(said).items() if value != plain[name]
     }
@@ -123,7 +123,7 @@ def read_request(request: Mapping[str, object], plan: Plan, where: str) -> Query
     rules, notes = _rules(said.rules, plan)
     query = replace(query, user_rules=rules, notes=notes)
     if isinstance(said.money, dict):
-        money = wish_of(said.money)
+        money = money_options_of(said.money)
         query = replace(query, money=money, goals=goals_of(money))
     return query
 

@@ -12,15 +12,15 @@ from astra.hardware.stack import Stack
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, end_weights, layer_weights, mtp_weights
 from astra.model.shape import Model
+from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.replica_groups import (
-    replicas_of_segment,
     layers_shared,
-    replica_group_of,
     replica_group_count,
+    replica_group_of,
+    replicas_of_segment,
     shard_group_fraction,
     slot_of_stage,
 )
-from astra.strategy.plans import Flags, Floats, Ints, Plans, dtype_bytes
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
 from astra.timing.constants import timing_constants
@@ -279,7 +279,9 @@ def _owners(view: StageView, ranks: Ints, stack: Stack) -> Ints:
     return np.maximum(np.minimum(ranks, tensors), 1)
 
 
-def _group(view: StageView, name: str, ranks: Ints, stride: Ints, row: int | None = None) -> RankGroup:
+def _group(
+    view: StageView, name: str, ranks: Ints, stride: Ints, row: int | None = None
+) -> RankGroup:
     """As it lies on the nodes of one pool, or on those of each slot's own."""
     if row is not None:
         return RankGroup.of(name, ranks, stride, view.pool_domain[row], view.pool_node[row])

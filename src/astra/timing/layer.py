@@ -161,7 +161,9 @@ def work_of(cache: LayerCache, model: Model, rows: Rows) -> Work:
     return Work(layers + head + both_ways_s("embedding"), np.min(each, axis=0), head)
 
 
-def cached_layer_rows(views: Iterable[StageView], stack: Stack, cache: LayerCache) -> Iterator[Rows]:
+def cached_layer_rows(
+    views: Iterable[StageView], stack: Stack, cache: LayerCache
+) -> Iterator[Rows]:
     """For every slot of each view, of one task, its row in the cache. (pipeline, slot, plan)
 
     Views are looked at one by one, for they may be large. The shapes of many are timed together:
@@ -250,7 +252,9 @@ def _same_kernels(
         yield rows, _shapes(table, rows), device, words
 
 
-def layer_shape(view: StageView, stack: Stack, pipeline: int, slot: int) -> tuple[LayerShape, Device]:
+def layer_shape(
+    view: StageView, stack: Stack, pipeline: int, slot: int
+) -> tuple[LayerShape, Device]:
     """How a slot of the first plan shards its layers, and what they run on."""
     table, back = _distinct(view)
     row = back[pipeline, min(slot, back.shape[1] - 1), :1]

@@ -16,8 +16,8 @@ from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.variants import Variants
 from astra.strategy.stage_view import StageView, stage_view
+from astra.strategy.variants import Variants
 from astra.timing.bounds import (
     interleaved_bound_s,
     interleaved_tight_bound_s,
@@ -26,7 +26,7 @@ from astra.timing.bounds import (
 from astra.timing.chunks import chunk_times
 from astra.timing.constants import timing_constants
 from astra.timing.layer import LayerCache
-from astra.timing.stage import StageTime, stage_work, stage_times
+from astra.timing.stage import StageTime, stage_times, stage_work
 
 UNIFORM, BLOCK = code("recompute", "full:uniform"), code("recompute", "full:block")
 

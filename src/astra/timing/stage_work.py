@@ -11,11 +11,11 @@ from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import ranks_per_domain
 from astra.model.layer_kinds import layer_kinds
-from astra.strategy.parameters_per_gpu import padded_vocab
-from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.offload import offloaded_values
+from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import MODULES
+from astra.strategy.replica_groups import replicas_of_segment
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
 from astra.timing.collectives import p2p_s

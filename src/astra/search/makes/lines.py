@@ -8,9 +8,9 @@ from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.stage_view import stage_view
 from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
-from astra.timing.layer import LayerCache
 from astra.timing.data_parallel import stage_inter_group_s
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.layer import LayerCache
+from astra.timing.stage import stage_times, stage_work
 
 BLOCK = 1 << 14  # plans of one table
 

@@ -23,9 +23,9 @@ from astra.search.makes.useful import Amount, required
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, concatenate
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
-from astra.strategy.stage_view import without_layers, stage_view
+from astra.strategy.stage_view import stage_view, without_layers
 from astra.timing.layer import LayerCache, work_s
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 SLIP = 1e-12  # relative, against rounding
 LATER = ("batch-adds-up", "gpus-within-caps")  # rules that speak of all makes together

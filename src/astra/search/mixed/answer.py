@@ -12,7 +12,7 @@ from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.slowest import rate_of
+from astra.hardware.slowest import flops_per_s
 from astra.notes import Note, NoteCode, note
 from astra.search.alone import AloneFinder
 from astra.search.find import Best
@@ -180,7 +180,7 @@ def _left_out(query: Query, mixing: Sequence[_Mixing]) -> dict[str, Note]:
     found = {
         pool.gpu.name: _lacking(pool, query.precision)
         for pool in query.cluster.pools
-        if not rate_of(pool.gpu, query.precision)
+        if not flops_per_s(pool.gpu, query.precision)
     }
     for name, why in (mixing[0].left_out if mixing else {}).items():
         if all(name in each.left_out for each in mixing):

@@ -26,7 +26,7 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.plan_bounds import tight_stage_bound_s
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 if TYPE_CHECKING:
     from astra.search.mixed.solve import MixedFinder

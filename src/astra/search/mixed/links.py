@@ -11,7 +11,7 @@ from astra.search.mixed.columns import DEGREES, Columns, kind_columns, plans_tab
 from astra.search.mixed.small import MANY, Pricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.stage_view import stage_view
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 
 class Links:

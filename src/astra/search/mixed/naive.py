@@ -8,15 +8,15 @@ from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.search.mixed.cells import Cell, cells_of
 from astra.search.mixed.columns import DEGREES, plans_table
+from astra.strategy.complete import split_layers
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.complete import split_layers
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import step_bound_s
-from astra.timing.stage import stage_work, stage_times
+from astra.timing.stage import stage_times, stage_work
 
 FEW = 4  # plans that are simulated together
 BLOCK = 512  # plans that are bounded together

@@ -19,7 +19,7 @@ from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.layer import LayerCache
-from astra.timing.stage import StageTime, stage_work, stage_times
+from astra.timing.stage import StageTime, stage_times, stage_work
 
 MANY = 1 << 15  # small plans of one table
 

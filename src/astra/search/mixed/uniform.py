@@ -11,7 +11,7 @@ from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.slowest import rate_of, slowest_of
+from astra.hardware.slowest import flops_per_s, slowest_gpu
 from astra.hardware.topology import allowed_counts
 from astra.search.alone import AloneFinder
 from astra.search.find import Best
@@ -82,7 +82,7 @@ class UniformSearch:
 
     def _as_one(self, pools: tuple[Pool, ...]) -> Cluster:
         count = sum(pool.count for pool in pools)
-        gpu = slowest_of([pool.gpu for pool in pools], self._slowest(pools))
+        gpu = slowest_gpu([pool.gpu for pool in pools], self._slowest(pools))
         return msgspec.structs.replace(self.query.cluster, pools=(Pool(gpu=gpu, count=count),))
 
     def _slowest(self, pools: Sequence[Pool]) -> Gpu:
@@ -90,7 +90,7 @@ class UniformSearch:
         gpus, precision = [pool.gpu for pool in pools], self.query.precision
         if all(gpu.name in self.known for gpu in gpus):
             return max(gpus, key=lambda gpu: _gpu_seconds(self.known[gpu.name]))
-        return min(gpus, key=lambda gpu: (rate_of(gpu, precision), gpu.name))
+        return min(gpus, key=lambda gpu: (flops_per_s(gpu, precision), gpu.name))
 
     def _price(self, plan: Plan, pools: tuple[Pool, ...]) -> None:
         """The plan on these types, in the order of ranks that is best."""
@@ -124,8 +124,8 @@ def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:
     """Sets of two types or more, those first that do most at the pace of their slowest; of many
     types only the fastest two, three, four and so on.
     """
-    able = [pool for pool in pools if rate_of(pool.gpu, precision)]
-    able.sort(key=lambda pool: (-rate_of(pool.gpu, precision), pool.gpu.name))
+    able = [pool for pool in pools if flops_per_s(pool.gpu, precision)]
+    able.sort(key=lambda pool: (-flops_per_s(pool.gpu, precision), pool.gpu.name))
     sizes = range(2, len(able) + 1)
     if len(able) <= EVERY_SET:
         found = [some for size in sizes for some in combinations(able, size)]
@@ -133,7 +133,7 @@ def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:
         found = [tuple(able[:size]) for size in sizes]
 
     def work(some: tuple[Pool, ...]) -> float:
-        return sum(pool.count for pool in some) * rate_of(some[-1].gpu, precision)
+        return sum(pool.count for pool in some) * flops_per_s(some[-1].gpu, precision)
 
     return sorted(found, key=work, reverse=True)
 

@@ -21,7 +21,7 @@ ROOMS = (
     {"report", "export", "imports"},
     {"cli", "web"},
 )
-BELOW_ALL = {"errors", "files", "columns"}
+BELOW_ALL = {"errors", "files", "columns", "notes"}
 DOORS = {"__init__", "__main__"}  # the package's own front: may name anything public
 ALLOWED = {
     room: BELOW_ALL.union(*ROOMS[:place]) for place, rooms in enumerate(ROOMS) for room in rooms
@@ -31,7 +31,7 @@ ALLOWED["profile"] = {"errors"}  # runs on bare training machines: torch and not
 ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:7])  # the command line's words as functions
 ALLOWED["cli"] |= {"api", "profile"}
 ALLOWED["web"] |= {"api"}
-ALLOWED["errors"] = ALLOWED["columns"] = set()
+ALLOWED["errors"] = ALLOWED["columns"] = ALLOWED["notes"] = set()
 ALLOWED["files"] = {"errors"}
 
 

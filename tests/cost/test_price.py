@@ -22,6 +22,8 @@ from astra.hardware.cluster import Pool
 from astra.hardware.stack import find_stack
 from astra.memory.constants import memory_constants
 from astra.model.zoo import find_model
+from astra.notes import NoteCode, has, note
+from astra.report.words import with_words
 from astra.strategy.complete import split_layers
 from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Plans, concatenate, plans_of, task_of
@@ -252,13 +254,14 @@ def test_what_does_not_fit_is_said_of_the_stage_that_is_fullest() -> None:
     assert (found.memory.worst_pipeline, found.memory.worst_stage) == (1, 0)
     assert whole.runtime_bytes < cut.runtime_bytes
     needed = found.memory.reserved_bytes / 2**30
-    assert found.warnings[0].startswith(f"does not fit: stage 0 needs {needed:.1f} GiB")
+    first = with_words(found).warnings[0]
+    assert first.startswith(f"does not fit: stage 0 needs {needed:.1f} GiB")
 
 
 def test_a_sequence_beyond_the_models_positions_is_warned_of() -> None:
-    said = price_plan(plan_of(seq_len=16_384)).warnings
-    assert any("16,384" in text and "8,192" in text for text in said), said
-    assert not any("positions" in text for text in price_plan(plan_of(seq_len=8_192)).warnings)
+    beyond = note(NoteCode.BEYOND_POSITIONS, seq_len=16_384, positions=8_192, model="llama-3-8b")
+    assert beyond in price_plan(plan_of(seq_len=16_384)).notes
+    assert not has(price_plan(plan_of(seq_len=8_192)).notes, NoteCode.BEYOND_POSITIONS)
 
 
 @settings(max_examples=25, deadline=None)

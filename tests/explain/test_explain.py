@@ -18,6 +18,7 @@ from astra.explain.ledger import exchanges_of
 from astra.explain.plan_detail import CLASSES, PlanDetail, detail_of, parts_s
 from astra.explain.result import Exchange, Explanation, WhatIf
 from astra.hardware.topology import ranks_per_domain
+from astra.report.explanation_words import explanation_with_words
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
 from astra.timing.stage import stage_times
@@ -525,7 +526,7 @@ def test_another_busiest_stage_is_named() -> None:
     """A part that only the last stage has must not look like a loss of the other plan's."""
     plan = plan_of(pp=4, tp=2, layers_per_stage=(12, 9, 8, 3))
     other = plan_of(pp=4, tp=2, layers_per_stage=(7, 7, 8, 10))
-    loss = explain_plan([plan, other], quick=True).next_plans[0]
+    loss = explanation_with_words(explain_plan([plan, other], quick=True)).next_plans[0]
     assert loss.other_place and loss.busiest == "stage 3 of 4 on H100-80GB-SXM, the last"
     same = explain_plan([plan, plan], quick=True).next_plans[0]
     assert not same.other_place and same.parts_stage == 0

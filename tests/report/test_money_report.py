@@ -19,6 +19,7 @@ from tests.search.test_market import asked
 from astra.api.answers import Answer
 from astra.cli.main import run
 from astra.errors import InputError
+from astra.notes import NoteCode, note
 from astra.report.frontier_plot import WIDTH, _along, _box, _label, _overlap, plot
 from astra.report.frontier_text import drawn
 from astra.report.money import money_page, tokens_down
@@ -440,8 +441,11 @@ def test_warnings_are_on_the_page_and_in_the_html_with_the_plans_they_hold_for(
 ) -> None:
     points = list(answer.frontier)
     assert len(points) > 2
-    points[0] = replace(points[0], warnings=("all of it <is> odd", "the fastest is odd"))
-    points[1:] = [replace(point, warnings=("all of it <is> odd",)) for point in points[1:]]
+    odd, fastest = (
+        note(NoteCode.NO_PRICE, error=text) for text in ("all of it <is> odd", "the fastest is odd")
+    )
+    points[0] = replace(points[0], notes=(odd, fastest))
+    points[1:] = [replace(point, notes=(odd,)) for point in points[1:]]
     warned = replace(answer, frontier=tuple(points))
     page = " ".join(str(part) for part in money_page(warned, None))
     html = plot(warned, "html")
@@ -452,7 +456,7 @@ def test_warnings_are_on_the_page_and_in_the_html_with_the_plans_they_hold_for(
     assert page.count("warning: all of it") == 1 and "warning:" not in str(plot(answer, "html"))
     notes = answer.request.notes
     assert notes
-    assert all(f"note: {escape(str(note))}" in html for note in notes)
+    assert all(f"note: {escape(text)}" in html for text in notes)
 
 
 def test_a_search_for_time_says_why_it_has_no_dollars(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from astra.money.catalogue import Instance, Offer, instances, shipped_offers
 from astra.money.conditions import Conditions, conditions
 from astra.money.options import MoneyOptions, goals_of, hours_until
 from astra.report.money import money_page
+from astra.report.words import with_words
 from astra.search.bill import with_money
 from astra.search.goals import goal_outcome
 from astra.search.market import Machine, MarketSearch, machines_of
@@ -317,7 +318,7 @@ def test_a_plan_that_was_not_searched_for_its_machine_gets_a_warning() -> None:
     by_name = {offer.machine.instance: offer for offer in shipped_offers()}
     for name, warned in (("sapphire-rapids-h100_1x2v4gb", True), ("ECS1GPU8", False)):
         offers = {"H100-80GB-SXM": by_name[name]}
-        found = with_money(plan, offers, 1e9, conditions(failures=False)).warnings
+        found = with_words(with_money(plan, offers, 1e9, conditions(failures=False))).warnings
         assert any(f"do not fit into cudo {name}" in text for text in found) == warned
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from astra.cost.result import PricedPlan
 from astra.notes import NoteCode
 from astra.report.document import AnswerDocument
+from astra.report.words import warning
 
 # Told by the notes of the answer, or by its drawing.
 TOLD_ELSEWHERE = (NoteCode.NO_MONEY, NoteCode.NOT_LAUNCHABLE, NoteCode.RAM_UNKNOWN)
@@ -24,9 +25,9 @@ def warning_lines(plans: Sequence[PricedPlan]) -> list[str]:
     """What an answer's plans warn of; but for what its notes and its drawing tell."""
     ranks: dict[str, list[int]] = {}
     for plan in plans:
-        for note, text in zip(plan.notes, plan.warnings, strict=True):
+        for note in plan.notes:
             if note.code not in TOLD_ELSEWHERE:
-                ranks.setdefault(text, []).append(plan.rank)
+                ranks.setdefault(warning(note), []).append(plan.rank)
     return [_of_ranks(text, sorted(own), len(plans)) for text, own in ranks.items()]
 
 

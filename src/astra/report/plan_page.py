@@ -15,7 +15,7 @@ from astra.report.priced import (
     time_bars,
     titled,
 )
-from astra.report.words import words
+from astra.report.words import warning, words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,9 +60,7 @@ def page(priced: PricedPlan) -> list["RenderableType"]:
         titled("note", words(note)) for note in known.sources if note.code is NoteCode.GPU_READ_AS
     ]
     parts += [
-        titled("warning", text)
-        for note, text in zip(priced.notes, priced.warnings, strict=True)
-        if note.code not in TOLD_ELSEWHERE
+        titled("warning", warning(note)) for note in priced.notes if note.code not in TOLD_ELSEWHERE
     ]
     if not priced.memory.fits:
         text = "`astra plan` with the same model, GPUs and batch finds the fastest plans that fit"

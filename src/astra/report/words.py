@@ -288,11 +288,12 @@ def joined_words(notes: Sequence[Note]) -> str:
 def with_words(priced: PricedPlan) -> PricedPlan:
     """A plan with the sentences of its notes."""
     origin = msgspec.structs.replace(priced.provenance, notes=all_words(priced.provenance.sources))
-    warnings = tuple(_warning(note) for note in priced.notes)
+    warnings = tuple(warning(note) for note in priced.notes)
     return msgspec.structs.replace(priced, provenance=origin, warnings=warnings)
 
 
-def _warning(note: Note) -> str:
+def warning(note: Note) -> str:
+    """A note of a plan as a sentence."""
     if note.code is NoteCode.RAM_TOO_SMALL:
         return f"does not fit the RAM of its nodes: {words(note)}"
     return words(note)

@@ -4,6 +4,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,52 @@ def test_every_data_file_names_its_source(path: Path) -> None:
         assert isinstance(source, dict)
         assert source["kind"] in ("vendor", "published", "measured", "fitted", "guessed")
         assert len(source["where"]) > 10
+
+
+def module_name(path: Path) -> str:
+    parts = ("astra", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports_between_modules() -> dict[str, frozenset[str]]:
+    """Which modules each module imports, wherever in the file; the package's own front left out."""
+    names = {module_name(path): path for path in modules() if room_of(path) not in DOORS}
+    return {
+        name: frozenset(imported for imported in imports_of(path) if imported in names) - {name}
+        for name, path in names.items()
+    }
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: they hide a cycle, they do not
+    break it."""
+    sorter = TopologicalSorter(imports_between_modules())
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_classes_share_a_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name_of(path))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def lines_of(room: str) -> dict[str, int]:
+    return {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in modules()
+        if room_of(path) == room
+    }
+
+
+@pytest.mark.parametrize(("room", "most"), [("cost", 1400), ("explain", 1100)])
+def test_rooms_that_ask_stay_small(room: str, most: int) -> None:
+    lines = lines_of(room)
+    assert sum(lines.values()) < most
+    assert max(lines.values()) <= 500

@@ -26,8 +26,8 @@ from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
 from astra.fit.validate import Validation, ValidationRow, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
-from astra.report.accuracy import HeldBack, Measured, Part, accuracy_page
-from astra.report.accuracy_plots import Dot, headline, small_multiples
+from astra.report.accuracy import HeldBack, Measured, ReportPart, accuracy_page
+from astra.report.accuracy_plots import PlottedRun, headline, small_multiples
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -118,13 +118,13 @@ def apart(
     return tuple(found), errors_of
 
 
-def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[Part, ...]:
+def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[ReportPart, ...]:
     groups: dict[str, list[float]] = {}
     for run, log in zip(runs, logs, strict=True):
         kind = "dense" if run.plan.model.moe is None else "MoE"
         groups.setdefault(f"{next(iter(run.plan.gpus))}, {kind}", []).append(log)
     return tuple(
-        Part(
+        ReportPart(
             name=name,
             runs=len(errors),
             error=fmean(abs(math.expm1(error)) for error in errors),
@@ -163,7 +163,7 @@ def write_plots(runs: Sequence[Run], logs: Floats) -> None:
     for run, log in zip(runs, logs, strict=True):
         step_s = run.measured_step_s or 1.0
         experts = run.plan.model.moe is not None
-        dots.append((run, Dot(run.family, step_s, step_s * math.exp(log), experts)))
+        dots.append((run, PlottedRun(run.family, step_s, step_s * math.exp(log), experts)))
     gpus = [replace(dot, group=next(iter(run.plan.gpus))) for run, dot in dots]
     pages = {
         "steps": headline(

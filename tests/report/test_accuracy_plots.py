@@ -5,9 +5,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from astra.report.accuracy_plots import Dot, headline, small_multiples
+from astra.report.accuracy_plots import PlottedRun, headline, small_multiples
 
-DOTS = [Dot("a", 1.0, 1.0, False), Dot("a", 10.0, 20.0, True), Dot("b & c", 0.1, 0.1, False)]
+DOTS = [
+    PlottedRun("a", 1.0, 1.0, False),
+    PlottedRun("a", 10.0, 20.0, True),
+    PlottedRun("b & c", 0.1, 0.1, False),
+]
 
 
 def circles(page: str) -> list[tuple[float, float]]:

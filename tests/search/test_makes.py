@@ -18,10 +18,10 @@ from astra.hardware.stack import find_stack
 from astra.notes import NoteCode, has
 from astra.report.answer import answer_page
 from astra.report.explain import explanation_page
-from astra.search.makes.allot import Part, shared_out
+from astra.search.makes.allot import ReplicaShare, shared_out
 from astra.search.makes.commons import commons_of, degrees_of
 from astra.search.makes.find import MakesFinder
-from astra.search.makes.stock import Stock
+from astra.search.makes.stock import ReplicaStock
 from astra.search.query import query_of_space
 from astra.search.result import Result
 from astra.search.solve import solve
@@ -213,7 +213,7 @@ def test_the_funnel_adds_up(runtime: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_makes_are_counted_once_however_often_they_are_looked_at(seed: int) -> None:
     space, rules = random_question(seed), rules_for("any")
-    stock = Stock(space, rules, STACK, MARGIN, LayerCache())
+    stock = ReplicaStock(space, rules, STACK, MARGIN, LayerCache())
     degrees = sum(
         len(degrees_of(space, pool, commons_of(space)))
         for pool in range(len(space.question.task.cluster.pools))
@@ -228,19 +228,19 @@ def test_makes_are_counted_once_however_often_they_are_looked_at(seed: int) -> N
 
 
 @st.composite
-def makes(draw: st.DrawFn) -> list[Part]:
+def makes(draw: st.DrawFn) -> list[ReplicaShare]:
     count = draw(st.integers(1, 3))
     found = []
     for _ in range(count):
         unit, block = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((1, 2)))
         replicas = block * draw(st.integers(1, 6))
-        found.append(Part(replicas, unit * draw(st.integers(1, 8)), unit, block))
+        found.append(ReplicaShare(replicas, unit * draw(st.integers(1, 8)), unit, block))
     return found
 
 
 @given(makes(), st.integers(1, 200))
 def test_shares_add_up_and_nobody_has_more_than_there_is_time_for(
-    parts: list[Part], needed: int
+    parts: list[ReplicaShare], needed: int
 ) -> None:
     for shares in shared_out(parts, needed):
         assert sum(replicas * count for share in shares for replicas, count in share) == needed
@@ -252,7 +252,7 @@ def test_shares_add_up_and_nobody_has_more_than_there_is_time_for(
 
 
 @given(makes(), st.integers(1, 60))
-def test_what_can_be_shared_out_in_ones_is(parts: list[Part], less: int) -> None:
-    parts = [Part(part.replicas, part.micro_batches, 1, 1) for part in parts]
+def test_what_can_be_shared_out_in_ones_is(parts: list[ReplicaShare], less: int) -> None:
+    parts = [ReplicaShare(part.replicas, part.micro_batches, 1, 1) for part in parts]
     most, least = sum(part.takes for part in parts), sum(part.replicas for part in parts)
     assert bool(shared_out(parts, most - less)) is (most - less >= least)

@@ -17,6 +17,7 @@ from astra.model.zoo import find_model
 from astra.search.mixed import naive, speed
 from astra.search.mixed.cells import PER_STAGE, Kind, cells_of, legal_kinds
 from astra.search.mixed.loads import FIRST, INSIDE, LAST, loads_of
+from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.pricing import stage_tables
 from astra.search.mixed.small import AGAIN, Asked, Pricer, priced
 from astra.search.mixed.solve import MixedFinder
@@ -35,7 +36,7 @@ SMALL: dict[str, Any] = {"global_batch": 64, "seq_len": 4096}
 def searched(space: Space) -> MixedFinder:
     """A search that knows nothing to begin with."""
     finder = MixedFinder(space, RULES, find_stack("megatron"), MARGIN, np.inf)
-    finder.run(RULES)
+    best_pipelines(finder, RULES)
     return finder
 
 
@@ -47,7 +48,7 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
         rules = rules_for(space.question.task.runtime)
         finder = MixedFinder(space, rules, stack, MARGIN, np.inf)
         finder.modes = [PER_STAGE]
-        best = finder.run(rules)
+        best = best_pipelines(finder, rules)
         wanted, _ = best_step_s(space, stack)
         got = best[0].step_s if best else np.inf
         assert got == pytest.approx(wanted, rel=1e-9) or (got == wanted), seed
@@ -73,7 +74,7 @@ def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
         rules = rules_for(space.question.task.runtime)
         finder = MixedFinder(space, rules, waits, MARGIN, np.inf)
         finder.modes = [PER_STAGE]
-        best = finder.run(rules)
+        best = best_pipelines(finder, rules)
         wanted, _ = best_step_s(space, waits)
         assert best[0].step_s == pytest.approx(wanted, rel=1e-9)
         longer += wanted > best_step_s(space, plain)[0] * 1.001

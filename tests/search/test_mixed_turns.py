@@ -16,6 +16,7 @@ from astra.hardware.stack import find_stack
 from astra.search.mixed.capacity import Capacity
 from astra.search.mixed.chunked_plans import chunked_plans
 from astra.search.mixed.interleave import interleaving
+from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.solve import MixedFinder
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, Plans, plan_at, plans_of
@@ -34,7 +35,7 @@ def check(seeds: range, **options: bool) -> tuple[int, int]:
     for seed in seeds:
         space = random_space(seed, turns=True, **options)
         finder = MixedFinder(space, RULES, STACK, MARGIN, np.inf)
-        best = finder.run(RULES)
+        best = best_pipelines(finder, RULES)
         wanted, _ = best_step_s(space, STACK)
         got = best[0].step_s if best else np.inf
         assert got == wanted or got == pytest.approx(wanted, rel=1e-9), seed

@@ -9,7 +9,7 @@ import pytest
 
 from astra.memory.in_flight import _layers_in_flight
 from astra.search.mixed.cells import Kind
-from astra.search.mixed.roomy import Bytes, Costs, Whole, open_rows
+from astra.search.mixed.roomy import Bytes, Costs, WholeStages, open_rows
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Floats, Ints
 
@@ -51,12 +51,12 @@ class Small:
         return Costs(*own, self.down_s, inside, last)
 
     @property
-    def whole(self) -> Whole:
+    def whole(self) -> WholeStages:
         kinds = [
             Kind(pool, 1, 1, 1, 1, 1, tuple(range(1, most + 1)))
             for pool, most in enumerate(self.most)
         ]
-        return Whole(kinds, self.count, 2, self.layers, self.lead, self.hides)
+        return WholeStages(kinds, self.count, 2, self.layers, self.lead, self.hides)
 
     def pipelines(self, vpp: int) -> Iterator[tuple[tuple[int, ...], Ints]]:
         """Types of the stages, and layers of the chunks. (chunk, stage)"""

@@ -34,8 +34,8 @@ def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     listed = catalogue_of(options, cluster)
     if len(priced) == len(cluster.pools) and (options.cloud or options.region):
         raise InputError(
-            f"{'--cloud' if options.cloud else '--region'} {options.cloud or options.region}: every "
-            "price is given, so none is looked up there. Leave out the place or a price."
+            f"{'--cloud' if options.cloud else '--region'} {options.cloud or options.region}: "
+            "every price is given, so none is looked up there. Leave out the place or a price."
         )
     found = given
     for pool in cluster.pools:

@@ -40,7 +40,7 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ReportPart:
     """Runs of one kind."""
 
     name: str
@@ -60,7 +60,7 @@ class Measured:
     unseen: Steps  # the same, of what nothing was fitted on
     inside: float  # share of runs inside of their intervals
     back: tuple[HeldBack, ...]
-    gpus: tuple[Part, ...]
+    gpus: tuple[ReportPart, ...]
     settings: int  # in all stack files
     failed: tuple[str, ...]  # runs that ran out of memory
     reasons: dict[str, str]  # what is believed of the worst runs
@@ -151,7 +151,7 @@ def _families(one: Validation, back: tuple[HeldBack, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _gpus(parts: tuple[Part, ...]) -> str:
+def _gpus(parts: tuple[ReportPart, ...]) -> str:
     lines = [
         "By GPU, dense models and mixtures of experts apart:",
         "",

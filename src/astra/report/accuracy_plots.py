@@ -11,7 +11,7 @@ FONT = "font-family='Helvetica,Arial,sans-serif'"
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class PlottedRun:
     """One run."""
 
     group: str
@@ -20,7 +20,7 @@ class Dot:
     experts: bool
 
 
-def headline(dots: Sequence[Dot], title: str) -> str:
+def headline(dots: Sequence[PlottedRun], title: str) -> str:
     """All runs in one square."""
     side, edge = 460, 52
     panel = _Panel(dots, edge, 34, side - edge - 18)
@@ -36,7 +36,7 @@ def headline(dots: Sequence[Dot], title: str) -> str:
     return _page(side, side + 26, parts)
 
 
-def small_multiples(dots: Sequence[Dot], across: int = 5) -> str:
+def small_multiples(dots: Sequence[PlottedRun], across: int = 5) -> str:
     """One square for each group."""
     groups = sorted({dot.group for dot in dots})
     side, gap = 150, 34
@@ -55,7 +55,7 @@ def small_multiples(dots: Sequence[Dot], across: int = 5) -> str:
 class _Panel:
     """A square with the same logarithmic axis either way."""
 
-    def __init__(self, dots: Sequence[Dot], x: float, y: float, side: float) -> None:
+    def __init__(self, dots: Sequence[PlottedRun], x: float, y: float, side: float) -> None:
         seconds = [s for dot in dots for s in (dot.measured_s, dot.predicted_s)]
         low, high = math.log10(min(seconds)), math.log10(max(seconds))
         pad = max(0.05 * (high - low), 0.05)
@@ -67,7 +67,7 @@ class _Panel:
         up = (math.log10(predicted_s) - self.low) / (self.high - self.low)
         return self.x + across * self.side, self.y + (1 - up) * self.side
 
-    def drawn(self, dots: Sequence[Dot], radius: float) -> list[str]:
+    def drawn(self, dots: Sequence[PlottedRun], radius: float) -> list[str]:
         """Frame, band, diagonal and dots."""
         wide = math.log10(1 + BAND) / (self.high - self.low) * self.side
         x, y, end = self.x, self.y, self.side

@@ -27,6 +27,7 @@ from astra.search.frontier import checkpoint_sizes
 from astra.search.market import Trade, beaten_by, best_of
 from astra.search.mixed.answer import MIXES, mixed_space, why_not_mixed
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
+from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.uniform import UniformSearch
@@ -184,7 +185,7 @@ class MixedSearch:
         finder = MixedFinder(space, query.rules, query.stack, query.margin, limit, query.exact)
         if not query.exact:  # what is not proven then is told
             finder.most_total, finder.most_work = MOST_OF_ONE, finder.most_work // SHORTER
-        found = finder.run(rules_for(space.question.task.runtime))
+        found = best_pipelines(finder, rules_for(space.question.task.runtime))
         self.left -= finder.tally.work
         self.open += bool(np.isfinite(finder.tally.open_s))
         self.labels += finder.tally.labels

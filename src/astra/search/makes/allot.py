@@ -13,7 +13,7 @@ NEVER_MORE = 64  # ways to share out what is too much that are looked at
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplicaShare:
     """One make of a plan: its replicas, and the most micro-batches that each has time for."""
 
     replicas: int
@@ -39,7 +39,7 @@ def block_of(tp: int, cp: int, ep: int, etp: int) -> int:
     return ep * etp // gcd(tp * cp, ep * etp)
 
 
-def shared_out(parts: Sequence[Part], needed: int) -> list[tuple[Share, ...]]:
+def shared_out(parts: Sequence[ReplicaShare], needed: int) -> list[tuple[Share, ...]]:
     """Micro-batches of every make that add up to what is needed, in a few ways, or in none.
 
     What they have time for beyond that is taken off some replicas, in whole units: as much as can
@@ -57,7 +57,7 @@ def shared_out(parts: Sequence[Part], needed: int) -> list[tuple[Share, ...]]:
     return list(found)
 
 
-def _amounts(parts: Sequence[Part], left: int) -> Iterator[tuple[int, ...]]:
+def _amounts(parts: Sequence[ReplicaShare], left: int) -> Iterator[tuple[int, ...]]:
     """Blocks of replicas of each part that do a unit less, in all ways that take off `left`."""
     if not parts:
         if left == 0:
@@ -71,7 +71,7 @@ def _amounts(parts: Sequence[Part], left: int) -> Iterator[tuple[int, ...]]:
             yield (number, *others)
 
 
-def _share(part: Part, blocks: int) -> Share:
+def _share(part: ReplicaShare, blocks: int) -> Share:
     """Replicas that do all, and those that do a unit less."""
     rounds, some = divmod(blocks * part.block, part.replicas)
     count = part.micro_batches - rounds * part.unit

@@ -12,7 +12,7 @@ from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
-from astra.search.makes.find import Found, MakesFinder
+from astra.search.makes.find import MakesFinder, ReplicaGroupsFound
 from astra.search.mixed.answer import MIXES, idle_gpus, mixed_space, ranked_plans, solve_mixed
 from astra.search.query import Query
 from astra.search.result import Comparison, Funnel, Progress, Result
@@ -56,9 +56,9 @@ def solve_any(query: Query, progress: Progress | None = None) -> Result:
     )
 
 
-def _folded(found: Sequence[Found]) -> list[Found]:
+def _folded(found: Sequence[ReplicaGroupsFound]) -> list[ReplicaGroupsFound]:
     """Of plans that differ in little but vpp, offload and recompute the fastest."""
-    first: dict[object, Found] = {}
+    first: dict[object, ReplicaGroupsFound] = {}
     for each in found:
         plan = each.plan
         cuts = tuple(

@@ -9,9 +9,9 @@ import numpy as np
 
 from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import Stack
-from astra.search.makes.allot import Part, block_of, joined, shared_out
+from astra.search.makes.allot import ReplicaShare, block_of, joined, shared_out
 from astra.search.makes.commons import Common
-from astra.search.makes.stock import Makes, Stock, refused_by
+from astra.search.makes.stock import Makes, ReplicaStock, refused_by
 from astra.search.result import Progress
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, plan_at, plans_of
@@ -46,7 +46,7 @@ Picks = tuple[tuple[int, int], ...]  # type and make
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReplicaGroupsFound:
     """One simulated plan."""
 
     step_s: float
@@ -71,18 +71,18 @@ class MakesFinder:
         self.question, self.task = space.question, space.question.task
         self.limit_s, self.progress = limit_s, progress
         self.book = LayerCache()
-        self.stock = Stock(space, rules, stack, margin, self.book)
-        self.found: dict[Common, Found] = {}
+        self.stock = ReplicaStock(space, rules, stack, margin, self.book)
+        self.found: dict[Common, ReplicaGroupsFound] = {}
         self.simulated = self.out_of_memory = 0  # plans put together of makes
         self.removed_by_rule: Counter[str] = Counter()
         self.bound_s = limit_s
         self.makes: list[Makes] = []
         self.commons: list[Common] = []
         self._known: dict[tuple[int, int], Plan] = {}
-        self._steps: dict[tuple[tuple[int, int], bool], tuple[Part, Floats]] = {}
+        self._steps: dict[tuple[tuple[int, int], bool], tuple[ReplicaShare, Floats]] = {}
         self._tried: set[tuple[object, ...]] = set()
 
-    def run(self) -> list[Found]:
+    def run(self) -> list[ReplicaGroupsFound]:
         """The best plan of each common choice that was met, the fastest first."""
         limit = 0.0
         for limit in self._limits_s():
@@ -274,14 +274,14 @@ class MakesFinder:
             found.append(min(following) * (1 + 1e-9))
         return found
 
-    def _part(self, pick: tuple[int, int], limit_s: float, several: bool) -> Part:
+    def _part(self, pick: tuple[int, int], limit_s: float, several: bool) -> ReplicaShare:
         if (pick, several) not in self._steps:
             self._steps[pick, several] = self._known_part(pick, several)
         whole, steps = self._steps[pick, several]
         count = int(np.searchsorted(steps, limit_s)) * whole.unit
-        return Part(whole.replicas, count, whole.unit, whole.block)
+        return ReplicaShare(whole.replicas, count, whole.unit, whole.block)
 
-    def _known_part(self, pick: tuple[int, int], several: bool) -> tuple[Part, Floats]:
+    def _known_part(self, pick: tuple[int, int], several: bool) -> tuple[ReplicaShare, Floats]:
         """A make with all the micro-batches it may have, and its least step by their number."""
         kind, row = pick
         makes = self.makes[kind]
@@ -291,7 +291,7 @@ class MakesFinder:
         plans = makes.plans.take([row])
         cut = [int(getattr(plans, name)[0, 0, 0]) for name in ("tp", "segment_ep", "segment_etp")]
         block = block_of(cut[0], int(plans.cp[0]), cut[1], cut[2])
-        whole = Part(int(makes.replicas[row]), cap, unit, block)
+        whole = ReplicaShare(int(makes.replicas[row]), cap, unit, block)
         return whole, np.maximum.accumulate(lines.bound_s(numbers, self.doublings, several))
 
     def _plan(self, pick: tuple[int, int]) -> Plan:
@@ -314,7 +314,7 @@ class MakesFinder:
         known = self.found[own].step_s if own in self.found else np.inf
         if steps[best] < known:
             at = int(rows[best])
-            self.found[own] = Found(float(steps[best]), own, plans[at], of[at])
+            self.found[own] = ReplicaGroupsFound(float(steps[best]), own, plans[at], of[at])
         if self.progress:
             self.progress(self.stock.candidates + self.simulated)
 

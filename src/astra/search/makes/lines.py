@@ -16,7 +16,7 @@ BLOCK = 1 << 14  # plans of one table
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Lines:
+class ReplicaLines:
     """Seconds of makes, each of one pipeline. (slot, make) and (make,)"""
 
     stages: Ints
@@ -30,7 +30,7 @@ class Lines:
     straggler_s: Floats  # (make,) of one micro-batch, for every doubling of the GPUs
 
     def take(self, rows: Ints) -> "Lines":
-        return Lines(*(getattr(self, each.name)[..., rows] for each in fields(self)))
+        return ReplicaLines(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
     def bound_s(self, micro_batches: Ints, doublings: float, several: bool) -> Floats:
         """Least step of a plan that has this make, and perhaps others. (make,)"""
@@ -63,7 +63,7 @@ class Lines:
         return low * unit
 
 
-def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerCache) -> Lines:
+def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerCache) -> ReplicaLines:
     """Of plans with one pipeline, whatever their micro-batches."""
     parts = []
     for start in range(0, max(len(plans), 1), BLOCK):
@@ -90,7 +90,7 @@ def lines_of(plans: Plans, task: Task, stack: Stack, book: LayerCache) -> Lines:
             )
         )
     most = max(part[0].shape[0] for part in parts)
-    return Lines(
+    return ReplicaLines(
         *(
             np.concatenate([_deep(c, most) for c in column], axis=-1)
             for column in zip(*parts, strict=True)

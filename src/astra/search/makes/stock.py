@@ -17,7 +17,7 @@ from astra.search.makes.commons import (
     degrees_of,
     layouts_of,
 )
-from astra.search.makes.lines import BLOCK, Lines, lines_of
+from astra.search.makes.lines import BLOCK, ReplicaLines, lines_of
 from astra.search.makes.options import Options, options_of
 from astra.search.makes.useful import Amount, required
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, concatenate
@@ -38,7 +38,7 @@ class Makes:
     plans: Plans  # of one pipeline each, with one micro-batch
     common: Ints
     cap: Ints  # most micro-batches that fit
-    lines: Lines
+    lines: ReplicaLines
 
     def __len__(self) -> int:
         return len(self.common)
@@ -65,7 +65,7 @@ class Makes:
         return self.lines.most(limit_s, doublings, self.cap, several)
 
 
-class Stock:
+class ReplicaStock:
     """Of a whole search. `needed`: samples of a step."""
 
     def __init__(
@@ -345,10 +345,10 @@ def _joined(parts: list[Makes]) -> Makes | None:
             some = [np.pad(each, ((0, deep - len(each)), (0, 0))) for each in some]
         return np.concatenate(some, axis=-1)
 
-    names = [each.name for each in fields(Lines)]
+    names = [each.name for each in fields(ReplicaLines)]
     return Makes(
         concatenate([part.plans for part in parts]),
         np.concatenate([part.common for part in parts]),
         np.concatenate([part.cap for part in parts]),
-        Lines(*(column(name) for name in names)),
+        ReplicaLines(*(column(name) for name in names)),
     )

@@ -17,6 +17,7 @@ from astra.notes import Note, NoteCode, note
 from astra.search.alone import AloneFinder
 from astra.search.find import Best
 from astra.search.mixed.naive import even_split_s
+from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.uniform import UniformSearch
 from astra.search.nothing_fits import nothing_fits
@@ -119,7 +120,7 @@ class _Mixing:
             return []
         self.finder.limit_s, self.finder.progress = limit_s, progress
         task = self.query.task
-        found = self.finder.run(rules_for(task.runtime))
+        found = best_pipelines(self.finder, rules_for(task.runtime))
         own = self.finder.space.question.task
         plans = [_whole(plan_at(each.plans, 0, own), task.cluster) for each in found]
         return price_plans(plans, self.query.margin)

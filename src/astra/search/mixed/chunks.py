@@ -114,7 +114,7 @@ class Cuts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
+class _ChunkLines:
     """Seconds of a layer more of every kind, (kind, layer kind), and of the head, (kind,)."""
 
     whole_s: Floats
@@ -283,7 +283,7 @@ class Chunker:
         doublings = np.log2(2 * kind.tp * kind.dp * cut.cp)
         return cut.micro_batches * lines.whole_s + doublings * lines.wait_s
 
-    def _lines(self, stock: Stock, cut: Cell) -> _Lines:
+    def _lines(self, stock: Stock, cut: Cell) -> _ChunkLines:
         """Seconds of a layer more, nothing recomputed."""
         own, known = self.seconds[cut], self.capacity.known
         rows = stock.place + np.arange(len(stock.kinds))
@@ -292,14 +292,14 @@ class Chunker:
             waits = self.jitter * cut.micro_batches * whole
             if cut.overlap_ep and known and cut.sharding == "parameters":
                 whole = whole + self._gathered_s(cut, rows)
-            return _Lines(whole, own.forward_s.T, waits, own.head_s, np.zeros(len(rows)))
+            return _ChunkLines(whole, own.forward_s.T, waits, own.head_s, np.zeros(len(rows)))
         inside, last = (
             {name: self.capacity.still[place][name][rows] for name in ("wait_s", *WAYS)}
             for place in (INSIDE, LAST)
         )
         both = inside["forward_s"] + inside["backward_s"]
         ends = (last["forward_s"] + last["backward_s"] - both)[:, 0]
-        return _Lines(
+        return _ChunkLines(
             whole_s=both[:, 1:],
             down_s=inside["forward_s"][:, 1:],
             wait_s=inside["wait_s"][:, 1:],

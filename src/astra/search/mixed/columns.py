@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from astra.strategy.complete import fp8_recipe
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Ints, Plans, code, column_dtype
 from astra.strategy.space import Question
-
-if TYPE_CHECKING:
-    from astra.search.mixed.cells import Kind
 
 Columns = dict[str, NDArray[Any]]
 # What a kind says of its stages, by the column it stands in.
@@ -27,7 +24,14 @@ OF_KIND = {
 DEGREES = tuple(name for name in OF_KIND if name != "gpu")
 
 
-class Whole(Protocol):
+class StageKind(Protocol):
+    """One way to form the stages of one GPU type, as `cells.Kind` has it."""
+
+    @property
+    def stages(self) -> Sequence[int]: ...
+
+
+class GlobalSetting(Protocol):
     """One choice of what holds for a whole plan."""
 
     @property
@@ -64,7 +68,7 @@ class Chunks:
         return own | {"overlap_p2p": turns, "schedule": schedule}
 
 
-def kind_columns(kinds: Sequence["Kind"]) -> Columns:
+def kind_columns(kinds: Sequence[StageKind]) -> Columns:
     """Their cuts as columns. (kind,)"""
     return {
         column: np.array([getattr(kind, name) for kind in kinds], np.int64)
@@ -74,7 +78,7 @@ def kind_columns(kinds: Sequence["Kind"]) -> Columns:
 
 def plans_table(
     question: Question,
-    cells: Sequence[Whole],
+    cells: Sequence[GlobalSetting],
     which: Ints,
     slots: Columns,
     sequence_parallel: NDArray[np.bool_],
@@ -138,7 +142,7 @@ def plans_table(
 
 
 def one_stage(
-    question: Question, cells: Sequence[Whole], which: Ints, kinds: Sequence["Kind"]
+    question: Question, cells: Sequence[GlobalSetting], which: Ints, kinds: Sequence[StageKind]
 ) -> Plans:
     """A plan of equal stages for every kind: what rules and layer times are asked on."""
     zeros = np.zeros((1, len(kinds)), np.int64)

@@ -7,7 +7,6 @@ are too many, those below a lower limit are, and the cut comes again at the end.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +17,9 @@ from astra.search.mixed.cells import Cell, Kind, cuts_in
 from astra.search.mixed.chunked import Lister, Pairs, TooManyPipelinesError
 from astra.search.mixed.chunked_plans import Listed, chunked_plans
 from astra.search.mixed.chunks import Chunker, Cuts
-from astra.search.mixed.roomy import Whole, open_rows
+from astra.search.mixed.roomy import WholeStages, open_rows
 from astra.search.mixed.shapes import Shapes, TooManyShapesError, holding, ordered, shapes_of
+from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.turning import Cut, Turning, ends_hold
 from astra.strategy.plans import Flags, Floats, Ints, Plans
@@ -27,9 +27,6 @@ from astra.strategy.recompute import Recompute
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.plan_bounds import tight_stage_bound_s
 from astra.timing.stage import stage_times, stage_work
-
-if TYPE_CHECKING:
-    from astra.search.mixed.solve import MixedFinder
 
 LOWER = (0.0, 0.005, 0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35, 0.6)  # shares below the best step
 RISE = 1.25  # of a limit under which a first plan is looked for
@@ -70,14 +67,14 @@ class _Table:
     open: Flags  # (row,) of the chunks: those that may be below the limit
 
 
-def interleave(finder: "MixedFinder") -> None:
+def interleave(finder: MixedFinder) -> None:
     """All interleaved pipelines below the best step known, or what was left open is told."""
     search = interleaving(finder)
     if search is not None:
         search.run()
 
 
-def interleaving(finder: "MixedFinder") -> "Interleaving | None":
+def interleaving(finder: MixedFinder) -> "Interleaving | None":
     """A search over the cuts of another one; None where nothing can be interleaved."""
     space, layers = finder.space, finder.task.model.layers
     asked = space.settings.get("vpp", range(2, layers // 2 + 1))
@@ -124,7 +121,7 @@ class Interleaving:
 
     def __init__(
         self,
-        finder: "MixedFinder",
+        finder: MixedFinder,
         groups: Sequence[_Group],
         seconds: dict[Cell, LayerSeconds],
         vpps: Ints,
@@ -223,7 +220,7 @@ class Interleaving:
         self, cells: list[Cell], cut: Cell, kinds: list[Kind], vpps: Ints, limit_s: float
     ) -> Flags:
         """Which cells and numbers of chunks may be below the limit. (cell, vpp)"""
-        whole = Whole(
+        whole = WholeStages(
             kinds=kinds,
             micro_batches=cut.micro_batches,
             stage_gpus=kinds[0].tp * kinds[0].dp * cut.cp,

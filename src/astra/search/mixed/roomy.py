@@ -46,7 +46,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeStages:
     """What all pipelines of a cut have in common."""
 
     kinds: list[Kind]
@@ -69,7 +69,7 @@ class _Places:
     pipeline: Ints
 
 
-def open_rows(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
+def open_rows(costs: Costs, whole: WholeStages, vpps: Ints, limit_s: float) -> Flags:
     """Which settings and numbers of chunks may make a plan below the limit. (cell, vpp)
 
     First the best of all settings in one: mostly nothing is left then.
@@ -95,7 +95,7 @@ def _best(costs: Costs) -> Costs:
     return replace(costs, layer_s=whole, inside=best(costs.inside), last=best(costs.last))
 
 
-def _open(costs: Costs, whole: Whole, vpps: Ints, limit_s: float) -> Flags:
+def _open(costs: Costs, whole: WholeStages, vpps: Ints, limit_s: float) -> Flags:
     """The same of every setting by itself: what the stages hold at most, seen in two ways."""
     found = np.zeros((len(costs.layer_s), len(vpps)), np.bool_)
     most: dict[int, int] = {}
@@ -155,7 +155,7 @@ def _places(
     return _Places(chunks, stages, index, flying, first, pipeline), table
 
 
-def _held(costs: Costs, whole: Whole, places: _Places, limit_s: float) -> Floats:
+def _held(costs: Costs, whole: WholeStages, places: _Places, limit_s: float) -> Floats:
     """Most layers of a stage of every kind at every place; -inf: none. (cell, kind, place)
 
     Layers that may take less lie in the first chunks of the first stages. The first chunk of all
@@ -172,7 +172,7 @@ def _held(costs: Costs, whole: Whole, places: _Places, limit_s: float) -> Floats
 
 
 def _whole_chunks(
-    costs: Costs, whole: Whole, places: _Places, limit_s: float, fewer: Ints, last: Flags
+    costs: Costs, whole: WholeStages, places: _Places, limit_s: float, fewer: Ints, last: Flags
 ) -> Floats:
     """Layers of chunks of one size, of which so many of the first chunk count for nothing."""
     count, v = whole.micro_batches, places.chunks

@@ -29,7 +29,7 @@ from astra.search.mixed.small import Pricer
 from astra.search.mixed.speed import LayerSeconds, layer_seconds, speed_bounds_s
 from astra.search.mixed.stock import Stocks
 from astra.search.mixed.tables import Tables
-from astra.search.mixed.tally import Found, Tally
+from astra.search.mixed.tally import PipelineFound, Tally
 from astra.search.result import Progress
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.rules.rule import Rule
@@ -83,7 +83,7 @@ class MixedFinder:
         self.most_listed = MOST_LISTED * (EXACT if exact else 1)
         self.legal: list[Legal] | None = None  # families of cells; not known yet
         self.modes = modes_of(space)  # what the cells of each recompute
-        self.found: dict[Cell, Found] = {}
+        self.found: dict[Cell, PipelineFound] = {}
         self.layer_s: dict[Cell, Floats] = {}  # by cut, least of any layer of each kind
         self.seconds: dict[Cell, LayerSeconds] = {}  # by cut
         model = self.task.model
@@ -96,24 +96,15 @@ class MixedFinder:
             use_all=self.question.use_all,
         )
 
-    def run(self, built_in: Sequence[Rule]) -> list[Found]:
-        """The best plans found, the very best of the space first (but for `tally.open_s`)."""
+    def begin(self, built_in: Sequence[Rule]) -> bool:
+        """Finds and bounds the cells that rules allow; whether there are any."""
         if self.legal is None:
             self.allow(built_in)
             self.price()
         if self.legal:
             self.capacity = Capacity(self.stocks)
             self.bounds = self._bounds_s()
-            plain = self.space.allows("vpp", 1)
-            if plain:
-                self._first()
-            if self.task.runtime == "megatron":
-                from astra.search.mixed.interleave import interleave
-
-                interleave(self)
-            if plain:
-                self._all()
-        return sorted(self.found.values(), key=lambda each: each.step_s)
+        return bool(self.legal)
 
     def allow(self, built_in: Sequence[Rule]) -> set[int]:
         """Finds the cells that rules allow; the types that they allow a stage on."""
@@ -181,7 +172,7 @@ class MixedFinder:
         order = np.argsort(bounds, kind="stable")
         return {cells[row]: float(bounds[row]) for row in order[np.isfinite(bounds[order])]}
 
-    def _first(self) -> None:
+    def look_first(self) -> None:
         """A time to beat, by beams under a limit that rises until a plan appears; then in further
         cells, and wider ones in those that came close or differ from them in recompute alone.
         """
@@ -243,7 +234,7 @@ class MixedFinder:
         some = rounds(cellar, width=width, most=MOST_BOUNDED)
         self._try_best(tables, list(self._counted(tables, some)))
 
-    def _all(self) -> None:
+    def look_at_all(self) -> None:
         """Every cell, the most promising first, until none can be faster.
 
         Those that are too much at first come again at the end, when a shorter step is known.
@@ -399,7 +390,7 @@ class MixedFinder:
         """A plan of a cell and its step, where it is the best of the cell."""
         known_s = self.found[cell].step_s if cell in self.found else np.inf
         if seconds < known_s:
-            self.found[cell] = Found(seconds, cell, plans.take([row]))
+            self.found[cell] = PipelineFound(seconds, cell, plans.take([row]))
             self.limit_s = min(self.limit_s, seconds)
 
 

@@ -32,7 +32,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PipelineFound:
     """One simulated plan."""
 
     step_s: float

@@ -29,7 +29,7 @@ class ReplicaLines:
     inter_group_s: Floats  # (make,) gradients of the first stage exchanged with one other make
     straggler_s: Floats  # (make,) of one micro-batch, for every doubling of the GPUs
 
-    def take(self, rows: Ints) -> "Lines":
+    def take(self, rows: Ints) -> "ReplicaLines":
         return ReplicaLines(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
     def bound_s(self, micro_batches: Ints, doublings: float, several: bool) -> Floats:

@@ -40,8 +40,8 @@ def explain_answer(
     if not plans:
         raise InputError(f"{where}: the search found no plan, so there is none to explain.")
     if not 1 <= rank <= len(plans):
-        held = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
-        raise InputError(f"{where}: there is no rank {rank}; it holds {held}.")
+        count = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
+        raise InputError(f"{where}: there is no rank {rank}; it holds {count}.")
     for plan in plans:
         broken = broken_rules(plan)
         if broken:
@@ -50,7 +50,7 @@ def explain_answer(
 
     def tell(what: "Note") -> None:
         if say:
-            say(_working_on(what))
+            say(_search_words(what))
 
     found = explain_plan(plans, rank, against, asked=query, margin=margin, quick=quick, say=tell)
     if not quick and query is not None and query.money is not None:
@@ -58,7 +58,7 @@ def explain_answer(
     return explanation_with_words(found)
 
 
-def _working_on(what: "Note") -> str:
+def _search_words(what: "Note") -> str:
     """A search in words, behind `searching`."""
     from astra.notes import NoteCode
 

@@ -4,7 +4,7 @@ A stack is a framework as it runs on real GPUs: what it adds to kernels measured
 
 import argparse
 
-from astra.cli.printing import note, print_parts, write_json
+from astra.cli.printing import print_note, print_parts, write_json
 
 EXAMPLES = """\
 examples:
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         stack = find_stack(options.name)
         said = release_note(stack)
         if said:
-            note(said)
+            print_note(said)
         if options.json:
             write_json(stack_json(stack))
         else:

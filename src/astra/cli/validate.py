@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import whole
-from astra.cli.printing import note, print_parts, write_json
+from astra.cli.options import whole_number
+from astra.cli.printing import print_note, print_parts, write_json
 
 if TYPE_CHECKING:
     from astra.fit.runs import Runs
@@ -40,12 +40,12 @@ def run(options: argparse.Namespace) -> int:
     from astra.fit.validate import validate
     from astra.report.validation import validation_json, validation_page
 
-    worst = whole(options.worst, "--worst", least=0, most=100_000)
+    worst = whole_number(options.worst, "--worst", least=0, most=100_000)
     if sys.stderr.isatty():  # two thousand runs take ten seconds
-        note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
+        print_note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
     found = read_files([Path(name) for name in options.files])
     for text in found.notes:
-        note(text)
+        print_note(text)
     if options.family is not None:
         found = _only(found, options.family)
     plans = [run.plan for run in found.runs]

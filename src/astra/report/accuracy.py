@@ -11,7 +11,7 @@ from astra.fit.steps import TimedStep
 from astra.fit.validate import Sweep, Validation, ValidationRow
 from astra.memory.constants import memory_constants
 
-HEAD = """\
+PAGE_HEAD = """\
 # Accuracy
 
 Written by `python validation/report.py` from the published runs in `validation/runs`; every run
@@ -23,25 +23,25 @@ fraction; the mean per family (families of fewer than ten runs pooled); the mean
 """
 
 
-Steps = Sequence[tuple[TimedStep, PricedPlan]]
+TimedSteps = Sequence[tuple[TimedStep, PricedPlan]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
-    """Runs predicted by stacks fitted on the others."""
+class HeldOutScore:
+    """Errors of runs that were predicted by stacks fitted on the others."""
 
     what: str  # was left out together
     folds: int
     score: float
     dense: float
     moe: float
-    inside: float  # of the 80 % intervals
+    inside_fraction: float  # of the 80 % intervals
     families: dict[str, float]  # mean capped error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPart:
-    """Runs of one kind."""
+class GroupError:
+    """Errors of a group of runs."""
 
     name: str
     runs: int
@@ -50,25 +50,31 @@ class ReportPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """All that the page tells."""
+class AccuracyFindings:
+    """All that the page shows."""
 
-    one: Validation
-    bare: Validation  # with every stack's factors at 1
+    one_type: Validation
+    unit_factors: Validation  # the same with every stack's factors at 1
     mixed: Validation
-    steps: Steps
-    unseen: Steps  # the same, of what nothing was fitted on
-    inside: float  # share of runs inside of their intervals
-    back: tuple[HeldBack, ...]
-    gpus: tuple[ReportPart, ...]
+    steps: TimedSteps
+    unseen: TimedSteps  # the same, of what nothing was fitted on
+    inside_fraction: float  # of runs, of their 80 % intervals
+    held_out: tuple[HeldOutScore, ...]
+    gpus: tuple[GroupError, ...]
     settings: int  # in all stack files
-    failed: tuple[str, ...]  # runs that ran out of memory
+    out_of_memory: tuple[str, ...]  # runs that failed for it
     reasons: dict[str, str]  # what is believed of the worst runs
 
 
-def accuracy_page(found: Measured) -> str:
-    one = found.one
-    parts = [HEAD, _scores(found), _families(one, found.back), _gpus(found.gpus), _memory(found)]
+def accuracy_page(found: AccuracyFindings) -> str:
+    one = found.one_type
+    parts = [
+        PAGE_HEAD,
+        _scores(found),
+        _families(one, found.held_out),
+        _gpus(found.gpus),
+        _memory(found),
+    ]
     parts += [
         _steps(found.steps, found.unseen),
         _ranking(one.sweeps),
@@ -81,13 +87,13 @@ def _percent(value: float | None, sign: bool = False) -> str:
     return "-" if value is None else f"{value:+.1%}" if sign else f"{value:.1%}"
 
 
-def _scores(found: Measured) -> str:
-    one, bare = found.one, found.bare
+def _scores(found: AccuracyFindings) -> str:
+    one, bare = found.one_type, found.unit_factors
     timed = sum(family.runs for family in one.families.values())
     rows = "\n".join(
         f"| {back.what} held back ({back.folds} fits) | {_percent(back.score)} "
-        f"| {_percent(back.dense)} | {_percent(back.moe)} | {_percent(back.inside)} |"
-        for back in found.back
+        f"| {_percent(back.dense)} | {_percent(back.moe)} | {_percent(back.inside_fraction)} |"
+        for back in found.held_out
     )
     return f"""\
 ## Step time
@@ -95,7 +101,7 @@ def _scores(found: Measured) -> str:
 | | score | dense | MoE | inside the 80 % interval |
 |---|---|---|---|---|
 | as shipped: factors of stacks fitted on these runs | {_percent(one.score)} \
-| {_percent(one.score_dense)} | {_percent(one.score_moe)} | {_percent(found.inside)} |
+| {_percent(one.score_dense)} | {_percent(one.score_moe)} | {_percent(found.inside_fraction)} |
 {rows}
 | with all those factors at 1: kernels, links and schedules as measured alone | \
 {_percent(bare.score)} | {_percent(bare.score_dense)} | {_percent(bare.score_moe)} | |
@@ -135,7 +141,7 @@ a time; the band is 10 % either way; in brackets runs and mean error):
 """
 
 
-def _families(one: Validation, back: tuple[HeldBack, ...]) -> str:
+def _families(one: Validation, back: tuple[HeldOutScore, ...]) -> str:
     titles = " | ".join(f"{each.what} held back" for each in back)
     lines = [
         f"| family | runs | mean absolute error | {titles} | median | worst | worst run |",
@@ -151,7 +157,7 @@ def _families(one: Validation, back: tuple[HeldBack, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _gpus(parts: tuple[ReportPart, ...]) -> str:
+def _gpus(parts: tuple[GroupError, ...]) -> str:
     lines = [
         "By GPU, dense models and mixtures of experts apart:",
         "",
@@ -165,8 +171,8 @@ def _gpus(parts: tuple[ReportPart, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _memory(found: Measured) -> str:
-    one = found.one
+def _memory(found: AccuracyFindings) -> str:
+    one = found.one_type
     by_kind: dict[tuple[str, str], list[float]] = {}
     for row in one.runs:
         if row.memory_error_fraction is not None:
@@ -200,9 +206,9 @@ lie within its ranges of 50, 80 and 95 %, families counted alike.
 """
 
 
-def _failed(found: Measured) -> str:
+def _failed(found: AccuracyFindings) -> str:
     """The runs that ran out of memory where we say they fit, and what is believed of them."""
-    rows = [row for row in found.one.runs if row.row_id in found.failed and row.fits]
+    rows = [row for row in found.one_type.runs if row.row_id in found.out_of_memory and row.fits]
     lines = [
         f"- {row.row_id}: {row.model}, {row.summary}: {found.reasons.get(row.row_id, 'not known')}"
         for row in rows
@@ -221,7 +227,7 @@ def _inside(by_kind: dict[tuple[str, str], list[float]]) -> str:
     return "{:.0%}, {:.0%} and {:.0%}".format(*shares)
 
 
-def _steps(steps: Steps, unseen: Steps) -> str:
+def _steps(steps: TimedSteps, unseen: TimedSteps) -> str:
     errors = [abs(priced.step_s / step.step_s - 1) for step, priced in unseen]
     return f"""\
 ## Steps timed on one H200
@@ -244,7 +250,7 @@ be 0.7 % slower.
 """
 
 
-def _timed(steps: Steps) -> str:
+def _timed(steps: TimedSteps) -> str:
     lines = [
         "| model | recompute | step | error | allocated | error |",
         "|---|---|---|---|---|---|",

@@ -13,14 +13,14 @@ from astra.explain.result import (
     RunnerUp,
     WhatIf,
 )
-from astra.report.mixed import drawn
-from astra.report.priced import BAR, PART_NAMES, seconds
+from astra.report.pipeline_drawing import draw_pipeline
+from astra.report.priced_plan import PART_NAMES, TIME_BAR_WIDTH, seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-NAMES = {
+EXPLAINED_PART_NAMES = {
     "matrix_products": "matrix products",
     "attention": "attention",
     "elementwise": "elementwise",
@@ -29,8 +29,8 @@ NAMES = {
     "launch": "waiting for the CPU",
     **{name: words for name, words in PART_NAMES.items() if name not in ("forward", "backward")},
 }
-SHORT = {
-    **NAMES,
+SHORT_PART_NAMES = {
+    **EXPLAINED_PART_NAMES,
     "tensor_comm": "tensor traffic",
     "context_comm": "context traffic",
     "expert_comm": "expert traffic",
@@ -38,9 +38,9 @@ SHORT = {
     "data_comm": "data traffic",
     "bubble": "bubble",
 }
-SHOWN = 0.05  # of the largest part: what differs by less is left out of a line
-MOST = 4  # parts in a line
-LATER = 9  # plans behind the explained one
+MIN_SHOWN_FRACTION = 0.05  # of the largest part: what differs by less is left out of a line
+MAX_PARTS_IN_A_LINE = 4  # parts in a line
+MAX_NEXT_PLANS = 9  # plans behind the explained one
 
 
 def explanation_json(found: Explanation) -> dict[str, Any]:
@@ -51,19 +51,27 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
 def explanation_page(found: Explanation) -> list["RenderableType"]:
     """The whole answer, part by part; where another plan was asked about, that comparison."""
     if found.against is not None:
-        return [_head(found), "", *_against(found, found.against)]
+        return [_head(found), "", *_alternative_part(found, found.against)]
     parts: list[RenderableType] = [_head(found), found.binding.sentence, ""]
     if found.stages:
-        parts += [*_pipelines(found), *_shares(found), ""]
-    parts += [f"Where the time goes (stage {_stage(found)}, the busiest)", _bars(found)]
+        parts += [*_pipelines(found), *_gpu_type_lines(found), ""]
+    parts += [f"Where the time goes (stage {_stage(found)}, the busiest)", _time_bars(found)]
     if found.best is not None:
-        parts += ["", "What the best plan takes more or less", _losses((found.best,))]
+        parts += ["", "What the best plan takes more or less", _difference_table((found.best,))]
     if found.next_plans:
-        parts += ["", "What the next plans lose", _losses(found.next_plans[:LATER])]
-    parts += ["", "What would change", _changes(found.changes)]
+        parts += [
+            "",
+            "What the next plans lose",
+            _difference_table(found.next_plans[:MAX_NEXT_PLANS]),
+        ]
+    parts += ["", "What would change", _what_if_table(found.changes)]
     if found.prices:
-        parts += ["", "How far a price must move for another answer", *map(_price, found.prices)]
-    parts += ["", f"Bytes of one GPU of stage {_stage(found)} in a step", *_traffic(found)]
+        parts += [
+            "",
+            "How far a price must move for another answer",
+            *map(_price_line, found.prices),
+        ]
+    parts += ["", f"Bytes of one GPU of stage {_stage(found)} in a step", *_traffic_table(found)]
     parts += [f"note: {note}" for note in found.notes]
     return parts
 
@@ -83,11 +91,11 @@ def _pipelines(found: Explanation) -> list["RenderableType"]:
     for row in range(found.stages[-1].pipeline + 1):
         which = f"Pipeline {row + 1}" if several else "The pipeline"
         own = tuple(stage for stage in found.stages if stage.pipeline == row)
-        lines += [f"{which} from the first stage to the last", drawn(own, found.step_s)]
+        lines += [f"{which} from the first stage to the last", draw_pipeline(own, found.step_s)]
     return lines
 
 
-def _shares(found: Explanation) -> list[str]:
+def _gpu_type_lines(found: Explanation) -> list[str]:
     """What each GPU type does of the whole."""
     lines = []
     if found.stages[-1].pipeline:
@@ -111,7 +119,7 @@ def _shares(found: Explanation) -> list[str]:
     return lines
 
 
-def _price(move: PriceSensitivity) -> str:
+def _price_line(move: PriceSensitivity) -> str:
     """One GPU type in a line: how far it must move either way, and what is chosen then."""
     said = []
     if move.rise_rival is not None:
@@ -153,13 +161,13 @@ def _grid(justify: str, headers: tuple[str, ...] = ()) -> "Table":
     return table
 
 
-def _bars(found: Explanation) -> "RenderableType":
+def _time_bars(found: Explanation) -> "RenderableType":
     table = _grid("wrrb")
     for name, value in found.parts_s.items():
         share = value / found.step_s
         if share >= 0.0005:
-            bar = "#" * round(share * BAR)
-            table.add_row(f"  {NAMES[name]}", seconds(value), f"{share:.1%}", bar)
+            bar = "#" * round(share * TIME_BAR_WIDTH)
+            table.add_row(f"  {EXPLAINED_PART_NAMES[name]}", seconds(value), f"{share:.1%}", bar)
     return table
 
 
@@ -168,14 +176,14 @@ def signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
-def difference(loss: PlanDifference) -> str:
+def difference_line(loss: PlanDifference) -> str:
     """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first."""
     ordered = sorted(loss.parts_s.items(), key=lambda item: -abs(item[1]))
-    least = max(SHOWN * abs(ordered[0][1]), 1e-6)
-    shown = [(name, value) for name, value in ordered if abs(value) >= least][:MOST]
+    least = max(MIN_SHOWN_FRACTION * abs(ordered[0][1]), 1e-6)
+    shown = [(name, value) for name, value in ordered if abs(value) >= least][:MAX_PARTS_IN_A_LINE]
     if not shown:
         return "no difference"
-    said = [f"{SHORT[name]} {signed(value)}" for name, value in shown]
+    said = [f"{SHORT_PART_NAMES[name]} {signed(value)}" for name, value in shown]
     rest = loss.slower_s - sum(value for _, value in shown)
     if abs(rest) >= least:
         said.append(f"the rest {signed(rest)}")
@@ -183,14 +191,14 @@ def difference(loss: PlanDifference) -> str:
     return f"{signed(loss.slower_s)}: {', '.join(said)}{where}"
 
 
-def _losses(plans: tuple[PlanDifference, ...]) -> "RenderableType":
+def _difference_table(plans: tuple[PlanDifference, ...]) -> "RenderableType":
     table = _grid("rww")
     for plan in plans:
-        table.add_row(str(plan.rank), plan.summary, difference(plan))
+        table.add_row(str(plan.rank), plan.summary, difference_line(plan))
     return table
 
 
-def _against(explained: Explanation, found: Alternative) -> list["RenderableType"]:
+def _alternative_part(explained: Explanation, found: Alternative) -> list["RenderableType"]:
     """Why not another one: part by part where it runs."""
     lines: list[RenderableType] = [f"Against {' '.join(found.settings)}: {found.sentence}"]
     if found.outcome != "time" or found.plan is None:
@@ -201,7 +209,9 @@ def _against(explained: Explanation, found: Alternative) -> list["RenderableType
         more = other.parts_s[name]
         if max(value, value + more) >= 0.0005 * explained.step_s:
             that = value + more if value + more > 1e-9 else 0.0
-            table.add_row(f"  {NAMES[name]}", seconds(value), seconds(that), signed(more))
+            table.add_row(
+                f"  {EXPLAINED_PART_NAMES[name]}", seconds(value), seconds(that), signed(more)
+            )
     table.add_row(
         "  step", seconds(explained.step_s), seconds(other.step_s), signed(other.slower_s)
     )
@@ -215,7 +225,7 @@ def _against(explained: Explanation, found: Alternative) -> list["RenderableType
     return lines
 
 
-def _changes(changes: tuple[WhatIf, ...]) -> "RenderableType":
+def _what_if_table(changes: tuple[WhatIf, ...]) -> "RenderableType":
     table = _grid("wrw")
     for change in changes:
         if change.plan is None:
@@ -223,12 +233,14 @@ def _changes(changes: tuple[WhatIf, ...]) -> "RenderableType":
             continue
         searched = change.how == "searched"
         same = "the same plan" if change.same_plan else change.plan.summary
-        text = f"{same}; {difference(change.plan)}" if searched else difference(change.plan)
+        text = (
+            f"{same}; {difference_line(change.plan)}" if searched else difference_line(change.plan)
+        )
         table.add_row(f"  {change.what}", seconds(change.plan.step_s), text)
     return table
 
 
-def _traffic(found: Explanation) -> list["RenderableType"]:
+def _traffic_table(found: Explanation) -> list["RenderableType"]:
     if not found.exchanges:
         return ["  none: there is one GPU"]
     table = _grid("lwrrrl", ("  group", "", "payload", "times", "sent", ""))
@@ -236,21 +248,21 @@ def _traffic(found: Explanation) -> list["RenderableType"]:
         table.add_row(
             f"  {exchange.group} {exchange.ranks}",
             f"{exchange.operation}, {exchange.what}",
-            size(exchange.payload_bytes),
+            bytes_text(exchange.payload_bytes),
             f"{exchange.count:,.0f}",
-            size(exchange.sent_bytes),
-            _over(exchange),
+            bytes_text(exchange.sent_bytes),
+            _link_words(exchange),
         )
     return [table]
 
 
-def _over(exchange: Exchange) -> str:
+def _link_words(exchange: Exchange) -> str:
     if not exchange.crosses_nodes:
         return "in a node"
     return "across nodes" if exchange.over == "network" else "one link domain"
 
 
-def size(count: float) -> str:
+def bytes_text(count: float) -> str:
     """Three figures and a unit of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:

@@ -9,14 +9,14 @@ import msgspec
 from astra.fit.calibrate import MAX_STEP_RATIO
 from astra.fit.factors import cross_validated
 from astra.fit.validate import Sweep, Validation, ValidationRow
-from astra.report.priced import seconds
+from astra.report.priced_plan import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 GIB = 2**30
-MOST_SWEEPS = 12
-MOST_REASONS = 12
+MAX_SWEEPS_SHOWN = 12
+MAX_REASONS_SHOWN = 12
 
 
 def validation_json(found: Validation) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _sweeps(sweeps: tuple[Sweep, ...]) -> "RenderableType":
         table.add_column(name, justify="right", no_wrap=True, min_width=6)
     table.add_column("sweep", overflow="ellipsis", no_wrap=True)
     largest = sorted(sweeps, key=lambda sweep: -sweep.runs)
-    for sweep in largest[:MOST_SWEEPS]:
+    for sweep in largest[:MAX_SWEEPS_SHOWN]:
         tau = "-" if sweep.kendall_tau is None else f"{sweep.kendall_tau:.2f}"
         table.add_row(str(sweep.runs), f"{sweep.regret_fraction:.1%}", tau, sweep.name)
     regrets = [sweep.regret_fraction for sweep in sweeps]
@@ -168,9 +168,11 @@ def _skipped(found: Validation) -> list[str]:
     reasons = Counter(row.reason for row in found.skipped)
     first = {row.reason: row.row_id for row in reversed(found.skipped)}
     lines = [f"Skipped {_count(found.skipped, 'row')}"]
-    for reason, count in reasons.most_common(MOST_REASONS):
+    for reason, count in reasons.most_common(MAX_REASONS_SHOWN):
         which = first[reason] if count == 1 else f"{count:,} rows, first {first[reason]}"
         lines.append(f"  {which}: {reason}")
-    if len(reasons) > MOST_REASONS:
-        lines.append(f"  ... and {len(reasons) - MOST_REASONS} other reasons (--json lists all)")
+    if len(reasons) > MAX_REASONS_SHOWN:
+        lines.append(
+            f"  ... and {len(reasons) - MAX_REASONS_SHOWN} other reasons (--json lists all)"
+        )
     return lines

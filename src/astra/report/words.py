@@ -18,7 +18,7 @@ def _gib(facts: Facts, name: str, digits: int = 0) -> str:
     return f"{facts[name] / GIB:.{digits}f}"
 
 
-def _counted(count: int, word: str) -> str:
+def _count_words(count: int, word: str) -> str:
     return f"{count} {word}{'s' if count > 1 else ''}"
 
 
@@ -183,7 +183,7 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     ),
     NoteCode.PROVEN_ANYWAY: "exact: on one GPU type every search is proven without it",
     NoteCode.MTP_LEFT_OUT: lambda facts: (
-        f"multi-token prediction ({_counted(facts['layers'], 'layer')}) is left out: plans of "
+        f"multi-token prediction ({_count_words(facts['layers'], 'layer')}) is left out: plans of "
         f"{facts['runtime']} do not train it"
     ),
     NoteCode.BELOW_THROUGHPUT: lambda facts: (

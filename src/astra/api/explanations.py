@@ -52,10 +52,14 @@ def explain_answer(
         if say:
             say(_search_words(what))
 
-    found = explain_plan(plans, rank, against, asked=query, margin=margin, quick=quick, say=tell)
+    explanation = explain_plan(
+        plans, rank, against, asked=query, margin=margin, quick=quick, say=tell
+    )
     if not quick and query is not None and query.money is not None:
-        found = _with_prices(found, read_request(request, plans[0], where), source, tell)
-    return explanation_with_words(found)
+        explanation = _with_prices(
+            explanation, read_request(request, plans[0], where), source, tell
+        )
+    return explanation_with_words(explanation)
 
 
 def _search_words(what: "Note") -> str:
@@ -84,7 +88,7 @@ def _plans_of(
 
 
 def _with_prices(
-    found: Explanation,
+    explanation: Explanation,
     query: "Query",
     source: "str | Path | Plan | PricedPlan | AnswerDocument",
     say: "Callable[[Note], None]",
@@ -92,7 +96,9 @@ def _with_prices(
     from astra.explain.price_sensitivity import price_sensitivity
 
     moves, notes = price_sensitivity(query, say, _mixed_choices(source))
-    return msgspec.structs.replace(found, prices=moves, remarks=(*found.remarks, *notes))
+    return msgspec.structs.replace(
+        explanation, prices=moves, remarks=(*explanation.remarks, *notes)
+    )
 
 
 def _mixed_choices(

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     margin = options.memory_margin
     shows_progress = sys.stderr.isatty() and not options.json
     try:
-        found = explain(
+        explanation = explain(
             options.file,
             against=options.against,
             rank=whole_number(options.rank, "--rank"),
@@ -56,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
         if shows_progress:
             sys.stderr.write(CLEAR_LINE)
     if options.json:
-        write_json(explanation_json(found))
+        write_json(explanation_json(explanation))
     else:
-        print_parts(*explanation_page(found))
+        print_parts(*explanation_page(explanation))
     return 0
 
 

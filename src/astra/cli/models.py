@@ -78,10 +78,10 @@ def _list(text: str | None, seq_len: int | None, as_json: bool) -> int:
     return 0
 
 
-def _seq_len(said: str) -> int:
-    text = expand_thousands(said)
+def _seq_len(given: str) -> int:
+    text = expand_thousands(given)
     if not text.isdecimal() or not 1 <= int(text[:12]) <= MAX_SEQ_LEN:
-        raise InputError(f"--seq-len {said}: a whole number from 1 to {MAX_SEQ_LEN:,} is needed.")
+        raise InputError(f"--seq-len {given}: a whole number from 1 to {MAX_SEQ_LEN:,} is needed.")
     return int(text)
 
 

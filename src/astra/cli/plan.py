@@ -123,15 +123,15 @@ def run(options: argparse.Namespace) -> int:
     return 0 if chosen.plans else NO_PLAN
 
 
-def _page(found: "Answer", out: str | None) -> "list[RenderableType]":
+def _page(answer: "Answer", out: str | None) -> "list[RenderableType]":
     """For people: the best plans, or what money buys."""
-    if found.market is None:
+    if answer.market is None:
         from astra.report.answer import answer_page
 
-        return answer_page(found, out)
+        return answer_page(answer, out)
     from astra.report.money import money_page
 
-    return money_page(found, out)
+    return money_page(answer, out)
 
 
 def _check_plot(options: argparse.Namespace) -> None:

@@ -23,9 +23,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.name is not None:
         stack = find_stack(options.name)
-        said = release_note(stack)
-        if said:
-            print_note(said)
+        release_words = release_note(stack)
+        if release_words:
+            print_note(release_words)
         if options.json:
             write_json(stack_json(stack))
         else:

@@ -43,17 +43,17 @@ def run(options: argparse.Namespace) -> int:
     worst = whole_number(options.worst, "--worst", least=0, most=100_000)
     if sys.stderr.isatty():  # two thousand runs take ten seconds
         print_note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
-    found = read_files([Path(name) for name in options.files])
-    for text in found.notes:
+    runs_read = read_files([Path(name) for name in options.files])
+    for text in runs_read.notes:
         print_note(text)
     if options.family is not None:
-        found = _only(found, options.family)
-    plans = [run.plan for run in found.runs]
+        runs_read = _only(runs_read, options.family)
+    plans = [run.plan for run in runs_read.runs]
     priced = dict(zip(map(id, plans), price_plans(plans), strict=True))
     answer = validate(
-        found.runs,
+        runs_read.runs,
         price=lambda plan: priced[id(plan)],
-        skipped=found.skipped,
+        skipped=runs_read.skipped,
         worst=worst,
     )
     if options.json:
@@ -63,13 +63,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _only(found: "Runs", family: str) -> "Runs":
+def _only(runs_read: "Runs", family: str) -> "Runs":
     """The runs of one family; rows that could not be read belong to none."""
     from astra.errors import InputError, did_you_mean, shorten
     from astra.fit.runs import Runs
 
-    names = sorted({run.family for run in found.runs})
+    names = sorted({run.family for run in runs_read.runs})
     if family not in names:
         hint = did_you_mean(family, names, f"The families are {', '.join(names[:40])}.")
         raise InputError(f"--family {shorten(family)}: no run has it. {hint}")
-    return Runs(tuple(run for run in found.runs if run.family == family), ())
+    return Runs(tuple(run for run in runs_read.runs if run.family == family), ())

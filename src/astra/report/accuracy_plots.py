@@ -50,10 +50,10 @@ def small_multiples(dots: Sequence[PlottedRun], across: int = 5) -> str:
     for place, group in enumerate(groups):
         row, column = divmod(place, across)
         x, y = 12 + column * (side + 16), 26 + row * (side + gap)
-        own = [dot for dot in dots if dot.group == group]
-        off = math.exp(_mean([abs(math.log(d.predicted_s / d.measured_s)) for d in own])) - 1
-        parts.append(_text(x + side / 2, y - 8, f"{group} ({len(own)}, {off:.0%})", 11))
-        parts += _Panel(own, x, y, side).draw(own, 2.0)
+        group_dots = [dot for dot in dots if dot.group == group]
+        off = math.exp(_mean([abs(math.log(d.predicted_s / d.measured_s)) for d in group_dots])) - 1
+        parts.append(_text(x + side / 2, y - 8, f"{group} ({len(group_dots)}, {off:.0%})", 11))
+        parts += _Panel(group_dots, x, y, side).draw(group_dots, 2.0)
     rows = -(-len(groups) // across)
     return _page(24 + across * (side + 16) - 16, 26 + rows * (side + gap), parts)
 
@@ -82,28 +82,28 @@ class _Panel:
             (x + end, y + wide), (x + end, y), (x + end - wide, y),
         )  # fmt: skip
         corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in band)
-        found = [
+        shapes = [
             f"<rect x='{x}' y='{y}' width='{end}' height='{end}' fill='none' "
             f"stroke='{FRAME_COLOUR}'/>",
             f"<polygon points='{corners}' fill='{LINE_COLOUR}' fill-opacity='0.18'/>",
             f"<line x1='{x}' y1='{y + end}' x2='{x + end}' y2='{y}' stroke='{LINE_COLOUR}'/>",
         ]
         for experts, colour in ((False, DENSE_COLOUR), (True, MOE_COLOUR)):
-            own = sorted((d.measured_s, d.predicted_s) for d in dots if d.experts == experts)
-            places = [self.at(*seconds) for seconds in own]
+            steps_s = sorted((d.measured_s, d.predicted_s) for d in dots if d.experts == experts)
+            places = [self.at(*seconds) for seconds in steps_s]
             circles = [f"<circle cx='{a:.1f}' cy='{b:.1f}' r='{radius}'/>" for a, b in places]
-            found.append(f"<g fill='{colour}' fill-opacity='0.55'>{''.join(circles)}</g>")
-        return found
+            shapes.append(f"<g fill='{colour}' fill-opacity='0.55'>{''.join(circles)}</g>")
+        return shapes
 
     def axis_labels(self) -> list[str]:
         """Powers of ten along both axes."""
-        found = []
+        labels = []
         for power in range(math.ceil(self.low), math.floor(self.high) + 1):
             left, _ = self.at(10.0**power, 10.0**power)
             _, top = self.at(10.0**power, 10.0**power)
-            found.append(_text(left, self.y + self.side + 16, f"{10.0**power:g}", 11))
-            found.append(_text(self.x - 6, top + 4, f"{10.0**power:g}", 11, TEXT_COLOUR, "end"))
-        return found
+            labels.append(_text(left, self.y + self.side + 16, f"{10.0**power:g}", 11))
+            labels.append(_text(self.x - 6, top + 4, f"{10.0**power:g}", 11, TEXT_COLOUR, "end"))
+        return labels
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -28,10 +28,10 @@ SURE_TO_FIT = 0.95  # fit probability from which on a plan is called sure
 
 def answer_json(answer: AnswerDocument, batches: Sequence[AnswerDocument] = ()) -> dict[str, Any]:
     """The answer; where several batches were compared, the best of each besides."""
-    found: dict[str, Any] = msgspec.to_builtins(answer)
+    document: dict[str, Any] = msgspec.to_builtins(answer)
     if len(batches) > 1:
-        found["batches"] = [_best_of_batch(each) for each in batches]
-    return found
+        document["batches"] = [_best_of_batch(each) for each in batches]
+    return document
 
 
 def _best_of_batch(answer: AnswerDocument) -> dict[str, Any]:
@@ -142,19 +142,22 @@ def safer_plan(plans: tuple[PricedPlan, ...]) -> list[str]:
     if not sure:
         return ["None of these is sure to fit; a larger --memory-margin finds some that are."]
     slower = sure[0].step_s / best.step_s - 1
-    said = f"{sure[0].memory.fit_probability:.0%}"
-    return [f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability {said}."]
+    probability = f"{sure[0].memory.fit_probability:.0%}"
+    return [
+        f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability "
+        f"{probability}."
+    ]
 
 
 def equally_fast(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Which of the best cannot be told apart."""
-    count, off = as_fast(plans), ranking().pair_fraction
+    count, pair_error = as_fast(plans), ranking().pair_fraction
     if count < 2:
         return []
     which = "1 and 2" if count == 2 else f"1 to {count}"
     return [
-        f"Plans {which} cannot be told apart: they lie within {off:.0%}, and predicted ratios of "
-        "two measured layouts are off by more in one case of five."
+        f"Plans {which} cannot be told apart: they lie within {pair_error:.0%}, and predicted "
+        "ratios of two measured layouts are off by more in one case of five."
     ]
 
 
@@ -190,15 +193,16 @@ def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
     return table
 
 
-def _nothing_fits_page(answer: AnswerDocument, why: NothingFits) -> list["RenderableType"]:
+def _nothing_fits_page(answer: AnswerDocument, nothing_fits: NothingFits) -> list["RenderableType"]:
     lines: list[RenderableType] = [
-        "No plan fits." if why.closest else "No plan is left.",
+        "No plan fits." if nothing_fits.closest else "No plan is left.",
         funnel_line(answer),
-        f"Binding: {why.binding}.",
+        f"Binding: {nothing_fits.binding}.",
     ]
-    if why.closest is not None:
-        lines.append(f"Closest: {why.closest.summary}.")
+    if nothing_fits.closest is not None:
+        lines.append(f"Closest: {nothing_fits.closest.summary}.")
     lines += [
-        f"{'Try' if place == 0 else ' or'} {change}" for place, change in enumerate(why.tries)
+        f"{'Try' if place == 0 else ' or'} {change}"
+        for place, change in enumerate(nothing_fits.tries)
     ]
     return lines

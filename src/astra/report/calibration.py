@@ -75,9 +75,13 @@ def calibration_page(
 def _assumed(fitted: Calibration) -> str:
     """Each once, with the number of runs where it is not all of them."""
     runs = len(fitted.cases)
-    said = [text if n == runs else f"{text} ({n} of {runs})" for text, n in fitted.assumed.items()]
-    more = [f"{len(said) - MAX_ASSUMED_SHOWN} more, which `astra validate` tells run by run"]
-    return "; ".join(said[:MAX_ASSUMED_SHOWN] + (more if len(said) > MAX_ASSUMED_SHOWN else []))
+    assumptions = [
+        text if n == runs else f"{text} ({n} of {runs})" for text, n in fitted.assumed.items()
+    ]
+    more = [f"{len(assumptions) - MAX_ASSUMED_SHOWN} more, which `astra validate` tells run by run"]
+    return "; ".join(
+        assumptions[:MAX_ASSUMED_SHOWN] + (more if len(assumptions) > MAX_ASSUMED_SHOWN else [])
+    )
 
 
 def _cases(fitted: Calibration) -> "RenderableType":

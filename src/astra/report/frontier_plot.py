@@ -58,21 +58,21 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 def picture_format(path: str) -> str:
     """What a file's name asks for."""
-    kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in PICTURE_FORMATS:
+    file_format = Path(path).suffix.lower().removeprefix(".")
+    if file_format not in PICTURE_FORMATS:
         raise InputError(f"--plot {shorten(path)}: the name ends in .svg, .png or .html.")
-    return kind
+    return file_format
 
 
-def plot(answer: AnswerDocument, kind: str) -> str | bytes:
+def plot(answer: AnswerDocument, file_format: str) -> str | bytes:
     """The picture in this format."""
     shapes = frontier_shapes(answer)
-    if kind == "png":
+    if file_format == "png":
         lines = [(s.start, s.end, s.pale, s.dashed) for s in shapes if isinstance(s, Line)]
         dots = [(s.at, s.radius, s.filled) for s in shapes if isinstance(s, Dot)]
         texts = [(s.at, s.text, s.size, s.anchor) for s in shapes if isinstance(s, Text)]
         return png(WIDTH, HEIGHT, lines, dots, texts)
-    return svg(shapes) if kind == "svg" else html(answer, shapes)
+    return svg(shapes) if file_format == "svg" else html(answer, shapes)
 
 
 def frontier_shapes(answer: AnswerDocument) -> list[Shape]:
@@ -119,11 +119,11 @@ def frontier_shapes(answer: AnswerDocument) -> list[Shape]:
         chosen = row == market.chosen
         shapes.append(Dot(place, 6.0 if chosen else 4.0, chosen))
         gpus = " + ".join(f"{count} {name}" for name, count in point.gpus.items())
-        said = f"{point.rank}: {gpus}" + (f" ({names[row]})" if row in names else "")
-        words = _label(said, place, taken)
-        labels.append(words)
-        taken.append(_box(words))
-        leaders += _leader(place, _box(words))
+        label = f"{point.rank}: {gpus}" + (f" ({names[row]})" if row in names else "")
+        text = _label(label, place, taken)
+        labels.append(text)
+        taken.append(_box(text))
+        leaders += _leader(place, _box(text))
     return [*leaders, *shapes, *labels]
 
 
@@ -144,36 +144,36 @@ def _leader(place: tuple[float, float], box: Box) -> list[Shape]:
     return [Line(place, (x, y), pale=True)] if far > 2 * LABEL_HEIGHT else []
 
 
-def _label(said: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
+def _label(label: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
     """Words beside a dot: at its nearest side where they cover nothing else and stay inside.
 
     Below and above by turns, ever farther, then also slid aside; where all is taken, what covers
     the least.
     """
-    inside = [text for text in _label_places(said, place) if _is_inside(_box(text))]
-    least = math.inf
-    best = Text((place[0] + 9.0, place[1] - 7.0), said, LABEL_HEIGHT, "start")
+    inside = [text for text in _label_places(label, place) if _is_inside(_box(text))]
+    least_covered = math.inf
+    best = Text((place[0] + 9.0, place[1] - 7.0), label, LABEL_HEIGHT, "start")
     for text in inside:
         covered = sum(_overlap(_box(text), box) for box in taken)
-        if covered < least:
-            least, best = covered, text
+        if covered < least_covered:
+            least_covered, best = covered, text
         if not covered:
             break
     return best
 
 
-def _label_places(said: str, place: tuple[float, float]) -> list[Text]:
+def _label_places(label: str, place: tuple[float, float]) -> list[Text]:
     """Places for words, the nearest first."""
     x, y = place
     sides = ((9.0, "start"), (-8.0, "end"))
     near = [
-        Text((x + beside, y + below), said, LABEL_HEIGHT, anchor)
+        Text((x + beside, y + below), label, LABEL_HEIGHT, anchor)
         for step in range(8)
         for below in (-7.0 - LABEL_HEIGHT * step, 17.0 + LABEL_HEIGHT * step)
         for beside, anchor in sides
     ]
     far = [
-        Text((x + beside + aside, y + below), said, LABEL_HEIGHT, anchor)
+        Text((x + beside + aside, y + below), label, LABEL_HEIGHT, anchor)
         for step in range(MAX_LABEL_ROWS)
         for below in (-7.0 - LABEL_HEIGHT * step, 17.0 + LABEL_HEIGHT * step)
         for beside, anchor in sides
@@ -191,12 +191,12 @@ def _overlap(one: Box, other: Box) -> float:
 
 def _boxes_along(places: Sequence[tuple[float, float]]) -> list[Box]:
     """Small boxes on the line that joins these places."""
-    found: list[Box] = []
+    boxes: list[Box] = []
     for (x, y), (right, low) in pairwise(places):
         for part in range(BOXES_PER_LINE + 1):
             at = x + (right - x) * part / BOXES_PER_LINE, y + (low - y) * part / BOXES_PER_LINE
-            found.append((at[0] - 1, at[1] - 1, at[0] + 1, at[1] + 1))
-    return found
+            boxes.append((at[0] - 1, at[1] - 1, at[0] + 1, at[1] + 1))
+    return boxes
 
 
 def _box(text: Text) -> Box:
@@ -272,13 +272,13 @@ def _round_numbers(low: float, high: float) -> list[float]:
     start, stop = math.exp(low), math.exp(high)
     if stop / start > 5:
         powers = range(math.floor(math.log10(start)), math.ceil(math.log10(stop)) + 1)
-        found = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+        numbers = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     else:
         rough = (stop - start) / 6
         unit = 10.0 ** math.floor(math.log10(rough))
         step = next(unit * n for n in (1, 2, 5, 10) if unit * n >= rough)
-        found = [step * n for n in range(math.ceil(start / step), math.floor(stop / step) + 1)]
-    return [value for value in found if start <= value <= stop]
+        numbers = [step * n for n in range(math.ceil(start / step), math.floor(stop / step) + 1)]
+    return [value for value in numbers if start <= value <= stop]
 
 
 def svg(shapes: Sequence[Shape]) -> str:
@@ -348,5 +348,5 @@ def html(answer: AnswerDocument, shapes: Sequence[Shape]) -> str:
 def _note_list(answer: AnswerDocument) -> str:
     """Warnings and notes, as the page in a terminal has them."""
     assert answer.market is not None
-    said = money_notes(answer, answer.market)
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in said)}</ul>" if said else ""
+    notes = money_notes(answer, answer.market)
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in notes)}</ul>" if notes else ""

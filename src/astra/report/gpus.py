@@ -127,33 +127,33 @@ def _networks(gpu: Gpu) -> list[tuple[str, str]]:
     """What collectives reach of the links, and who tells the networks of nodes for rent."""
     from astra.money.catalogue import GUESSED, shipped_offers
 
-    said = link_source(gpu)
+    source = link_source(gpu)
     sold = {offer.machine for offer in shipped_offers() if offer.machine.gpu == gpu.name}
     typical = {machine for machine in sold if machine.gpus == gpu.node.gpus}
     clouds: dict[str, set[str]] = {}
     for machine in typical or sold:
         clouds.setdefault(machine.certainty, set()).add(machine.cloud)
-    sure = [
+    networks = [
         f"{grade} certainty at {', '.join(sorted(clouds[grade]))}"
         for grade in ("high", "medium", "low")
         if grade in clouds
     ]
     if GUESSED in clouds:
         guesses = ", ".join(sorted(clouds[GUESSED]))
-        sure.append(f"GUESSED for nodes of {guesses} (`astra prices {gpu.name}` marks them ?)")
+        networks.append(f"GUESSED for nodes of {guesses} (`astra prices {gpu.name}` marks them ?)")
     return [
-        ("in a node", said.inside),
-        ("between nodes", said.across),
-        ("rented networks", "; ".join(sure)),
+        ("in a node", source.inside),
+        ("between nodes", source.across),
+        ("rented networks", "; ".join(networks)),
     ]
 
 
 def _provenance(gpu: Gpu) -> list[tuple[str, str]]:
     source = gpu.source
-    said = f"{source.kind}: {source.where}" + (f", {source.read_on}" if source.read_on else "")
+    origin = f"{source.kind}: {source.where}" + (f", {source.read_on}" if source.read_on else "")
     return [
         *(("assumed", guess) for guess in gpu.assumed),
-        ("source", said),
+        ("source", origin),
         ("certainty", source.certainty or ""),
         ("checked against", "; ".join(source.checked_against)),
         ("note", source.note or ""),

@@ -172,8 +172,8 @@ def _egress_words(plan: PricedPlan, conditions: Mapping[str, object] | None) -> 
     return f"{_gb(plan, conditions['egress_bytes'])} GB x ${price:g} = "
 
 
-def _gb(plan: PricedPlan, said: object) -> str:
-    size = said if isinstance(said, int | float) else plan.checkpoint_bytes
+def _gb(plan: PricedPlan, given_bytes: object) -> str:
+    size = given_bytes if isinstance(given_bytes, int | float) else plan.checkpoint_bytes
     return f"{size / GB:,.2f}"
 
 
@@ -239,18 +239,20 @@ def money_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTyp
 
 def money_notes(answer: AnswerDocument, market: MarketResult) -> list[str]:
     """Warnings and notes, a line each, for a terminal and for a page."""
-    said = note_lines(answer, answer.frontier)
+    lines = note_lines(answer, answer.frontier)
     if market.longest_hours:
-        said.append(f"note: plans that take longer than {hours(market.longest_hours)} are left out")
+        lines.append(
+            f"note: plans that take longer than {hours(market.longest_hours)} are left out"
+        )
     if any(machine.cloud != "given" for machine in market.machines):
-        said.append("note: list prices; a price is no promise of capacity")
-    return said
+        lines.append("note: list prices; a price is no promise of capacity")
+    return lines
 
 
 def _goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
     """What the goals come to, before anything else where they cannot be met."""
-    wished = market.wished
-    if wished is None or wished.possible:
+    outcome = market.wished
+    if outcome is None or outcome.possible:
         which = {
             "budget": "The fastest within the budget",
             "deadline": "The cheapest within the deadline",
@@ -259,74 +261,79 @@ def _goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[st
             else "The cheapest within budget and deadline",
         }
         plain = "The fastest" if market.order == "throughput" else "The cheapest of all"
-        return [f"{which[wished.what] if wished else plain}:"]
-    return [_goals_missed(wished, market, points), f"The nearest{_why_nearest(wished, market)}:"]
+        return [f"{which[outcome.what] if outcome else plain}:"]
+    return [_goals_missed(outcome, market, points), f"The nearest{_why_nearest(outcome, market)}:"]
 
 
-def _why_nearest(wished: GoalOutcome, market: MarketResult) -> str:
+def _why_nearest(outcome: GoalOutcome, market: MarketResult) -> str:
     """Why it is the nearest, where another may be taken for it."""
     budget, deadline = market.budget_usd, market.deadline_hours
-    if wished.also_rank is None or budget is None or deadline is None:
+    if outcome.also_rank is None or budget is None or deadline is None:
         return ""
-    own = ((wished.gap_usd or 0) / budget, (wished.gap_hours or 0) / deadline)
-    other = ((wished.also_gap_usd or 0) / budget, (wished.also_gap_hours or 0) / deadline)
-    if all(other) and not all(own):
-        return f", which keeps the {'deadline' if wished.gap_hours is None else 'budget'}"
-    most = "by at most " if all(own) else "by "
-    return f", which misses {most}{max(own):.1%}, not {max(other):.1%}"
+    missed = ((outcome.gap_usd or 0) / budget, (outcome.gap_hours or 0) / deadline)
+    missed_by_other = (
+        (outcome.also_gap_usd or 0) / budget,
+        (outcome.also_gap_hours or 0) / deadline,
+    )
+    if all(missed_by_other) and not all(missed):
+        return f", which keeps the {'deadline' if outcome.gap_hours is None else 'budget'}"
+    by = "by at most " if all(missed) else "by "
+    return f", which misses {by}{max(missed):.1%}, not {max(missed_by_other):.1%}"
 
 
-def _goals_missed(wished: GoalOutcome, market: MarketResult, points: tuple[PricedPlan, ...]) -> str:
+def _goals_missed(
+    outcome: GoalOutcome, market: MarketResult, points: tuple[PricedPlan, ...]
+) -> str:
     """Which goals no plan keeps, what comes nearest, and what it is enough for."""
     budget, deadline = market.budget_usd, market.deadline_hours
-    near = points[wished.rank - 1]
+    near = points[outcome.rank - 1]
     assert near.usd is not None and near.hours is not None
     if budget is not None and deadline is not None:
         text = f"No plan keeps both {usd(budget)} and {hours(deadline)}. " + _ways_out(
-            wished, points
+            outcome, points
         )
         goals = "Both are"
     elif budget is not None:
         text = (
             f"No plan costs {usd(budget)} or less: the cheapest costs {usd(near.usd)}, "
-            f"{usd(wished.gap_usd or 0)} more."
+            f"{usd(outcome.gap_usd or 0)} more."
         )
         goals = "The budget is"
     else:
         assert deadline is not None
         text = (
             f"No plan is done in {hours(deadline)}: the fastest takes {hours(near.hours)}, "
-            f"{hours(wished.gap_hours or 0)} longer."
+            f"{hours(outcome.gap_hours or 0)} longer."
         )
         goals = "The deadline is"
-    which = "the nearest" if wished.also_rank is not None else "it"
-    if wished.tokens:
-        return f"{text} {goals} enough for {tokens_down(wished.tokens)} tokens of {which}."
+    which = "the nearest" if outcome.also_rank is not None else "it"
+    if outcome.tokens:
+        return f"{text} {goals} enough for {tokens_down(outcome.tokens)} tokens of {which}."
     return f"{text} {goals} not enough to start {which} up."
 
 
-def _ways_out(wished: GoalOutcome, points: tuple[PricedPlan, ...]) -> str:
+def _ways_out(outcome: GoalOutcome, points: tuple[PricedPlan, ...]) -> str:
     """The cheapest within the deadline and the fastest within the budget, or what there is."""
-    ways = [(wished.rank, wished.gap_usd, wished.gap_hours)]
-    if wished.also_rank is not None:
-        ways.append((wished.also_rank, wished.also_gap_usd, wished.also_gap_hours))
-    said = []
+    ways = [(outcome.rank, outcome.gap_usd, outcome.gap_hours)]
+    if outcome.also_rank is not None:
+        ways.append((outcome.also_rank, outcome.also_gap_usd, outcome.also_gap_hours))
+    sentences = []
     for rank, dear, late in sorted(ways):  # the faster first
         point = points[rank - 1]
         assert point.usd is not None and point.hours is not None
         costs = f"costs {usd(point.usd)}, {usd(dear)} over the budget" if dear else ""
         takes = f"takes {hours(point.hours)}, {hours(late)} too long" if late else ""
         if not late:
-            said.append(f"Within the deadline the cheapest {costs}.")
+            sentences.append(f"Within the deadline the cheapest {costs}.")
         elif not dear:
-            said.append(f"Within the budget the fastest {takes}.")
+            sentences.append(f"Within the budget the fastest {takes}.")
         elif len(ways) == 1:
-            said.append(f"The one there is {takes}, and {costs}.")
+            sentences.append(f"The one there is {takes}, and {costs}.")
         elif rank == 1:
-            said.append(f"None keeps the deadline: the fastest {takes}, and {costs}.")
+            sentences.append(f"None keeps the deadline: the fastest {takes}, and {costs}.")
         else:
-            said.append(f"None keeps the budget: the cheapest {costs}, and {takes}.")
-    return " ".join(said)
+            sentences.append(f"None keeps the budget: the cheapest {costs}, and {takes}.")
+    return " ".join(sentences)
 
 
 def _frontier_table(points: tuple[PricedPlan, ...], market: MarketResult) -> "RenderableType":
@@ -376,9 +383,9 @@ def _named_points(answer: AnswerDocument, market: MarketResult) -> list[str]:
     lines = [
         f"* the answer; fastest {fastest}, knee {knee}, cheapest {cheapest}; ? a guessed network"
     ]
-    kept = len(answer.plans)
+    ranked = len(answer.plans)
     if len(points) > 1:
-        more = f"; those above {kept} with --top {len(points)}" if kept < len(points) else ""
+        more = f"; those above {ranked} with --top {len(points)}" if ranked < len(points) else ""
         lines.append(f"rank: what explain, export and predict take as --rank{more}")
     row = market.chosen - 1
     if row > 0:
@@ -418,7 +425,7 @@ def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["R
     from astra.report.text_table import TableColumn, TextTable
 
     assert best.usd is not None and best.money is not None
-    joined = any(rent.nodes > 1 for rent in best.money.rents)  # one node asks for no network
+    has_network = any(rent.nodes > 1 for rent in best.money.rents)  # one node asks for no network
     columns = (
         *(TableColumn(name) for name in ("USD", "more", "$/h", "hours")),
         TableColumn("date", right=False),
@@ -432,7 +439,7 @@ def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["R
             f"{place.hours:,.1f}",
             place.price_date,
             f"{place.cloud} {place.region} {place.instance}{' spot' if place.spot else ''}"
-            f"{' ?' if place.network_certainty == 'guessed' and joined else ''}",
+            f"{' ?' if place.network_certainty == 'guessed' and has_network else ''}",
         )
         for place in places
     )
@@ -442,8 +449,8 @@ def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["R
 
 def _search_line(answer: AnswerDocument, market: MarketResult) -> str:
     search = answer.search
-    kinds = len(market.machines)
+    machines = len(market.machines)
     return (
-        f"{kinds} kind{'s' * (kinds > 1)} of machines, {search.candidates:,} candidates, "
+        f"{machines} kind{'s' * (machines > 1)} of machines, {search.candidates:,} candidates, "
         f"{search.simulated:,} simulated; {search.seconds:.1f} s."
     )

@@ -88,15 +88,15 @@ def _chunks(layers: tuple[int, ...]) -> str:
 
 def _merge_equal_stages(stages: tuple[MixedStage, ...]) -> list[tuple[int, int, MixedStage]]:
     """Consecutive stages with equal settings as one: first, last, and the fullest of them."""
-    found: list[tuple[int, int, MixedStage]] = []
+    merged: list[tuple[int, int, MixedStage]] = []
     for place, stage in enumerate(stages):
-        if found and _settings_of(found[-1][2]) == _settings_of(stage):
-            first, _, known = found[-1]
+        if merged and _settings_of(merged[-1][2]) == _settings_of(stage):
+            first, _, known = merged[-1]
             fuller = max(known, stage, key=lambda each: each.filled_fraction)
-            found[-1] = (first, place, fuller)
+            merged[-1] = (first, place, fuller)
         else:
-            found.append((place, place, stage))
-    return found
+            merged.append((place, place, stage))
+    return merged
 
 
 def _settings_of(stage: MixedStage) -> tuple[object, ...]:

@@ -48,17 +48,17 @@ def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     parts.append(titled_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
         parts.append(titled_line("assumed", "; ".join(priced.assumed)))
-    known = priced.provenance
+    provenance = priced.provenance
     share = (
-        f"{known.measured_fraction:.0%} of the busy time measured, "
-        f"{known.fitted_fraction:.0%} fitted, {known.guessed_fraction:.0%} guessed; "
+        f"{provenance.measured_fraction:.0%} of the busy time measured, "
+        f"{provenance.fitted_fraction:.0%} fitted, {provenance.guessed_fraction:.0%} guessed; "
         f"step times of the stack {priced.plan.stack} "
         "(`--json` names each source)"
     )
     parts.append(titled_line("sources", share))
     parts += [
         titled_line("note", words(note))
-        for note in known.sources
+        for note in provenance.sources
         if note.code is NoteCode.GPU_READ_AS
     ]
     parts += [

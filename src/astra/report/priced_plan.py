@@ -49,8 +49,8 @@ MEMORY_LEGEND = (
 
 
 def priced_json(priced: PricedPlan) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(priced)
-    return found
+    document: dict[str, Any] = msgspec.to_builtins(priced)
+    return document
 
 
 def sentence(priced: PricedPlan) -> str:
@@ -103,19 +103,19 @@ def host_lines(priced: PricedPlan) -> list["RenderableType"]:
     """What is offloaded, beside the RAM of the nodes where they are known; or nothing."""
     if not priced.host_memory_bytes:
         return []
-    found = f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"
+    offloaded = f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"
     if priced.money:
         nodes = {rent.instance: rent.node_ram_bytes for rent in priced.money.rents}
     else:
-        own = [pool.gpu for pool in priced.plan.cluster.pools if pool.gpu.name in priced.gpus]
-        nodes = {f"a node of {gpu.node.gpus} {gpu.name}": gpu.node.ram_bytes for gpu in own}
+        gpus = [pool.gpu for pool in priced.plan.cluster.pools if pool.gpu.name in priced.gpus]
+        nodes = {f"a node of {gpu.node.gpus} {gpu.name}": gpu.node.ram_bytes for gpu in gpus}
     known = [
         f"{name} has {ram / GIB:.0f} GiB of RAM"
         if ram
         else f"how much RAM {name} has is not known: see that it is enough"
         for name, ram in nodes.items()
     ]
-    return [titled_line("host memory", "; ".join([found, *known]))]
+    return [titled_line("host memory", "; ".join([offloaded, *known]))]
 
 
 def titled_line(title: str, text: str) -> "RenderableType":
@@ -198,7 +198,7 @@ def _memory_bar(shares: list[float]) -> str:
 
 def _merge_equal_stages(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
     """Stages that look alike as one line: `1-6`; `2.1-6` in the second of several pipelines."""
-    several = memory.stages[-1].pipeline > 0
+    has_several_pipelines = memory.stages[-1].pipeline > 0
     lines: list[list[Any]] = []
     for row in memory.stages:
         key = msgspec.structs.replace(row, stage=0)
@@ -206,8 +206,8 @@ def _merge_equal_stages(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
             lines[-1][1] = row.stage
         else:
             lines.append([row.stage, row.stage, key, row])
-    found = []
+    labelled = []
     for first, last, _, row in lines:
         label = f"{first}" if first == last else f"{first}-{last}"
-        found.append((f"{row.pipeline + 1}.{label}" if several else label, row))
-    return found
+        labelled.append((f"{row.pipeline + 1}.{label}" if has_several_pipelines else label, row))
+    return labelled

@@ -19,9 +19,9 @@ PRICES_LEGEND = (
 
 def offer_json(offer: Offer) -> dict[str, Any]:
     """One offer; the machine's fields beside its own."""
-    found: dict[str, Any] = msgspec.to_builtins(offer)
-    machine: dict[str, Any] = found.pop("machine")
-    return machine | found | {"usd_per_gpu_hour": offer.usd_per_gpu_hour}
+    offer_fields: dict[str, Any] = msgspec.to_builtins(offer)
+    machine: dict[str, Any] = offer_fields.pop("machine")
+    return machine | offer_fields | {"usd_per_gpu_hour": offer.usd_per_gpu_hour}
 
 
 def prices_json(offers: Sequence[Offer], note: str | None) -> dict[str, Any]:
@@ -46,19 +46,19 @@ def by_price(offers: Sequence[Offer]) -> list[Offer]:
 
 def merge_regions(offers: Sequence[Offer]) -> list[tuple[Offer, list[str]]]:
     """Offers that differ in their region alone as one, in the order of the first of them."""
-    found: dict[Offer, list[str]] = {}
+    regions: dict[Offer, list[str]] = {}
     for offer in offers:
-        found.setdefault(msgspec.structs.replace(offer, region=""), []).append(offer.region)
-    return list(found.items())
+        regions.setdefault(msgspec.structs.replace(offer, region=""), []).append(offer.region)
+    return list(regions.items())
 
 
 def prices_table(offers: Sequence[Offer], max_rows: int | None = None) -> "RenderableType":
     from astra.report.text_table import TableColumn, TextTable
 
-    several = len({offer.machine.gpu for offer in offers}) > 1
+    has_several_gpus = len({offer.machine.gpu for offer in offers}) > 1
     columns = (
         *(TableColumn(name) for name in ("$/GPU-h", "$/h", "GPUs")),
-        TableColumn("GPU" if several else "", right=False),
+        TableColumn("GPU" if has_several_gpus else "", right=False),
         TableColumn("", right=False),
         TableColumn("date", right=False),
         TableColumn("NIC Gbps", lesser=True),
@@ -75,7 +75,7 @@ def prices_table(offers: Sequence[Offer], max_rows: int | None = None) -> "Rende
                 f"{offer.usd_per_gpu_hour:.2f}",
                 f"{offer.usd_per_hour:.2f}",
                 str(machine.gpus),
-                machine.gpu if several else "",
+                machine.gpu if has_several_gpus else "",
                 "spot" if offer.spot else "",
                 offer.date,
                 f"{machine.nic_bytes_per_s / GBPS:.4g}{doubt}",

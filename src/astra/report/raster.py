@@ -91,26 +91,26 @@ def png(
 def _dashes(start: Place, end: Place) -> list[tuple[Place, Place]]:
     a, b = np.array(start), np.array(end)
     count = max(int(np.hypot(*(b - a)) / 12), 1)
-    found = []
+    dashes = []
     for n in range(count):
         first, last = a + (b - a) * n / count, a + (b - a) * (n + 0.6) / count
-        found.append(((first[0], first[1]), (last[0], last[1])))
-    return found
+        dashes.append(((first[0], first[1]), (last[0], last[1])))
+    return dashes
 
 
 def _letters(place: Place, text: str, size: int, anchor: str) -> list[tuple[Place, Place]]:
     unit = size / 10.0
     advance = 5.6 * unit
     shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * advance * len(text)
-    found = []
+    strokes = []
     for n, letter in enumerate(text.upper()):
         x, y = place[0] - shift + n * advance, place[1] - 7 * unit
         for stroke in LETTER_STROKES.get(letter, "").split():
             a, b, c, d = (int(digit) for digit in stroke)
-            found.append(
+            strokes.append(
                 ((x + a * unit, y + b * unit), (x + c * unit, y + d * unit)),
             )
-    return found
+    return strokes
 
 
 def _stroke(page: Grey, start: Place, end: Place, dark: float, half: float) -> None:

@@ -50,8 +50,8 @@ FIELD_MEANINGS = {
 
 
 def stack_json(stack: Stack) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(stack)
-    return found
+    document: dict[str, Any] = msgspec.to_builtins(stack)
+    return document
 
 
 def stacks_table(stacks: Sequence[Stack]) -> "RenderableType":

@@ -44,20 +44,20 @@ class TextTable:
         first, second = self._split(width)
         table = [tuple(column.name for column in self.columns), *self.cells]
         widths = {place: max(len(row[place]) for row in table) for place in first}
-        found = []
+        lines = []
         for row in table:
-            found.append(
+            lines.append(
                 COLUMN_GAP.join(self._cell(row, place, widths[place]) for place in first).rstrip()
             )
             words = COLUMN_GAP.join(row[place] for place in second if row[place])
-            found += wrap(
+            lines += wrap(
                 words,
                 max(width, 2 * len(SECOND_LINE_INDENT)),
                 initial_indent=SECOND_LINE_INDENT,
                 subsequent_indent=SECOND_LINE_INDENT,
                 break_on_hyphens=False,
             )
-        return found
+        return lines
 
     def _cell(self, row: Sequence[str], place: int, width: int) -> str:
         return row[place].rjust(width) if self.columns[place].right else row[place].ljust(width)

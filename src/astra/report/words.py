@@ -264,8 +264,8 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
 
 def words(note: Note) -> str:
     """A note as a sentence."""
-    said = SENTENCES[note.code]
-    return said.format(**note.facts) if isinstance(said, str) else said(note.facts)
+    sentence = SENTENCES[note.code]
+    return sentence.format(**note.facts) if isinstance(sentence, str) else sentence(note.facts)
 
 
 def all_words(notes: Iterable[Note]) -> tuple[str, ...]:

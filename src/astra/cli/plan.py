@@ -230,7 +230,7 @@ def _batch(text: str, seq_len: int) -> int:
 def _divisible_batch(wanted: float) -> int:
     """The number within 7 % that most powers of two divide; the nearest of those.
 
-    >>> _even(4e6 / 8192), _even(1e6 / 8192), _even(3.2)
+    >>> _divisible_batch(4e6 / 8192), _divisible_batch(1e6 / 8192), _divisible_batch(3.2)
     (512, 128, 3)
     """
     low, high = math.ceil(wanted * 0.93), math.floor(wanted * 1.07)

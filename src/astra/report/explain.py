@@ -128,7 +128,8 @@ def _gpu_type_lines(explanation: Explanation) -> list[str]:
         layers, busy = sum(stage.layers for stage in stages), max(stage.busy_s for stage in stages)
         lines.append(
             f"{name}: {layers} of {total} layers in {len(stages)} of {len(explanation.stages)} "
-            f"stages on {count} GPUs; its busiest works {busy / explanation.step_s:.0%} of the step."
+            f"stages on {count} GPUs; its busiest works {busy / explanation.step_s:.0%} of the "
+            "step."
         )
     return lines
 

@@ -53,7 +53,7 @@ def hours(value: float) -> str:
 def _usd_rate(value: float) -> str:
     """USD for an hour, with all its digits up to four.
 
-    >>> _rate(184.8), _rate(22.0325), _rate(3.85)
+    >>> _usd_rate(184.8), _usd_rate(22.0325), _usd_rate(3.85)
     ('$184.80', '$22.0325', '$3.85')
     """
     digits = next((n for n in (2, 3) if abs(value - round(value, n)) < 5e-8), 4)

@@ -24,13 +24,13 @@ def timed(task: Task, stack: Stack) -> tuple[int, int, float, Plans]:
     """Plans, how many fit, CPU seconds of pricing, and the first table."""
     rows, fit, seconds = 0, 0, 0.0
     first = None
-    book = LayerCache()  # as in a search: a layer cut alike is priced once per question
+    cache = LayerCache()  # as in a search: a layer cut alike is priced once per question
     for table in enumerate_plans(Space(Question(task, 1024, 2048))):
         if first is None:
             first = table
             evaluate(table, task, stack)  # tables of efficiencies are read once
         start = time.process_time()
-        fit += int(evaluate(table, task, stack, book=book).fits.sum())
+        fit += int(evaluate(table, task, stack, cache=cache).fits.sum())
         seconds += time.process_time() - start
         rows += len(table)
         if rows >= PLANS:

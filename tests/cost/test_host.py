@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import astra
 from astra.api.answers import Answer
 from astra.cli.main import run
-from astra.cost.host import host_rule, is_room_open
+from astra.cost.host import host_rule, is_ram_unknown
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
@@ -169,8 +169,8 @@ def test_what_the_smallest_node_for_rent_holds_is_not_warned_of() -> None:
         if (machine.gpu, machine.gpus) == ("H100-80GB-SXM", 8) and machine.ram_bytes
     )
     for need, wanted in ((0.89 * small, False), (0.91 * small, True)):
-        assert is_room_open(pool_of("h100", 8, None), need) is wanted
-        assert is_room_open(replace(pool_of("h100", 8, None), described=True), need)
-        assert not is_room_open(pool_of("h100", 8, 1), need)
-    assert is_room_open(pool_of("h800", 8, None), 1.0)  # nobody rents it out
-    assert not is_room_open(pool_of("h800", 8, None), 0.0)
+        assert is_ram_unknown(pool_of("h100", 8, None), need) is wanted
+        assert is_ram_unknown(replace(pool_of("h100", 8, None), described=True), need)
+        assert not is_ram_unknown(pool_of("h100", 8, 1), need)
+    assert is_ram_unknown(pool_of("h800", 8, None), 1.0)  # nobody rents it out
+    assert not is_ram_unknown(pool_of("h800", 8, None), 0.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from astra.cost.host import room_bytes
+from astra.cost.host import usable_ram_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import gpu_specs
 from astra.money.catalogue import GUESSED, Instance, Offer, joins, machine_gpu
@@ -105,10 +105,10 @@ def _by_room(own: Sequence[Offer]) -> list[tuple[float, tuple[Offer, ...]]]:
     """
     by_price = sorted(own, key=_by_price)
     found: dict[tuple[Offer, ...], float] = {}
-    for room in sorted({room_bytes(offer.machine) for offer in own}):
+    for room in sorted({usable_ram_bytes(offer.machine) for offer in own}):
         best: dict[bool, Offer] = {}
         for offer in by_price:
-            if room_bytes(offer.machine) >= room:
+            if usable_ram_bytes(offer.machine) >= room:
                 best.setdefault(offer.spot, offer)
         found[tuple(best.values())] = room
     return [(room, some) for some, room in found.items()]

@@ -12,7 +12,7 @@ from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task, plan_at
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import LayerCache
 
@@ -25,7 +25,7 @@ def timed(task: Task, stack: Stack) -> tuple[int, int, float, Plans]:
     rows, fit, seconds = 0, 0, 0.0
     first = None
     cache = LayerCache()  # as in a search: a layer cut alike is priced once per question
-    for table in enumerate_plans(Space(Question(task, 1024, 2048))):
+    for table in enumerate_plans(Space(Workload(task, 1024, 2048))):
         if first is None:
             first = table
             evaluate(table, task, stack)  # tables of efficiencies are read once

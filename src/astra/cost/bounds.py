@@ -31,7 +31,7 @@ from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.space import Question
+from astra.strategy.space import Workload
 from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import Variants
 from astra.timing.layer import LayerCache, Layers, Rows, Work, layers_of, work_of
@@ -191,8 +191,8 @@ def _fill_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
 
 
 def _forced_recompute_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
-    question = Question(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
-    modules = tuple(sorted({each for some in recompute_module_sets(question) for each in some}))
+    workload = Workload(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
+    modules = tuple(sorted({each for some in recompute_module_sets(workload) for each in some}))
     return forced_recompute_bound_s(plans, task, stack, margin, modules, LayerCache())[0]
 
 

@@ -93,7 +93,7 @@ class Finder:
     ) -> None:
         self.space, self.rules, self.stack = space, rules, stack
         self.fold = fold  # of plans that differ only in chunks, splits, recompute: the best one
-        self.task = space.question.task
+        self.task = space.workload.task
         built_in = rules_for(self.task.runtime)
         # Rules that may hold for a layout and not for each of its variants.
         self.about_variants = [r for r in rules if r not in built_in or depends_on_variant(r)]

@@ -71,8 +71,8 @@ def _contradiction(query: Query) -> NothingFits:
     tries = []
     for name, values in asked.items():
         rest = {key: allowed for key, allowed in query.settings.items() if key != name}
-        if query.suggest and any(map(len, enumerate_layouts(Space(space.question, rest)))):
-            searched = Space(space.question).values(name)
+        if query.suggest and any(map(len, enumerate_layouts(Space(space.workload, rest)))):
+            searched = Space(space.workload).values(name)
             tries.append(
                 note(
                     NoteCode.TRY_WITHOUT_SETTING,

@@ -226,10 +226,7 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
 def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
-        tp, cut = (
-            detail.segment_setting("tp"),
-            detail.segment_setting("segment_ep") * detail.segment_setting("segment_etp"),
-        )
+        tp, ep, etp = map(detail.segment_setting, ("tp", "segment_ep", "segment_etp"))
         priced = stage_times(detail.view, detail.stack).work.data_parallel
         at = (detail.pipeline, detail.stage, 0)
         found = {"gradients": 0.0, "parameters": 0.0}

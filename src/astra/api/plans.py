@@ -18,9 +18,8 @@ from astra.api.asked import (
     rules_of,
     shape_of,
 )
-from astra.api.money import for_rent, has_goals, money_options
+from astra.api.money import FOR_MONEY, for_rent, has_goals, money_options
 from astra.errors import InputError
-from astra.search.query import FOR_MONEY
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer

@@ -17,7 +17,6 @@ from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload
 
 Objective = Literal["time", "gpus", "money", "frontier"]
-FOR_MONEY: tuple[Objective, ...] = ("money", "frontier")  # hours against dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +52,11 @@ class Query:
     def runtime(self) -> Runtime:
         """The first that is asked."""
         return self.runtimes[0]
+
+    @property
+    def is_for_money(self) -> bool:
+        """Whether hours are weighed against dollars."""
+        return self.objective in ("money", "frontier")
 
     @property
     def task(self) -> Task:

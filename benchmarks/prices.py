@@ -12,7 +12,7 @@ from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task, plan_at
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import LayerCache
 
@@ -24,13 +24,13 @@ def timed(task: Task, stack: Stack) -> tuple[int, int, float, Plans]:
     """Plans, how many fit, CPU seconds of pricing, and the first table."""
     rows, fit, seconds = 0, 0, 0.0
     first = None
-    book = LayerCache()  # as in a search: a layer cut alike is priced once per question
-    for table in enumerate_plans(Space(Question(task, 1024, 2048))):
+    cache = LayerCache()  # as in a search: a layer cut alike is priced once per question
+    for table in enumerate_plans(Space(Workload(task, 1024, 2048))):
         if first is None:
             first = table
             evaluate(table, task, stack)  # tables of efficiencies are read once
         start = time.process_time()
-        fit += int(evaluate(table, task, stack, book=book).fits.sum())
+        fit += int(evaluate(table, task, stack, cache=cache).fits.sum())
         seconds += time.process_time() - start
         rows += len(table)
         if rows >= PLANS:

@@ -8,17 +8,17 @@ from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 from astra.strategy.variants import enumerate_plans
 
 PLANS = 1_000_000
 ALONE = 300
 
 
-def tables(question: Question) -> list[Plans]:
+def tables(workload: Workload) -> list[Plans]:
     """About a million plans of one question, in the chunks the search works with."""
     found, count = [], 0
-    for table in enumerate_plans(Space(question)):
+    for table in enumerate_plans(Space(workload)):
         found.append(table)
         count += len(table)
         if count >= PLANS:
@@ -36,7 +36,7 @@ def main() -> None:
         cluster, _ = parse_gpus(gpus)
         task = Task(model=find_model(model), cluster=cluster, runtime=runtime)  # type: ignore[arg-type]
         start = time.process_time()
-        chunks = tables(Question(task, 4096, 4096))
+        chunks = tables(Workload(task, 4096, 4096))
         made = time.process_time()
         rules = rules_for(task.runtime)
         for table in chunks:

@@ -24,7 +24,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Plans, code, plan_at, task_of
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import broken_rules
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 
 HERE = Path(__file__).parent
 GIB = 2**30
@@ -116,10 +116,10 @@ def space_of(plan: Plan) -> Space:
         chosen[name] = (np.nan if value is None and name == "capacity_factor" else value,)
     first, second = plan.moment_dtypes
     chosen |= {"first_moment_dtype": (first,), "second_moment_dtype": (second,)}
-    question = Question(
+    workload = Workload(
         task_of(plan), plan.global_batch, plan.seq_len, plan.mtp_layers, plan.precision
     )
-    return Space(question, chosen)
+    return Space(workload, chosen)
 
 
 def outside(plan: Plan, space: Space) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -143,7 +143,7 @@ def outside(plan: Plan, space: Space) -> tuple[tuple[str, ...], tuple[str, ...]]
     if plan.etp not in (1, segment.tp):
         found.append(f"etp {plan.etp}")
     own: dict[str, Any] = {"pp": plan.pp, "dp": plan.dp, "vpp": plan.vpp, "etp": plan.etp}
-    narrow = Space(space.question, space.settings | _singles(searched | own))
+    narrow = Space(space.workload, space.settings | _singles(searched | own))
     tables = [] if found else list(enumerate_layouts(narrow))
     same = [layout for table in tables for layout in _same_split(table, plan)]
     if not found and not same:
@@ -188,7 +188,7 @@ def _tries_recompute(plan: Plan, space: Space) -> bool:
     """Whether the space tries this setting; recompute of all layers has two names."""
     wanted = Recompute.parse(plan.pipelines[0].segments[0].recompute)
     largest = max(_chunks(plan))
-    rows = recompute_settings(space.question, largest).tolist()
+    rows = recompute_settings(space.workload, largest).tolist()
     named = [code("recompute", wanted.mode), wanted.layers, wanted.module_bits]
     return named in rows or (wanted.mode == "full:block" and wanted.layers >= largest)
 

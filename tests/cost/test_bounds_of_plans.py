@@ -19,7 +19,7 @@ SAMPLE = 400  # plans of a table
 
 def fitting_plans(space: Space, margin: float) -> Plans:
     """Legal plans that fit, from all over a space."""
-    task, found = space.question.task, []
+    task, found = space.workload.task, []
     for plans in enumerate_plans(space):
         plans = plans.take(np.flatnonzero(check(plans, task, rules_for(task.runtime)).allowed))
         if len(plans):
@@ -33,7 +33,7 @@ def fitting_plans(space: Space, margin: float) -> Plans:
 @pytest.mark.parametrize("margin", [0.05, 0.7])
 def test_no_bound_exceeds_the_simulated_step_of_a_plan_that_fits(seed: int, margin: float) -> None:
     space = space_of(seed)
-    task, stack = space.question.task, stack_of(space)
+    task, stack = space.workload.task, stack_of(space)
     plans = fitting_plans(space, margin)
     if not len(plans):
         return
@@ -49,7 +49,7 @@ def test_every_bound_comes_near_the_simulated_step_of_some_plan() -> None:
     nearest = dict.fromkeys(BOUNDS, 0.0)
     for seed in range(6):
         space = space_of(seed)
-        task, stack = space.question.task, stack_of(space)
+        task, stack = space.workload.task, stack_of(space)
         plans = fitting_plans(space, 0.05)
         if len(plans):
             steps = simulate(plans, task, stack)
@@ -63,7 +63,7 @@ def test_every_bound_comes_near_the_simulated_step_of_some_plan() -> None:
 def test_no_variant_adds_less_to_the_bound_than_was_taken_off_in_advance(seed: int) -> None:
     """A search prunes variants by the bound of their layout and what they add to it."""
     space = space_of(seed)
-    task, stack = space.question.task, stack_of(space)
+    task, stack = space.workload.task, stack_of(space)
     dice, told = np.random.default_rng(seed), 0.0
     for layouts in enumerate_layouts(space):
         layouts = layouts.take(np.sort(dice.permutation(len(layouts))[:200]))

@@ -12,7 +12,7 @@ from astra.model.layer_kinds import layer_kinds
 from astra.model.zoo import find_model
 from astra.strategy.plans import Plans, Task, concatenate
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.space import Space, Workload, parse_set
 from astra.strategy.stage_view import stage_view, without_layers
 from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import work_s
@@ -34,7 +34,7 @@ def some(model: str, gpus: str, batch: int, count: int = 300) -> tuple[Plans, Ta
     task = Task(model=find_model(model), cluster=cluster)
     dice = np.random.default_rng(7)
     found: list[Plans] = []
-    for table in enumerate_plans(Space(Question(task, batch, 2048))):
+    for table in enumerate_plans(Space(Workload(task, batch, 2048))):
         allowed = check(table, task, rules_for(task.runtime)).allowed
         legal = np.flatnonzero(allowed & (table.pp[0] > 3) & (table.vpp < 9))
         if len(legal):
@@ -80,7 +80,7 @@ def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: st
     """What is shared by plans that differ in recompute and offload depends on neither."""
     cluster, _ = parse_gpus("h100:16")
     task = Task(model=find_model(model), cluster=cluster)
-    space = Space(Question(task, 32, 4096, precision=precision))
+    space = Space(Workload(task, 32, 4096, precision=precision))
     dice = np.random.default_rng(3)
     for table in enumerate_plans(space):
         rows = np.flatnonzero(check(table, task, rules_for(task.runtime)).allowed)
@@ -106,7 +106,7 @@ def test_one_list_of_chunks_may_be_cut_for_few_stages_or_for_many(model: str, gp
         ["tp=1", "cp=1", "micro_batch=1", "recompute=none", "ep=8", "sharding=optimizer"]
     )
     chosen = chosen if task.model.moe else {k: v for k, v in chosen.items() if k != "ep"}
-    tables = list(enumerate_plans(Space(Question(task, 96, 2048), chosen)))
+    tables = list(enumerate_plans(Space(Workload(task, 96, 2048), chosen)))
     table = concatenate(tables)
     seen: dict[int, set[int]] = {}
     for chunking, vpp in zip(table.chunking.tolist(), table.vpp.tolist(), strict=True):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import astra
 from astra.api.answers import Answer
 from astra.cli.main import run
-from astra.cost.host import host_rule, is_room_open
+from astra.cost.host import host_rule, is_ram_unknown
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
@@ -21,7 +21,7 @@ from astra.money.catalogue import instances
 from astra.search.find import Finder
 from astra.strategy.plans import Task, plan_at
 from astra.strategy.rules.registry import rules_for
-from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.space import Space, Workload, parse_set
 
 GIB = 2**30
 
@@ -42,7 +42,7 @@ def cluster_of(*pools: Pool) -> Cluster:
 
 def space_of(cluster: Cluster, *settings: str) -> Space:
     task = Task(model=find_model("llama-2-13b"), cluster=cluster, runtime="megatron", stack="x")
-    return Space(Question(task, 64, 4096), parse_set(settings))
+    return Space(Workload(task, 64, 4096), parse_set(settings))
 
 
 @pytest.mark.parametrize("ram_gib", [100, 125, 150, 200, 400])
@@ -57,7 +57,7 @@ def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: floa
     assert by_ram.plans is not None and by_rule.plans is not None
     assert by_ram.step_s == pytest.approx(by_rule.step_s)
     told = [
-        [plan_at(best.plans, row, space.question.task).summary() for row in range(10)]
+        [plan_at(best.plans, row, space.workload.task).summary() for row in range(10)]
         for best, space in ((by_ram, known), (by_rule, unknown))
         if best.plans is not None
     ]
@@ -169,8 +169,8 @@ def test_what_the_smallest_node_for_rent_holds_is_not_warned_of() -> None:
         if (machine.gpu, machine.gpus) == ("H100-80GB-SXM", 8) and machine.ram_bytes
     )
     for need, wanted in ((0.89 * small, False), (0.91 * small, True)):
-        assert is_room_open(pool_of("h100", 8, None), need) is wanted
-        assert is_room_open(replace(pool_of("h100", 8, None), described=True), need)
-        assert not is_room_open(pool_of("h100", 8, 1), need)
-    assert is_room_open(pool_of("h800", 8, None), 1.0)  # nobody rents it out
-    assert not is_room_open(pool_of("h800", 8, None), 0.0)
+        assert is_ram_unknown(pool_of("h100", 8, None), need) is wanted
+        assert is_ram_unknown(replace(pool_of("h100", 8, None), described=True), need)
+        assert not is_ram_unknown(pool_of("h100", 8, 1), need)
+    assert is_ram_unknown(pool_of("h800", 8, None), 1.0)  # nobody rents it out
+    assert not is_ram_unknown(pool_of("h800", 8, None), 0.0)

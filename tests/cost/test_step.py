@@ -9,7 +9,7 @@ from tests.cost import some_plans
 from tests.cost.some_plans import changed, view
 
 from astra.cost.price import price_plan, price_plans
-from astra.cost.step import PARTS, pipes_of, simulated_step
+from astra.cost.step import PARTS, pipeline_columns, simulated_step
 from astra.hardware.stack import find_stack
 from astra.strategy.plan import Plan
 from astra.timing.bounds import (
@@ -80,7 +80,7 @@ def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan)
     times = stage_times(seen, STACK)
     step = float(simulated_step(seen.plans, seen.stages, times).step_s[0])
     for pipeline in range(len(plan.pipelines)):
-        pipes = pipes_of(seen.plans, seen.stages, times, pipeline)
+        pipes = pipeline_columns(seen.plans, seen.stages, times, pipeline)
         rows = len(pipes.forward_link_s)
         used = (np.arange(rows)[:, None] >= rows - pipes.stages).astype(np.int64)
         links = pipes.forward_link_s

@@ -226,14 +226,14 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
 def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
-        tp, cut = detail.own("tp"), detail.own("segment_ep") * detail.own("segment_etp")
+        tp, ep, etp = map(detail.segment_setting, ("tp", "segment_ep", "segment_etp"))
         priced = stage_times(detail.view, detail.stack).work.data_parallel
         at = (detail.pipeline, detail.stage, 0)
         found = {"gradients": 0.0, "parameters": 0.0}
         traffic = [e for e in exchanges_of(detail) if e.group in ("dp", "edp")]
         shards = {e.group: e.ranks for e in traffic if e.operation == "reduce-scatter"}
         for exchange in traffic:
-            stride = tp if exchange.group == "dp" else cut
+            stride = tp if exchange.group == "dp" else ep * etp
             if exchange.operation == "all-reduce" and plan.sharding != "none":
                 stride *= shards.get(exchange.group, 1)  # from one shard group to the next
             found[exchange.what] += alone_s(exchange, stride, detail)
@@ -272,9 +272,9 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     detail = detail_of(plan)
     sent = [each for each in exchanges_of(detail) if each.group == "dp"]
     seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
-    own = detail.stack.on(detail.gpu)
+    factors = detail.stack.on(detail.gpu)
     expected = price_plan(plan).step_parts_s["data_comm"]
-    assert seconds * own.data_factor * own.communication_factor == pytest.approx(expected)
+    assert seconds * factors.data_factor * factors.communication_factor == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
@@ -290,7 +290,7 @@ def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
         both = float(work.expert_forward_s[at] + work.expert_backward_s[at])
         fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)[at]
         again = float(fraction) * float(work.expert_forward_s[at])
-        etp = detail.own("segment_etp")
+        etp = detail.segment_setting("segment_etp")
         seconds = 0.0
         for exchange in sent:
             stride = etp if exchange.operation == "all-to-all" else 1

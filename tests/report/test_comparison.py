@@ -47,9 +47,9 @@ def test_a_mixed_answer_draws_its_pipeline_and_says_what_it_is_worth() -> None:
 
 def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
     """Bars are what gives way."""
-    question: dict[str, Any] = {"global_batch": 512, "seq_len": 4096, "settings": ["tp=2,4"]}
-    question["runtime"] = "flagscale"
-    answer = astra.plan("llama-3-70b", gpus="h100:64,a100-80g:64", top=4, **question)
+    workload: dict[str, Any] = {"global_batch": 512, "seq_len": 4096, "settings": ["tp=2,4"]}
+    workload["runtime"] = "flagscale"
+    answer = astra.plan("llama-3-70b", gpus="h100:64,a100-80g:64", top=4, **workload)
     assert any("recompute none|full" in plan.summary for plan in answer.plans)
     page = shown(answer, 70)
     assert "…" not in page and "..." not in page
@@ -60,8 +60,8 @@ def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
 
 @pytest.mark.parametrize("width", [100, 70])
 def test_a_mixed_interleaved_pipeline_shows_the_chunks_of_every_stage(width: int) -> None:
-    question: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "settings": ["vpp=3"]}
-    answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", runtime="megatron", **question)
+    workload: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "settings": ["vpp=3"]}
+    answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", runtime="megatron", **workload)
     assert answer.best is not None and answer.mixed is not None
     assert len(answer.best.gpus) == 2
     page = shown(answer, width)
@@ -94,21 +94,21 @@ def test_a_mixed_interleaved_pipeline_shows_the_chunks_of_every_stage(width: int
     ],
 )
 def test_idle_gpus_say_what_holds_them_back(more: dict[str, Any], said: str) -> None:
-    question = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096, "top": 1}
-    page = " ".join(shown(astra.plan("llama-3-8b", **{**question, **more})).split())
+    workload = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096, "top": 1}
+    page = " ".join(shown(astra.plan("llama-3-8b", **{**workload, **more})).split())
     idle = page[page.index("Idle: ") :]
     assert idle.split("; ", 1)[1].startswith(said)
 
 
 def test_types_that_no_plan_can_use_are_not_called_slow() -> None:
-    question: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "top": 1}
-    page = shown(astra.plan("llama-3-8b", gpus="h100:8,t4:16", **question))
+    workload: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "top": 1}
+    page = shown(astra.plan("llama-3-8b", gpus="h100:8,t4:16", **workload))
     assert "T4 is left out: it has no bf16 units" in page and "Idle:" not in page
-    page = shown(astra.plan("llama-3-8b", gpus="h100:12,t4:16", **question))
+    page = shown(astra.plan("llama-3-8b", gpus="h100:12,t4:16", **workload))
     assert "Idle: 4 H100-80GB-SXM; GPUs are used" in page
 
 
 def test_what_changes_nothing_is_said() -> None:
-    question: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "top": 1}
-    page = shown(astra.plan("llama-3-8b", gpus="h100:8", exact=True, **question))
+    workload: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "top": 1}
+    page = shown(astra.plan("llama-3-8b", gpus="h100:8", exact=True, **workload))
     assert "note: exact: on one GPU type every search is proven without it" in page

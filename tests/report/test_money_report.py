@@ -352,11 +352,11 @@ def test_a_single_plan_is_a_frontier_without_a_picture(capsys: pytest.CaptureFix
 def test_both_goals_name_the_way_out_of_each_and_say_which_is_nearer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    question = ["plan", "llama-3-8b", "--gpus", "h100:64", "--global-batch", "128"]
-    question += ["--seq-len", "4096", "--tokens", "20B", "--price", "h100=3"]
+    workload = ["plan", "llama-3-8b", "--gpus", "h100:64", "--global-batch", "128"]
+    workload += ["--seq-len", "4096", "--tokens", "20B", "--price", "h100=3"]
     shown = []
     for goals in (["--deadline", "20h", "--budget", "1000"], ["--deadline", "5h", "--budget", "1"]):
-        assert run([*question, *goals]) == 0
+        assert run([*workload, *goals]) == 0
         shown.append(" ".join(capsys.readouterr().out.split()))
     assert "Within the deadline the cheapest costs $" in shown[0]
     assert "The nearest, which keeps the deadline:" in shown[0]

@@ -26,7 +26,7 @@ from astra.strategy.plan import Pipeline, Plan, Segment
 from astra.strategy.plans import Flags, Plans, Task, plans_of
 from astra.strategy.replica_groups import is_one_job
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.space import Space, Workload, parse_set
 from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
@@ -55,7 +55,7 @@ def random_question(seed: int, types: int | None = None, experts: bool = False) 
     texts += [f"ep={dice.choice(('1', '1,2'))}", "etp=1"] if experts else []
     task = Task(model=model, cluster=cluster, runtime="any")
     batch = 2 * dice.choice((3, 5, 6, 7, 8, 12))
-    return Space(Question(task, batch, dice.choice((4096, 16384))), parse_set(texts))
+    return Space(Workload(task, batch, dice.choice((4096, 16384))), parse_set(texts))
 
 
 def _some(gpu: Gpu, dice: random.Random) -> Gpu:
@@ -107,8 +107,8 @@ Make = tuple[Segment, int, int]  # its replicas, and how many micro-batches come
 
 
 def every_plan(space: Space) -> Iterator[Plan]:
-    pools = space.question.task.cluster.pools
-    layers, chosen = space.question.task.model.layers, space.settings
+    pools = space.workload.task.cluster.pools
+    layers, chosen = space.workload.task.model.layers, space.settings
     whole = product(chosen["micro_batch"], chosen["sharding"], (False, True), range(1, layers + 1))
     for size, sharding, overlap, vpp in whole:
         options = [[None, *_makes(space, pool, vpp, overlap)] for pool in pools]
@@ -116,12 +116,12 @@ def every_plan(space: Space) -> Iterator[Plan]:
             makes = [make for make in picked if make is not None]
             if not makes:
                 continue
-            for counts in _counts(makes, space.question.global_batch // size):
+            for counts in _counts(makes, space.workload.global_batch // size):
                 yield _plan(space, makes, counts, size, sharding, overlap, vpp)
 
 
 def _makes(space: Space, pool: Pool, vpp: int, overlap: bool) -> Iterator[Make]:
-    layers = space.question.task.model.layers
+    layers = space.workload.task.model.layers
     settings = space.settings["tp"], range(1, layers + 1), allowed_counts(pool)
     for tp, pp, gpus in product(*settings):
         replicas, rest = divmod(gpus, tp * pp)
@@ -165,7 +165,7 @@ def _plan(
     overlap: bool,
     vpp: int,
 ) -> Plan:
-    question = space.question
+    workload = space.workload
     pipelines = tuple(
         Pipeline(replicas=replicas, micro_batches=number, segments=(segment,))
         for (segment, _, _), shares in zip(makes, counts, strict=True)
@@ -173,13 +173,13 @@ def _plan(
     )
     copies = sum(pipeline.replicas for pipeline in pipelines)
     return Plan(
-        model=question.task.model,
-        cluster=question.task.cluster,
+        model=workload.task.model,
+        cluster=workload.task.cluster,
         runtime="any",
         pipelines=pipelines,
         micro_batch=size,
-        global_batch=question.global_batch,
-        seq_len=question.seq_len,
+        global_batch=workload.global_batch,
+        seq_len=workload.seq_len,
         vpp=vpp,
         schedule="interleaved" if vpp > 1 else "1f1b",
         ep=makes[0][0].ep or 1,
@@ -190,5 +190,5 @@ def _plan(
         overlap_param_gather=copies > 1,
         overlap_p2p=vpp > 1,
         overlap_tp=overlap,
-        dispatcher="alltoall" if question.task.model.moe else None,
+        dispatcher="alltoall" if workload.task.model.moe else None,
     )

@@ -20,7 +20,7 @@ from astra.model.zoo import find_model
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
 from astra.strategy.plans import Task, plans_of
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space, divisors, parse_set
+from astra.strategy.space import Space, Workload, divisors, parse_set
 from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
@@ -92,8 +92,8 @@ def random_space(
         texts += [f"recompute={some}", f"overlap_ep={'false,true' if hides else 'false'}"]
     if sharded:
         texts[texts.index("sharding=optimizer")] = "sharding=optimizer,parameters"
-    question = Question(task, batch, dice.choice((2048, 8192)), use_all=use_all)
-    return Space(question, parse_set(texts))
+    workload = Workload(task, batch, dice.choice((2048, 8192)), use_all=use_all)
+    return Space(workload, parse_set(texts))
 
 
 def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
@@ -125,10 +125,10 @@ def shortest_of(
 
 def every_plan(space: Space) -> Iterator[Plan]:
     """Every way to lay stages along a pipeline, nothing recomputed."""
-    cluster, question = space.question.task.cluster, space.question
+    cluster, workload = space.workload.task.cluster, space.workload
     sizes, dps = space.settings["micro_batch"], space.settings["dp"]
     for samples in {dp * size for dp, size in product(dps, sizes)}:
-        if question.global_batch % samples:
+        if workload.global_batch % samples:
             continue
         for count in range(1, len(cluster.pools) + 1):
             for order in permutations(cluster.pools, count):
@@ -142,7 +142,7 @@ Cut = tuple[int, int, int]  # tp, dp, ep
 def _of_cuts(
     space: Space, order: tuple[Pool, ...], cuts: tuple[Cut, ...], samples: int
 ) -> Iterator[Plan]:
-    model = space.question.task.model
+    model = space.workload.task.model
     counts = [
         [n // (tp * dp) for n in allowed_counts(pool) if n % (tp * dp) == 0]
         for pool, (tp, dp, _) in zip(order, cuts, strict=True)
@@ -153,8 +153,8 @@ def _of_cuts(
             n * tp * dp == allowed_counts(pool)[-1]
             for pool, (tp, dp, _), n in zip(order, cuts, stages, strict=True)
         )
-        everything = whole and len(order) == len(space.question.task.cluster.pools)
-        if 2 <= total <= model.layers and (everything or not space.question.use_all):
+        everything = whole and len(order) == len(space.workload.task.cluster.pools)
+        if 2 <= total <= model.layers and (everything or not space.workload.use_all):
             if not _turns(space):
                 for layers in _splits(model.layers, total):
                     yield _plan(space, order, cuts, stages, layers, samples)
@@ -168,7 +168,7 @@ def _of_cuts(
 
 
 def _turns(space: Space) -> bool:
-    return space.question.task.runtime == "megatron" and space.allows("vpp", 2)
+    return space.workload.task.runtime == "megatron" and space.allows("vpp", 2)
 
 
 def _all_recompute(plan: Plan, text: str) -> Plan:
@@ -251,7 +251,7 @@ def _plan(
     layers: tuple[int, ...],
     samples: int,
 ) -> Plan:
-    question = space.question
+    workload = space.workload
     segments, at = [], 0
     for pool, (tp, dp, ep), count in zip(order, cuts, stages, strict=True):
         own = layers[at : at + count]
@@ -264,26 +264,26 @@ def _plan(
         at += count
     dp, most = cuts[0][1], max(dp for _, dp, _ in cuts)
     pipeline = Pipeline(
-        replicas=dp, micro_batches=question.global_batch // samples, segments=tuple(segments)
+        replicas=dp, micro_batches=workload.global_batch // samples, segments=tuple(segments)
     )
     hides = all(
         1 < tp <= pool.gpu.link.domain_gpus for pool, (tp, _, _) in zip(order, cuts, strict=True)
     )
     return Plan(
-        model=question.task.model,
-        cluster=question.task.cluster,
-        runtime=question.task.runtime,
+        model=workload.task.model,
+        cluster=workload.task.cluster,
+        runtime=workload.task.runtime,
         pipelines=(pipeline,),
         micro_batch=samples // dp,
         ep=cuts[0][2],
-        global_batch=question.global_batch,
-        seq_len=question.seq_len,
+        global_batch=workload.global_batch,
+        seq_len=workload.seq_len,
         shard_group=dp,
         sequence_parallel=max(tp for tp, _, _ in cuts) > 1,
         overlap_grad_reduce=most > 1,
         overlap_param_gather=most > 1,
         overlap_tp=hides,
-        dispatcher="alltoall" if question.task.model.moe else None,
+        dispatcher="alltoall" if workload.task.model.moe else None,
     )
 
 

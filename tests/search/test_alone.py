@@ -15,7 +15,7 @@ SPACES = (*range(16), *range(40, 64))
 
 
 def alone(space: Space) -> AloneFinder:
-    return AloneFinder(space, rules_for(space.question.task.runtime), stack_of(space), 1, 0.05)
+    return AloneFinder(space, rules_for(space.workload.task.runtime), stack_of(space), 1, 0.05)
 
 
 @pytest.mark.parametrize("seed", SPACES)
@@ -25,7 +25,7 @@ def test_plans_of_another_type_change_nothing_but_where_it_begins(seed: int) -> 
     steps, count = by_brute_force(space)
     seeds = []
     for other in (seed, seed + 1, seed + 2):
-        rules, stack = rules_for(space_of(other).question.task.runtime), stack_of(space_of(other))
+        rules, stack = rules_for(space_of(other).workload.task.runtime), stack_of(space_of(other))
         best = Finder(space_of(other), rules, stack, 1, 0.05).run()
         seeds += [best.plans] if best.plans is not None else []
     for some in ([], seeds, seeds[1:]):

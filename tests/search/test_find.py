@@ -19,7 +19,7 @@ from astra.strategy import enumerate as enumerate_module
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import enumerate_plans
 from astra.timing.stage import stage_times
@@ -34,11 +34,11 @@ STACKS: dict[Runtime, str] = {
 
 
 def stack_of(space: Space) -> Stack:
-    return find_stack(space.question.task.stack)
+    return find_stack(space.workload.task.stack)
 
 
 def steps_of(plans: Plans, space: Space) -> Floats:
-    view = stage_view(plans, space.question.task, every_stage=True)
+    view = stage_view(plans, space.workload.task, every_stage=True)
     return simulated_step(plans, view.stages, stage_times(view, stack_of(space))).step_s
 
 
@@ -64,7 +64,7 @@ def space_of(seed: int) -> Space:
         if gpu in ("h100", "b200") and runtime == "megatron":
             precision = dice.choice(["bf16", "fp8"])
     task = Task(model=model, cluster=cluster, runtime=runtime, stack=STACKS[runtime])
-    return Space(Question(task, batch, length, precision=precision), _narrowed(dice, seed))
+    return Space(Workload(task, batch, length, precision=precision), _narrowed(dice, seed))
 
 
 def _narrowed(dice: random.Random, seed: int) -> dict[str, tuple[Any, ...]]:
@@ -82,13 +82,13 @@ def _narrowed(dice: random.Random, seed: int) -> dict[str, tuple[Any, ...]]:
 
 
 def found_in(space: Space) -> Best:
-    rules = rules_for(space.question.task.runtime)
+    rules = rules_for(space.workload.task.runtime)
     return Finder(space, rules, stack_of(space), TOP, 0.05).run()
 
 
 def by_brute_force(space: Space) -> tuple[Floats, int]:
     """The best steps of all plans that the rules allow and that fit, and how many there were."""
-    task = space.question.task
+    task = space.workload.task
     found, count = [np.zeros(0)], 0
     for table in enumerate_plans(space):
         count += len(table)
@@ -128,7 +128,7 @@ def space_with_a_rest(gpus: str, layers: int, batch: int, experts: int, runtime:
     model = small_model(layers=layers, experts=experts, hidden=4096, ffn=16_384)
     task = Task(model=model, cluster=parse_gpus(gpus)[0], runtime=runtime, stack="megatron")
     chosen = {"pp": (3,), "vpp": (2,)} if experts else {}  # small ones do best without stages
-    return Space(Question(task, batch, 1024, use_all=True), chosen)
+    return Space(Workload(task, batch, 1024, use_all=True), chosen)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_pipelines_interleave_where_stages_do_not_divide_the_micro_batches(
 
 
 def test_the_spaces_are_of_all_kinds() -> None:
-    tasks = [space_of(seed).question.task for seed in range(ALL)]
+    tasks = [space_of(seed).workload.task for seed in range(ALL)]
     for runtime in STACKS:
         for experts in (True, False):
             kind = [t for t in tasks if t.runtime == runtime and (t.model.moe is None) != experts]
@@ -170,7 +170,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 @pytest.mark.parametrize("seed", range(0, QUICK, 3))
 def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
     space = space_of(seed)
-    task = space.question.task
+    task = space.workload.task
     for table in enumerate_plans(space):
         legal = table.take(check(table, task, rules_for("megatron")).allowed)
         if len(legal):
@@ -189,7 +189,7 @@ def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
     assert whole.funnel.candidates == cut.funnel.candidates
     np.testing.assert_allclose(whole.step_s, cut.step_s, rtol=1e-12)
     if cut.plans is not None:
-        task = space_of(seed).question.task
+        task = space_of(seed).workload.task
         written = {
             msgspec.json.encode(plan_at(cut.plans, row, task)) for row in range(len(cut.plans))
         }
@@ -199,7 +199,7 @@ def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
 def test_memory_of_a_search_is_a_few_bytes_for_each_of_its_cuts() -> None:
     """What tables of plans hold of a quarter of a million cuts would be 200 MB."""
     task = Task(model=find_model("mixtral-8x7b"), cluster=parse_gpus("h100:128")[0])
-    space = Space(Question(task, 960, 4096))
+    space = Space(Workload(task, 960, 4096))
     found_in(space_of(0))  # files are read once
     tracemalloc.start()
     try:
@@ -220,7 +220,7 @@ def kinds_of(plans: Plans) -> Ints:
 @pytest.mark.parametrize("seed", (1, 5, 8, 12, 19))
 def test_folded_plans_are_the_best_of_each_kind(seed: int) -> None:
     space = space_of(seed)
-    task = space.question.task
+    task = space.workload.task
     kinds: dict[tuple[int, ...], float] = {}
     for table in enumerate_plans(space):
         legal = table.take(check(table, task, rules_for("megatron")).allowed)

@@ -81,9 +81,9 @@ def test_the_best_of_several_makes_of_three_types_is_that_of_brute_force() -> No
 
 
 def answered(space: Space, runtime: str = "any") -> Result:
-    task = msgspec.structs.replace(space.question.task, runtime=runtime)
-    question = replace(space.question, task=task)
-    return solve(query_of_space(Space(question, space.settings), STACK))
+    task = msgspec.structs.replace(space.workload.task, runtime=runtime)
+    workload = replace(space.workload, task=task)
+    return solve(query_of_space(Space(workload, space.settings), STACK))
 
 
 def step_of(answer: Result) -> float:
@@ -91,14 +91,14 @@ def step_of(answer: Result) -> float:
 
 
 def on(space: Space, cluster: Cluster) -> Space:
-    task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.settings)
+    task = msgspec.structs.replace(space.workload.task, cluster=cluster)
+    return Space(replace(space.workload, task=task), space.settings)
 
 
 @pytest.mark.parametrize("seed", (0, 6, 12, 13, 17, 27, 39))
 def test_a_larger_pool_is_never_slower_and_any_is_never_slower_than_flagscale(seed: int) -> None:
     space = random_question(seed)
-    cluster = space.question.task.cluster
+    cluster = space.workload.task.cluster
     whole = step_of(answered(space))
     assert whole <= step_of(answered(space, "flagscale")) * (1 + 1e-12)
     for row, pool in enumerate(cluster.pools):
@@ -216,7 +216,7 @@ def test_makes_are_counted_once_however_often_they_are_looked_at(seed: int) -> N
     stock = ReplicaStock(space, rules, STACK, MARGIN, LayerCache())
     degrees = sum(
         len(degrees_of(space, pool, commons_of(space)))
-        for pool in range(len(space.question.task.cluster.pools))
+        for pool in range(len(space.workload.task.cluster.pools))
     )
     stock.below(1e-9)  # nothing is as fast
     assert stock.candidates == degrees and stock.priced == 0

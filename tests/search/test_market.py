@@ -35,7 +35,7 @@ from astra.search.query import Query, query_of_space
 from astra.search.result import GoalOutcome
 from astra.strategy.plans import Task
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import enumerate_plans
 from astra.timing.stage import stage_times
@@ -109,9 +109,9 @@ class Market:
             runtime="megatron",
             stack="megatron",
         )
-        question = Question(task, dice.choice([4, 6, 8]), dice.choice([1024, 2048]))
+        workload = Workload(task, dice.choice([4, 6, 8]), dice.choice([1024, 2048]))
         self.query = query_of_space(
-            Space(question, chosen), find_stack("megatron"), margin=dice.choice([0.05, 0.6])
+            Space(workload, chosen), find_stack("megatron"), margin=dice.choice([0.05, 0.6])
         )
         self.tokens = dice.choice([1e9, 3e11])
         self.kept = conditions(

@@ -45,7 +45,7 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
     stack, mixed = find_stack("megatron"), 0
     for seed in seeds:
         space = random_space(seed, **options)
-        rules = rules_for(space.question.task.runtime)
+        rules = rules_for(space.workload.task.runtime)
         finder = MixedFinder(space, rules, stack, MARGIN, np.inf)
         finder.modes = [PER_STAGE]
         best = best_pipelines(finder, rules)
@@ -54,7 +54,7 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
         assert got == pytest.approx(wanted, rel=1e-9) or (got == wanted), seed
         assert np.isinf(finder.tally.open_s)
         if best:
-            plan = plan_at(best[0].plans, 0, space.question.task)
+            plan = plan_at(best[0].plans, 0, space.workload.task)
             assert not broken_rules(plan)
             assert astra.predict_plan(plan).step_s == pytest.approx(got, rel=1e-12)
             mixed += len(plan.gpus) > 1
@@ -71,7 +71,7 @@ def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
     waits, longer = msgspec.structs.replace(plain, holds_sends=True), 0
     for seed in (1, 2, 4, 7):
         space = random_space(seed)
-        rules = rules_for(space.question.task.runtime)
+        rules = rules_for(space.workload.task.runtime)
         finder = MixedFinder(space, rules, waits, MARGIN, np.inf)
         finder.modes = [PER_STAGE]
         best = best_pipelines(finder, rules)
@@ -134,14 +134,14 @@ def test_own_dp_and_experts_together() -> None:
 
 
 def smaller(space: Space, cluster: Cluster) -> Space:
-    task = msgspec.structs.replace(space.question.task, cluster=cluster)
-    return Space(replace(space.question, task=task), space.settings)
+    task = msgspec.structs.replace(space.workload.task, cluster=cluster)
+    return Space(replace(space.workload, task=task), space.settings)
 
 
 @pytest.mark.parametrize("seed", range(300, 303))
 def test_a_larger_pool_is_never_slower(seed: int) -> None:
     space = random_space(seed)
-    cluster = space.question.task.cluster
+    cluster = space.workload.task.cluster
     whole = least_s(space)
     for row, pool in enumerate(cluster.pools):
         others = tuple(p for at, p in enumerate(cluster.pools) if at != row)
@@ -178,7 +178,7 @@ def test_a_stage_takes_the_same_seconds_in_the_tables_as_in_a_plan(
     """Every stage of every plan found: its passes, its link and what it recomputes."""
     space, stack = random_space(seed, sharded=sharded), find_stack("megatron")
     kinds = dict(legal_kinds(space, cells_of(space), RULES))
-    task, checked = space.question.task, 0
+    task, checked = space.workload.task, 0
     loads = loads_of(task.model)
     pricer = Pricer(space, stack, MARGIN, LayerCache(), loads, loads.weights(None))
     for cell, found in searched(space).found.items():
@@ -214,7 +214,7 @@ def test_whole_layers_of_every_stage_are_priced_as_in_a_plan(text: str) -> None:
     """All places, kinds and loads: what is done again, kept and worked on."""
     space, setting = random_space(820, megatron=True, experts=True), Recompute.parse(text)
     cell, kinds = legal_kinds(space, cells_of(space), rules_for("megatron"))[0]
-    cell, loads = replace(cell, recompute=setting), loads_of(space.question.task.model)
+    cell, loads = replace(cell, recompute=setting), loads_of(space.workload.task.model)
     stack, book = find_stack("megatron"), LayerCache()
     pricer = Pricer(space, stack, MARGIN, book, loads, loads.weights(None))
     most = np.full(len(kinds), loads.layers - 1)

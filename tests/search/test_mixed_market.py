@@ -22,7 +22,7 @@ from astra.search.mixed_market import MixedSearch
 from astra.search.places import mixtures_of, places_of
 from astra.search.query import Query, query_of_space
 from astra.strategy.plans import Task
-from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.space import Space, Workload, parse_set
 
 APART = words(note(NoteCode.MIXTURES_APART, elsewhere=False))
 ONE_MAKE = words(note(NoteCode.MIXTURES_OF_LAUNCHABLE))
@@ -198,7 +198,7 @@ def market(count: int = 16) -> tuple[tuple[Pool, ...], Query]:
         stack="megatron",
     )
     chosen = parse_set(["micro_batch=1,2", "cp=1", "tp=1,2,4"])
-    space = Space(Question(task, 32, 4096), chosen)
+    space = Space(Workload(task, 32, 4096), chosen)
     return pools, query_of_space(space, find_stack("megatron"))
 
 

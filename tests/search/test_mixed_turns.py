@@ -41,7 +41,7 @@ def check(seeds: range, **options: bool) -> tuple[int, int]:
         assert got == wanted or got == pytest.approx(wanted, rel=1e-9), seed
         assert np.isinf(finder.tally.open_s)
         if best:
-            plan = plan_at(best[0].plans, 0, space.question.task)
+            plan = plan_at(best[0].plans, 0, space.workload.task)
             assert not broken_rules(plan)
             assert astra.predict_plan(plan).step_s == pytest.approx(got, rel=1e-12)
             mixed, turned = mixed + (len(plan.gpus) > 1), turned + (plan.vpp > 1)
@@ -97,7 +97,7 @@ def listed(space: Space, limit_s: float = np.inf) -> tuple[Plans, Floats] | None
         return None
     bounds = np.concatenate([each.lines.bound_s for each in found])
     _, plans = chunked_plans(space, [(each, np.arange(len(each.lines))) for each in found])
-    view = stage_view(plans, space.question.task, every_stage=True)
+    view = stage_view(plans, space.workload.task, every_stage=True)
     steps = step_s(plans, view.stages, stage_times(view, STACK))
     assert (bounds <= steps * (1 + 1e-9)).all()
     return plans, bounds / steps
@@ -119,7 +119,7 @@ def test_no_bound_is_above_the_simulated_step_and_no_plan_that_fits_is_left_out(
 ) -> None:
     """All that brute force lays out and that fits is listed where there is no limit."""
     space = random_space(seed, turns=True, **options)
-    task = space.question.task
+    task = space.workload.task
     found = listed(space)
     assert found is not None
     plans, _ = found
@@ -148,7 +148,7 @@ def test_no_plan_that_fits_and_is_below_a_limit_is_left_out(
 ) -> None:
     """Whatever is recomputed: bounds close settings and numbers of chunks before any is listed."""
     space = random_space(seed, turns=True, **options)
-    task = space.question.task
+    task = space.workload.task
     wanted = fitting([plan for plan in every_plan(space) if plan.vpp > 1], STACK)
     plans = plans_of(wanted)
     view = stage_view(plans, task, every_stage=True)

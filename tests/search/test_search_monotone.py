@@ -17,7 +17,7 @@ from astra.search.find import Finder
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.strategy.rules.registry import rules_for
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 
 SEEDS = range(12)
 TIE = 1 + 1e-9
@@ -63,7 +63,7 @@ class Asked:
         cluster = Cluster(name="asked", pools=(pool,))
         stack = stack_of(self.runtime)
         task = Task(model=self.model, cluster=cluster, runtime=self.runtime, stack=stack.name)
-        space = Space(Question(task, self.batch, self.seq_len), chosen)
+        space = Space(Workload(task, self.batch, self.seq_len), chosen)
         found = Finder(space, rules_for(self.runtime), stack, 1, self.margin).run()
         return float(found.step_s[0]) if len(found.step_s) else float("inf")
 

@@ -24,7 +24,7 @@ from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task, plan_at, plans_of
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.space import Space, Workload, parse_set
 from astra.strategy.stage_view import stage_view
 from astra.strategy.uniform import over_types
 from astra.strategy.variants import variants_of
@@ -52,8 +52,8 @@ def random_question(seed: int) -> Space:
     if experts:
         texts += [f"ep={dice.choice(('1', '2'))}", "etp=1", "overlap_ep=false"]
     batch = dice.choice((6, 8, 12, 24))
-    question = Question(Task(model=model, cluster=cluster), batch, dice.choice((2048, 4096)))
-    return Space(question, parse_set(texts))
+    workload = Workload(Task(model=model, cluster=cluster), batch, dice.choice((2048, 4096)))
+    return Space(workload, parse_set(texts))
 
 
 def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
@@ -68,14 +68,14 @@ def best_uniform_s(space: Space, stack: Stack) -> tuple[float, int]:
 
 
 def every_plan(space: Space) -> Iterator[Plan]:
-    cluster = space.question.task.cluster
+    cluster = space.workload.task.cluster
     for counts in product(*(allowed_counts(pool) for pool in cluster.pools)):
         for base in cluster.pools:
             one = msgspec.structs.replace(
                 cluster, pools=(msgspec.structs.replace(base, count=sum(counts)),)
             )
-            task = msgspec.structs.replace(space.question.task, cluster=one)
-            single = Space(replace(space.question, task=task, use_all=True), space.settings)
+            task = msgspec.structs.replace(space.workload.task, cluster=one)
+            single = Space(replace(space.workload, task=task, use_all=True), space.settings)
             for layouts in enumerate_layouts(single):
                 table = variants_of(layouts, single)
                 for row in range(len(table)):

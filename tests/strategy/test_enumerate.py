@@ -21,13 +21,13 @@ from astra.strategy.plan import Plan, Runtime, check_structure
 from astra.strategy.plan_file import plan_from_json
 from astra.strategy.plans import COLUMNS, Plans, Task, code, concatenate, plan_at
 from astra.strategy.rules.registry import check, rules_for
-from astra.strategy.space import Question, Space, parse_set
+from astra.strategy.space import Space, Workload, parse_set
 from astra.strategy.variants import enumerate_plans
 
 Key = tuple[Any, ...]
 
 
-def question(
+def workload(
     layers: int = 4,
     experts: int = 0,
     gpus: int = 8,
@@ -35,14 +35,14 @@ def question(
     seq_len: int = 2048,
     runtime: Runtime = "megatron",
     gpu: str = "h100",
-) -> Question:
+) -> Workload:
     cluster = Cluster(name="small", pools=(Pool(gpu=find_gpu(gpu)[0], count=gpus),))
     task = Task(model=small_model(layers, experts), cluster=cluster, runtime=runtime)
-    return Question(task, batch, seq_len)
+    return Workload(task, batch, seq_len)
 
 
 @cache
-def table_of(asked: Question, *sets: str) -> Plans:
+def table_of(asked: Workload, *sets: str) -> Plans:
     found = list(enumerate_plans(Space(asked, parse_set(sets))))
     return concatenate(found)
 
@@ -59,7 +59,7 @@ def rows_as_bytes(table: Plans) -> list[bytes]:
     ]
 
 
-def keys_of(table: Plans, asked: Question) -> Counter[Key]:
+def keys_of(table: Plans, asked: Workload) -> Counter[Key]:
     return Counter(key_of(plan_at(table, row, asked.task)) for row in range(len(table)))
 
 
@@ -162,7 +162,7 @@ def group(runtime: Runtime, pp: int, vpp: int, count: int) -> int | None:
     return pp
 
 
-def recomputes(asked: Question, chunk: int) -> Iterator[str]:
+def recomputes(asked: Workload, chunk: int) -> Iterator[str]:
     yield "none"
     runtime = asked.task.runtime
     if runtime == "deepspeed":
@@ -184,7 +184,7 @@ def recomputes(asked: Question, chunk: int) -> Iterator[str]:
     yield from (f"full:block:{count}" for count in range(1, chunk))
 
 
-def by_plain_loops(asked: Question) -> Counter[Key]:
+def by_plain_loops(asked: Workload) -> Counter[Key]:
     """Every combination of the declared values, less those documented as no plan of their own."""
     task, batch = asked.task, asked.global_batch
     pool, moe, layers = task.cluster.pools[0], task.model.moe, task.model.layers
@@ -228,29 +228,29 @@ def by_plain_loops(asked: Question) -> Counter[Key]:
 
 
 QUESTIONS = [
-    question(layers=4, gpus=4, batch=4),
-    question(layers=5, gpus=8, batch=6),
-    question(layers=7, gpus=2, batch=2, seq_len=1024),
-    question(layers=4, gpus=16, batch=3),
-    question(layers=6, gpus=1, batch=8),
-    question(layers=6, gpus=3, batch=10, seq_len=1024, gpu="rtx-4090"),
-    question(layers=4, gpus=8, batch=2, runtime="fsdp"),
-    question(layers=5, gpus=8, batch=4, runtime="deepspeed"),
-    question(layers=4, gpus=8, batch=2, runtime="flagscale"),
-    question(layers=2, experts=4, gpus=4, batch=2, seq_len=1024),
-    question(layers=3, experts=6, gpus=2, batch=2),
-    question(layers=2, experts=4, gpus=8, batch=2, runtime="fsdp"),
+    workload(layers=4, gpus=4, batch=4),
+    workload(layers=5, gpus=8, batch=6),
+    workload(layers=7, gpus=2, batch=2, seq_len=1024),
+    workload(layers=4, gpus=16, batch=3),
+    workload(layers=6, gpus=1, batch=8),
+    workload(layers=6, gpus=3, batch=10, seq_len=1024, gpu="rtx-4090"),
+    workload(layers=4, gpus=8, batch=2, runtime="fsdp"),
+    workload(layers=5, gpus=8, batch=4, runtime="deepspeed"),
+    workload(layers=4, gpus=8, batch=2, runtime="flagscale"),
+    workload(layers=2, experts=4, gpus=4, batch=2, seq_len=1024),
+    workload(layers=3, experts=6, gpus=2, batch=2),
+    workload(layers=2, experts=4, gpus=8, batch=2, runtime="fsdp"),
 ]
 
 
-def name_of(asked: Question) -> str:
+def name_of(asked: Workload) -> str:
     model, pool = asked.task.model, asked.task.cluster.pools[0]
     kind = f"moe{model.moe.experts}" if model.moe else "dense"
     return f"{asked.task.runtime}-{kind}-{model.layers}-layers-{pool.count}-gpus"
 
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=name_of)
-def test_the_space_is_what_plain_loops_find(asked: Question) -> None:
+def test_the_space_is_what_plain_loops_find(asked: Workload) -> None:
     ours, loops = keys_of(table_of(asked), asked), by_plain_loops(asked)
     assert max(loops.values()) == 1, "the loops themselves name a plan twice"
     assert sorted(loops.keys() - ours.keys(), key=str)[:3] == []
@@ -262,12 +262,12 @@ def test_the_space_is_what_plain_loops_find(asked: Question) -> None:
     "asked",
     [
         *QUESTIONS,
-        question(layers=12, gpus=16, batch=8, seq_len=1024),
-        question(layers=8, experts=8, gpus=8, batch=4, seq_len=1024),
+        workload(layers=12, gpus=16, batch=8, seq_len=1024),
+        workload(layers=8, experts=8, gpus=8, batch=4, seq_len=1024),
     ],
     ids=name_of,
 )
-def test_no_plan_is_enumerated_twice(asked: Question) -> None:
+def test_no_plan_is_enumerated_twice(asked: Workload) -> None:
     rows = rows_as_bytes(table_of(asked))
     assert len(rows) > 50
     assert len(set(rows)) == len(rows)
@@ -276,7 +276,7 @@ def test_no_plan_is_enumerated_twice(asked: Question) -> None:
 @pytest.mark.parametrize("gpu", ["h100", "rtx-4090", "gb200"])
 @pytest.mark.parametrize("gpus", [1, 3, 6, 8, 16])
 def test_every_row_can_be_rented_holds_the_model_and_adds_up(gpu: str, gpus: int) -> None:
-    asked = question(layers=9, gpus=gpus, batch=12, gpu=gpu)
+    asked = workload(layers=9, gpus=gpus, batch=12, gpu=gpu)
     table = table_of(asked)
     pool = asked.task.cluster.pools[0]
     assert set(table.gpus.tolist()) <= set(allowed_counts(pool))
@@ -289,7 +289,7 @@ def test_every_row_can_be_rented_holds_the_model_and_adds_up(gpu: str, gpus: int
 
 
 def test_derived_settings_follow_from_the_others() -> None:
-    table = table_of(question(layers=6, gpus=16, batch=8))
+    table = table_of(workload(layers=6, gpus=16, batch=8))
     tp, copies = table.tp[0, 0], table.dp[0, 0] * table.cp
     assert (table.sequence_parallel == (tp > 1)).all()
     assert (table.overlap_tp == (tp > 1)).all()
@@ -304,7 +304,7 @@ def test_derived_settings_follow_from_the_others() -> None:
 
 
 def test_sharded_parameters_are_shared_by_all_copies_or_by_those_in_a_node() -> None:
-    table = table_of(question(layers=6, gpus=16, batch=16))
+    table = table_of(workload(layers=6, gpus=16, batch=16))
     tp, copies = table.tp[0, 0], table.dp[0, 0] * table.cp
     rows = table.sharding == code("sharding", "parameters")
     inside = rows & (table.shard_group < copies)
@@ -313,12 +313,12 @@ def test_sharded_parameters_are_shared_by_all_copies_or_by_those_in_a_node() -> 
         (2, 8, 4),
         (4, 4, 2),
     }
-    asked = table_of(question(layers=6, gpus=16, batch=16), "shard_group=4")
+    asked = table_of(workload(layers=6, gpus=16, batch=16), "shard_group=4")
     assert set(asked.shard_group) == {4}
 
 
 def test_the_same_question_gives_the_same_rows_in_the_same_order() -> None:
-    asked = question(layers=6, experts=4, gpus=8, batch=4, seq_len=1024)
+    asked = workload(layers=6, experts=4, gpus=8, batch=4, seq_len=1024)
     once, again = (list(enumerate_plans(Space(asked))) for _ in range(2))
     assert [len(table) for table in once] == [len(table) for table in again]
     for one, other in zip(once, again, strict=True):
@@ -328,7 +328,7 @@ def test_the_same_question_gives_the_same_rows_in_the_same_order() -> None:
 
 
 def test_tables_stay_small_enough_for_the_cache() -> None:
-    tables = list(enumerate_plans(Space(question(layers=12, experts=8, gpus=16, batch=8))))
+    tables = list(enumerate_plans(Space(workload(layers=12, experts=8, gpus=16, batch=8))))
     assert len(tables) > 3
     assert max(len(table) for table in tables) <= ROWS_PER_TABLE
 
@@ -357,14 +357,14 @@ NARROWED = [
 
 
 @cache
-def whole_space(asked: Question) -> tuple[Plan, ...]:
+def whole_space(asked: Workload) -> tuple[Plan, ...]:
     table = table_of(asked)
     return tuple(plan_at(table, row, asked.task) for row in range(len(table)))
 
 
 @pytest.mark.parametrize(("text", "kept"), NARROWED, ids=[text for text, _ in NARROWED])
 def test_set_narrows_the_space_to_exactly_these_values(text: str, kept: Any) -> None:
-    asked = question(layers=4, experts=4, gpus=4, batch=4)
+    asked = workload(layers=4, experts=4, gpus=4, batch=4)
     whole = whole_space(asked)
     expected = Counter(key_of(plan) for plan in whole if kept(plan))
     assert 0 < len(expected) < len(whole)
@@ -372,7 +372,7 @@ def test_set_narrows_the_space_to_exactly_these_values(text: str, kept: Any) -> 
 
 
 def test_a_narrowed_sharding_is_kept_even_where_there_is_nothing_to_share() -> None:
-    asked = question(layers=4, experts=4, gpus=4, batch=4)
+    asked = workload(layers=4, experts=4, gpus=4, batch=4)
     narrowed = table_of(asked, "sharding=parameters")
     rows = [plan_at(narrowed, row, asked.task) for row in range(len(narrowed))]
     assert {plan.sharding for plan in rows} == {"parameters"}
@@ -386,7 +386,7 @@ def test_a_narrowed_sharding_is_kept_even_where_there_is_nothing_to_share() -> N
 
 
 def test_two_sets_narrow_together() -> None:
-    asked = question(layers=3, experts=4, gpus=8, batch=4)
+    asked = workload(layers=3, experts=4, gpus=8, batch=4)
     both = keys_of(table_of(asked, "tp=2", "recompute=none"), asked)
     each = keys_of(table_of(asked, "tp=2"), asked) & keys_of(
         table_of(asked, "recompute=none"), asked
@@ -396,7 +396,7 @@ def test_two_sets_narrow_together() -> None:
 
 def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
     """On smaller chunks the rules drop it; on equal ones it is the whole chunk by another name."""
-    asked = question(layers=6, gpus=8, batch=4)
+    asked = workload(layers=6, gpus=8, batch=4)
     narrowed = table_of(asked, "recompute=full:block:2")
     allowed = check(narrowed, asked.task, rules_for("megatron")).allowed
     whole = table_of(asked)
@@ -426,7 +426,7 @@ def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
 def test_what_is_asked_for_is_tried_with_all_its_values(
     text: str, name: str, values: set[object]
 ) -> None:
-    asked = question(layers=2, experts=4, gpus=4, batch=4)
+    asked = workload(layers=2, experts=4, gpus=4, batch=4)
     table = table_of(asked, text, "recompute=none", "offload_optimizer_fraction=0")
     column = getattr(table, name)
     assert set(column.tolist()) == values
@@ -436,7 +436,7 @@ def test_what_is_asked_for_is_tried_with_all_its_values(
 
 
 def test_a_microbatch_group_is_tried_where_something_is_interleaved() -> None:
-    asked = question(layers=4, gpus=2, batch=8)
+    asked = workload(layers=4, gpus=2, batch=8)
     table = table_of(asked, "microbatch_group=2,4")
     plain = table.vpp == 1
     assert (table.microbatch_group[plain] == table.pp[0][plain]).all()
@@ -449,29 +449,29 @@ def test_a_microbatch_group_is_tried_where_something_is_interleaved() -> None:
     ["pp=5", "pp=99999999", "tp=99999999", "cp=4096", "dp=3", "micro_batch=99999999", "vpp=9"],
 )
 def test_a_value_that_no_plan_can_have_leaves_an_empty_space(text: str) -> None:
-    asked = question(layers=4, gpus=8, batch=4)
+    asked = workload(layers=4, gpus=8, batch=4)
     assert list(enumerate_plans(Space(asked, parse_set([text])))) == []
 
 
 def test_degrees_whose_product_overflows_are_no_plans() -> None:
     """2^22 x 2^22 x 2^20 is 0 in 64 bits; there are not that many GPUs."""
     huge = ["tp=4194304", "cp=4194304", "pp=1", "dp=1048576"]
-    asked = question(layers=4, gpus=16, batch=1048576)
+    asked = workload(layers=4, gpus=16, batch=1048576)
     assert list(enumerate_plans(Space(asked, parse_set(huge)))) == []
 
 
 def test_a_cap_on_all_gpus_caps_the_space() -> None:
-    asked = question(layers=4, gpus=16, batch=8)
+    asked = workload(layers=4, gpus=16, batch=8)
     capped = Cluster(name="capped", pools=asked.task.cluster.pools, max_gpus=7)
     task = Task(model=asked.task.model, cluster=capped)
-    table = concatenate(list(enumerate_plans(Space(Question(task, 8, 2048)))))
+    table = concatenate(list(enumerate_plans(Space(Workload(task, 8, 2048)))))
     assert set(table.gpus.tolist()) == {1, 2, 4}
 
 
 @pytest.mark.parametrize(
-    "asked", [question(layers=6, gpus=16, batch=8), question(4, experts=4, gpus=8)], ids=name_of
+    "asked", [workload(layers=6, gpus=16, batch=8), workload(4, experts=4, gpus=8)], ids=name_of
 )
-def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Question) -> None:
+def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Workload) -> None:
     table = table_of(asked)
     allowed = np.flatnonzero(check(table, asked.task, rules_for("megatron")).allowed)
     assert len(allowed) > 200
@@ -484,7 +484,7 @@ def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Question)
 def test_a_prime_number_of_layers_is_split_into_chunks_with_a_shorter_last_one() -> None:
     """61 layers on 4 stages as recipes of DeepSeek-V3 have them: 16, 16, 16, 13 in 4 chunks."""
     table = table_of(
-        question(layers=61, gpus=8, batch=8), "pp=4", "tp=1", "vpp=2,4", "recompute=none"
+        workload(layers=61, gpus=8, batch=8), "pp=4", "tp=1", "vpp=2,4", "recompute=none"
     )
     splits = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
     assert (4,) * 15 + (1,) in splits and (8,) * 7 + (5,) in splits

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astra.errors import InputError, did_you_mean
-from astra.search.query import FOR_MONEY
 
 if TYPE_CHECKING:
     from astra.money.catalogue import Offer
     from astra.money.options import MoneyOptions
 
+FOR_MONEY = ("money", "frontier")  # objectives that weigh hours against dollars
 MAX_RENTED_GPUS = 1024  # of a type without a count
 
 

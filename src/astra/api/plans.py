@@ -18,9 +18,8 @@ from astra.api.inputs import (
     model_of,
     user_rules_of,
 )
-from astra.api.money import has_goals, money_options, rentable_gpus
+from astra.api.money import FOR_MONEY, has_goals, money_options, rentable_gpus
 from astra.errors import InputError
-from astra.search.query import FOR_MONEY
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer

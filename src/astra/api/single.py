@@ -108,14 +108,17 @@ def _with_money_and_words(
     machines: "Cluster",
 ) -> "PricedPlan":
     """By the simulator or the paper's formula, with dollars where they are asked for, in words."""
-    from astra.cost.paper import by_paper
     from astra.report.words import with_words
-    from astra.search.bill import with_dollars
 
     if checked_pipeline_model(pipeline_model) == "paper":
+        from astra.cost.paper import by_paper
+
         priced = by_paper(priced)
-    (paid,) = with_dollars([priced], money_options(money or {}), machines)
-    return with_words(paid)
+    if money:
+        from astra.search.bill import with_dollars
+
+        (priced,) = with_dollars([priced], money_options(money), machines)
+    return with_words(priced)
 
 
 def explain(

@@ -14,7 +14,7 @@ layer and micro-batch, L layers can be shared out only if
 
 with C the bytes a GPU has: no stage holds more than C / (w + q_i A) layers. In 1F1B, which needs
 the least, q_i = min(m, p - i). Where that fails for A without recompute, modules or whole layers
-are recomputed, and the least time that this takes is added to the work of the cut.
+are recomputed, and the least time that this takes is added to the work of the layout's degrees.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.plans import Flags, Floats, Plans, Task, dtype_bytes
 from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
-from astra.strategy.space import Question
+from astra.strategy.space import Workload
 from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import Variants
 from astra.timing.layer import LayerCache, Layers, Rows, Work, layers_of, work_of
@@ -53,9 +53,9 @@ def forced_recompute_bound_s(
     stack: Stack,
     margin: float,
     modules: tuple[str, ...],
-    book: LayerCache,
+    cache: LayerCache,
 ) -> tuple[Floats, Rows]:
-    """Least step of any plan of each cut, and the row of its layer in the book. (cut,) [s]
+    """Least step of any plan of these degrees, and the row of its layer in the cache. (plan,) [s]
 
     The mean over stages of  k c + m t_k,  recompute counted; or the stages with most layers: at
     least ceil(L / p), on r = L mod p of them (on all where r is 0), of which one lies below r - 1
@@ -66,42 +66,42 @@ def forced_recompute_bound_s(
     `modules`: those that plans may recompute alone.
     """
     view = without_layers(plans, task)
-    layers = layers_of(view, stack, book)
+    layers = layers_of(view, stack, cache)
     rows = layers.rows[0, 0]
-    work, least, _ = work_of(book, task.model, rows)
+    work, least, _ = work_of(cache, task.model, rows)
     stages, batches = plans.pp[0], plans.micro_batches[0]
-    again = squeezed_s(view, layers, stack, margin, modules)
-    mean = batches * (work + again) / stages + (stages - 1) / 2 * least
+    recompute_s = forced_recompute_s(view, layers, stack, margin, modules)
+    mean = batches * (work + recompute_s) / stages + (stages - 1) / 2 * least
     total = task.model.layers
     most = np.where(total % stages == 0, stages, total % stages)
     whole = least * (batches * -(-total // stages) + np.minimum(most - 1, batches))
     return np.maximum(mean, whole), rows
 
 
-def squeezed_s(
+def forced_recompute_s(
     view: StageView, layers: Layers, stack: Stack, margin: float, modules: tuple[str, ...]
 ) -> Floats:
-    """Recompute of all layers for one micro-batch that no plan of a cut can do without. [s]
+    """Recompute of all layers for one micro-batch that no plan of these degrees can do without. [s]
 
     Zero where a runtime recomputes otherwise.
     """
     plans, task = view.plans, view.task
     if task.runtime not in ("megatron", "flagscale") or plans.offload_activations.any():
         return np.zeros(len(plans))
-    cut = shard_sizes(view, stack)
+    shards = shard_sizes(view, stack)
     kinds, times = layer_kinds(task.model).kinds, layers.kinds
-    room = min(pool.gpu.usable_bytes for pool in task.cluster.pools) * (1 - margin)
-    room /= 1 + stack.slack_fraction
-    held = _states_bytes(plans, task)
+    usable_bytes = min(pool.gpu.usable_bytes for pool in task.cluster.pools) * (1 - margin)
+    usable_bytes /= 1 + stack.slack_fraction
+    states_bytes = _states_bytes(plans, task)
 
-    def kept(chosen: tuple[str, ...]) -> Floats:
+    def saved_bytes(chosen: tuple[str, ...]) -> Floats:
         bits = float(sum(1 << MODULES.index(module) for module in chosen))
-        own = replace(cut, modules=np.full((1, 1, 1), bits))
+        own = replace(shards, modules=np.full((1, 1, 1), bits))
         bytes_of = [layer_bytes(kind, plans, own, task)[0, 0] for kind in kinds]
         return np.min(bytes_of, axis=0) * stack.activation_factor
 
-    none = kept(())
-    fits = _fits(none, held, plans, task, room)
+    none = saved_bytes(())
+    fits = _fits(none, states_bytes, plans, task, usable_bytes)
     extra = np.where(fits, 0.0, np.inf)
     for n in range(1, len(modules) + 1):
         for chosen in combinations(modules, n):
@@ -109,14 +109,16 @@ def squeezed_s(
                 [sum((time.module_s[m][0, 0] for m in chosen), np.zeros(1)) for time in times],
                 axis=0,
             )
-            enough = _fits(kept(chosen), held, plans, task, room)
+            enough = _fits(saved_bytes(chosen), states_bytes, plans, task, usable_bytes)
             extra = np.where(enough, np.minimum(extra, seconds), extra)
     rows = np.flatnonzero(~fits)
     if len(rows):
         whole_s = np.min([time.forward_s[0, 0] for time in times], axis=0)
-        input_bytes = np.broadcast_to(checkpoint_bytes(task.model, cut)[0, 0], len(plans))
+        input_bytes = np.broadcast_to(checkpoint_bytes(task.model, shards)[0, 0], len(plans))
         some = plans.take(rows)
-        share = _least_share(none[rows], input_bytes[rows], held[rows], some, task, room)
+        share = _least_share(
+            none[rows], input_bytes[rows], states_bytes[rows], some, task, usable_bytes
+        )
         extra[rows] = np.minimum(extra[rows], share * whole_s[rows])
     return task.model.layers * extra
 
@@ -127,44 +129,55 @@ def _states_bytes(plans: Plans, task: Task) -> Floats:
     if model.moe is not None:
         return np.zeros(len(plans))
     least = min(count(layer_weights(model, kind)) for kind in layer_kinds(model).kinds)
-    kept = is_word(plans, "sharding", "none") | is_word(plans, "sharding", "optimizer")
+    saved_bytes = is_word(plans, "sharding", "none") | is_word(plans, "sharding", "optimizer")
     each = 2.0 + np.minimum(dtype_bytes(plans, "main_grads_dtype"), 2.0)
-    return np.where(kept, least / plans.tp[0, 0] * each, 0.0)
+    return np.where(saved_bytes, least / plans.tp[0, 0] * each, 0.0)
 
 
-def _fits(kept: Floats, held: Floats, plans: Plans, task: Task, room: float) -> Flags:
+def _fits(
+    saved_bytes: Floats, states_bytes: Floats, plans: Plans, task: Task, usable_bytes: float
+) -> Flags:
     """Whether the layers can be shared out; sums over stages from above, by an integral."""
     stages = plans.pp[0]
     flying = np.minimum(plans.micro_batches[0], stages)
-    first = 1 / (held + kept)
-    ramp = np.log((held + flying * kept) / (held + kept)) / kept
-    rest = (stages - flying) / (held + flying * kept)
-    found: Flags = task.model.layers <= room * (first + ramp + rest)
+    first = 1 / (states_bytes + saved_bytes)
+    ramp = (
+        np.log((states_bytes + flying * saved_bytes) / (states_bytes + saved_bytes)) / saved_bytes
+    )
+    rest = (stages - flying) / (states_bytes + flying * saved_bytes)
+    found: Flags = task.model.layers <= usable_bytes * (first + ramp + rest)
     return found
 
 
 def _least_share(
-    none: Floats, input_bytes: Floats, held: Floats, plans: Plans, task: Task, room: float
+    none: Floats,
+    input_bytes: Floats,
+    states_bytes: Floats,
+    plans: Plans,
+    task: Task,
+    usable_bytes: float,
 ) -> Floats:
     """The least share of layers that must be recomputed whole for the others to fit."""
     low, high = np.zeros(len(plans)), np.ones(len(plans))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        enough = _fits((1 - middle) * none + middle * input_bytes, held, plans, task, room)
+        enough = _fits(
+            (1 - middle) * none + middle * input_bytes, states_bytes, plans, task, usable_bytes
+        )
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return low
 
 
-# ------------------------------------------------------------------ all of them, alike
+# ------------------------------------------------------------------ all bounds, with one signature
 
 Bound = Callable[[Plans, Task, Stack, float], Floats]  # plans, task, stack, margin -> (plan,) [s]
 
 
 def _work(plans: Plans, task: Task, stack: Stack) -> Work:
     """What the layers of each plan take."""
-    book = LayerCache()
-    rows = layers_of(without_layers(plans, task), stack, book).rows[0, 0]
-    return work_of(book, task.model, rows)
+    cache = LayerCache()
+    rows = layers_of(without_layers(plans, task), stack, cache).rows[0, 0]
+    return work_of(cache, task.model, rows)
 
 
 def _work_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
@@ -178,8 +191,8 @@ def _fill_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
 
 
 def _forced_recompute_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
-    question = Question(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
-    modules = tuple(sorted({each for some in recompute_module_sets(question) for each in some}))
+    workload = Workload(task, int(plans.global_batch[0]), int(plans.seq_len[0]))
+    modules = tuple(sorted({each for some in recompute_module_sets(workload) for each in some}))
     return forced_recompute_bound_s(plans, task, stack, margin, modules, LayerCache())[0]
 
 

@@ -20,7 +20,7 @@ from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import step_bound_s
 from astra.timing.stage import stage_times, stage_work
 
-BLOCK_ROWS = 1 << 14  # plans whose columns stay in cache together
+ROWS_PER_BLOCK = 1 << 14  # plans whose columns stay in cache together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -33,7 +33,7 @@ class Evaluation:
 
 
 def evaluate(
-    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, book: LayerCache | None = None
+    plans: Plans, task: Task, stack: Stack, margin: float = 0.05, cache: LayerCache | None = None
 ) -> Evaluation:
     """Memory and the least step of many plans of one task with one pipeline each.
 
@@ -47,10 +47,10 @@ def evaluate(
     bounds, host_s = np.zeros(len(kept)), np.zeros(len(kept))
     filled = {value: np.zeros(len(kept)) for value in _distinct(fraction)}
     shared = None
-    for block, view in enumerate(stage_views(kept, task, BLOCK_ROWS)):
+    for block, view in enumerate(stage_views(kept, task, ROWS_PER_BLOCK)):
         if shared is None:
-            shared = stage_work(view, stack, book), shared_bytes(view, stack)
-        some = slice(block * BLOCK_ROWS, block * BLOCK_ROWS + len(view.plans))
+            shared = stage_work(view, stack, cache), shared_bytes(view, stack)
+        some = slice(block * ROWS_PER_BLOCK, block * ROWS_PER_BLOCK + len(view.plans))
         times = stage_times(view, stack, shared[0])
         bounds[some], host_s[some] = step_bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
         needed = _needed_bytes(memory_of(view, stack, shared[1]), stack)
@@ -105,19 +105,19 @@ def _fullest(view: StageView, needed: Floats) -> Floats:
     return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
 
 
-def simulate(plans: Plans, task: Task, stack: Stack, book: LayerCache | None = None) -> Floats:
+def simulate(plans: Plans, task: Task, stack: Stack, cache: LayerCache | None = None) -> Floats:
     """The step of every plan by the event simulator, whether it fits or not. (plan,) [s]"""
-    return _simulate(stage_view(plans, task, every_stage=True), stack, book)
+    return _simulate(stage_view(plans, task, every_stage=True), stack, cache)
 
 
 def simulate_fitting(
-    plans: Plans, task: Task, stack: Stack, margin: float, book: LayerCache | None = None
+    plans: Plans, task: Task, stack: Stack, margin: float, cache: LayerCache | None = None
 ) -> tuple[Floats, Flags]:
     """The step of every plan, infinite where it does not fit; and which of them do. (plan,)"""
     view = stage_view(plans, task, every_stage=True)
     fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-    return np.where(fits, _simulate(view, stack, book), np.inf), fits
+    return np.where(fits, _simulate(view, stack, cache), np.inf), fits
 
 
-def _simulate(view: StageView, stack: Stack, book: LayerCache | None) -> Floats:
-    return step_s(view.plans, view.stages, stage_times(view, stack, stage_work(view, stack, book)))
+def _simulate(view: StageView, stack: Stack, cache: LayerCache | None) -> Floats:
+    return step_s(view.plans, view.stages, stage_times(view, stack, stage_work(view, stack, cache)))

@@ -16,10 +16,12 @@ from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
 from astra.strategy.stage_view import stage_view
 
-KEPT = 0.1  # guessed: share of a node's RAM for the system, the processes and the data
+RESERVED_RAM_FRACTION = (
+    0.1  # guessed: share of a node's RAM for the system, the processes and the data
+)
 
 
-def on_a_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int) -> Floats:
+def offload_bytes_per_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int) -> Floats:
     """Of the fullest node: as many GPUs as it has, each with what the fullest stage keeps. [bytes]
 
     `host_bytes`: of one GPU. (pipeline, slot, plan)
@@ -28,46 +30,49 @@ def on_a_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int) -> Floats:
     return fullest
 
 
-def offloads(plans: Plans) -> Flags:
-    """Those that keep something on the host. (plan,)"""
+def is_offloading(plans: Plans) -> Flags:
+    """Which plans keep something in the RAM of their nodes. (plan,)"""
     found: Flags = (plans.offload_optimizer_fraction > 0) | (plans.offload_activations != 0)
     return found
 
 
-def node_bytes(plans: Plans, task: Task, stack: Stack) -> Floats:
+def host_bytes_per_node(plans: Plans, task: Task, stack: Stack) -> Floats:
     """What every plan keeps in the RAM of a node. (plan,) [bytes]"""
     found = np.zeros(len(plans))
-    rows = np.flatnonzero(offloads(plans))
+    rows = np.flatnonzero(is_offloading(plans))
     if len(rows):
         some = plans.take(rows)
         held = memory_of(stage_view(some, task), stack).host_bytes
         node = max(pool.gpu.node.gpus for pool in task.cluster.pools)
-        found[rows] = on_a_node(held, some.gpus, node)
+        found[rows] = offload_bytes_per_node(held, some.gpus, node)
     return found
 
 
-def room_bytes(machine: Instance) -> float:
+def usable_ram_bytes(machine: Instance) -> float:
     """What plans may keep in the RAM of such a node; infinite where its RAM is not known."""
-    return _room(machine.ram_bytes)
+    return _usable_ram_bytes(machine.ram_bytes)
 
 
-def pool_room_bytes(pools: Sequence[Pool]) -> float:
+def pool_usable_ram_bytes(pools: Sequence[Pool]) -> float:
     """The same of nodes that were described; of several kinds the smallest that is known."""
-    return min(_room(pool.gpu.node.ram_bytes) for pool in pools)
+    return min(_usable_ram_bytes(pool.gpu.node.ram_bytes) for pool in pools)
 
 
-def _room(ram_bytes: float | None) -> float:
-    return np.inf if ram_bytes is None else ram_bytes * (1 - KEPT)
+def _usable_ram_bytes(ram_bytes: float | None) -> float:
+    return np.inf if ram_bytes is None else ram_bytes * (1 - RESERVED_RAM_FRACTION)
 
 
 @cache
-def least_room_bytes(gpu: str, node_gpus: int) -> float:
+def least_usable_ram_bytes(gpu: str, node_gpus: int) -> float:
     """Of the smallest node for rent with so many of these GPUs; 0 where none is known."""
     alike = (m for m in instances().values() if (m.gpu, m.gpus) == (gpu, node_gpus))
-    return min((_room(machine.ram_bytes) for machine in alike if machine.ram_bytes), default=0.0)
+    return min(
+        (_usable_ram_bytes(machine.ram_bytes) for machine in alike if machine.ram_bytes),
+        default=0.0,
+    )
 
 
-def is_room_open(pool: Pool, need: float) -> bool:
+def is_ram_unknown(pool: Pool, need: float) -> bool:
     """Whether nobody knows that the RAM of such nodes holds so much.
 
     Nodes as the catalogue has them hold what the smallest one for rent does.
@@ -75,13 +80,13 @@ def is_room_open(pool: Pool, need: float) -> bool:
     gpu = pool.gpu
     if gpu.node.ram_bytes is not None or not need:
         return False
-    return is_user_described(pool) or need > least_room_bytes(gpu.name, gpu.node.gpus)
+    return is_user_described(pool) or need > least_usable_ram_bytes(gpu.name, gpu.node.gpus)
 
 
 def host_rules(cluster: Cluster, stack: Stack) -> tuple[Rule, ...]:
     """That of the RAM, where it is known of any of the nodes."""
-    room = pool_room_bytes(cluster.pools)
-    return () if np.isinf(room) else (host_rule(room, stack),)
+    usable = pool_usable_ram_bytes(cluster.pools)
+    return () if np.isinf(usable) else (host_rule(usable, stack),)
 
 
 def ram_too_small(needed_bytes: float, usable_bytes: float) -> Note:
@@ -90,7 +95,7 @@ def ram_too_small(needed_bytes: float, usable_bytes: float) -> Note:
         NoteCode.RAM_TOO_SMALL,
         needed_bytes=needed_bytes,
         usable_bytes=usable_bytes,
-        usable_fraction=1 - KEPT,
+        usable_fraction=1 - RESERVED_RAM_FRACTION,
     )
 
 
@@ -104,11 +109,11 @@ def ram_notes(plans: Sequence[PricedPlan]) -> tuple[Note, ...]:
     return (note(NoteCode.RAM_UNKNOWN_OF_PLANS, ranks=ranks, needed_bytes=most),)
 
 
-def host_rule(room: float, stack: Stack) -> Rule:
+def host_rule(usable_bytes: float, stack: Stack) -> Rule:
     """No plan keeps more than this on a node's host."""
 
     def holds(plans: Plans, task: Task) -> Flags:
-        found: Flags = node_bytes(plans, task, stack) <= room
+        found: Flags = host_bytes_per_node(plans, task, stack) <= usable_bytes
         return found
 
     return Rule(

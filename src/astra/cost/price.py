@@ -6,7 +6,12 @@ from math import erf, sqrt
 import msgspec
 import numpy as np
 
-from astra.cost.host import is_room_open, on_a_node, pool_room_bytes, ram_too_small
+from astra.cost.host import (
+    is_ram_unknown,
+    offload_bytes_per_node,
+    pool_usable_ram_bytes,
+    ram_too_small,
+)
 from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
@@ -84,9 +89,10 @@ def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Pri
     view = stage_view(table, task, every_stage=True)
     times = stage_times(view, stack)
     step = simulated_step(table, view.stages, times)
-    held = memory_of(view, stack)
+    memory = memory_of(view, stack)
     return [
-        _priced(plan, row, step, held, times.used, margin, stack) for row, plan in enumerate(plans)
+        _priced(plan, row, step, memory, times.used, margin, stack)
+        for row, plan in enumerate(plans)
     ]
 
 
@@ -94,12 +100,12 @@ def _priced(
     plan: Plan,
     row: int,
     step: Step,
-    held: MemoryColumns,
+    columns: MemoryColumns,
     used: SourceUse,
     margin: float,
     stack: Stack,
 ) -> PricedPlan:
-    memory = _memory(plan, row, held, margin, stack)
+    memory = _memory(plan, row, columns, margin, stack)
     parts_s = {name: float(part[row]) for name, part in step.parts_s.items()}
     origin = _provenance(plan, used, stack, parts_s)
     typical = stack.spread_fraction if plan.model.moe is None else stack.moe_spread_fraction
@@ -107,7 +113,7 @@ def _priced(
     spread = typical if seen else typical * (1 + origin.guessed_fraction)  # wider for a stranger
     step_s = float(step.step_s[row])
     tokens_per_s = plan.global_batch * plan.seq_len / step_s
-    host = _host_bytes(plan, held, row)
+    host = _host_bytes(plan, columns, row)
     return PricedPlan(
         rank=1,
         summary=plan.summary(),
@@ -188,7 +194,7 @@ def _host_bytes(plan: Plan, memory: MemoryColumns, row: int) -> float:
     """What is offloaded, of the fullest node."""
     per_node = max(pool.gpu.node.gpus for pool in plan.cluster.pools)
     own = memory.host_bytes[..., row : row + 1]
-    return float(on_a_node(own, sum(plan.gpus.values()), per_node)[0])
+    return float(offload_bytes_per_node(own, sum(plan.gpus.values()), per_node)[0])
 
 
 def checkpoint_bytes(plan: Plan) -> float:
@@ -196,8 +202,8 @@ def checkpoint_bytes(plan: Plan) -> float:
 
     bf16 weights, and 4 + 4 + 4 bytes of states unless the plan keeps them in smaller types.
     """
-    held = parameters(plan.model)
-    count = held.total + (held.mtp_total if plan.mtp_layers else 0)
+    trained = parameters(plan.model)
+    count = trained.total + (trained.mtp_total if plan.mtp_layers else 0)
     states = sum(DTYPE_BYTES[dtype] for dtype in (plan.master_dtype, *plan.moment_dtypes))
     return count * (2.0 + states)
 
@@ -276,10 +282,10 @@ def _traffic_kind(plan: Plan, which: str) -> str:
 def _host_notes(plan: Plan, host_bytes: float) -> list[Note]:
     """Where the RAM of a node does not hold what is offloaded, or nobody knows whether it does."""
     pools = [pool for pool in plan.cluster.pools if pool.gpu.name in plan.gpus]
-    room = pool_room_bytes(pools)
-    if host_bytes > room:
-        return [ram_too_small(host_bytes, room)]
-    if any(is_room_open(pool, host_bytes) for pool in pools):
+    usable_bytes = pool_usable_ram_bytes(pools)
+    if host_bytes > usable_bytes:
+        return [ram_too_small(host_bytes, usable_bytes)]
+    if any(is_ram_unknown(pool, host_bytes) for pool in pools):
         return [note(NoteCode.RAM_UNKNOWN, needed_bytes=host_bytes)]
     return []
 

@@ -38,41 +38,50 @@ class Step:
     parts_stage: Ints
 
 
-EndOf = Callable[
+StageEndModel = Callable[
     [PipelineColumns], Floats
 ]  # when each stage has done its last operation, (stage, plan)
 
 
 def simulated_step(
-    plans: Plans, stages: Stages, times: StageTime, ends_of: EndOf = stage_end_s
+    plans: Plans, stages: Stages, times: StageTime, stage_end_model: StageEndModel = stage_end_s
 ) -> Step:
     """The step by the event simulator. `stages` has one run per stage.
 
     Pipelines of one plan run side by side; the step ends with the last of them. Another
-    `ends_of` puts another model of the pipeline in the simulator's place.
+    `stage_end_model` puts another model of the pipeline in the simulator's place.
     """
     ends, still = [], []
     for pipeline in range(plans.replicas.shape[0]):
-        pipes = pipes_of(plans, stages, times, pipeline)
+        pipes = pipeline_columns(plans, stages, times, pipeline)
         none = np.zeros_like(pipes.forward_link_s)
         without = replace(pipes, forward_link_s=none, backward_link_s=none)
         # side by side: plans in the same order cost little more than one
-        both = _ends(_held(pipes, times, pipeline).joined(without), ends_of)
+        both = _stage_ends_s(
+            _with_blocking_sends(pipes, times, pipeline).joined(without), stage_end_model
+        )
         ends.append(both[:, : len(plans)])
         still.append(both[:, len(plans) :])
     busy = _busy(plans, stages, times)
-    rolled = _rolled(times)
-    return _parts(_step(ends, stages, rolled), _step(still, stages, rolled), busy, stages)
+    after_backward_s = _after_backward_s(times)
+    return _parts(
+        _step(ends, stages, after_backward_s), _step(still, stages, after_backward_s), busy, stages
+    )
 
 
 def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
     pipelines = range(plans.replicas.shape[0])
-    ends = [_ends(_held(pipes_of(plans, stages, times, p), times, p)) for p in pipelines]
-    return _step(ends, stages, _rolled(times))
+    ends = [
+        _stage_ends_s(_with_blocking_sends(pipeline_columns(plans, stages, times, p), times, p))
+        for p in pipelines
+    ]
+    return _step(ends, stages, _after_backward_s(times))
 
 
-def _held(pipes: PipelineColumns, times: StageTime, pipeline: int) -> PipelineColumns:
+def _with_blocking_sends(
+    pipes: PipelineColumns, times: StageTime, pipeline: int
+) -> PipelineColumns:
     """The pipelines as the stack runs them: a send may hold up both of its ends."""
     if not times.stack.holds_sends:
         return pipes
@@ -81,29 +90,29 @@ def _held(pipes: PipelineColumns, times: StageTime, pipeline: int) -> PipelineCo
     )
 
 
-def _rolled(times: StageTime) -> tuple[Floats, Floats]:
+def _after_backward_s(times: StageTime) -> tuple[Floats, Floats]:
     """What comes behind a stage's last backward pass, by itself and with its copies in other
     pipelines. (pipeline, stage, plan)
     """
     return times.last_reduce_s(), times.after_grads_ready_s()
 
 
-def _ends(pipes: PipelineColumns, ends_of: EndOf = stage_end_s) -> Floats:
+def _stage_ends_s(pipes: PipelineColumns, stage_end_model: StageEndModel = stage_end_s) -> Floats:
     """When each stage has done its last operation; short pipelines at the end. (stage, plan)"""
     there = np.flatnonzero(pipes.stages > 0)  # a plan may have fewer pipelines than another
     end = np.zeros(pipes.forward_s.shape[1:])
     if len(there):
-        end[:, there] = ends_of(pipes.take(there))
+        end[:, there] = stage_end_model(pipes.take(there))
     return end
 
 
-def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> Floats:
+def _step(ends: list[Floats], stages: Stages, after_backward_s: tuple[Floats, Floats]) -> Floats:
     """When the last stage has updated its weights. (plan,)
 
     A stage whose layers lie in several pipelines first waits until all of them have their
     gradients.
     """
-    alone, together = rolled
+    alone, together = after_backward_s
     depth = (stages.count > 0).sum(axis=1)
     if len(ends) == 1:
         reduced = ends[0] + _to_the_end(alone[0], depth[0])
@@ -116,7 +125,9 @@ def _step(ends: list[Floats], stages: Stages, rolled: tuple[Floats, Floats]) -> 
     return np.where(used, met + together, 0.0).max(axis=(0, 1))
 
 
-def pipes_of(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -> PipelineColumns:
+def pipeline_columns(
+    plans: Plans, stages: Stages, times: StageTime, pipeline: int
+) -> PipelineColumns:
     """Stages as the simulator takes them: chunks in front, short pipelines at the end.
 
     Gradients are reduced behind a stage's last backward pass and hold up no other stage.

@@ -55,13 +55,13 @@ def _layers(detail: PlanDetail) -> list[Exchange]:
     """Of all layers; those that are recomputed whole run forward twice. What layers of several
     kinds exchange alike is told once.
     """
-    plan, (keys, device) = detail.plan, detail.cut
+    plan, (shape, device) = detail.plan, detail.layer_shape
     forward = 1 + float(detail.at(detail.view.recomputed[0]))
     found: dict[tuple[str, str, str], Exchange] = {}
     for row, kind in enumerate(layer_kinds(plan.model).kinds):
         layers = detail.micro_batches * detail.layers[row]
         for each in layer_collectives(
-            plan.model, kind, keys, device, plan.cp_comm_type, str(plan.dispatcher)
+            plan.model, kind, shape, device, plan.cp_comm_type, str(plan.dispatcher)
         ):
             count = layers * np.asarray(forward * each.forward + each.backward).item()
             known = found.get((each.group.name, each.operation, each.what))

@@ -55,7 +55,7 @@ class PlanDetail:
     def slot(self) -> int:
         return int(self.view.stages.plan_slot[self.pipeline, self.stage, 0])
 
-    def own(self, column: str) -> int:
+    def segment_setting(self, column: str) -> int:
         """A setting of the stage's segment."""
         return int(getattr(self.view.plans, column)[self.pipeline, self.slot, 0])
 
@@ -66,7 +66,7 @@ class PlanDetail:
 
     @cached_property
     def gpu(self) -> Gpu:
-        return self.plan.cluster.pools[self.own("gpu")].gpu
+        return self.plan.cluster.pools[self.segment_setting("gpu")].gpu
 
     @cached_property
     def micro_batches(self) -> int:
@@ -88,7 +88,7 @@ class PlanDetail:
         return int(self.view.domain[at]), int(self.view.node[at])
 
     @cached_property
-    def cut(self) -> tuple[LayerShape, Device]:
+    def layer_shape(self) -> tuple[LayerShape, Device]:
         """How the stage cuts a layer, and what runs it."""
         return layer_shape(self.view, self.stack, self.pipeline, self.slot)
 
@@ -113,17 +113,17 @@ def parts_s(detail: PlanDetail) -> dict[str, float]:
 def _classes_s(detail: PlanDetail) -> dict[str, float]:
     """Kernels of one step as the stack runs them; what is missing, they wait for the CPU."""
     plan, model = detail.plan, detail.plan.model
-    keys, device = detail.cut
+    shape, device = detail.layer_shape
     fused, dispatcher = plan.attention == "flash", str(plan.dispatcher)
     work: list[tuple[int, Operator]] = []
     for row, kind in enumerate(layer_kinds(model).kinds):
-        operators = layer_operators(model, kind, keys, device, fused, dispatcher)
+        operators = layer_operators(model, kind, shape, device, fused, dispatcher)
         work += [(detail.layers[row], operator) for operator in operators]
     if detail.last:
-        rows = padded_vocab(detail.view.task, keys.tp)
-        work += [(1 + plan.mtp_layers, op) for op in head_operators(model, keys, device, rows)]
+        rows = padded_vocab(detail.view.task, shape.tp)
+        work += [(1 + plan.mtp_layers, op) for op in head_operators(model, shape, device, rows)]
     if detail.stage == 0:
-        work += [(1, op) for op in embedding_operators(model, keys, device)]
+        work += [(1, op) for op in embedding_operators(model, shape, device)]
     found: dict[str, float] = {}
     scale = detail.micro_batches
     for count, operator in work:

@@ -3,13 +3,7 @@
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
-from astra.report.words import (
-    all_words,
-    comparison_with_words,
-    market_with_words,
-    nothing_with_words,
-    with_words,
-)
+from astra.report.words import all_words, joined_words, with_words
 from astra.search.request import Request, request_of
 from astra.search.result import Comparison, MarketResult, NothingFits, Result
 
@@ -63,9 +57,31 @@ def document(result: Result) -> AnswerDocument:
         request=request,
         search=search,
         plans=tuple(map(with_words, result.plans)),
-        nothing_fits=None if nothing is None else nothing_with_words(nothing),
-        mixed=None if mixed is None else comparison_with_words(mixed),
+        nothing_fits=None if nothing is None else _nothing(nothing),
+        mixed=None if mixed is None else _comparison(mixed),
         paper=result.paper,
         frontier=tuple(map(with_words, result.frontier)),
-        market=None if market is None else market_with_words(market),
+        market=None if market is None else _market(market),
+    )
+
+
+def _nothing(nothing: NothingFits) -> NothingFits:
+    return msgspec.structs.replace(
+        nothing,
+        closest=None if nothing.closest is None else with_words(nothing.closest),
+        binding=joined_words(nothing.reasons),
+        tries=all_words(nothing.suggestions),
+    )
+
+
+def _comparison(comparison: Comparison) -> Comparison:
+    return msgspec.structs.replace(comparison, left_out=all_words(comparison.types_left_out))
+
+
+def _market(market: MarketResult) -> MarketResult:
+    if market.what_if is None or market.what_if.plan is None:
+        return market
+    plan = with_words(market.what_if.plan)
+    return msgspec.structs.replace(
+        market, what_if=msgspec.structs.replace(market.what_if, plan=plan)
     )

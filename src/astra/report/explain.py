@@ -191,19 +191,19 @@ def signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
-def difference_line(difference: PlanDifference) -> str:
+def difference_line(plan: PlanDifference) -> str:
     """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first."""
-    ordered = sorted(difference.parts_s.items(), key=lambda item: -abs(item[1]))
+    ordered = sorted(plan.parts_s.items(), key=lambda item: -abs(item[1]))
     least = max(MIN_SHOWN_FRACTION * abs(ordered[0][1]), 1e-6)
     shown = [(name, value) for name, value in ordered if abs(value) >= least][:MAX_PARTS_IN_A_LINE]
     if not shown:
         return "no difference"
     words = [f"{SHORT_PART_NAMES[name]} {signed(value)}" for name, value in shown]
-    rest = difference.slower_s - sum(value for _, value in shown)
+    rest = plan.slower_s - sum(value for _, value in shown)
     if abs(rest) >= least:
         words.append(f"the rest {signed(rest)}")
-    where = f" (busiest: {difference.busiest})" if difference.other_place else ""
-    return f"{signed(difference.slower_s)}: {', '.join(words)}{where}"
+    where = f" (busiest: {plan.busiest})" if plan.other_place else ""
+    return f"{signed(plan.slower_s)}: {', '.join(words)}{where}"
 
 
 def _difference_table(plans: tuple[PlanDifference, ...]) -> "RenderableType":

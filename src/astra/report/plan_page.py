@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from astra.cost.result import PricedPlan
 from astra.notes import NoteCode
-from astra.report.money import money_sentence, terms
 from astra.report.priced_plan import (
     MEMORY_LEGEND,
     host_lines,
@@ -39,6 +38,8 @@ def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     ]
     parts += host_lines(priced)
     if priced.money is not None:
+        from astra.report.money import money_sentence, terms
+
         title = "What a run takes and costs"
         if not priced.runs:
             title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"

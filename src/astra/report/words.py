@@ -8,7 +8,6 @@ import msgspec
 from astra.cost.result import PricedPlan
 from astra.errors import did_you_mean, either
 from astra.notes import HEADINGS, Note, NoteCode
-from astra.search.result import Comparison, MarketResult, NothingFits
 
 GIB = 2**30
 Facts = Mapping[str, Any]
@@ -297,25 +296,3 @@ def warning(note: Note) -> str:
     if note.code is NoteCode.RAM_TOO_SMALL:
         return f"does not fit the RAM of its nodes: {words(note)}"
     return words(note)
-
-
-def nothing_with_words(nothing: NothingFits) -> NothingFits:
-    return msgspec.structs.replace(
-        nothing,
-        closest=None if nothing.closest is None else with_words(nothing.closest),
-        binding=joined_words(nothing.reasons),
-        tries=all_words(nothing.suggestions),
-    )
-
-
-def comparison_with_words(comparison: Comparison) -> Comparison:
-    return msgspec.structs.replace(comparison, left_out=all_words(comparison.types_left_out))
-
-
-def market_with_words(market: MarketResult) -> MarketResult:
-    if market.what_if is None or market.what_if.plan is None:
-        return market
-    plan = with_words(market.what_if.plan)
-    return msgspec.structs.replace(
-        market, what_if=msgspec.structs.replace(market.what_if, plan=plan)
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from astra.cost.host import KEPT, room_bytes
+from astra.cost.host import RESERVED_RAM_FRACTION, usable_ram_bytes
 from astra.cost.result import Money, PricedPlan, RentedNodes
 from astra.errors import NoPriceError
 from astra.hardware.cluster import Cluster
@@ -119,7 +119,7 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
     need = priced.host_memory_bytes
     for gpu in priced.gpus if priced.fits_host else ():  # else it is said already
         machine = offers[gpu].machine
-        if need > room_bytes(machine):
+        if need > usable_ram_bytes(machine):
             found.append(
                 note(
                     NoteCode.INSTANCE_RAM_TOO_SMALL,
@@ -127,7 +127,7 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
                     cloud=machine.cloud,
                     instance=machine.instance,
                     ram_bytes=machine.ram_bytes,
-                    usable_fraction=1 - KEPT,
+                    usable_fraction=1 - RESERVED_RAM_FRACTION,
                 )
             )
     return tuple(found)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.cost.evaluate import evaluate, least_memory_fraction, memory_fraction, simulate
-from astra.cost.host import node_bytes, offloads, pool_room_bytes
+from astra.cost.host import host_bytes_per_node, is_offloading, pool_usable_ram_bytes
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
 from astra.search.result import Funnel, Progress
@@ -93,7 +93,7 @@ class Finder:
     ) -> None:
         self.space, self.rules, self.stack = space, rules, stack
         self.fold = fold  # of plans that differ only in chunks, splits, recompute: the best one
-        self.task = space.question.task
+        self.task = space.workload.task
         built_in = rules_for(self.task.runtime)
         # Rules that may hold for a layout and not for each of its variants.
         self.about_variants = [r for r in rules if r not in built_in or depends_on_variant(r)]
@@ -106,7 +106,7 @@ class Finder:
         self.overfull: list[tuple[Plans, Floats]] = []  # layouts of which no variant can fit
         self.closest: tuple[float, Plans | None] = (np.inf, None)
         # Of a node's RAM, for what plans offload; infinite where nobody knows it.
-        self.room_bytes = pool_room_bytes(self.task.cluster.pools)
+        self.room_bytes = pool_usable_ram_bytes(self.task.cluster.pools)
         self.least_host: tuple[float, Plans | None] = (np.inf, None)  # that is too much for it
 
     @property
@@ -338,9 +338,9 @@ class Finder:
 
     def _hosted(self, plans: Plans, rows: Ints) -> Ints:
         """Of these rows those whose offload the RAM of a node holds."""
-        if not np.isfinite(self.room_bytes) or not offloads(plans)[rows].any():
+        if not np.isfinite(self.room_bytes) or not is_offloading(plans)[rows].any():
             return rows
-        need = node_bytes(plans.take(rows), self.task, self.stack)
+        need = host_bytes_per_node(plans.take(rows), self.task, self.stack)
         over = np.where(need > self.room_bytes, need, np.inf)
         least = int(over.argmin())
         if over[least] < self.least_host[0]:

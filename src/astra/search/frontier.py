@@ -45,18 +45,18 @@ class Point:
 
 def checkpoint_bytes_of(plans: Plans, space: Space) -> Floats:
     """Bytes to resume from: weights in two bytes, master weights and moments as they are kept."""
-    question = space.question
-    held = parameters(question.task.model)
-    count = held.total + (held.mtp_total if question.mtp_layers else 0)
+    workload = space.workload
+    held = parameters(workload.task.model)
+    count = held.total + (held.mtp_total if workload.mtp_layers else 0)
     states = np.sum([dtype_bytes(plans, name) for name in STATES], axis=0)
     return count * (2.0 + states)
 
 
 def checkpoint_sizes(space: Space) -> Floats:
     """All that occur in a space, smallest first. [bytes]"""
-    question = space.question
-    held = parameters(question.task.model)
-    count = held.total + (held.mtp_total if question.mtp_layers else 0)
+    workload = space.workload
+    held = parameters(workload.task.model)
+    count = held.total + (held.mtp_total if workload.mtp_layers else 0)
     kept = [
         [DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))] for name in STATES
     ]
@@ -70,7 +70,7 @@ def _corner(space: Space) -> Space:
         some = tuple(value for value in space.values(name) or () if value in values)
         if some and name not in space.settings:
             usual[name] = some
-    return Space(space.question, {**space.settings, **usual})
+    return Space(space.workload, {**space.settings, **usual})
 
 
 class FrontierFinder(Finder):
@@ -99,7 +99,7 @@ class FrontierFinder(Finder):
         super().__init__(space, rules, stack, 1 << 30, margin, fold=True)
         self.rents, self.steps, self.kept = rents, steps, kept
         self.room_bytes = room_bytes
-        pool = space.question.task.cluster.pools[0]
+        pool = space.workload.task.cluster.pools[0]
         self.counts = np.array(allowed_counts(pool), np.int64)
         self.sizes = checkpoint_sizes(space)
         self.known_h, self.known_usd = np.zeros(0), np.zeros(0)  # found elsewhere
@@ -163,7 +163,7 @@ class FrontierFinder(Finder):
     def _least_s(self, layouts: Layouts) -> Floats:
         """A bound of every cut that knows of memory, too."""
         modules = tuple(
-            sorted({m for some in recompute_module_sets(self.space.question) for m in some})
+            sorted({m for some in recompute_module_sets(self.space.workload) for m in some})
         )
         self.least_s = np.zeros(int(layouts.counts.sum()))
         self.layer = np.zeros(len(self.least_s), np.int32)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from astra.cost.host import room_bytes
+from astra.cost.host import usable_ram_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import gpu_specs
 from astra.money.catalogue import GUESSED, Instance, Offer, joins, machine_gpu
@@ -105,10 +105,10 @@ def _by_room(own: Sequence[Offer]) -> list[tuple[float, tuple[Offer, ...]]]:
     """
     by_price = sorted(own, key=_by_price)
     found: dict[tuple[Offer, ...], float] = {}
-    for room in sorted({room_bytes(offer.machine) for offer in own}):
+    for room in sorted({usable_ram_bytes(offer.machine) for offer in own}):
         best: dict[bool, Offer] = {}
         for offer in by_price:
-            if room_bytes(offer.machine) >= room:
+            if usable_ram_bytes(offer.machine) >= room:
                 best.setdefault(offer.spot, offer)
         found[tuple(best.values())] = room
     return [(room, some) for some, room in found.items()]
@@ -198,8 +198,8 @@ class MarketSearch:
         space = offloading(whole) if machine.extends else whole
         if space is None:
             return
-        question = space.question
-        steps = self.tokens / (question.global_batch * question.seq_len)
+        workload = space.workload
+        steps = self.tokens / (workload.global_batch * workload.seq_len)
         finder = FrontierFinder(
             space,
             self.query.rules,
@@ -222,13 +222,13 @@ class MarketSearch:
             self.closest = (machine, best)
         need, plans = finder.least_host
         if plans is not None and (self.least_host is None or need < self.least_host[0]):
-            self.least_host = (need, machine, plan_at(plans, 0, question.task))
+            self.least_host = (need, machine, plan_at(plans, 0, workload.task))
         self.beaten |= finder.beaten
         self._merge([self._trade(point, machine, space) for point in finder.points])
 
     def _trade(self, point: Point, machine: Machine, space: Space) -> Trade:
         offer = machine.offers[point.rent]
-        plan = plan_at(point.plan, 0, space.question.task)
+        plan = plan_at(point.plan, 0, space.workload.task)
         return Trade(
             wall_h=point.wall_h,
             usd=point.usd,
@@ -268,7 +268,7 @@ def offloading(space: Space) -> Space | None:
         return space
     name = "offload_optimizer_fraction"
     some = tuple(value for value in space.values(name) or () if value > 0)
-    return Space(space.question, {**space.settings, name: some}) if some else None
+    return Space(space.workload, {**space.settings, name: some}) if some else None
 
 
 def _rented(plan: Plan, offer: Offer) -> Plan:

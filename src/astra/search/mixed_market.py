@@ -129,7 +129,7 @@ class MixedSearch:
             whole = msgspec.structs.replace(own, gpu=pool.gpu)
             space = mixed_space(self._space(Cluster(name=pool.gpu.name, pools=(whole,))))
             cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
-            kinds = len(layer_kinds(space.question.task.model).counts)
+            kinds = len(layer_kinds(space.workload.task.model).counts)
             least = np.full(kinds, np.inf)
             for (cell, ways), own_s in zip(cells, self._layer_seconds(space, cells), strict=True):
                 gpus = np.array([way.tp * way.dp * cell.cp for way in ways])
@@ -185,7 +185,7 @@ class MixedSearch:
         finder = MixedFinder(space, query.rules, query.stack, query.margin, limit, query.exact)
         if not query.exact:  # what is not proven then is told
             finder.most_total, finder.most_work = MOST_OF_ONE, finder.most_work // SHORTER
-        found = best_pipelines(finder, rules_for(space.question.task.runtime))
+        found = best_pipelines(finder, rules_for(space.workload.task.runtime))
         self.left -= finder.tally.work
         self.open += bool(np.isfinite(finder.tally.open_s))
         self.labels += finder.tally.labels
@@ -193,7 +193,7 @@ class MixedSearch:
             self.progress(self.labels)
         if not found or found[0].step_s >= limit:
             return None
-        plan = plan_at(found[0].plans, 0, space.question.task)
+        plan = plan_at(found[0].plans, 0, space.workload.task)
         (priced,) = price_plans([plan], query.margin)
         return priced
 

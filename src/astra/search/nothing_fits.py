@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astra.cost.host import pool_room_bytes, ram_too_small
+from astra.cost.host import pool_usable_ram_bytes, ram_too_small
 from astra.cost.price import price_plans
 from astra.hardware.topology import allowed_counts
 from astra.notes import Note, NoteCode, note
@@ -36,7 +36,7 @@ def nothing_fits(query: Query, best: Best) -> NothingFits:
         return _no_candidates(query, best.funnel)
     (plan,) = price_plans([plan_at(closest, 0, query.task)], query.margin)
     if hosted is not None:
-        reason = ram_too_small(need, pool_room_bytes(query.cluster.pools))
+        reason = ram_too_small(need, pool_usable_ram_bytes(query.cluster.pools))
     else:
         reason = note(
             NoteCode.MEMORY_BINDS,
@@ -71,8 +71,8 @@ def _contradiction(query: Query) -> NothingFits:
     tries = []
     for name, values in asked.items():
         rest = {key: allowed for key, allowed in query.settings.items() if key != name}
-        if query.suggest and any(map(len, enumerate_layouts(Space(space.question, rest)))):
-            searched = Space(space.question).values(name)
+        if query.suggest and any(map(len, enumerate_layouts(Space(space.workload, rest)))):
+            searched = Space(space.workload).values(name)
             tries.append(
                 note(
                     NoteCode.TRY_WITHOUT_SETTING,
@@ -160,7 +160,7 @@ def with_count(query: Query, count: int) -> Query:
 def any_fits(query: Query) -> bool:
     """Whether a plan fits, with all that saves memory turned on unless asked otherwise."""
     saving = LEAST_MEMORY
-    if np.isfinite(pool_room_bytes(query.cluster.pools)):
+    if np.isfinite(pool_usable_ram_bytes(query.cluster.pools)):
         saving = LEAST_MEMORY | {"offload_optimizer_fraction": (0.0, 1.0)}  # RAM may be too small
     space = query.space
     frugal = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from astra.cost.host import room_bytes
+from astra.cost.host import usable_ram_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import vendor_of
 from astra.money.catalogue import Offer, joins
@@ -56,7 +56,7 @@ class Mixture:
     @property
     def room_bytes(self) -> float:
         """Of the RAM of its smallest node, for what plans offload."""
-        return min(room_bytes(offer.machine) for offer in self.place)
+        return min(usable_ram_bytes(offer.machine) for offer in self.place)
 
     @property
     def cluster(self) -> Cluster:

@@ -14,10 +14,9 @@ from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
-from astra.strategy.space import Question, Space
+from astra.strategy.space import Space, Workload
 
 Objective = Literal["time", "gpus", "money", "frontier"]
-FOR_MONEY: tuple[Objective, ...] = ("money", "frontier")  # hours against dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +54,11 @@ class Query:
         return self.runtimes[0]
 
     @property
+    def is_for_money(self) -> bool:
+        """Whether hours are weighed against dollars."""
+        return self.objective in ("money", "frontier")
+
+    @property
     def task(self) -> Task:
         """What holds for all plans of the first runtime."""
         return Task(
@@ -67,7 +71,7 @@ class Query:
     @property
     def space(self) -> Space:
         """The plans of the first runtime that may be tried."""
-        question = Question(
+        workload = Workload(
             task=self.task,
             global_batch=self.global_batch,
             seq_len=self.seq_len,
@@ -75,7 +79,7 @@ class Query:
             precision=self.precision,
             use_all=self.use_all,
         )
-        return Space(question, dict(self.settings))
+        return Space(workload, dict(self.settings))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -97,17 +101,17 @@ class Query:
 
 def query_of_space(space: Space, stack: Stack, **changes: Any) -> Query:
     """The question that a space is the space of."""
-    question = space.question
+    workload = space.workload
     query = Query(
-        model=question.task.model,
-        cluster=question.task.cluster,
+        model=workload.task.model,
+        cluster=workload.task.cluster,
         stack=stack,
-        global_batch=question.global_batch,
-        seq_len=question.seq_len,
-        runtimes=(question.task.runtime,),
-        precision=question.precision,
-        mtp_layers=question.mtp_layers,
-        use_all=question.use_all,
+        global_batch=workload.global_batch,
+        seq_len=workload.seq_len,
+        runtimes=(workload.task.runtime,),
+        precision=workload.precision,
+        mtp_layers=workload.mtp_layers,
+        use_all=workload.use_all,
         settings=space.settings,
     )
     return replace(query, **changes)

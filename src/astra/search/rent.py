@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from astra.cost.host import ram_notes, ram_too_small, room_bytes
+from astra.cost.host import ram_notes, ram_too_small, usable_ram_bytes
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
@@ -282,7 +282,9 @@ def _other_regions(market: RentalMarket, best: PricedPlan, trade: Trade) -> tupl
     if trade.machine is None:
         return ()
     for offer in (*trade.machine.offers, *trade.machine.elsewhere):
-        if offer in trade.offers.values() or best.host_memory_bytes > room_bytes(offer.machine):
+        if offer in trade.offers.values() or best.host_memory_bytes > usable_ram_bytes(
+            offer.machine
+        ):
             continue
         there = {trade.machine.gpu.name: offer}
         other = with_money(best, there, market.tokens, market.goals.conditions)

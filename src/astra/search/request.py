@@ -21,7 +21,6 @@ from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import task_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import parse_set
-from astra.strategy.user_rules import read_user_rules
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_of(query: Query) -> Request:
     """The query in the words of the JSON."""
-    pools, for_money = query.cluster.pools, query.objective in ("money", "frontier")
+    pools, for_money = query.cluster.pools, query.is_for_money
     own = tuple(pool.gpu for pool in pools if is_user_described(pool)) if for_money else ()
     return Request(
         model=query.model.name,
@@ -148,4 +147,6 @@ def _rules(path: str | None, plan: Plan) -> tuple[tuple[Rule, ...], tuple[Note, 
         return (), ()
     if not Path(path).is_file():
         return (), (note(NoteCode.RULES_GONE, file=path),)
+    from astra.strategy.user_rules import read_user_rules  # a language of its own: when asked for
+
     return read_user_rules(Path(path), task_of(plan)), ()

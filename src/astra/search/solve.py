@@ -6,13 +6,13 @@ from astra.cost.host import ram_notes
 from astra.cost.paper import compared
 from astra.search.bill import with_dollars
 from astra.search.one_type import fewest_gpus, solve_one_type
-from astra.search.query import FOR_MONEY, Query
+from astra.search.query import Query
 from astra.search.result import Progress, Result
 
 
 def solve(query: Query, progress: Progress | None = None) -> Result:
     """The best plans of a query; "nothing fits" is a result."""
-    if query.objective in FOR_MONEY:
+    if query.is_for_money:
         from astra.search.rent import solve_for_money
 
         return solve_for_money(query, progress)

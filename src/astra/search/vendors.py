@@ -26,10 +26,10 @@ Solve = Callable[[Query, Progress | None], Result]
 def solve_each_vendor(query: Query, apart: Note, progress: Progress | None, solve: Solve) -> Result:
     """What `solve` says of the GPUs of each vendor, as one result: the best plans of any."""
     if query.use_all:
-        names = " and ".join(vendor_of(own.pools[0].gpu) for own in by_vendor(query.cluster))
+        names, libraries = (" and ".join(apart.facts[key]) for key in ("vendors", "libraries"))
         raise InputError(
-            f"--use-all: {names} GPUs are planned apart: no job has both. Leave it out, or give "
-            "the GPUs of one vendor."
+            f"--use-all: {names} GPUs are planned apart: no job has both, for {libraries} do not "
+            "speak to each other. Leave it out, or give the GPUs of one vendor."
         )
     results: list[Result] = []
     for own in by_vendor(query.cluster):

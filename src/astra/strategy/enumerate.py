@@ -28,7 +28,7 @@ from astra.strategy.plans import (
     column_dtype,
 )
 from astra.strategy.recompute import MODULES, Recompute
-from astra.strategy.space import Question, Space, divisors
+from astra.strategy.space import Space, Workload, divisors
 
 ROWS_PER_TABLE = 1 << 16  # large enough that what is done once per table does not count
 SHARDS_PARAMETERS = code("sharding", "parameters")
@@ -69,9 +69,9 @@ class Layouts:
         self._options = _options(space)
         degrees = _degrees(space)
         degrees = take_rows(degrees, self._splits.counts[degrees["pp"]] > 0)
-        degrees["group"] = _microbatch_groups(degrees, space.question)
+        degrees["group"] = _microbatch_groups(degrees, space.workload)
         degrees["interleaved"] = self._splits.interleaved[degrees["pp"]]
-        node_gpus = space.question.task.cluster.pools[0].gpu.node.gpus
+        node_gpus = space.workload.task.cluster.pools[0].gpu.node.gpus
         in_node = np.gcd(degrees["dp"] * degrees["cp"], np.maximum(node_gpus // degrees["tp"], 1))
         degrees["copies_in_node"] = in_node
         first, kind = _distinct([degrees[name] for name in ("tp", "cp", "dp", "interleaved")])
@@ -106,7 +106,7 @@ class Layouts:
     @property
     def micro_batches(self) -> Ints:
         """Of each of the degrees."""
-        found: Ints = self.space.question.global_batch // (
+        found: Ints = self.space.workload.global_batch // (
             self._degrees["micro_batch"] * self._degrees["dp"]
         )
         return found
@@ -203,10 +203,10 @@ def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
 
 def _degrees(space: Space) -> ColumnTable:
     """tp, cp, pp, micro-batch and dp whose product can be rented and divides the batch."""
-    question = space.question
-    model, pool = question.task.model, question.task.cluster.pools[0]
-    batch = question.global_batch
-    cap = min(pool.count, question.task.cluster.max_gpus or pool.count)
+    workload = space.workload
+    model, pool = workload.task.model, workload.task.cluster.pools[0]
+    batch = workload.global_batch
+    cap = min(pool.count, workload.task.cluster.max_gpus or pool.count)
     stages = range(1, model.layers + 1)
     values: dict[str, tuple[int, ...]] = {
         "tp": space.values("tp") or (),
@@ -219,8 +219,8 @@ def _degrees(space: Space) -> ColumnTable:
     columns = {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
     gpus = 1.0 * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]  # never overflows
     rentable = np.zeros(cap + 2, np.bool_)
-    rented = question.gpu_counts or allowed_counts(pool)
-    counts = [cap] if question.use_all else [n for n in rented if n <= cap]
+    rented = workload.gpu_counts or allowed_counts(pool)
+    counts = [cap] if workload.use_all else [n for n in rented if n <= cap]
     rentable[counts] = True
     samples = columns["micro_batch"] * columns["dp"]
     fits = rentable[np.minimum(gpus, cap + 1).astype(np.int64)] & (batch % samples == 0)
@@ -229,7 +229,7 @@ def _degrees(space: Space) -> ColumnTable:
 
 def _options(space: Space) -> ColumnTable:
     """What is multiplied out on every row: experts, sharding, traffic, offload."""
-    moe = space.question.task.model.moe is not None
+    moe = space.workload.task.model.moe is not None
     asked = [
         ("dispatcher", ("alltoall",) if moe else (None,)),
         ("rank_order", ("tp-cp-ep-dp-pp",)),
@@ -242,7 +242,7 @@ def _options(space: Space) -> ColumnTable:
         ("master_dtype", ("fp32",)),
         ("first_moment_dtype", ("fp32",)),
         ("second_moment_dtype", ("fp32",)),
-        ("fp8_recipe", (_fp8_recipe(space.question),)),
+        ("fp8_recipe", (_fp8_recipe(space.workload),)),
     ]
     dims = {name: space.settings.get(name, default) for name, default in asked}
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
@@ -262,11 +262,11 @@ def _options(space: Space) -> ColumnTable:
     return columns
 
 
-def _fp8_recipe(question: Question) -> str | None:
+def _fp8_recipe(workload: Workload) -> str | None:
     """What an expert would set: block scaling where the GPU has it."""
-    if question.precision != "fp8":
+    if workload.precision != "fp8":
         return None
-    return fp8_recipe(question.task.cluster)
+    return fp8_recipe(workload.task.cluster)
 
 
 def _coded(name: str, value: Any) -> Any:
@@ -323,15 +323,15 @@ def _possible_layouts(table: ColumnTable, space: Space) -> ColumnTable:
 
 
 def recompute_settings(
-    question: Question, chunk: int, chosen: tuple[str, ...] | None = None
+    workload: Workload, chunk: int, chosen: tuple[str, ...] | None = None
 ) -> Ints:
     """Codes (mode, layers, modules) of the settings worth trying for chunks of this size."""
     if chosen is not None:
         return _codes(tuple(Recompute.parse(text) for text in chosen))
     uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
-    if question.task.runtime in ("fsdp", "deepspeed"):
+    if workload.task.runtime in ("fsdp", "deepspeed"):
         uniform, block = 1, 0
-    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(question)]
+    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(workload)]
     whole = _codes((Recompute(), *selective))
     codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
     codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
@@ -359,13 +359,13 @@ def _useful_modules(model: Model) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module in useful)
 
 
-def recompute_module_sets(question: Question) -> list[tuple[str, ...]]:
+def recompute_module_sets(workload: Workload) -> list[tuple[str, ...]]:
     """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
-    if question.task.runtime == "deepspeed":
+    if workload.task.runtime == "deepspeed":
         return []
-    if question.task.runtime == "fsdp":
+    if workload.task.runtime == "fsdp":
         return [("core_attn",)]  # torchtitan chooses operators by itself
-    useful = _useful_modules(question.task.model)
+    useful = _useful_modules(workload.task.model)
     sets = []
     for bits in range(1, 1 << len(useful)):
         modules = tuple(module for place, module in enumerate(useful) if bits >> place & 1)
@@ -376,21 +376,21 @@ def recompute_module_sets(question: Question) -> list[tuple[str, ...]]:
 
 
 def _plans(table: ColumnTable, space: Space, chunk_layers: tuple[tuple[int, ...], ...]) -> Plans:
-    question = space.question
+    workload = space.workload
     rows = len(table["tp"])
     table |= _derived_settings(table, space)
     numbers = {
-        "global_batch": question.global_batch,
-        "seq_len": question.seq_len,
-        "mtp_layers": question.mtp_layers,
-        "precision": code("precision", question.precision),
+        "global_batch": workload.global_batch,
+        "seq_len": workload.seq_len,
+        "mtp_layers": workload.mtp_layers,
+        "precision": code("precision", workload.precision),
     }
     columns: ColumnTable = {}
     for name in COLUMNS:
         if PLAN_AXES.get(name, 1) == 1:
             value = numbers[name] if name in numbers else table[name]
             columns[name] = np.broadcast_to(np.asarray(value, column_dtype(name)), rows)
-    micro_batches = question.global_batch // (table["micro_batch"] * table["dp"])
+    micro_batches = workload.global_batch // (table["micro_batch"] * table["dp"])
     columns["replicas"] = table["dp"][np.newaxis]
     columns["micro_batches"] = micro_batches[np.newaxis]
     return Plans(**columns, **_slot_columns(table), chunk_layers=chunk_layers)
@@ -398,8 +398,8 @@ def _plans(table: ColumnTable, space: Space, chunk_layers: tuple[tuple[int, ...]
 
 def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
     """Settings that can only help, or that others fix (`follows` in the list of dimensions)."""
-    gpu = space.question.task.cluster.pools[0].gpu
-    runtime = space.question.task.runtime
+    gpu = space.workload.task.cluster.pools[0].gpu
+    runtime = space.workload.task.runtime
     megatron = runtime in ("megatron", "flagscale", "any")
     tensor = table["tp"] > 1
     copies = table["dp"] * table["cp"]
@@ -420,14 +420,14 @@ def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
     return {name: column for name, column in derived.items() if name not in space.settings}
 
 
-def _microbatch_groups(degrees: ColumnTable, question: Question) -> Ints:
+def _microbatch_groups(degrees: ColumnTable, workload: Workload) -> Ints:
     """Micro-batches in a row on one chunk: as few as the runtime accepts.
 
     PyTorch's interleaved schedule shares them out over its rounds by itself.
     """
     stages = degrees["pp"]
-    count = question.global_batch // (degrees["micro_batch"] * degrees["dp"])
-    if question.task.runtime == "fsdp":
+    count = workload.global_batch // (degrees["micro_batch"] * degrees["dp"])
+    if workload.task.runtime == "fsdp":
         return count // np.maximum(count // stages, 1)
     return microbatch_groups_for(stages, count)
 

@@ -30,7 +30,7 @@ class LayerSplits:
     """For every number of stages: the ways to share out the layers among stages and chunks."""
 
     def __init__(self, space: Space) -> None:
-        model, question = space.question.task.model, space.question
+        model, workload = space.workload.task.model, space.workload
         self.chunk_layers: tuple[tuple[int, ...], ...] = ()
         chunkings: dict[tuple[int, ...], int] = {}
         rows: list[tuple[int, ...]] = []
@@ -39,7 +39,7 @@ class LayerSplits:
         self.interleaved = np.zeros(
             model.layers + 1, np.bool_
         )  # any of them, or there is one stage
-        interleaves = question.task.runtime != "deepspeed"
+        interleaves = workload.task.runtime != "deepspeed"
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
             for slots in (

@@ -13,8 +13,8 @@ How = Literal["searched", "follows", "asked"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is searched for: a task, a batch and a sequence length."""
+class Workload:
+    """What a space is the space of: a task, its batch and its sequence length."""
 
     task: Task
     global_batch: int
@@ -32,7 +32,7 @@ class Dimension:
     name: str
     how: How  # searched: multiplied out; follows: derived from other settings; asked: only by --set
     why: str  # for people: what the values are, or why only one is tried
-    values: Callable[[Question], tuple[Any, ...]] | None = None  # None: depends on the row
+    values: Callable[[Workload], tuple[Any, ...]] | None = None  # None: depends on the row
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -40,45 +40,45 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def _pool(question: Question) -> Pool:
-    return question.task.cluster.pools[0]
+def _pool(workload: Workload) -> Pool:
+    return workload.task.cluster.pools[0]
 
 
-def _tp(question: Question) -> tuple[int, ...]:
+def _tp(workload: Workload) -> tuple[int, ...]:
     """Groups that lie inside one link domain."""
-    gpu = _pool(question).gpu
+    gpu = _pool(workload).gpu
     return divisors(max(gpu.link.domain_gpus, gpu.node.gpus))
 
 
-def _cp(question: Question) -> tuple[int, ...]:
-    longest = max(question.seq_len // 1024, 1)
+def _cp(workload: Workload) -> tuple[int, ...]:
+    longest = max(workload.seq_len // 1024, 1)
     return tuple(2**n for n in range(10) if 2**n <= longest)
 
 
-def _micro_batches(question: Question) -> tuple[int, ...]:
-    return tuple(n for n in divisors(question.global_batch) if n <= 16)
+def _micro_batches(workload: Workload) -> tuple[int, ...]:
+    return tuple(n for n in divisors(workload.global_batch) if n <= 16)
 
 
-def _sharding(question: Question) -> tuple[str, ...]:
+def _sharding(workload: Workload) -> tuple[str, ...]:
     return {
         "fsdp": ("gradients", "parameters"),
         "deepspeed": ("optimizer", "gradients", "parameters"),
-    }.get(question.task.runtime, ("optimizer", "parameters"))
+    }.get(workload.task.runtime, ("optimizer", "parameters"))
 
 
-def _ep(question: Question) -> tuple[int, ...]:
-    moe = question.task.model.moe
+def _ep(workload: Workload) -> tuple[int, ...]:
+    moe = workload.task.model.moe
     return divisors(moe.experts) if moe else (1,)
 
 
-def _cp_comm_types(question: Question) -> tuple[str, ...]:
+def _cp_comm_types(workload: Workload) -> tuple[str, ...]:
     return {"deepspeed": ("a2a",), "fsdp": ("p2p", "allgather")}.get(
-        question.task.runtime, ("p2p", "a2a", "allgather")
+        workload.task.runtime, ("p2p", "a2a", "allgather")
     )
 
 
-def _overlap_ep(question: Question) -> tuple[bool, ...]:
-    searched = question.task.model.moe and question.task.runtime in ("megatron", "flagscale", "any")
+def _overlap_ep(workload: Workload) -> tuple[bool, ...]:
+    searched = workload.task.model.moe and workload.task.runtime in ("megatron", "flagscale", "any")
     return (False, True) if searched else (False,)
 
 
@@ -179,7 +179,7 @@ INTEGER_DIMENSIONS = frozenset(
 class Space:
     """A question and the values of each dimension, as narrowed or widened by `--set`."""
 
-    question: Question
+    workload: Workload
     settings: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     memo: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
     """Recompute settings by the size of the largest chunk, worked out once."""
@@ -189,7 +189,7 @@ class Space:
         if name in self.settings:
             return self.settings[name]
         default = DIMENSION_BY_NAME[name].values
-        return default(self.question) if default else None
+        return default(self.workload) if default else None
 
     def allows(self, name: str, value: object) -> bool:
         """Whether a value that depends on the row was not ruled out."""

@@ -45,7 +45,7 @@ def plan_count(layouts: Layouts, degrees: Ints) -> int:
     space = layouts.space
     sizes = range(int(chunk.max(initial=0)) + 1)
     settings = [
-        len(recompute_settings(space.question, size, space.settings.get("recompute")))
+        len(recompute_settings(space.workload, size, space.settings.get("recompute")))
         for size in sizes
     ]
     each = np.array(settings, np.int64)[chunk] * len(_offloads(space))
@@ -128,7 +128,7 @@ def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
     chosen = space.settings.get("recompute")
     known = space.memo.get(largest)
     if known is None:
-        found = [recompute_settings(space.question, size, chosen) for size in range(largest + 1)]
+        found = [recompute_settings(space.workload, size, chosen) for size in range(largest + 1)]
         known = np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
         space.memo[largest] = known
     return known

@@ -88,7 +88,9 @@ def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
     return found
 
 
-def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerCache | None = None) -> Floats:
+def tight_bound_s(
+    plans: Plans, task: Task, stack: Stack, cache: LayerCache | None = None
+) -> Floats:
     """A bound that mostly is the simulated step, for few plans that are interleaved. (plan,) [s]
 
     It costs a fraction of a simulation, and is right but for rounding. 0 where nothing better is
@@ -101,7 +103,7 @@ def tight_bound_s(plans: Plans, task: Task, stack: Stack, book: LayerCache | Non
         if len(rows):
             view = stage_view(plans.take(rows), task, every_stage)
             found[rows] = tight_stage_bound_s(
-                view, stage_times(view, stack, stage_work(view, stack, book))
+                view, stage_times(view, stack, stage_work(view, stack, cache))
             )
     return found
 
@@ -139,7 +141,7 @@ def _two_chunks(stage_s: Floats, head_s: Floats, vpp: Ints) -> Floats:
 
 
 def variant_added_s(
-    layouts: Plans, variants: Variants, task: Task, stack: Stack, book: LayerCache
+    layouts: Plans, variants: Variants, task: Task, stack: Stack, cache: LayerCache
 ) -> Floats:
     """What the bound of each variant exceeds that of its layout by, at least. (variant,) [s]
 
@@ -152,7 +154,7 @@ def variant_added_s(
     micro-batch it may be less than zero.
     """
     view = stage_view(layouts, task)
-    times = stage_times(view, stack, stage_work(view, stack, book))
+    times = stage_times(view, stack, stage_work(view, stack, cache))
     rows, used = variants.rows, view.stages.count[0] > 0
     layers = np.maximum(view.stages.kind_layers[:, 0].sum(axis=0), 1)
     whole = times.work.layers_forward_s[0]

@@ -43,7 +43,7 @@ def commons_of(space: Space) -> list[Common]:
     """All choices, nothing recomputed or offloaded."""
     traffic, cps = space.values("cp_comm_type") or (), space.values("cp") or ()
     sizes, sharding = space.values("micro_batch") or (), space.values("sharding") or ()
-    turns = space.settings.get("vpp") or range(1, space.question.task.model.layers // 2 + 1)
+    turns = space.settings.get("vpp") or range(1, space.workload.task.model.layers // 2 + 1)
     found = product(sizes, cps, traffic, sharding, (False, True), turns)
     return [Common(*each) for each in found if each[1] > 1 or each[2] == traffic[0]]
 
@@ -55,7 +55,7 @@ def selected(space: Space) -> list[int]:
         return list(dict.fromkeys(Recompute.parse(text).module_bits for text in asked))
     sets = [
         Recompute("selective", 0, some).module_bits
-        for some in recompute_module_sets(space.question)
+        for some in recompute_module_sets(space.workload)
     ]
     return [0, *sets]
 
@@ -87,9 +87,9 @@ class Degrees:
 
 def degrees_of(space: Space, pool: int, commons: Sequence[Common]) -> Degrees:
     """All of one type that take GPUs as they are rented."""
-    question = space.question
-    gpu, batch = question.task.cluster.pools[pool].gpu, question.global_batch
-    layers = question.task.model.layers
+    workload = space.workload
+    gpu, batch = workload.task.cluster.pools[pool].gpu, workload.global_batch
+    layers = workload.task.model.layers
     turned = {vpp: _turned(layers, vpp) for vpp in {each.vpp for each in commons}}
     grids = {cp: _grid(space, pool, cp) for cp in {each.cp for each in commons}}
     parts = []
@@ -107,15 +107,15 @@ def degrees_of(space: Space, pool: int, commons: Sequence[Common]) -> Degrees:
 
 def _grid(space: Space, pool: int, cp: int) -> tuple[Ints, ...]:
     """tp, stages, replicas, ep and etp whose GPUs can be rented."""
-    question = space.question
-    own = question.task.cluster.pools[pool]
+    workload = space.workload
+    own = workload.task.cluster.pools[pool]
     reach = max(own.gpu.link.domain_gpus, own.gpu.node.gpus)
-    cap = min(own.count, question.task.cluster.max_gpus or own.count)
+    cap = min(own.count, workload.task.cluster.max_gpus or own.count)
     counts = [count for count in allowed_counts(own) if count <= cap]
-    counts = counts[-1:] if question.use_all else counts
+    counts = counts[-1:] if workload.use_all else counts
     tps = [tp for tp in space.settings.get("tp") or divisors(reach) if tp <= reach]
-    stages = range(1, question.task.model.layers + 1)
-    moe = question.task.model.moe is not None
+    stages = range(1, workload.task.model.layers + 1)
+    moe = workload.task.model.moe is not None
     etps = space.settings.get("etp") or ((1, 0) if moe else (1,))  # 0 stands for tp
     experts = np.array(list(product(space.values("ep") or (), etps)), np.int64).reshape(-1, 2)
     columns = np.array(counts, np.int64), np.array(tps, np.int64), np.array(stages, np.int64)
@@ -153,7 +153,7 @@ def layouts_of(
     """Plans of one pipeline, with every way to share out the layers or the even one, and the
     degrees that each is of. A make has as few micro-batches here as it can have.
     """
-    layers_in_all = space.question.task.model.layers
+    layers_in_all = space.workload.task.model.layers
     turns = np.array([common.vpp for common in commons], np.int64)
     known: dict[tuple[int, int], Ints] = {}
     for pp, vpp in {*zip(degrees.pp.tolist(), turns[degrees.common].tolist(), strict=True)}:
@@ -179,7 +179,7 @@ def layouts_of(
     slots: Columns = {name: np.where(used, own[name], 1) for name in DEGREES}
     slots |= {"gpu": np.where(used, pool, 0), "stages": stages, "layers": layers}
     slots |= dict.fromkeys(("recompute", "recompute_layers", "recompute_modules"), zeros)
-    table = plans_table(space.question, commons, degrees.common, slots, degrees.tp > 1)
+    table = plans_table(space.workload, commons, degrees.common, slots, degrees.tp > 1)
     vpp = turns[degrees.common]
     several = vpp > 1
     table = replace(

@@ -68,7 +68,7 @@ class MakesFinder:
         progress: Progress | None = None,
     ) -> None:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
-        self.question, self.task = space.question, space.question.task
+        self.workload, self.task = space.workload, space.workload.task
         self.limit_s, self.progress = limit_s, progress
         self.book = LayerCache()
         self.stock = ReplicaStock(space, rules, stack, margin, self.book)
@@ -117,7 +117,7 @@ class MakesFinder:
             for degrees, work in self.stock.degrees
             if len(work)
         )
-        least = self.question.global_batch / rates if rates else np.inf
+        least = self.workload.global_batch / rates if rates else np.inf
         found = [rise * least for rise in RISING if rise * least < self.limit_s and rates]
         return [*found, self.limit_s] if np.isfinite(self.limit_s) else found
 
@@ -131,7 +131,7 @@ class MakesFinder:
     def _enough(self, limit_s: float) -> Flags:
         """Which common choices may have a plan below the limit. (common,)"""
         alone = [self._highest(kind, own) for kind, own in enumerate(self._samples(limit_s, False))]
-        found: Flags = np.max(alone, axis=0, initial=0.0) >= self.question.global_batch
+        found: Flags = np.max(alone, axis=0, initial=0.0) >= self.workload.global_batch
         return found | self._together(limit_s)
 
     def _highest(self, kind: int, samples: Ints | Floats) -> Floats:
@@ -146,12 +146,12 @@ class MakesFinder:
         if len(samples) < 2:
             return np.zeros(len(self.commons), np.bool_)
         total = np.sum([self._highest(kind, own) for kind, own in enumerate(samples)], axis=0)
-        found: Flags = total >= self.question.global_batch
+        found: Flags = total >= self.workload.global_batch
         caps = [self.task.cluster.pools[makes.pool].count for makes in self.makes]
         cap = self.task.cluster.max_gpus
         if cap is not None and cap < sum(caps):
             for common in np.flatnonzero(found).tolist():
-                found[common] = self._within(common, samples, cap) >= self.question.global_batch
+                found[common] = self._within(common, samples, cap) >= self.workload.global_batch
         return found
 
     def _within(self, common: int, samples: list[Ints], cap: int) -> float:
@@ -210,12 +210,12 @@ class MakesFinder:
         found: list[tuple[tuple[int, int], Picks]] = []
         for chosen in product(*options):
             picks = tuple(pick for pick in chosen if pick is not None)
-            if self.question.use_all and len(picks) < len(self.task.cluster.pools):
+            if self.workload.use_all and len(picks) < len(self.task.cluster.pools):
                 continue
             does = samples if len(picks) > 1 else alone
             total = sum(int(does[kind][row]) for kind, row in picks)
             gpus = sum(int(self.makes[kind].gpus[row]) for kind, row in picks)
-            if total >= self.question.global_batch and (cap is None or gpus <= cap):
+            if total >= self.workload.global_batch and (cap is None or gpus <= cap):
                 found.append(((gpus, -total), picks))
         fewest = [picks for _, picks in sorted(found)[: MOST_TRIED // 2]]
         most = [picks for _, picks in sorted(found, key=lambda e: e[0][1])[: MOST_TRIED // 2]]
@@ -242,7 +242,7 @@ class MakesFinder:
             least = self._least_of(picks, size)
             for limit in self._limits_of(picks, least):
                 parts = [self._part(pick, limit, len(picks) > 1) for pick in picks]
-                for shares in shared_out(parts, self.question.global_batch // size):
+                for shares in shared_out(parts, self.workload.global_batch // size):
                     if (common, picks, shares) not in self._tried:
                         self._tried.add((common, picks, shares))
                         plans.append(joined([self._plan(pick) for pick in picks], shares))
@@ -257,7 +257,7 @@ class MakesFinder:
         while high - low > TIGHT * high / 4:
             middle = (low + high) / 2
             does = sum(self._part(pick, middle, several).takes for pick in picks) * size
-            low, high = (low, middle) if does >= self.question.global_batch else (middle, high)
+            low, high = (low, middle) if does >= self.workload.global_batch else (middle, high)
         return high
 
     def _limits_of(self, picks: Picks, least_s: float) -> list[float]:

@@ -72,7 +72,7 @@ class ReplicaStock:
         self, space: Space, rules: Sequence[Rule], stack: Stack, margin: float, book: LayerCache
     ) -> None:
         self.space, self.stack, self.margin, self.book = space, stack, margin, book
-        self.task, self.needed = space.question.task, space.question.global_batch
+        self.task, self.needed = space.workload.task, space.workload.global_batch
         self.rules = [rule for rule in rules if rule.name not in LATER]
         self.cuts = commons_of(space)
         self.looked = 0  # layouts of the last limit
@@ -154,7 +154,7 @@ class ReplicaStock:
 
     def _highest(self, replicas: Ints, size: Ints) -> Ints:
         """No make does more than all of the batch, in whole rounds of its stages."""
-        most = self.space.question.task.model.layers
+        most = self.space.workload.task.model.layers
         return -(-self.needed // (size * replicas)) + most
 
     def _doublings(self, samples: list[Ints], gpus: list[Ints]) -> float:

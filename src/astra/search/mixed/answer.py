@@ -116,12 +116,12 @@ class _Mixing:
 
     def search(self, limit_s: float, progress: Progress | None) -> list[PricedPlan]:
         """Pipelines of more than one type that are faster than the limit."""
-        if self.finder is None or len(self.finder.space.question.task.cluster.pools) < 2:
+        if self.finder is None or len(self.finder.space.workload.task.cluster.pools) < 2:
             return []
         self.finder.limit_s, self.finder.progress = limit_s, progress
         task = self.query.task
         found = best_pipelines(self.finder, rules_for(task.runtime))
-        own = self.finder.space.question.task
+        own = self.finder.space.workload.task
         plans = [_whole(plan_at(each.plans, 0, own), task.cluster) for each in found]
         return price_plans(plans, self.query.margin)
 
@@ -153,7 +153,7 @@ def _mixing(query: Query) -> _Mixing:
 
 def why_not_mixed(space: Space) -> Note | None:
     """Why no pipelines over several types are searched; None where they are."""
-    runtime, names = space.question.task.runtime, narrowed_by(space.question.task.runtime)
+    runtime, names = space.workload.task.runtime, narrowed_by(space.workload.task.runtime)
     if runtime not in (*MIXES, "any"):
         return note(NoteCode.NO_MIXED_PIPELINES, runtime=runtime)
     cps = space.settings.get("cp", (1,))
@@ -228,7 +228,7 @@ def _least_s(best: Best) -> float | None:
 def _even_split_s(mixing: Sequence[_Mixing]) -> float | None:
     """Of the last runtime that mixes types: FlagScale's meshes may have any even split."""
     for each in reversed(mixing):
-        if each.finder is not None and len(each.finder.space.question.task.cluster.pools) > 1:
+        if each.finder is not None and len(each.finder.space.workload.task.cluster.pools) > 1:
             own = each.query
             return even_split_s(each.finder.space, own.stack, own.margin, each.finder.book)
     return None
@@ -251,11 +251,11 @@ def mixed_space(space: Space) -> Space:
     """The space of mixed plans: context parallelism only where sequences are long, and none under
     FlagScale, which refuses it."""
     values = list(space.values("cp") or ())
-    if space.question.task.runtime == "flagscale":
+    if space.workload.task.runtime == "flagscale":
         values = [cp for cp in values if cp == 1]
     elif "cp" not in space.settings:
-        values = [cp for cp in values if cp * LONG <= space.question.seq_len] or [1]
-    return Space(space.question, {**space.settings, "cp": tuple(values)})
+        values = [cp for cp in values if cp * LONG <= space.workload.seq_len] or [1]
+    return Space(space.workload, {**space.settings, "cp": tuple(values)})
 
 
 def _holding(query: Query) -> tuple[MixedFinder, dict[str, Note]]:
@@ -274,10 +274,10 @@ def _holding(query: Query) -> tuple[MixedFinder, dict[str, Note]]:
 
 def _finder(query: Query, space: Space) -> tuple[MixedFinder, set[int]]:
     """A search that knows its cells, and the types that the rules allow."""
-    cluster = space.question.task.cluster
+    cluster = space.workload.task.cluster
     rules = (*query.rules, *host_rules(cluster, query.stack))
     finder = MixedFinder(space, rules, query.stack, query.margin, np.inf, query.exact)
-    return finder, finder.allow(rules_for(space.question.task.runtime))
+    return finder, finder.allow(rules_for(space.workload.task.runtime))
 
 
 def _too_small(pool: Pool, _: str) -> Note:
@@ -303,15 +303,15 @@ def _without(
     space: Space, kept: set[int], why: Callable[[Pool, str], Note]
 ) -> tuple[Space, dict[str, Note]]:
     """The space on these pools, and why not on the others; all where none would be left."""
-    cluster = space.question.task.cluster
+    cluster = space.workload.task.cluster
     if not kept or len(kept) == len(cluster.pools):
         return space, {}
     pools = tuple(pool for row, pool in enumerate(cluster.pools) if row in kept)
     gone = [pool for row, pool in enumerate(cluster.pools) if row not in kept]
     smaller = msgspec.structs.replace(cluster, pools=pools)
-    task = msgspec.structs.replace(space.question.task, cluster=smaller)
-    narrower = Space(replace(space.question, task=task), space.settings)
-    return narrower, {pool.gpu.name: why(pool, space.question.precision) for pool in gone}
+    task = msgspec.structs.replace(space.workload.task, cluster=smaller)
+    narrower = Space(replace(space.workload, task=task), space.settings)
+    return narrower, {pool.gpu.name: why(pool, space.workload.precision) for pool in gone}
 
 
 def _single(query: Query, name: str) -> Query:

@@ -39,7 +39,7 @@ def whole_plans(space: Space, tables: Tables, made: Made, depth: Ints, row: Ints
     slots["recompute_modules"] *= slots["stages"]
     tensor = slots["tp"].max(axis=0) > 1
     which = np.zeros(len(row), np.int64)
-    return plans_table(space.question, [tables.cell], which, slots, tensor)
+    return plans_table(space.workload, [tables.cell], which, slots, tensor)
 
 
 def _place(

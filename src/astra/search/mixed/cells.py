@@ -81,8 +81,8 @@ def cells_of(space: Space) -> list[Cell]:
 
 def families_of(space: Space) -> list[Cell]:
     """What cells have in common that differ in recompute alone: one that leaves it open."""
-    question, found = space.question, []
-    batch = question.global_batch
+    workload, found = space.workload, []
+    batch = workload.global_batch
     dps = space.settings.get("dp") or divisors(batch)
     sizes = space.values("micro_batch") or ()
     traffic = space.values("cp_comm_type") or ()
@@ -90,13 +90,13 @@ def families_of(space: Space) -> list[Cell]:
     own = space.settings.get("mesh_dp", (True,))
     pairs = [(dp, size) for dp, size in product(dps, sizes) if batch % (dp * size) == 0]
     meshes: list[tuple[int, Alike]] = []
-    if question.task.runtime == "megatron":
+    if workload.task.runtime == "megatron":
         for (dp, size), alike in product(pairs, _one_cut(space)):
             meshes.append((dp * size, replace(alike, dp=dp)))
     elif False in own:
         eps = space.values("ep") or ()
         meshes = [(dp * size, Alike(dp=dp, ep=ep)) for (dp, size), ep in product(pairs, eps)]
-    if question.task.runtime != "megatron" and True in own:
+    if workload.task.runtime != "megatron" and True in own:
         meshes += [(dp * size, Alike()) for dp, size in pairs]
     dims = product(
         dict.fromkeys(meshes),
@@ -118,10 +118,10 @@ def families_of(space: Space) -> list[Cell]:
 
 def _one_cut(space: Space) -> list[Alike]:
     """Megatron-LM: one tp, ep and etp for all stages."""
-    pools = space.question.task.cluster.pools
+    pools = space.workload.task.cluster.pools
     reach = [divisors(max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus)) for pool in pools]
     tps = space.settings.get("tp") or sorted({tp for each in reach for tp in each})
-    moe, found = space.question.task.model.moe is not None, []
+    moe, found = space.workload.task.model.moe is not None, []
     for tp, ep in product(tps, space.values("ep") or ()):
         etps = space.settings.get("etp") or ((1, tp) if moe else (1,))
         found += [Alike(tp=tp, ep=ep, etp=etp) for etp in dict.fromkeys(etps)]
@@ -139,10 +139,10 @@ def modes_of(space: Space) -> list[Recompute]:
         return [Recompute.parse(text) for text in asked]
     found = [
         PER_STAGE,
-        *(Recompute("selective", 0, some) for some in recompute_module_sets(space.question)),
+        *(Recompute("selective", 0, some) for some in recompute_module_sets(space.workload)),
     ]
-    if space.question.task.runtime == "megatron":
-        layers, count = space.question.task.model.layers, 1
+    if space.workload.task.runtime == "megatron":
+        layers, count = space.workload.task.model.layers, 1
         found.append(Recompute("full:uniform", 1, ()))
         while count < layers:
             found.append(Recompute("full:block", count, ()))
@@ -152,7 +152,7 @@ def modes_of(space: Space) -> list[Recompute]:
 
 def by_stage(cell: Cell, space: Space) -> bool:
     """Whether stages choose for themselves how much they recompute."""
-    own = space.question.task.runtime != "megatron" and "recompute" not in space.settings
+    own = space.workload.task.runtime != "megatron" and "recompute" not in space.settings
     return own and cell.recompute == PER_STAGE
 
 
@@ -162,7 +162,7 @@ def kinds_of(cell: Cell, space: Space, known: dict[tuple[int, int], list[Counts]
     `known` keeps the counts of stages by pool and GPUs of a stage.
     """
     found = []
-    for row, pool in enumerate(space.question.task.cluster.pools):
+    for row, pool in enumerate(space.workload.task.cluster.pools):
         for tp, dp, ep, etp in _cuts(cell, space, pool):
             group = tp * cell.cp * dp
             if (row, group) not in known:
@@ -182,7 +182,7 @@ def _cuts(cell: Cell, space: Space, pool: Pool) -> Iterator[tuple[int, int, int,
     dps = [cell.samples // size for size in sizes if cell.samples % size == 0]
     dps = [dp for dp in dps if space.allows("dp", dp) and alike.dp in (None, dp)]
     dps = [dp for dp in dps if dp * cell.cp <= pool.count]
-    moe = space.question.task.model.moe is not None
+    moe = space.workload.task.model.moe is not None
     for tp in tps:
         if cell.overlap_tp and not 1 < tp <= gpu.link.domain_gpus:
             continue
@@ -196,13 +196,13 @@ def _cuts(cell: Cell, space: Space, pool: Pool) -> Iterator[tuple[int, int, int,
 
 def _counts(pool: Pool, group: int, space: Space) -> list[Counts]:
     """Numbers of stages that take GPUs as they are rented, by the share they have of a node."""
-    question = space.question
-    cap = min(pool.count, question.task.cluster.max_gpus or pool.count)
+    workload = space.workload
+    cap = min(pool.count, workload.task.cluster.max_gpus or pool.count)
     counts = [count for count in allowed_counts(pool) if count <= cap]
-    if question.use_all:
+    if workload.use_all:
         counts = counts[-1:]
     fitting = [count for count in counts if count % group == 0]
-    fitting = [count for count in fitting if count // group <= question.task.model.layers]
+    fitting = [count for count in fitting if count // group <= workload.task.model.layers]
     if not fitting:
         return []
     table = np.array(fitting)
@@ -234,7 +234,7 @@ def legal_kinds(
     space: Space, cells: Sequence[Cell], rules: Sequence[Rule]
 ) -> list[tuple[Cell, list[Kind]]]:
     """Cells with the kinds that the rules accept by themselves."""
-    question = space.question
+    workload = space.workload
     known: dict[tuple[int, int], list[Counts]] = {}
     each = cuts_in(cells)
     cuts = list(dict.fromkeys(each))
@@ -242,9 +242,9 @@ def legal_kinds(
     if not pairs:
         return []
     which = np.array([row for row, _ in pairs])
-    table = one_stage(question, cuts, which, [kind for _, kind in pairs])
+    table = one_stage(workload, cuts, which, [kind for _, kind in pairs])
     asked = [rule for rule in rules if not {"layers", "overlap_tp"} & set(rule.settings)]
-    good = np.logical_and.reduce([rule.holds(table, question.task) for rule in asked])
+    good = np.logical_and.reduce([rule.holds(table, workload.task) for rule in asked])
     found: dict[Cell, list[Kind]] = {}
     for (row, kind), legal in zip(pairs, good.tolist(), strict=True):
         if legal:

@@ -41,7 +41,7 @@ def chunked_plans(space: Space, some: list[tuple[Listed, Ints]]) -> tuple[list[C
     table = {name: np.concatenate([each[name] for each in slots], axis=1) for name in slots[0]}
     tensor = table["tp"].max(axis=0) > 1
     chunks = Chunks(np.concatenate(groups), np.concatenate(listed), tuple(lists))
-    return cells, plans_table(space.question, list(distinct), which, table, tensor, chunks)
+    return cells, plans_table(space.workload, list(distinct), which, table, tensor, chunks)
 
 
 class _Stages:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from astra.strategy.complete import fp8_recipe
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Ints, Plans, code, column_dtype
-from astra.strategy.space import Question
+from astra.strategy.space import Workload
 
 Columns = dict[str, NDArray[Any]]
 # What a kind says of its stages, by the column it stands in.
@@ -77,7 +77,7 @@ def kind_columns(kinds: Sequence[StageKind]) -> Columns:
 
 
 def plans_table(
-    question: Question,
+    workload: Workload,
     cells: Sequence[GlobalSetting],
     which: Ints,
     slots: Columns,
@@ -95,17 +95,17 @@ def plans_table(
     def word(name: str) -> NDArray[Any]:
         return np.array([code(name, getattr(cell, name)) for cell in cells], np.int8)[which]
 
-    moe = question.task.model.moe is not None
+    moe = workload.task.model.moe is not None
     first = {name: slots[name][0] for name in DEGREES}
     copies = first["dp"] * of("cp")
     sharded = word("sharding") != code("sharding", "none")
     most = np.where(slots["stages"] > 0, slots["dp"], 1).max(axis=0) * of("cp")
-    recipe = fp8_recipe(question.task.cluster) if question.precision == "fp8" else None
+    recipe = fp8_recipe(workload.task.cluster) if workload.precision == "fp8" else None
     columns: Columns = {
-        "global_batch": np.array(question.global_batch),
-        "seq_len": np.array(question.seq_len),
-        "mtp_layers": np.array(question.mtp_layers),
-        "precision": np.array(code("precision", question.precision)),
+        "global_batch": np.array(workload.global_batch),
+        "seq_len": np.array(workload.seq_len),
+        "mtp_layers": np.array(workload.mtp_layers),
+        "precision": np.array(code("precision", workload.precision)),
         "micro_batch": first["segment_micro_batch"],
         "cp": of("cp"),
         "ep": first["segment_ep"],
@@ -142,16 +142,16 @@ def plans_table(
 
 
 def one_stage(
-    question: Question, cells: Sequence[GlobalSetting], which: Ints, kinds: Sequence[StageKind]
+    workload: Workload, cells: Sequence[GlobalSetting], which: Ints, kinds: Sequence[StageKind]
 ) -> Plans:
     """A plan of equal stages for every kind: what rules and layer times are asked on."""
     zeros = np.zeros((1, len(kinds)), np.int64)
     slots = {name: column[np.newaxis] for name, column in kind_columns(kinds).items()}
     slots |= {
         "stages": zeros + np.array([k.stages[0] for k in kinds], np.int64),
-        "layers": zeros + question.task.model.layers,
+        "layers": zeros + workload.task.model.layers,
         "recompute": zeros,
         "recompute_layers": zeros,
         "recompute_modules": zeros,
     }
-    return plans_table(question, cells, which, slots, slots["tp"][0] > 1)
+    return plans_table(workload, cells, which, slots, slots["tp"][0] > 1)

@@ -207,7 +207,7 @@ class Interleaving:
             cells, chunks = np.flatnonzero(can.any(axis=1)), np.flatnonzero(can.any(axis=0))
             cuts = self.chunker.cuts([some[at] for at in cells.tolist()], cut, vpps[chunks])
             if shapes is None:
-                longest, whole = self.layers // int(vpps.min()), self.finder.question.use_all
+                longest, whole = self.layers // int(vpps.min()), self.finder.workload.use_all
                 shapes = shapes_of(kinds, cut.micro_batches, longest, gpus, whole)
             open_ = can[np.ix_(cells, chunks)].ravel()
             for early in (False, True) if cuts.lead > 2 else (False,):

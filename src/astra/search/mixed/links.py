@@ -26,12 +26,12 @@ class Links:
     ) -> None:
         self.pricer, self.cells = pricer, cells
         self.cut, self.cell = kind_columns(kinds), cell
-        self.pools = len(pricer.space.question.task.cluster.pools)
+        self.pools = len(pricer.space.workload.task.cluster.pools)
         part = self.cut["segment_micro_batch"] / self.cut["tp"]
         self.parts, self.part = np.unique(part, return_inverse=True)
         cps = np.array([each.cp for each in cells])
         self.cps, self.cp = np.unique(cps[cell], return_inverse=True)
-        nodes = [pool.gpu.node.gpus for pool in pricer.space.question.task.cluster.pools]
+        nodes = [pool.gpu.node.gpus for pool in pricer.space.workload.task.cluster.pools]
         senders = self.cut["tp"] * self.cut["dp"] * cps[cell]
         self.senders, self.sender = np.unique(np.minimum(senders, max(nodes)), return_inverse=True)
         self.inside_s = self._inside_s(kinds)
@@ -55,8 +55,8 @@ class Links:
             some = slice(start, start + MANY)
             part = {name: column[:, some] for name, column in slots.items()}
             flags = np.ones(len(which[some]), np.bool_)
-            plans = plans_table(space.question, self.cells, which[some], part, flags)
-            view = stage_view(plans, space.question.task)
+            plans = plans_table(space.workload, self.cells, which[some], part, flags)
+            view = stage_view(plans, space.workload.task)
             times = stage_times(view, stack, stage_work(view, stack, self.pricer.book))
             found[some] = times.part("link_s")[0, 0]
         return found

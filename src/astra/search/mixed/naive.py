@@ -27,10 +27,10 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerCache) ->
 
     Types in order of their names, no recompute or of all layers.
     """
-    question = space.question
+    workload = space.workload
     cells, tps, slots = [], [], []
     # What it does not look at is not listed at all: there may be dozens of modules to recompute.
-    alike = Space(question, {"recompute": ("none",), **space.settings, "mesh_dp": (False,)})
+    alike = Space(workload, {"recompute": ("none",), **space.settings, "mesh_dp": (False,)})
     for cell in cells_of(alike):
         if cell.cp > 1 or cell.sharding != "optimizer" or cell.recompute != Recompute():
             continue
@@ -39,13 +39,13 @@ def even_split_s(space: Space, stack: Stack, margin: float, book: LayerCache) ->
             if stages is not None and (tp > 1) == cell.overlap_tp:
                 cells += [cell, cell]
                 tps += [tp, tp]
-                layers = split_layers(question.task.model.layers, sum(stages))
+                layers = split_layers(workload.task.model.layers, sum(stages))
                 slots += [(stages, layers, 0), (stages, layers, 1)]
     if not cells:
         return None
     table = _table(slots, np.array(tps), cells)
-    many = plans_table(question, cells, np.arange(len(cells)), table, np.array(tps) > 1)
-    task = question.task
+    many = plans_table(workload, cells, np.arange(len(cells)), table, np.array(tps) > 1)
+    task = workload.task
     many = many.take(check(many, task, rules_for(task.runtime)).allowed)
     bounds = np.full(len(many), np.inf)  # of those that fit
     for start in range(0, len(many), BLOCK):
@@ -72,12 +72,12 @@ def _least_s(plans: Plans, bounds: Floats, task: Task, stack: Stack, book: Layer
 def _stages(space: Space, cell: Cell, tp: int) -> tuple[int, ...] | None:
     """Stages of each type where its GPUs divide evenly."""
     found = []
-    for pool in space.question.task.cluster.pools:
+    for pool in space.workload.task.cluster.pools:
         stages, rest = divmod(allowed_counts(pool)[-1], tp * (cell.alike.dp or 1) * cell.cp)
         if rest or not stages:
             return None
         found.append(stages)
-    return tuple(found) if sum(found) <= space.question.task.model.layers else None
+    return tuple(found) if sum(found) <= space.workload.task.model.layers else None
 
 
 def _table(

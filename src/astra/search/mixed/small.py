@@ -84,10 +84,10 @@ def _small_plans(
 
     Further stages of its kind hold nothing: they are there for the GPUs they take.
     """
-    question, loads = pricer.space.question, pricer.loads
+    workload, loads = pricer.space.workload, pricer.loads
     layers = loads.layers
     size, before = loads.sizes[asked.load], loads.starts[place, asked.load]
-    other = (cut["gpu"] + 1) % len(question.task.cluster.pools)
+    other = (cut["gpu"] + 1) % len(workload.task.cluster.pools)
     more, one, none = count - 1, np.ones_like(size), np.zeros_like(size)
     own = (cut["gpu"], one, size, asked.mode, asked.number, asked.modules)
     same = (cut["gpu"], more, none, none, none, none)
@@ -101,12 +101,12 @@ def _small_plans(
     for name in DEGREES:  # the stages beside it are cut as simply as can be
         alike = its if name in ("tp", "segment_ep", "segment_etp") else used
         slots[name] = np.where(used & alike, cut[name], 1)
-    return plans_table(question, cells, asked.cell, slots, np.ones(len(size), np.bool_))
+    return plans_table(workload, cells, asked.cell, slots, np.ones(len(size), np.bool_))
 
 
 def _columns(pricer: Pricer, plans: Plans, place: int, names: Sequence[str]) -> dict[str, Floats]:
     """What is asked of the candidate of every row. (row,)"""
-    view = stage_view(plans, pricer.space.question.task)
+    view = stage_view(plans, pricer.space.workload.task)
     times = stage_times(view, pricer.stack, stage_work(view, pricer.stack, pricer.book))
     stages, count = view.stages, len(view.plans)
     flags = {FIRST: stages.embedding[0], LAST: stages.head[0]}

@@ -72,7 +72,7 @@ class MixedFinder:
         exact: bool = False,
     ) -> None:
         self.space, self.rules, self.stack, self.margin = space, rules, stack, margin
-        self.question, self.task = space.question, space.question.task
+        self.workload, self.task = space.workload, space.workload.task
         self.book, self.tally = LayerCache(), Tally()
         self.limit_s = limit_s  # a step that is known already
         self.exact = exact
@@ -92,8 +92,8 @@ class MixedFinder:
         self.limits = Limits(
             cluster=self.task.cluster,
             layers=model.layers,
-            tied=model.tied_embeddings or self.question.mtp_layers > 0,
-            use_all=self.question.use_all,
+            tied=model.tied_embeddings or self.workload.mtp_layers > 0,
+            use_all=self.workload.use_all,
         )
 
     def begin(self, built_in: Sequence[Rule]) -> bool:
@@ -121,7 +121,7 @@ class MixedFinder:
     def able(self) -> set[int]:
         """The types that can hold one layer."""
         families = [item for item in self.legal or () if not item[0].overlap_tp]
-        free = self.space.question.task.runtime != "megatron" and PER_STAGE in self.modes
+        free = self.space.workload.task.runtime != "megatron" and PER_STAGE in self.modes
         modes = [PER_STAGE] if free and "recompute" not in self.space.settings else self.modes
         found: set[int] = set()
         one = slice(1, self.loads.upto(1))

@@ -46,13 +46,13 @@ def layer_seconds(
 def _layer_seconds(
     space: Space, cells: Sequence[Legal], each: Sequence[Cell], stack: Stack, book: LayerCache
 ) -> list[LayerSeconds]:
-    question = space.question
+    workload = space.workload
     cuts = {cut: kinds for cut, (_, kinds) in zip(each, cells, strict=True)}
     sizes = [len(kinds) for kinds in cuts.values()]
     which = np.repeat(np.arange(len(cuts)), sizes)
     flat = [kind for kinds in cuts.values() for kind in kinds]
-    table = one_stage(question, list(cuts), which, flat)
-    layers = layers_of(without_layers(table, question.task), stack, book)
+    table = one_stage(workload, list(cuts), which, flat)
+    layers = layers_of(without_layers(table, workload.task), stack, book)
     ends = np.cumsum(sizes)
     places = {cut: slice(end - size, end) for cut, size, end in zip(cuts, sizes, ends, strict=True)}
     found = []

@@ -112,7 +112,7 @@ class Stocks:
 
     def _keys(self) -> tuple[Ints, Ints]:
         """What recompute depends on: the key of every kind, and the first kind of every key."""
-        pools = self.pricer.space.question.task.cluster.pools
+        pools = self.pricer.space.workload.task.cluster.pools
         used = [
             kind.stages[0] * kind.tp * kind.dp * self.cuts[cut].cp
             for kind, cut in zip(self.kinds, self.cut.tolist(), strict=True)

@@ -66,9 +66,9 @@ class UniformSearch:
         """Of one set of types, the fastest first."""
         query = self.query
         space = query.space
-        task = msgspec.structs.replace(space.question.task, cluster=self._as_one(pools))
-        question = replace(space.question, task=task, gpu_counts=_counts(pools))
-        single = Space(question, space.settings)
+        task = msgspec.structs.replace(space.workload.task, cluster=self._as_one(pools))
+        workload = replace(space.workload, task=task, gpu_counts=_counts(pools))
+        single = Space(workload, space.settings)
         rules = (*query.rules, *host_rules(task.cluster, query.stack))
         finder = AloneFinder(single, rules, query.stack, FAMILIES, query.margin, True)
         finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)

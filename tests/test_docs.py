@@ -90,3 +90,31 @@ def test_the_cluster_that_the_help_shows_is_read(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("\n".join(line[2:] for line in shown.splitlines()))
     cluster, _ = read_cluster(tmp_path / "c.toml")
     assert cluster.pools[0].gpu.node.gpus == 4
+
+
+def test_the_example_of_the_python_page_runs() -> None:
+    import re
+
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    lines = [line for line in code.splitlines() if "to_frame" not in line]  # needs a library
+    names: dict[str, object] = {}
+    exec("\n".join(lines), names)
+    assert isinstance(names["priced"], astra.PricedPlan)
+    assert isinstance(names["answer"], astra.Answer)
+
+
+def test_every_option_of_the_glossary_exists() -> None:
+    import re
+
+    from astra.cli.main import parser_for
+
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    known = {
+        option
+        for command in COMMANDS
+        for action in parser_for(command)._actions
+        for option in action.option_strings
+    }
+    named = set(re.findall(r"`(--[a-z-]+)", page))
+    assert named and named <= known

@@ -26,8 +26,8 @@ from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
 from astra.fit.validate import Validation, ValidationRow, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
-from astra.report.accuracy import HeldBack, Measured, ReportPart, accuracy_page
-from astra.report.accuracy_plots import PlottedRun, headline, small_multiples
+from astra.report.accuracy import AccuracyFindings, GroupError, HeldOutScore, accuracy_page
+from astra.report.accuracy_plots import PlottedRun, all_runs_plot, small_multiples
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -96,7 +96,7 @@ def scored(runs: Sequence[Run], logs: Floats, moe: bool | None = None) -> float:
 
 def apart(
     runs: Sequence[Run], priced: dict[int, PricedPlan]
-) -> tuple[tuple[HeldBack, ...], dict[str, Floats]]:
+) -> tuple[tuple[HeldOutScore, ...], dict[str, Floats]]:
     """Every run predicted by stacks that were fitted without it and its like; the log errors."""
     seen = observe(runs, {name: find_stack(name) for name in stack_names()}, steps_s)
     found, errors_of = [], {}
@@ -105,26 +105,26 @@ def apart(
         logs = errors_of[what] = held_out_errors(seen, names)
         errors = [capped_error(math.exp(log), 1.0) for log in logs]
         found.append(
-            HeldBack(
+            HeldOutScore(
                 what=what,
                 folds=len(set(names)),
                 score=scored(runs, logs),
                 dense=scored(runs, logs, moe=False),
                 moe=scored(runs, logs, moe=True),
-                inside=covered(runs, priced, logs),
+                inside_fraction=covered(runs, priced, logs),
                 families={k: fmean(v) for k, v in families_of(runs, errors).items()},
             )
         )
     return tuple(found), errors_of
 
 
-def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[ReportPart, ...]:
+def by_gpu(runs: Sequence[Run], logs: Floats) -> tuple[GroupError, ...]:
     groups: dict[str, list[float]] = {}
     for run, log in zip(runs, logs, strict=True):
         kind = "dense" if run.plan.model.moe is None else "MoE"
         groups.setdefault(f"{next(iter(run.plan.gpus))}, {kind}", []).append(log)
     return tuple(
-        ReportPart(
+        GroupError(
             name=name,
             runs=len(errors),
             error=fmean(abs(math.expm1(error)) for error in errors),
@@ -166,7 +166,7 @@ def write_plots(runs: Sequence[Run], logs: Floats) -> None:
         dots.append((run, PlottedRun(run.family, step_s, step_s * math.exp(log), experts)))
     gpus = [replace(dot, group=next(iter(run.plan.gpus))) for run, dot in dots]
     pages = {
-        "steps": headline(
+        "steps": all_runs_plot(
             [dot for _, dot in dots], f"{len(dots):,} published steps, each held back"
         ),
         "families": small_multiples([dot for _, dot in dots]),
@@ -188,27 +188,27 @@ def main() -> None:
     plain = {name: _bare(find_stack(name)) for name in names}
     several = read_runs(HERE / "runs" / "mixed.csv")
     logs = shipped_logs(timed, ours)
-    back, errors_of = apart(timed, ours)
-    found = Measured(
-        one=compared(runs, ours),
-        bare=compared(runs, priced_by_plan(runs, plain)),
+    held_out, errors_of = apart(timed, ours)
+    found = AccuracyFindings(
+        one_type=compared(runs, ours),
+        unit_factors=compared(runs, priced_by_plan(runs, plain)),
         mixed=compared(several, priced_by_plan(several)),
         steps=timed_steps("h200-steps.jsonl"),
         unseen=timed_steps("h200-unseen.jsonl"),
-        inside=covered(timed, ours, logs),
-        back=back,
+        inside_fraction=covered(timed, ours, logs),
+        held_out=held_out,
         gpus=by_gpu(timed, logs),
         settings=sum(len(find_stack(name).settings) for name in stack_names()),
-        failed=tuple(run.row_id for run in runs.runs if run.failed_for_memory),
+        out_of_memory=tuple(run.row_id for run in runs.runs if run.failed_for_memory),
         reasons=read_toml(HERE / "reasons.toml"),
     )
-    write_cases(found.one.runs + found.mixed.runs)
+    write_cases(found.one_type.runs + found.mixed.runs)
     write_plots(timed, errors_of["a fifth of the runs"])
     page = accuracy_page(found)
     (DOCS / "accuracy.md").write_text(page, encoding="utf-8")
-    held = ", ".join(f"{back.what} held back {back.score:.1%}" for back in found.back)
-    memory = found.one.memory.mean_abs_error_fraction or 0
-    print(f"score {found.one.score:.1%}; {held}; memory {memory:.1%}")
+    held = ", ".join(f"{back.what} held back {back.score:.1%}" for back in found.held_out)
+    memory = found.one_type.memory.mean_abs_error_fraction or 0
+    print(f"score {found.one_type.score:.1%}; {held}; memory {memory:.1%}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from astra.explain.result import Explanation
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
-    from astra.report.frame import to_frame, to_rows
+    from astra.report.plan_table import to_frame, to_rows
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
 
@@ -56,8 +56,8 @@ _HOMES = {
     "predict_plan": "astra.api",
     "prices": "astra.api",
     "read_plan": "astra.strategy.plan_file",
-    "to_frame": "astra.report.frame",
-    "to_rows": "astra.report.frame",
+    "to_frame": "astra.report.plan_table",
+    "to_rows": "astra.report.plan_table",
 }
 
 

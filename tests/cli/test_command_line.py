@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astra.cli import main as door
 from astra.cli.main import COMMANDS, help_text, parser_for, run
-from astra.cli.options import number, whole, word
+from astra.cli.options import number, whole_number, word
 from astra.errors import InputError
 
 Capture = pytest.CaptureFixture[str]
@@ -383,7 +383,7 @@ def test_any_words_are_an_answer_or_an_input_error(words: list[str], command: st
 @given(st.text(max_size=30))
 def test_a_number_on_the_command_line_is_in_range_or_an_input_error(text: str) -> None:
     for read in (
-        lambda: whole(text, "--n", least=1, most=100),
+        lambda: whole_number(text, "--n", least=1, most=100),
         lambda: number(text, "--x", least=0.5, most=2.0),
     ):
         try:
@@ -395,16 +395,16 @@ def test_a_number_on_the_command_line_is_in_range_or_an_input_error(text: str) -
 @given(st.integers(-(10**30), 10**30))
 def test_whole_numbers_are_taken_at_their_word(value: int) -> None:
     if 1 <= value <= 10**7:
-        assert whole(str(value), "--n") == value
+        assert whole_number(str(value), "--n") == value
     else:
         with pytest.raises(InputError, match="must lie between 1 and 10,000,000"):
-            whole(str(value), "--n")
+            whole_number(str(value), "--n")
 
 
 @pytest.mark.parametrize("text", ["0" * 19 + "12", "0" * 30 + "7", "9" * 21])
 def test_a_number_is_never_read_in_part(text: str) -> None:
     with pytest.raises(InputError, match="must lie between"):
-        whole(text, "--n")
+        whole_number(text, "--n")
 
 
 def test_a_word_must_be_one_of_the_known() -> None:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from astra.report.accuracy_plots import PlottedRun, headline, small_multiples
+from astra.report.accuracy_plots import PlottedRun, all_runs_plot, small_multiples
 
 DOTS = [
     PlottedRun("a", 1.0, 1.0, False),
@@ -22,10 +22,10 @@ def circles(page: str) -> list[tuple[float, float]]:
 
 def test_what_is_right_lies_on_the_diagonal_and_what_is_too_long_above_it() -> None:
     (line,) = re.findall(
-        r"<line x1='([\d.]+)' y1='([\d.]+)' x2='([\d.]+)' y2='([\d.]+)'", headline(DOTS, "t")
+        r"<line x1='([\d.]+)' y1='([\d.]+)' x2='([\d.]+)' y2='([\d.]+)'", all_runs_plot(DOTS, "t")
     )
     x1, y1, x2, y2 = map(float, line)
-    dots = circles(headline(DOTS, "t"))
+    dots = circles(all_runs_plot(DOTS, "t"))
     above = [y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y for x, y in dots]
     assert above[0] == pytest.approx(0, abs=0.2) and above[1] == pytest.approx(0, abs=0.2)
     assert above[2] > 20

@@ -20,10 +20,10 @@ from astra.api.answers import Answer
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.notes import NoteCode, note
-from astra.report.frontier_plot import WIDTH, _along, _box, _label, _overlap, plot
-from astra.report.frontier_text import drawn
+from astra.report.frontier_plot import WIDTH, _box, _boxes_along, _label, _overlap, plot
+from astra.report.frontier_text import draw_frontier
 from astra.report.money import money_page, tokens_down
-from astra.report.raster import STROKES
+from astra.report.raster import LETTER_STROKES
 
 COMMAND = [
     "plan",
@@ -115,7 +115,7 @@ def test_no_figure_of_the_frontier_is_cut(
 
 def test_the_drawing_numbers_its_plans_and_marks_the_answer(answer: Answer) -> None:
     assert answer.market is not None
-    text = drawn(answer.frontier, answer.market)
+    text = draw_frontier(answer.frontier, answer.market)
     assert "*" in text and "deadline" in text and "budget" in text and "$" in text
     assert max(map(len, text.splitlines())) < 80
 
@@ -130,7 +130,7 @@ def test_the_drawing_keeps_its_words_free_and_on_the_screen(answer: Answer, room
                 deadline_hours=share * (point.hours or 0),
                 budget_usd=share * (point.usd or 0),
             )
-            text = drawn(answer.frontier, market, room)
+            text = draw_frontier(answer.frontier, market, room)
             assert " budget" in text and "deadline" in text
             assert max(map(len, text.splitlines())) <= room
             marks = text.replace("deadline", "").replace("budget", "")
@@ -212,8 +212,8 @@ def test_the_png_is_one_and_not_empty(answer: Answer) -> None:
 
 
 def test_letters_stay_in_their_box() -> None:
-    assert set("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789$.,:-+()[]/%") <= set(STROKES)
-    for strokes in STROKES.values():
+    assert set("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789$.,:-+()[]/%") <= set(LETTER_STROKES)
+    for strokes in LETTER_STROKES.values():
         for stroke in strokes.split():
             assert len(stroke) == 4
             assert all(int(x) <= 4 for x in stroke[::2]) and all(int(y) <= 6 for y in stroke[1::2])
@@ -290,7 +290,7 @@ def test_words_cover_no_dot_where_the_last_plans_lie_close_together(seed: int) -
     )
     places = [*ahead, *places]
     dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    taken = [*_along(places), *dots]
+    taken = [*_boxes_along(places), *dots]
     for row, place in enumerate(places):
         words = f"{row}: 1024 H100-80GB-SXM + 256 A100-80GB-SXM (answer, cheapest)"
         box = _box(_label(words, place, taken))

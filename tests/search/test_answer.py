@@ -10,7 +10,7 @@ import pytest
 import astra
 from astra.cli.main import run
 from astra.errors import InputError
-from astra.report.answer import safer
+from astra.report.answer import safer_plan
 from astra.search.find import families_of
 from astra.search.ranking import as_fast, ranking
 from astra.strategy.plan_file import read_plans
@@ -163,10 +163,10 @@ def test_a_plan_that_may_not_fit_comes_with_a_safer_one() -> None:
     def later(chance: float) -> Any:
         return msgspec.structs.replace(with_chance(chance), rank=2, step_s=first.step_s * 1.1)
 
-    assert safer((with_chance(0.99), later(1.0))) == []
-    (said,) = safer((with_chance(0.6), later(0.97)))
+    assert safer_plan((with_chance(0.99), later(1.0))) == []
+    (said,) = safer_plan((with_chance(0.6), later(0.97)))
     assert "plan 2 is 10.0% slower" in said and "97%" in said
-    (said,) = safer((with_chance(0.6), later(0.7)))
+    (said,) = safer_plan((with_chance(0.6), later(0.7)))
     assert "--memory-margin" in said
 
 

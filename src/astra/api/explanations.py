@@ -40,8 +40,8 @@ def explain_answer(
     if not plans:
         raise InputError(f"{where}: the search found no plan, so there is none to explain.")
     if not 1 <= rank <= len(plans):
-        held = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
-        raise InputError(f"{where}: there is no rank {rank}; it holds {held}.")
+        count = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
+        raise InputError(f"{where}: there is no rank {rank}; it holds {count}.")
     for plan in plans:
         broken = broken_rules(plan)
         if broken:
@@ -50,15 +50,19 @@ def explain_answer(
 
     def tell(what: "Note") -> None:
         if say:
-            say(_working_on(what))
+            say(_search_words(what))
 
-    found = explain_plan(plans, rank, against, asked=query, margin=margin, quick=quick, say=tell)
+    explanation = explain_plan(
+        plans, rank, against, asked=query, margin=margin, quick=quick, say=tell
+    )
     if not quick and query is not None and query.money is not None:
-        found = _with_prices(found, read_request(request, plans[0], where), source, tell)
-    return explanation_with_words(found)
+        explanation = _with_prices(
+            explanation, read_request(request, plans[0], where), source, tell
+        )
+    return explanation_with_words(explanation)
 
 
-def _working_on(what: "Note") -> str:
+def _search_words(what: "Note") -> str:
     """A search in words, behind `searching`."""
     from astra.notes import NoteCode
 
@@ -84,7 +88,7 @@ def _plans_of(
 
 
 def _with_prices(
-    found: Explanation,
+    explanation: Explanation,
     query: "Query",
     source: "str | Path | Plan | PricedPlan | AnswerDocument",
     say: "Callable[[Note], None]",
@@ -92,7 +96,9 @@ def _with_prices(
     from astra.explain.price_sensitivity import price_sensitivity
 
     moves, notes = price_sensitivity(query, say, _mixed_choices(source))
-    return msgspec.structs.replace(found, prices=moves, remarks=(*found.remarks, *notes))
+    return msgspec.structs.replace(
+        explanation, prices=moves, remarks=(*explanation.remarks, *notes)
+    )
 
 
 def _mixed_choices(

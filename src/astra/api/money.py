@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from astra.money.options import MoneyOptions
 
 FOR_MONEY = ("money", "frontier")  # objectives that weigh hours against dollars
-MAX_RENTED_GPUS = 1024  # of a type, where nobody says how many there are
+MAX_RENTED_GPUS = 1024  # of a type without a count
 
 
 def prices(
@@ -25,10 +25,10 @@ def prices(
     from astra.money.catalogue import filter_offers, shipped_offers
     from astra.money.options import split_names
 
-    some = filter_offers(shipped_offers(), split_names(cloud), split_names(region), spot)
+    listed = filter_offers(shipped_offers(), split_names(cloud), split_names(region), spot)
     wanted = None if gpu is None else find_gpu(gpu)[0].name
-    own = [offer for offer in some if wanted in (None, offer.machine.gpu)]
-    return tuple(sorted(own, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
+    offers = [offer for offer in listed if wanted in (None, offer.machine.gpu)]
+    return tuple(sorted(offers, key=lambda offer: (offer.usd_per_gpu_hour, -offer.machine.gpus)))
 
 
 def money_options(said: Mapping[str, Any], objective: str = "time") -> "MoneyOptions | None":
@@ -52,7 +52,7 @@ def has_goals(money: Mapping[str, Any]) -> bool:
     return money.get("budget") is not None or money.get("deadline") is not None
 
 
-def for_rent(
+def rentable_gpus(
     gpus: str | None, options: "MoneyOptions", max_gpus: int | None, precision: str
 ) -> tuple[str, int | None]:
     """GPUs as `--gpus` says them, and how many in all: without any, every type that somebody
@@ -62,10 +62,10 @@ def for_rent(
     from astra.money.catalogue import filter_offers, shipped_offers
     from astra.money.options import split_names, user_gpu_prices
 
-    most = max_gpus or MAX_RENTED_GPUS
+    count = max_gpus or MAX_RENTED_GPUS
     if gpus is not None:
         parts = [part.strip() for part in gpus.split(",")]
-        parts = [part if ":" in part or not part else f"{part}:{most}" for part in parts]
+        parts = [part if ":" in part or not part else f"{part}:{count}" for part in parts]
         return ",".join(parts), max_gpus
     catalogue = shipped_offers() if options.offers is None else options.offers
     listed = filter_offers(
@@ -73,4 +73,4 @@ def for_rent(
     )
     names = {offer.machine.gpu for offer in listed} | set(user_gpu_prices(options))
     able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
-    return ",".join(f"{name}:{most}" for name in sorted(able)), None
+    return ",".join(f"{name}:{count}" for name in sorted(able)), None

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.api.asked import (
-    PRECISIONS,
+from astra.api.inputs import (
+    DEFAULT_STACKS,
     RUNTIMES,
-    STACKS,
+    SEARCHED_PRECISIONS,
+    check_word,
+    checked_count,
     checked_margin,
     checked_pipeline_model,
-    counted,
-    machines_of,
-    one_of,
-    rules_of,
-    shape_of,
+    cluster_of,
+    model_of,
+    user_rules_of,
 )
-from astra.api.money import FOR_MONEY, for_rent, has_goals, money_options
+from astra.api.money import FOR_MONEY, has_goals, money_options, rentable_gpus
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,30 +113,30 @@ def query_of(
     pipeline_model: str,
     money: dict[str, Any],
 ) -> "Query":
-    """What a person says, read and checked."""
+    """The arguments of `plan`, read and checked, as a query."""
     from astra.hardware.stack import find_stack
     from astra.money.options import goals_of
     from astra.search.query import Query
     from astra.strategy.complete import trained_mtp_layers
     from astra.strategy.space import parse_set
 
-    shape = shape_of(model)
+    shape = model_of(model)
     _check_words(precision, runtime, settings, pipeline_model)
-    max_gpus = None if max_gpus is None else counted("max_gpus", max_gpus)
+    max_gpus = None if max_gpus is None else checked_count("max_gpus", max_gpus)
     objective = objective or ("money" if has_goals(money) else "time")
     options = money_options(money, objective)
-    paid = objective in FOR_MONEY
-    if options is not None and paid and cluster is None:
-        gpus, max_gpus = for_rent(gpus, options, max_gpus, precision)
-    machines, notes = machines_of(gpus, cluster, None if paid else precision)
+    is_for_money = objective in FOR_MONEY
+    if options is not None and is_for_money and cluster is None:
+        gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, precision)
+    machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision)
     _check_goal(objective, use_all, min_tokens_per_s, options)
-    runtimes = (runtime,) if runtime else _launchers(machines)
-    asked = Query(
+    runtimes = (runtime,) if runtime else _default_runtimes(machines)
+    query = Query(
         model=shape,
         cluster=msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus),
-        stack=find_stack(stack or STACKS.get(runtimes[0], "megatron")),
-        global_batch=counted("global_batch", global_batch),
-        seq_len=counted("seq_len", seq_len),
+        stack=find_stack(stack or DEFAULT_STACKS.get(runtimes[0], "megatron")),
+        global_batch=checked_count("global_batch", global_batch),
+        seq_len=checked_count("seq_len", seq_len),
         runtimes=runtimes,
         precision=precision,
         mtp_layers=trained_mtp_layers(shape, runtimes[0]),
@@ -148,13 +148,13 @@ def query_of(
         min_tokens_per_s=min_tokens_per_s,
         money=options,
         goals=None if options is None else goals_of(options),
-        top=counted("top", top, most=1000),
+        top=checked_count("top", top, maximum=1000),
         fold=fold,
         exact=exact,
         margin=checked_margin(margin),
         pipeline_model=pipeline_model,
     )
-    return _with_rules_and_notes(asked, rules, notes)
+    return _with_rules_and_notes(query, rules, notes)
 
 
 def _with_rules_and_notes(
@@ -165,7 +165,7 @@ def _with_rules_and_notes(
     if len(query.cluster.pools) == 1 and "mesh_dp" in query.settings:
         raise InputError("--set mesh_dp: one GPU type has one dp; it is for several types.")
     return replace(
-        query, user_rules=rules_of(rules, query.task), notes=(*notes, *_reading_notes(query))
+        query, user_rules=user_rules_of(rules, query.task), notes=(*notes, *_reading_notes(query))
     )
 
 
@@ -173,17 +173,17 @@ def _reading_notes(query: "Query") -> "list[Note]":
     """What is not needed, and what plans of a runtime leave out."""
     from astra.notes import NoteCode, note
 
-    found = []
+    notes = []
     if query.exact and len(query.cluster.pools) == 1:
-        found.append(note(NoteCode.PROVEN_ANYWAY))
+        notes.append(note(NoteCode.PROVEN_ANYWAY))
     layers = query.model.mtp_layers
     if query.mtp_layers != layers:
-        found.append(note(NoteCode.MTP_LEFT_OUT, layers=layers, runtime=query.runtime))
-    return found
+        notes.append(note(NoteCode.MTP_LEFT_OUT, layers=layers, runtime=query.runtime))
+    return notes
 
 
-def _launchers(machines: "Cluster") -> "tuple[Runtime, ...]":
-    """Runtimes that are asked by default: over several GPU types FlagScale too."""
+def _default_runtimes(machines: "Cluster") -> "tuple[Runtime, ...]":
+    """Runtimes whose plans are searched unless one is named."""
     return ("megatron", "flagscale") if len(machines.pools) > 1 else ("megatron",)
 
 
@@ -191,9 +191,9 @@ def _check_words(
     precision: str, runtime: str | None, settings: Sequence[str], pipeline_model: str
 ) -> None:
     checked_pipeline_model(pipeline_model)
-    one_of("precision", precision, PRECISIONS)
+    check_word("precision", precision, SEARCHED_PRECISIONS)
     if runtime is not None:
-        one_of("runtime", runtime, RUNTIMES)
+        check_word("runtime", runtime, RUNTIMES)
     if isinstance(settings, str):
         raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
 

@@ -1,19 +1,19 @@
-"""One plan: from a person's words, from a file or from a job that runs today; and why it is so."""
+"""One plan: from settings, from a file or from a job that runs today; and why it is so."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astra.api.asked import (
+from astra.api.inputs import (
+    DEFAULT_STACKS,
     RUNTIMES,
-    STACKS,
+    check_word,
     checked_margin,
     checked_pipeline_model,
-    machines_of,
-    one_of,
+    cluster_of,
+    model_of,
     plan_settings,
-    shape_of,
 )
 from astra.api.money import money_options
 from astra.errors import InputError
@@ -57,24 +57,24 @@ def predict(
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
-    shape = shape_of(model)
-    machines, notes = machines_of(gpus, cluster)
+    shape = model_of(model)
+    machines, notes = cluster_of(gpus, cluster)
     if runtime is not None:
-        one_of("runtime", runtime, RUNTIMES)
-    chosen: Runtime = runtime or "megatron"
-    wish = plan_settings(settings)
-    software = stack or STACKS.get(chosen, "megatron")
+        check_word("runtime", runtime, RUNTIMES)
+    launcher: Runtime = runtime or "megatron"
+    typed_settings = plan_settings(settings)
+    software = stack or DEFAULT_STACKS.get(launcher, "megatron")
     find_stack(software)
 
-    def settled(changed: PlanSettings) -> CompletedPlan:
-        return complete(changed, shape, machines, chosen, software)
+    def complete_settings(changed: PlanSettings) -> CompletedPlan:
+        return complete(changed, shape, machines, launcher, software)
 
-    answer = settled(wish)
-    broken = broken_rules(answer.plan)
+    completed = complete_settings(typed_settings)
+    broken = broken_rules(completed.plan)
     if broken:
-        raise InputError(refusal_message(answer.plan, broken, settled, wish))
-    priced = price_plan(answer.plan, answer.assumed, notes, checked_margin(margin))
-    return _told(priced, pipeline_model, money, machines)
+        raise InputError(refusal_message(completed.plan, broken, complete_settings, typed_settings))
+    priced = price_plan(completed.plan, completed.assumed, notes, checked_margin(margin))
+    return _with_money_and_words(priced, pipeline_model, money, machines)
 
 
 def predict_plan(
@@ -98,10 +98,10 @@ def predict_plan(
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
     priced = price_plan(found, margin=checked_margin(margin))
-    return _told(priced, pipeline_model, money, found.cluster)
+    return _with_money_and_words(priced, pipeline_model, money, found.cluster)
 
 
-def _told(
+def _with_money_and_words(
     priced: "PricedPlan",
     pipeline_model: str,
     money: Mapping[str, Any] | None,
@@ -138,8 +138,8 @@ def explain(
     """
     from astra.api.explanations import explain_answer
 
-    kept = None if margin is None else checked_margin(margin)
-    return explain_answer(plan, against, rank, quick=quick, margin=kept, say=say)
+    checked = None if margin is None else checked_margin(margin)
+    return explain_answer(plan, against, rank, quick=quick, margin=checked, say=say)
 
 
 def import_job(
@@ -166,13 +166,13 @@ def import_job(
     count = sum(count for _, count in blocks) or world_size
     if world_size is not None and count != world_size:
         raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; make them agree.")
-    asked = ImportRequest(
+    request = ImportRequest(
         gpus=gpus,
         world_size=count,
         is_checked=len(blocks) > 1 and world_size is None,
-        model=None if model is None else shape_of(model),
+        model=None if model is None else model_of(model),
         seq_len=seq_len,
         vocab=vocab_size,
     )
-    job = read_job(Path(file), asked)
+    job = read_job(Path(file), request)
     return replace(job, assumed=(*all_words(job.notes), *job.assumed))

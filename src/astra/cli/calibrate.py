@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from astra.cli.printing import note, print_parts, write_json
+from astra.cli.printing import print_note, print_parts, write_json
 
 EXAMPLES = """\
 examples:
@@ -43,14 +43,16 @@ def run(options: argparse.Namespace) -> int:
 
     path = _file_of(options.name, options.force)
     if sys.stderr.isatty():  # two thousand runs take ten seconds
-        note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
-    found = read_files([Path(name) for name in options.files])
-    for text in found.notes:
-        note(text)
+        print_note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
+    runs_read = read_files([Path(name) for name in options.files])
+    for text in runs_read.notes:
+        print_note(text)
     where = ", ".join(Path(name).name for name in options.files)
-    base = find_stack(options.base or (most_named_stack(found.runs) if found.runs else "megatron"))
-    fitted = calibrate(found.runs, base, options.name, where, steps_s, found.skipped)
-    skipped = [*found.skipped, *(Skipped(*row) for row in fitted.left_out)]
+    base = find_stack(
+        options.base or (most_named_stack(runs_read.runs) if runs_read.runs else "megatron")
+    )
+    fitted = calibrate(runs_read.runs, base, options.name, where, steps_s, runs_read.skipped)
+    skipped = [*runs_read.skipped, *(Skipped(*row) for row in fitted.left_out)]
     head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"
     write_folder(path.parent, {path.name: stack_text(fitted.stack, head)})
     if options.json:

@@ -6,10 +6,10 @@ same question again for --against and for what would change; --quick leaves the 
 import argparse
 import sys
 
-from astra.cli.options import number, whole
+from astra.cli.options import number, whole_number
 from astra.cli.printing import print_parts, write_json
 
-CLEAR = "\r\x1b[K"  # this line of a terminal
+CLEAR_LINE = "\r\x1b[K"  # this line of a terminal
 EXAMPLES = """\
 examples:
   astra explain result.json
@@ -42,27 +42,27 @@ def run(options: argparse.Namespace) -> int:
     from astra.report.explain import explanation_json, explanation_page
 
     margin = options.memory_margin
-    watched = sys.stderr.isatty() and not options.json
+    shows_progress = sys.stderr.isatty() and not options.json
     try:
-        found = explain(
+        explanation = explain(
             options.file,
             against=options.against,
-            rank=whole(options.rank, "--rank"),
+            rank=whole_number(options.rank, "--rank"),
             quick=options.quick or (options.against is not None and not options.json),
             margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
-            say=_say if watched else None,
+            say=_say if shows_progress else None,
         )
     finally:
-        if watched:
-            sys.stderr.write(CLEAR)
+        if shows_progress:
+            sys.stderr.write(CLEAR_LINE)
     if options.json:
-        write_json(explanation_json(found))
+        write_json(explanation_json(explanation))
     else:
-        print_parts(*explanation_page(found))
+        print_parts(*explanation_page(explanation))
     return 0
 
 
 def _say(what: str) -> None:
     """What is being searched for, in a line that the answer replaces."""
-    sys.stderr.write(f"{CLEAR}astra: searching {what} ...\r")
+    sys.stderr.write(f"{CLEAR_LINE}astra: searching {what} ...\r")
     sys.stderr.flush()

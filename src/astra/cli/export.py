@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import number, out_path, whole, word
+from astra.cli.options import number, out_path, whole_number, word
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
@@ -64,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
     target = word(options.to, "--to", TARGETS)
     launcher = word(options.launcher, "--launcher", LAUNCHERS)
     folder = out_path(options.out, "--out", inside="plan.json")
-    steps = whole(options.train_iters, "--train-iters", most=10**9)
+    steps = whole_number(options.train_iters, "--train-iters", most=10**9)
     rate = number(options.lr, "--lr", least=1e-12, most=100.0)
-    rank = None if options.rank == "all" else whole(options.rank, "--rank")
+    rank = None if options.rank == "all" else whole_number(options.rank, "--rank")
     plans = read_plans(Path(options.file), rank)
     if not plans:
         raise InputError(f"{options.file}: the search found no plan; there is nothing to export.")
     rents = read_rents(Path(options.file), rank)
     files: dict[str, str] = {}
-    verdicts: list[FrameworkCheck] = []
+    checks: list[FrameworkCheck] = []
     for place, plan in enumerate(plans, 1):
         prefix = f"rank-{place:03d}/" if rank is None else ""
         made = export_files(
@@ -84,16 +84,16 @@ def run(options: argparse.Namespace) -> int:
             learning_rate=rate,
         )
         if options.verify:
-            verdicts += _verdicts(plan, target, made, prefix)
+            checks += _framework_checks(plan, target, made, prefix)
         files |= {f"{prefix}{name}": text for name, text in made.items()}
     if rank is None and target == "flagscale":
         files |= tuner.files(plans)
     write_folder(folder, files)
-    _report(options, plans, files, verdicts)
+    _report(options, plans, files, checks)
     return 0
 
 
-def _verdicts(
+def _framework_checks(
     plan: "Plan", target: str, made: dict[str, str], prefix: str
 ) -> "list[FrameworkCheck]":
     """What the framework says; a refusal ends the command before anything is written."""
@@ -101,9 +101,9 @@ def _verdicts(
     from astra.export.verify import verify
 
     found = verify(made, target, sum(plan.gpus.values()), architecture(plan))
-    for verdict in found:
-        if verdict.outcome == "refused":
-            raise InputError(f"--verify: {prefix}{verdict.line()}. Nothing was written.")
+    for check in found:
+        if check.outcome == "refused":
+            raise InputError(f"--verify: {prefix}{check.line()}. Nothing was written.")
     return found
 
 
@@ -111,26 +111,26 @@ def _report(
     options: argparse.Namespace,
     plans: "list[Plan]",
     files: dict[str, str],
-    verdicts: "list[FrameworkCheck]",
+    checks: "list[FrameworkCheck]",
 ) -> None:
     from astra.cost.price import price_plan
     from astra.export.targets import TARGETS, expectations, next_steps, unsupported
 
-    lacks = unsupported(plans[0], options.to)
+    missing = unsupported(plans[0], options.to)
     expected = expectations(price_plan(plans[0]))
     if options.json:
         answer = {"out": options.out, "files": sorted(files)}
-        said = [verdict.line() for verdict in verdicts]
-        write_json(answer | {"expected": expected, "not_expressed": lacks, "verified": said})
+        said = [check.line() for check in checks]
+        write_json(answer | {"expected": expected, "not_expressed": missing, "verified": said})
         return
     count = f"{len(plans)} plans" if len(plans) > 1 else plans[0].summary()
     lines = [f"Wrote {len(files)} files to {options.out}: {count}."]
     lines += [f"  {name}" for name in sorted(files)[:12]]
     lines += expected
-    lines += dict.fromkeys(f"verify: {verdict.line()}" for verdict in verdicts)
-    if lacks:
+    lines += dict.fromkeys(f"verify: {check.line()}" for check in checks)
+    if missing:
         name = TARGETS[options.to].name
-        lines += [f"{name}'s settings do not say:", *(f"  {lack}" for lack in lacks)]
+        lines += [f"{name}'s settings do not say:", *(f"  {setting}" for setting in missing)]
     script = next(name for name in sorted(files) if name.endswith("launch.sh"))
     print_parts(
         *lines, *next_steps(plans[0], options.to, f"{options.out}/{script}", options.launcher)

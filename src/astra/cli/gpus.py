@@ -58,16 +58,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _listing(options: argparse.Namespace) -> int:
     from astra.hardware.catalogue import all_gpus
-    from astra.report.gpus import LEGEND, gpus_json, gpus_table, matching
+    from astra.report.gpus import GPUS_LEGEND, filter_gpus, gpus_json, gpus_table
 
     known = all_gpus()
-    gpus = known if options.filter is None else matching(known, options.filter)
+    gpus = known if options.filter is None else filter_gpus(known, options.filter)
     if options.json:
         write_json(gpus_json(gpus))
     elif not gpus:
         sys.stdout.write(f"No GPU matches. `astra gpus` lists all {len(known)}.\n")
     else:
-        print_parts(gpus_table(gpus), "", LEGEND)
+        print_parts(gpus_table(gpus), "", GPUS_LEGEND)
     return 0
 
 

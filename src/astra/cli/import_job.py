@@ -8,7 +8,7 @@ default."""
 import argparse
 from typing import TYPE_CHECKING
 
-from astra.cli.options import out_path, thousands, whole
+from astra.cli.options import expand_thousands, out_path, whole_number
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from astra.export.targets import plan_json
 
     def count(text: str | None, name: str) -> int | None:
-        return None if text is None else whole(text, name)
+        return None if text is None else whole_number(text, name)
 
     if options.out is None and not options.json:
         raise InputError("--out is missing: where the plan goes. Try --out plan.json.")
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         gpus=options.gpus or "h100",
         world_size=count(options.world_size, "--world-size"),
         model=options.model,
-        seq_len=count(options.seq_len and thousands(options.seq_len), "--seq-len"),
+        seq_len=count(options.seq_len and expand_thousands(options.seq_len), "--seq-len"),
         vocab_size=count(options.vocab_size, "--vocab-size"),
     )
     if path is not None:

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from astra.cli.options import thousands
+from astra.cli.options import expand_thousands
 from astra.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ examples:
   astra models my-model.toml --seq-len 32768"""
 
 DEFAULT_SEQ_LEN = 4096
-MOST_SEQ_LEN = 10**9
+MAX_SEQ_LEN = 10**9
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +78,10 @@ def _list(text: str | None, seq_len: int | None, as_json: bool) -> int:
     return 0
 
 
-def _seq_len(said: str) -> int:
-    text = thousands(said)
-    if not text.isdecimal() or not 1 <= int(text[:12]) <= MOST_SEQ_LEN:
-        raise InputError(f"--seq-len {said}: a whole number from 1 to {MOST_SEQ_LEN:,} is needed.")
+def _seq_len(given: str) -> int:
+    text = expand_thousands(given)
+    if not text.isdecimal() or not 1 <= int(text[:12]) <= MAX_SEQ_LEN:
+        raise InputError(f"--seq-len {given}: a whole number from 1 to {MAX_SEQ_LEN:,} is needed.")
     return int(text)
 
 

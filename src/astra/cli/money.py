@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astra.cli.options import word
-from astra.cli.printing import note
+from astra.cli.printing import print_note
 
 if TYPE_CHECKING:
     from astra.money.catalogue import Offer
 
-# Name, what it takes, help; a name with `-` is the word of `astra.plan` with `_`.
-PRICES = {
+# Name, metavar, help; a name with `-` is the argument of `astra.plan` with `_`.
+PRICE_OPTIONS = {
     "tokens": ("N", "tokens to train on: 1T, 300B"),
     "price": ("GPU=USD[,...]", "for an hour of one GPU; default: the catalogue's (`astra prices`)"),
     "cloud": ("NAME[,NAME]", "rent only there"),
@@ -22,14 +22,14 @@ PRICES = {
     "power-price": ("USD", "of a kWh, for GPUs of your own"),
     "pue": ("X", "power of the whole site over that of its machines; default: 1.3"),
 }
-GOALS = {
+GOAL_OPTIONS = {
     "budget": ("USD", "the fastest within it: 400000, 400k"),
     "deadline": ("HOURS", "the cheapest within it; also 30d, 6w, or a date: 2027-03-01"),
     "longest": ("HOURS", "leave out plans that take longer; default: 1y, or the deadline"),
     "order": ("WORD", "throughput or cost: what comes first among plans that meet the goals"),
     "what-if": ("KEY=CHANGE[,...]", "the same with price.h100=-20%%,network=x2 beside it"),
 }
-RUN = {
+RUN_OPTIONS = {
     "mtbf": ("HOURS", "of one GPU between failures; default: 50,700 (Llama 3)"),
     "spot-interruptions": ("X", "of a spot node in an hour; default: 0.005"),
     "restart": ("TIME", "after a failure: 10m; default: 10m, spot 20m"),
@@ -43,9 +43,9 @@ RUN = {
 
 
 def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
-    """`goals`: what only a search can have."""
+    """`goals`: with the options that only a search has."""
     group = parser.add_argument_group("money")
-    for name, (metavar, meaning) in {**PRICES, **(GOALS if goals else {})}.items():
+    for name, (metavar, meaning) in {**PRICE_OPTIONS, **(GOAL_OPTIONS if goals else {})}.items():
         group.add_argument(f"--{name}", metavar=metavar, help=meaning)
     group.add_argument(
         "--prices", metavar="WORD", default="shipped", help="shipped, or sky: SkyPilot's files"
@@ -63,34 +63,34 @@ def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
         )
     group = parser.add_argument_group("what a run loses (`src/astra/data/money.toml`)")
     group.add_argument("--no-failures", action="store_true", help="nothing: every second trains")
-    for name, (metavar, meaning) in RUN.items():
+    for name, (metavar, meaning) in RUN_OPTIONS.items():
         group.add_argument(f"--{name}", metavar=metavar, help=meaning)
 
 
 def money_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What was said about money, in the words of `astra.plan`."""
-    said: dict[str, Any] = {}
-    for name in (*PRICES, *GOALS, *RUN):
+    """The options about money that were given, as arguments of `astra.plan`."""
+    given: dict[str, Any] = {}
+    for name in (*PRICE_OPTIONS, *GOAL_OPTIONS, *RUN_OPTIONS):
         field = name.replace("-", "_")
         value = getattr(options, field, None)
         if value is not None:
-            said[field] = value
+            given[field] = value
     if options.prices != "shipped":
-        said["offers"] = catalogue_of(options.prices)
+        given["offers"] = catalogue_of(options.prices)
     if options.spot:
-        said["spot"] = True
+        given["spot"] = True
     for name in ("join_guessed", "any_region"):
         if getattr(options, name, False):
-            said[name] = True
+            given[name] = True
     if getattr(options, "no_mixed", False):
-        said["mixed"] = False
+        given["mixed"] = False
     if options.no_failures:
-        said["failures"] = False
-    return said
+        given["failures"] = False
+    return given
 
 
-def words(text: str | None) -> list[str]:
-    """`aws,gcp` as a list; nothing where nothing is said."""
+def split_words(text: str | None) -> list[str]:
+    """`aws,gcp` as a list; nothing where nothing is given."""
     return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
 
@@ -104,5 +104,5 @@ def catalogue_of(which: str) -> "tuple[Offer, ...]":
 
     offers, notes = skypilot_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))
     for text in notes:
-        note(text)
+        print_note(text)
     return offers

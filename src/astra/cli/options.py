@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 
-# Options of one plan: name, what it takes, help. `--no-X` exists for every flag.
-DEGREES = {
+# Options of one plan, each with its help or its words. `--no-X` exists for every flag.
+DEGREE_OPTIONS = {
     "tp": "tensor-parallel size",
     "pp": "pipeline stages",
     "dp": "data-parallel replicas; default: what fills the GPUs",
@@ -25,7 +25,7 @@ DEGREES = {
     "shard-group": "ranks that share sharded states; default: all copies",
     "mtp-layers": "multi-token-prediction layers; default: the model's",
 }
-WORDS = {
+WORD_OPTIONS = {
     "sharding": ("none", "optimizer", "gradients", "parameters"),
     "attention": ("flash", "unfused"),
     "precision": ("bf16", "fp16", "fp8", "fp4", "fp32"),
@@ -38,7 +38,7 @@ WORDS = {
     "grad-reduce-dtype": ("fp32", "bf16", "fp16", "fp8"),
     "master-dtype": ("fp32", "bf16", "fp16", "fp8"),
 }
-FLAGS = {
+FLAG_OPTIONS = {
     "sequence-parallel": "share the sequence among tensor-parallel ranks",
     "overlap-grad-reduce": "hide the gradient reduction",
     "overlap-param-gather": "hide the parameter gather",
@@ -69,7 +69,7 @@ def pipeline_model_of(options: argparse.Namespace) -> str:
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """One plan in a person's words."""
+    """Settings of one plan."""
     group = parser.add_argument_group("the job")
     group.add_argument("--global-batch", metavar="N", help="samples per step over all GPUs")
     group.add_argument("--seq-len", metavar="N", help="tokens per sample; default: up to 4096")
@@ -78,7 +78,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--stack", metavar="NAME", help="software that runs it; default: megatron")
     group = parser.add_argument_group("the plan (what is left out is what an expert would set)")
-    for name, meaning in DEGREES.items():
+    for name, meaning in DEGREE_OPTIONS.items():
         group.add_argument(f"--{name}", metavar="N", help=meaning)
     group.add_argument("--layers-per-stage", metavar="N,N,...", help="10,12,12,10")
     group.add_argument(
@@ -89,13 +89,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOW",
         help="none, selective[:MODULE+MODULE], full[:uniform|block:N]",
     )
-    for name, words in WORDS.items():
+    for name, words in WORD_OPTIONS.items():
         group.add_argument(f"--{name}", metavar="WORD", help=", ".join(words))
     group.add_argument("--moment-dtypes", metavar="DTYPE,DTYPE", help="Adam's first and second")
     group.add_argument("--offload-optimizer-fraction", metavar="X", help="0 to 1, on the host")
     group.add_argument("--offload-activations", metavar="MODULE+MODULE", help="to the host")
     group.add_argument("--capacity-factor", metavar="X", help="drop tokens above it")
-    for name, meaning in FLAGS.items():
+    for name, meaning in FLAG_OPTIONS.items():
         group.add_argument(
             f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=meaning
         )
@@ -105,31 +105,31 @@ def plan_settings(options: argparse.Namespace) -> "PlanSettings":
     """The plan options as typed values."""
     from astra.strategy.complete import PlanSettings
 
-    said: dict[str, Any] = {}
-    for name in ("global-batch", "seq-len", *DEGREES):
+    given: dict[str, Any] = {}
+    for name in ("global-batch", "seq-len", *DEGREE_OPTIONS):
         text = getattr(options, _field(name))
         least, most = (0, 10**6) if name == "mtp-layers" else (1, 10**7)
         if text is not None:
-            text = thousands(text) if name == "seq-len" else text
-            said[_field(name)] = whole(text, f"--{name}", least=least, most=most)
-    for name, words in WORDS.items():
+            text = expand_thousands(text) if name == "seq-len" else text
+            given[_field(name)] = whole_number(text, f"--{name}", least=least, most=most)
+    for name, words in WORD_OPTIONS.items():
         text = getattr(options, _field(name))
         if text is not None:
-            said[_field(name)] = word(text, f"--{name}", words)
-    for name in FLAGS:
-        said[_field(name)] = getattr(options, _field(name))
+            given[_field(name)] = word(text, f"--{name}", words)
+    for name in FLAG_OPTIONS:
+        given[_field(name)] = getattr(options, _field(name))
     for name in ("layers-per-stage", "chunk-layers"):
         text = getattr(options, _field(name))
         if text is not None:
             entries = enumerate(text.split(","))
-            said[_field(name)] = tuple(
-                whole(entry.strip(), f"--{name} entry {row + 1}", least=0, most=10**6)
+            given[_field(name)] = tuple(
+                whole_number(entry.strip(), f"--{name} entry {row + 1}", least=0, most=10**6)
                 for row, entry in entries
             )
-    return PlanSettings(**said, **_savers(options))
+    return PlanSettings(**given, **_memory_settings(options))
 
 
-def thousands(text: str) -> str:
+def expand_thousands(text: str) -> str:
     """`8k` tokens are 8,192, and `1M` are 1,048,576."""
     number, unit = text[:-1], text[-1:].lower()
     units = {"k": 1024, "m": 1024**2}
@@ -137,34 +137,34 @@ def thousands(text: str) -> str:
     return str(int(number) * units[unit]) if unit in units and short else text
 
 
-def _savers(options: argparse.Namespace) -> dict[str, Any]:
+def _memory_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Recompute, offload, moments and capacity."""
     from astra.strategy.recompute import Recompute
 
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     if options.recompute is not None:
-        said["recompute"] = str(Recompute.parse(options.recompute, "--recompute"))
+        given["recompute"] = str(Recompute.parse(options.recompute, "--recompute"))
     if options.offload_activations is not None:
         from astra.strategy.space import offload_modules
 
         text = options.offload_activations
-        said["offload_activations"] = offload_modules(text, "--offload-activations")
+        given["offload_activations"] = offload_modules(text, "--offload-activations")
     if options.moment_dtypes is not None:
         pair = options.moment_dtypes.split(",")
         if len(pair) != 2:
             raise InputError(f"--moment-dtypes {shorten(options.moment_dtypes)}: give two, a,b.")
-        dtypes = WORDS["main-grads-dtype"]
-        said["moment_dtypes"] = tuple(word(text, "--moment-dtypes", dtypes) for text in pair)
+        dtypes = WORD_OPTIONS["main-grads-dtype"]
+        given["moment_dtypes"] = tuple(word(text, "--moment-dtypes", dtypes) for text in pair)
     if options.offload_optimizer_fraction is not None:
         text = options.offload_optimizer_fraction
-        said["offload_optimizer_fraction"] = number(
+        given["offload_optimizer_fraction"] = number(
             text, "--offload-optimizer-fraction", least=0.0, most=1.0
         )
     if options.capacity_factor is not None:
-        said["capacity_factor"] = number(
+        given["capacity_factor"] = number(
             options.capacity_factor, "--capacity-factor", least=0.01, most=1e6
         )
-    return said
+    return given
 
 
 def runtime_of(options: argparse.Namespace) -> Any:
@@ -188,7 +188,7 @@ def out_path(text: str, option: str, inside: str = "") -> Path:
     return Path(text)
 
 
-def whole(text: str, where: str, least: int = 1, most: int = 10**7) -> int:
+def whole_number(text: str, where: str, least: int = 1, most: int = 10**7) -> int:
     """A whole number as people write it; `4_096` and `4,096` are meant well but refused."""
     sign = text.removeprefix("-")
     if not (sign.isascii() and sign.isdigit()):

@@ -14,14 +14,14 @@ from astra.cli.options import (
     RUNTIMES,
     add_cluster_options,
     add_pipeline_model,
+    expand_thousands,
     number,
     out_path,
     pipeline_model_of,
-    thousands,
-    whole,
+    whole_number,
     word,
 )
-from astra.cli.printing import note, print_parts, write_json
+from astra.cli.printing import print_note, print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     from astra.api.answers import best_answer
     from astra.report.answer import answer_json, batches_table
 
-    seq_len = whole(thousands(options.seq_len), "--seq-len")
+    seq_len = whole_number(expand_thousands(options.seq_len), "--seq-len")
     _check_plot(options)
     out = None if options.out is None else out_path(options.out, "--out")
     picture = None if options.plot is None else out_path(options.plot, "--plot")
@@ -112,35 +112,35 @@ def run(options: argparse.Namespace) -> int:
     answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
     chosen = best_answer(answers)
     if out is not None:
-        _keep(out, answer_json(chosen, answers))
+        _save(out, answer_json(chosen, answers))
     if picture is not None:
         _draw(picture, chosen)
     if options.json:
         write_json(answer_json(chosen, answers))
     else:
-        several = [batches_table(answers), ""] if len(answers) > 1 else []
-        print_parts(*several, *_page(chosen, options.out))
+        comparison = [batches_table(answers), ""] if len(answers) > 1 else []
+        print_parts(*comparison, *_page(chosen, options.out))
     return 0 if chosen.plans else NO_PLAN
 
 
-def _page(found: "Answer", out: str | None) -> "list[RenderableType]":
+def _page(answer: "Answer", out: str | None) -> "list[RenderableType]":
     """For people: the best plans, or what money buys."""
-    if found.market is None:
+    if answer.market is None:
         from astra.report.answer import answer_page
 
-        return answer_page(found, out)
+        return answer_page(answer, out)
     from astra.report.money import money_page
 
-    return money_page(found, out)
+    return money_page(answer, out)
 
 
 def _check_plot(options: argparse.Namespace) -> None:
-    """Before anything is searched: what is drawn is a frontier, into a file of a known kind."""
+    """Before anything is searched: what is drawn is a frontier, into a file of a known format."""
     if options.plot is None:
         return
-    from astra.report.frontier_plot import kind_of
+    from astra.report.frontier_plot import picture_format
 
-    kind_of(options.plot)
+    picture_format(options.plot)
     goals = options.budget is not None or options.deadline is not None
     if options.objective not in (("money", "frontier", None) if goals else ("money", "frontier")):
         raise InputError("--plot draws the frontier of --objective money; add that.")
@@ -148,26 +148,26 @@ def _check_plot(options: argparse.Namespace) -> None:
 
 def _draw(path: Path, answer: "Answer") -> None:
     from astra.export.folder import write_folder
-    from astra.report.frontier_plot import kind_of, plot
+    from astra.report.frontier_plot import picture_format, plot
 
     if answer.market is None:
-        note(f"--plot {path}: not written, as no plan fits.")
+        print_note(f"--plot {path}: not written, as no plan fits.")
         return
-    write_folder(path.parent, {path.name: plot(answer, kind_of(str(path)))})
-    note(f"the frontier is drawn in {path}")
+    write_folder(path.parent, {path.name: plot(answer, picture_format(str(path)))})
+    print_note(f"the frontier is drawn in {path}")
 
 
 def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
     """The answer for one batch; on a terminal what is done meanwhile is told."""
     if options.json or not sys.stderr.isatty():
-        return _searched(options, batch, seq_len, None)
-    from astra.cli.watched import Watched
+        return _search(options, batch, seq_len, None)
+    from astra.cli.progress import ProgressLine
 
-    with Watched(sys.stderr, f"pricing the layers of {Path(options.model).name}") as progress:
-        return _searched(options, batch, seq_len, progress)
+    with ProgressLine(sys.stderr, f"pricing the layers of {Path(options.model).name}") as progress:
+        return _search(options, batch, seq_len, progress)
 
 
-def _searched(
+def _search(
     options: argparse.Namespace, batch: int, seq_len: int, progress: "Callable[[int], None] | None"
 ) -> "Answer":
     from astra.api import plan
@@ -184,9 +184,9 @@ def _searched(
         stack=options.stack,
         settings=options.set,
         rules=options.rules,
-        top=whole(options.top, "--top", most=1000),
+        top=whole_number(options.top, "--top", most=1000),
         margin=number(options.memory_margin, "--memory-margin", least=0.0, most=0.9),
-        max_gpus=None if options.max_gpus is None else whole(options.max_gpus, "--max-gpus"),
+        max_gpus=None if options.max_gpus is None else whole_number(options.max_gpus, "--max-gpus"),
         use_all=options.use_all,
         objective=options.objective
         and word(options.objective, "--objective", ("time", "money", "frontier", "gpus")),
@@ -205,7 +205,7 @@ def _batch(text: str, seq_len: int) -> int:
     """Samples, or `4M-tokens` of this sequence length."""
     amount, dash, unit = text.partition("-")
     if not dash:
-        return whole(text, "--global-batch")
+        return whole_number(text, "--global-batch")
     factors = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
     scale = factors.get(amount[-1:].lower(), 1.0)
     digits = amount[:-1] if amount[-1:].lower() in factors else amount
@@ -217,8 +217,8 @@ def _batch(text: str, seq_len: int) -> int:
         raise InputError(
             f"--global-batch {text}: that is {wanted:.2g} samples of {seq_len} tokens."
         )
-    samples = _even(wanted)
-    note(
+    samples = _divisible_batch(wanted)
+    print_note(
         f"--global-batch {text}: {samples:,} samples of {seq_len:,} tokens, "
         f"{samples * seq_len / 1e6:.3g}M in all; a batch of {round(wanted):,} divides less well"
         if samples != round(wanted)
@@ -227,10 +227,10 @@ def _batch(text: str, seq_len: int) -> int:
     return samples
 
 
-def _even(wanted: float) -> int:
+def _divisible_batch(wanted: float) -> int:
     """The number within 7 % that most powers of two divide; the nearest of those.
 
-    >>> _even(4e6 / 8192), _even(1e6 / 8192), _even(3.2)
+    >>> _divisible_batch(4e6 / 8192), _divisible_batch(1e6 / 8192), _divisible_batch(3.2)
     (512, 128, 3)
     """
     low, high = math.ceil(wanted * 0.93), math.floor(wanted * 1.07)
@@ -243,7 +243,7 @@ def _even(wanted: float) -> int:
     return round(wanted)
 
 
-def _keep(path: Path, answer: object) -> None:
+def _save(path: Path, answer: object) -> None:
     import msgspec
 
     from astra.export.folder import write_folder

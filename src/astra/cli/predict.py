@@ -50,20 +50,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.report.plan_page import page
-    from astra.report.priced import priced_json
+    from astra.report.plan_page import plan_page
+    from astra.report.priced_plan import priced_json
 
     priced = _from_file(options) if options.plan is not None else _from_options(options)
     if options.json:
         write_json(priced_json(priced))
     else:
-        print_parts(*page(priced))
+        print_parts(*plan_page(priced))
     return 0
 
 
 def _from_file(options: argparse.Namespace) -> "PricedPlan":
     from astra.api import predict_plan
-    from astra.cli.options import whole
+    from astra.cli.options import whole_number
 
     others = ("model", "gpus", "cluster", "runtime", "stack")
     given = [name for name in others if getattr(options, name) is not None]
@@ -74,7 +74,7 @@ def _from_file(options: argparse.Namespace) -> "PricedPlan":
             f"--plan {options.plan} is a whole plan; leave out {', '.join(given)}, "
             "or change the file."
         )
-    rank = whole(options.rank or "1", "--rank")
+    rank = whole_number(options.rank or "1", "--rank")
     return predict_plan(
         options.plan,
         rank,

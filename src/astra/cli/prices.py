@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from astra.cli.options import whole
+from astra.cli.options import whole_number
 from astra.cli.printing import print_parts, write_json
 
 EXAMPLES = """\
@@ -26,31 +26,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.cli.money import catalogue_of, words
+    from astra.cli.money import catalogue_of, split_words
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
     from astra.money.catalogue import filter_offers
     from astra.report.prices import (
-        LEGEND,
+        PRICES_LEGEND,
+        by_price,
         cheapest_of_each,
-        joined,
-        ordered,
+        merge_regions,
         prices_json,
         prices_table,
     )
-    from astra.report.words import words as note_words
+    from astra.report.words import words
 
     offers = filter_offers(
-        catalogue_of(options.prices), words(options.cloud), words(options.region), options.spot
+        catalogue_of(options.prices),
+        split_words(options.cloud),
+        split_words(options.region),
+        options.spot,
     )
     note: str | None = None
-    most = whole(options.top, "--top", most=100_000)
+    max_rows = whole_number(options.top, "--top", most=100_000)
     if options.gpu is None:
         rows = cheapest_of_each(offers)
     else:
         gpu, read_as = find_gpu(options.gpu)
-        note = note_words(read_as) if read_as else None
-        rows = ordered([offer for offer in offers if offer.machine.gpu == gpu.name])
+        note = words(read_as) if read_as else None
+        rows = by_price([offer for offer in offers if offer.machine.gpu == gpu.name])
         if not rows and not (options.cloud or options.region):
             raise InputError(
                 f"no price of {gpu.name} is known. Give one where it is needed: "
@@ -61,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
     elif not rows:
         sys.stdout.write("No offers there. `astra prices GPU` lists all of them.\n")
     else:
-        count = len(joined(rows))
-        more = [f"{count - most} more: --top {count} shows all."] if count > most else []
+        count = len(merge_regions(rows))
+        more = [f"{count - max_rows} more: --top {count} shows all."] if count > max_rows else []
         source = {offer.source for offer in rows}
         print_parts(
             *([f"{note}.", ""] if note else []),
-            prices_table(rows, most),
+            prices_table(rows, max_rows),
             *more,
             "",
-            LEGEND,
+            PRICES_LEGEND,
             *(f"Source: {each}." for each in sorted(source)[:3]),
         )
     return 0

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WORDS = 20  # columns that a cell of words may be folded into
+FOLDED_WORD_COLUMNS = 20  # columns that a cell of words may be folded into
 
 
 def print_parts(*parts: object) -> None:
@@ -45,7 +45,7 @@ def least_width(table: "Table", console: "Console") -> int:
         sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
         whole = max((size.maximum for size in sizes), default=0)
         word = max((size.minimum for size in sizes), default=0)
-        folded = min(word, WORDS) if column.overflow == "fold" else word
+        folded = min(word, FOLDED_WORD_COLUMNS) if column.overflow == "fold" else word
         total += whole if column.no_wrap else folded
     _, right, _, left = table.padding
     edges = 0 if table.pad_edge else 1
@@ -60,6 +60,6 @@ def write_json(answer: object) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """What a person should know, apart from the result."""
     sys.stderr.write(f"astra: {text}\n")

@@ -117,7 +117,7 @@ def _measure(bench_run: "BenchRun", wanted: list[Any], as_json: bool) -> int:
     """Runs a bench_run, shows how it goes, and says how it went."""
     from astra.profile.bench_run import DeviceLostError
 
-    with _shown(len(wanted)) as on_progress:
+    with _progress_display(len(wanted)) as on_progress:
         bench_run.on_progress = on_progress
         try:
             progress = bench_run.run(wanted)
@@ -127,11 +127,11 @@ def _measure(bench_run: "BenchRun", wanted: list[Any], as_json: bool) -> int:
                 f"{bench_run.path}; the same command goes on behind that measurement.\n"
             )
             return 1
-    _tell(bench_run.path, progress, as_json)
+    _report(bench_run.path, progress, as_json)
     return 130 if progress.stopped == "interrupted" else 0
 
 
-def _tell(path: Path, progress: "BenchProgress", as_json: bool) -> None:
+def _report(path: Path, progress: "BenchProgress", as_json: bool) -> None:
     left = progress.total - progress.done
     if as_json:
         answer = {
@@ -152,23 +152,23 @@ def _tell(path: Path, progress: "BenchProgress", as_json: bool) -> None:
     )
 
 
-def _shown(total: int) -> "AbstractContextManager[Callable[[BenchProgress], None]]":
+def _progress_display(total: int) -> "AbstractContextManager[Callable[[BenchProgress], None]]":
     """A bar where somebody looks and rich is there, else a line now and then."""
     try:
         from rich.console import Console
     except ImportError:
-        return nullcontext(_lines())
+        return nullcontext(_progress_lines())
     console = Console(stderr=True)
-    return _Bar(console, total) if console.is_terminal else nullcontext(_lines())
+    return _ProgressBar(console, total) if console.is_terminal else nullcontext(_progress_lines())
 
 
-def _lines() -> "Callable[[BenchProgress], None]":
-    shown_s = -1e9
+def _progress_lines() -> "Callable[[BenchProgress], None]":
+    last_line_s = -1e9
 
     def on_progress(progress: "BenchProgress") -> None:
-        nonlocal shown_s
-        if progress.seconds - shown_s >= 15:
-            shown_s = progress.seconds
+        nonlocal last_line_s
+        if progress.seconds - last_line_s >= 15:
+            last_line_s = progress.seconds
             sys.stderr.write(
                 f"astra: {progress.seconds:6.0f} s  {progress.done:,} of {progress.total:,}, "
                 f"{progress.failed:,} failed  {progress.now}\n"
@@ -177,7 +177,7 @@ def _lines() -> "Callable[[BenchProgress], None]":
     return on_progress
 
 
-class _Bar(AbstractContextManager["Callable[[BenchProgress], None]"]):
+class _ProgressBar(AbstractContextManager["Callable[[BenchProgress], None]"]):
     """rich's bar on standard error."""
 
     def __init__(self, console: Any, total: int) -> None:
@@ -204,7 +204,7 @@ class _Bar(AbstractContextManager["Callable[[BenchProgress], None]"]):
 
 
 def _run_links(options: argparse.Namespace, families: tuple[str, ...], world: int) -> int:
-    """One of several processes. The first keeps the file and speaks; all measure alike."""
+    """One of several processes. The first keeps the file and speaks; all measure the same."""
     from astra.errors import InputError
     from astra.profile.bench_run import BenchRun
     from astra.profile.link_bench import LinkBench

@@ -73,11 +73,11 @@ def _one(options: argparse.Namespace) -> int:
         )
     from astra.strategy.rule_language import read_rules
 
-    own = read_rules(Path(options.name), report.all_variables())
+    user_rules = read_rules(Path(options.name), report.all_variables())
     if options.json:
-        write_json(report.own_rules_json(own))
+        write_json(report.user_rules_json(user_rules))
     else:
-        print_parts(report.own_rules_table(own, options.name))
+        print_parts(report.user_rules_table(user_rules, options.name))
     return 0
 
 

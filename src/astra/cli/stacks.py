@@ -4,7 +4,7 @@ A stack is a framework as it runs on real GPUs: what it adds to kernels measured
 
 import argparse
 
-from astra.cli.printing import note, print_parts, write_json
+from astra.cli.printing import print_note, print_parts, write_json
 
 EXAMPLES = """\
 examples:
@@ -23,9 +23,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.name is not None:
         stack = find_stack(options.name)
-        said = release_note(stack)
-        if said:
-            note(said)
+        release_words = release_note(stack)
+        if release_words:
+            print_note(release_words)
         if options.json:
             write_json(stack_json(stack))
         else:

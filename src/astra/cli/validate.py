@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astra.cli.options import whole
-from astra.cli.printing import note, print_parts, write_json
+from astra.cli.options import whole_number
+from astra.cli.printing import print_note, print_parts, write_json
 
 if TYPE_CHECKING:
     from astra.fit.runs import Runs
@@ -40,20 +40,20 @@ def run(options: argparse.Namespace) -> int:
     from astra.fit.validate import validate
     from astra.report.validation import validation_json, validation_page
 
-    worst = whole(options.worst, "--worst", least=0, most=100_000)
+    worst = whole_number(options.worst, "--worst", least=0, most=100_000)
     if sys.stderr.isatty():  # two thousand runs take ten seconds
-        note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
-    found = read_files([Path(name) for name in options.files])
-    for text in found.notes:
-        note(text)
+        print_note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
+    runs_read = read_files([Path(name) for name in options.files])
+    for text in runs_read.notes:
+        print_note(text)
     if options.family is not None:
-        found = _only(found, options.family)
-    plans = [run.plan for run in found.runs]
+        runs_read = _only(runs_read, options.family)
+    plans = [run.plan for run in runs_read.runs]
     priced = dict(zip(map(id, plans), price_plans(plans), strict=True))
     answer = validate(
-        found.runs,
+        runs_read.runs,
         price=lambda plan: priced[id(plan)],
-        skipped=found.skipped,
+        skipped=runs_read.skipped,
         worst=worst,
     )
     if options.json:
@@ -63,13 +63,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _only(found: "Runs", family: str) -> "Runs":
+def _only(runs_read: "Runs", family: str) -> "Runs":
     """The runs of one family; rows that could not be read belong to none."""
     from astra.errors import InputError, did_you_mean, shorten
     from astra.fit.runs import Runs
 
-    names = sorted({run.family for run in found.runs})
+    names = sorted({run.family for run in runs_read.runs})
     if family not in names:
         hint = did_you_mean(family, names, f"The families are {', '.join(names[:40])}.")
         raise InputError(f"--family {shorten(family)}: no run has it. {hint}")
-    return Runs(tuple(run for run in found.runs if run.family == family), ())
+    return Runs(tuple(run for run in runs_read.runs if run.family == family), ())

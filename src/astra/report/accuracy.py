@@ -11,7 +11,7 @@ from astra.fit.steps import TimedStep
 from astra.fit.validate import Sweep, Validation, ValidationRow
 from astra.memory.constants import memory_constants
 
-HEAD = """\
+PAGE_HEAD = """\
 # Accuracy
 
 Written by `python validation/report.py` from the published runs in `validation/runs`; every run
@@ -23,25 +23,25 @@ fraction; the mean per family (families of fewer than ten runs pooled); the mean
 """
 
 
-Steps = Sequence[tuple[TimedStep, PricedPlan]]
+TimedSteps = Sequence[tuple[TimedStep, PricedPlan]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
-    """Runs predicted by stacks fitted on the others."""
+class HeldOutScore:
+    """Errors of runs that were predicted by stacks fitted on the others."""
 
     what: str  # was left out together
     folds: int
     score: float
     dense: float
     moe: float
-    inside: float  # of the 80 % intervals
+    inside_fraction: float  # of the 80 % intervals
     families: dict[str, float]  # mean capped error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPart:
-    """Runs of one kind."""
+class GroupError:
+    """Errors of a group of runs."""
 
     name: str
     runs: int
@@ -50,62 +50,71 @@ class ReportPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """All that the page tells."""
+class AccuracyFindings:
+    """All that the page shows."""
 
-    one: Validation
-    bare: Validation  # with every stack's factors at 1
+    one_type: Validation
+    unit_factors: Validation  # the same with every stack's factors at 1
     mixed: Validation
-    steps: Steps
-    unseen: Steps  # the same, of what nothing was fitted on
-    inside: float  # share of runs inside of their intervals
-    back: tuple[HeldBack, ...]
-    gpus: tuple[ReportPart, ...]
+    steps: TimedSteps
+    unseen: TimedSteps  # the same, of what nothing was fitted on
+    inside_fraction: float  # of runs, of their 80 % intervals
+    held_out: tuple[HeldOutScore, ...]
+    gpus: tuple[GroupError, ...]
     settings: int  # in all stack files
-    failed: tuple[str, ...]  # runs that ran out of memory
+    out_of_memory: tuple[str, ...]  # runs that failed for it
     reasons: dict[str, str]  # what is believed of the worst runs
 
 
-def accuracy_page(found: Measured) -> str:
-    one = found.one
-    parts = [HEAD, _scores(found), _families(one, found.back), _gpus(found.gpus), _memory(found)]
-    parts += [
-        _steps(found.steps, found.unseen),
-        _ranking(one.sweeps),
-        _worst(one.worst, found.reasons),
+def accuracy_page(findings: AccuracyFindings) -> str:
+    one_type = findings.one_type
+    parts = [
+        PAGE_HEAD,
+        _scores(findings),
+        _families(one_type, findings.held_out),
+        _gpus(findings.gpus),
+        _memory(findings),
     ]
-    return "\n".join([*parts, _mixed(found.mixed), _skipped(one)])
+    parts += [
+        _steps(findings.steps, findings.unseen),
+        _ranking(one_type.sweeps),
+        _worst(one_type.worst, findings.reasons),
+    ]
+    return "\n".join([*parts, _mixed(findings.mixed), _skipped(one_type)])
 
 
 def _percent(value: float | None, sign: bool = False) -> str:
     return "-" if value is None else f"{value:+.1%}" if sign else f"{value:.1%}"
 
 
-def _scores(found: Measured) -> str:
-    one, bare = found.one, found.bare
-    timed = sum(family.runs for family in one.families.values())
+def _scores(findings: AccuracyFindings) -> str:
+    shipped, unfitted = findings.one_type, findings.unit_factors
+    inside = _percent(findings.inside_fraction)
+    families = shipped.families
+    timed = sum(family.runs for family in families.values())
     rows = "\n".join(
-        f"| {back.what} held back ({back.folds} fits) | {_percent(back.score)} "
-        f"| {_percent(back.dense)} | {_percent(back.moe)} | {_percent(back.inside)} |"
-        for back in found.back
+        f"| {held_out.what} held back ({held_out.folds} fits) | {_percent(held_out.score)} "
+        f"| {_percent(held_out.dense)} | {_percent(held_out.moe)} "
+        f"| {_percent(held_out.inside_fraction)} |"
+        for held_out in findings.held_out
     )
     return f"""\
 ## Step time
 
 | | score | dense | MoE | inside the 80 % interval |
 |---|---|---|---|---|
-| as shipped: factors of stacks fitted on these runs | {_percent(one.score)} \
-| {_percent(one.score_dense)} | {_percent(one.score_moe)} | {_percent(found.inside)} |
+| as shipped: factors of stacks fitted on these runs | {_percent(shipped.score)} \
+| {_percent(shipped.score_dense)} | {_percent(shipped.score_moe)} | {inside} |
 {rows}
 | with all those factors at 1: kernels, links and schedules as measured alone | \
-{_percent(bare.score)} | {_percent(bare.score_dense)} | {_percent(bare.score_moe)} | |
+{_percent(unfitted.score)} | {_percent(unfitted.score_dense)} | {_percent(unfitted.score_moe)} | |
 
-{timed:,} runs of {len(one.families)} families. The first line has seen these runs; the lines below
+{timed:,} runs of {len(families)} families. The first line has seen these runs; the lines below
 it fit all stacks again without the runs they predict (steps by their tangent in the factors); the
 last has seen no step, only single kernels and collectives (but for links of T4 boards, which
 amp-t4's steps had to tell). A stack has up to eleven factors, and
 settings that multiply some of them on a GPU, in a number format or in a release
-({found.settings} over all stacks, with the number of runs behind each in its file). None belongs
+({findings.settings} over all stacks, with the number of runs behind each in its file). None belongs
 to a model, a family or a run. Where models are held back, a family of a single model has its
 numbers of GPUs held back instead, and the other way round. Where a whole family is held back, most
 stacks are strangers, priced by their relatives alone: so far off may a framework be that nobody has
@@ -135,23 +144,24 @@ a time; the band is 10 % either way; in brackets runs and mean error):
 """
 
 
-def _families(one: Validation, back: tuple[HeldBack, ...]) -> str:
-    titles = " | ".join(f"{each.what} held back" for each in back)
+def _families(one_type: Validation, held_out: tuple[HeldOutScore, ...]) -> str:
+    titles = " | ".join(f"{each.what} held back" for each in held_out)
     lines = [
         f"| family | runs | mean absolute error | {titles} | median | worst | worst run |",
-        "|---" * (6 + len(back)) + "|",
+        "|---" * (6 + len(held_out)) + "|",
     ]
-    for name, family in one.families.items():
-        apart = " | ".join(_percent(each.families[name]) for each in back)
+    for name, family in one_type.families.items():
+        held_out_errors = " | ".join(_percent(each.families[name]) for each in held_out)
         lines.append(
-            f"| {name} | {family.runs} | {_percent(family.mean_abs_error_fraction)} | {apart} "
+            f"| {name} | {family.runs} | {_percent(family.mean_abs_error_fraction)} "
+            f"| {held_out_errors} "
             f"| {_percent(family.median_error_fraction, sign=True)} "
             f"| {family.worst.error_fraction:+.0%} | {family.worst.row_id} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _gpus(parts: tuple[ReportPart, ...]) -> str:
+def _gpus(parts: tuple[GroupError, ...]) -> str:
     lines = [
         "By GPU, dense models and mixtures of experts apart:",
         "",
@@ -165,10 +175,10 @@ def _gpus(parts: tuple[ReportPart, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _memory(found: Measured) -> str:
-    one = found.one
+def _memory(findings: AccuracyFindings) -> str:
+    one_type = findings.one_type
     by_kind: dict[tuple[str, str], list[float]] = {}
-    for row in one.runs:
+    for row in one_type.runs:
         if row.memory_error_fraction is not None:
             by_kind.setdefault((row.family, row.memory_kind), []).append(row.memory_error_fraction)
     lines = ["| family | kind | runs | mean absolute error | mean |", "|---|---|---|---|---|"]
@@ -178,8 +188,8 @@ def _memory(found: Measured) -> str:
             f"| {_percent(fmean(errors), sign=True)} |"
         )
     table = "\n".join(lines)
-    memory = one.memory
-    ran = Counter(row.family for row in one.runs if row.fits is False and row.measured_step_s)
+    memory = one_type.memory
+    ran = Counter(row.family for row in one_type.runs if row.fits is False and row.measured_step_s)
     unfit = ", ".join(f"{family} {count}" for family, count in ran.most_common())
     spread = memory_constants().spread.fraction
     return f"""\
@@ -190,7 +200,7 @@ measured allocated memory. {memory.called_unfit_but_ran} runs that ran are calle
 {memory.called_fit_but_failed} that failed for memory are called fit. Unfit by family: {unfit}.
 `validation/cases.csv` has each of them. Failed, and called fit:
 
-{_failed(found)}
+{_failed(findings)}
 
 `fit_probability` takes the need of a whole GPU to scatter by {spread:.0%} around
 the predicted. Of the runs that measured reserved or device memory, {_inside(by_kind)}
@@ -200,11 +210,14 @@ lie within its ranges of 50, 80 and 95 %, families counted alike.
 """
 
 
-def _failed(found: Measured) -> str:
+def _failed(findings: AccuracyFindings) -> str:
     """The runs that ran out of memory where we say they fit, and what is believed of them."""
-    rows = [row for row in found.one.runs if row.row_id in found.failed and row.fits]
+    rows = [
+        row for row in findings.one_type.runs if row.row_id in findings.out_of_memory and row.fits
+    ]
     lines = [
-        f"- {row.row_id}: {row.model}, {row.summary}: {found.reasons.get(row.row_id, 'not known')}"
+        f"- {row.row_id}: {row.model}, {row.summary}: "
+        f"{findings.reasons.get(row.row_id, 'not known')}"
         for row in rows
     ]
     return "\n".join(lines) or "none"
@@ -221,7 +234,7 @@ def _inside(by_kind: dict[tuple[str, str], list[float]]) -> str:
     return "{:.0%}, {:.0%} and {:.0%}".format(*shares)
 
 
-def _steps(steps: Steps, unseen: Steps) -> str:
+def _steps(steps: TimedSteps, unseen: TimedSteps) -> str:
     errors = [abs(priced.step_s / step.step_s - 1) for step, priced in unseen]
     return f"""\
 ## Steps timed on one H200
@@ -244,7 +257,7 @@ be 0.7 % slower.
 """
 
 
-def _timed(steps: Steps) -> str:
+def _timed(steps: TimedSteps) -> str:
     lines = [
         "| model | recompute | step | error | allocated | error |",
         "|---|---|---|---|---|---|",
@@ -328,6 +341,6 @@ def _mixed(mixed: Validation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _skipped(one: Validation) -> str:
-    lines = [f"- {row.row_id}: {row.reason}" for row in one.skipped]
+def _skipped(one_type: Validation) -> str:
+    lines = [f"- {row.row_id}: {row.reason}" for row in one_type.skipped]
     return "## Skipped\n\n" + "\n".join(lines) + "\n"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
+from astra.report.comparison import comparison_part
 from astra.report.document import AnswerDocument
-from astra.report.mixed import pipeline
 from astra.report.note_lines import note_lines
-from astra.report.priced import (
+from astra.report.priced_plan import (
     export_hint,
     memory_bars,
     seconds,
     sentence,
-    sizes,
     time_bars,
+    usable_sizes,
 )
 from astra.search.ranking import as_fast, ranking
 from astra.search.result import NothingFits
@@ -23,18 +23,18 @@ from astra.search.result import NothingFits
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SURE = 0.95  # of fitting
+SURE_TO_FIT = 0.95  # fit probability from which on a plan is called sure
 
 
 def answer_json(answer: AnswerDocument, batches: Sequence[AnswerDocument] = ()) -> dict[str, Any]:
     """The answer; where several batches were compared, the best of each besides."""
-    found: dict[str, Any] = msgspec.to_builtins(answer)
+    document: dict[str, Any] = msgspec.to_builtins(answer)
     if len(batches) > 1:
-        found["batches"] = [_batch(each) for each in batches]
-    return found
+        document["batches"] = [_best_of_batch(each) for each in batches]
+    return document
 
 
-def _batch(answer: AnswerDocument) -> dict[str, Any]:
+def _best_of_batch(answer: AnswerDocument) -> dict[str, Any]:
     best = answer.best
     return {
         "global_batch": answer.request.global_batch,
@@ -52,7 +52,7 @@ def batches_table(answers: Sequence[AnswerDocument]) -> "RenderableType":
     for name in ("batch", "step", "tokens/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("best plan", overflow="fold")
-    for row in map(_batch, answers):
+    for row in map(_best_of_batch, answers):
         step = "-" if row["step_s"] is None else seconds(row["step_s"])
         rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
         table.add_row(str(row["global_batch"]), step, rate, row["summary"] or "nothing fits")
@@ -64,24 +64,24 @@ def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTy
     best = answer.best
     if best is None:
         assert answer.nothing_fits is not None
-        return _nothing(answer, answer.nothing_fits)
+        return _nothing_fits_page(answer, answer.nothing_fits)
     next_file = saved or "result.json"
     return [
         sentence(best),
         "",
-        *(pipeline(best, answer.mixed, answer.request) if answer.mixed else []),
+        *(comparison_part(best, answer.mixed, answer.request) if answer.mixed else []),
         _table(answer.plans),
         *(paper_table(answer.paper) if answer.paper else []),
-        *safer(answer.plans),
-        *alike(answer.plans),
+        *safer_plan(answer.plans),
+        *equally_fast(answer.plans),
         "",
-        funnel(answer),
+        funnel_line(answer),
         "",
-        *_paid(best),
+        *_money_part(best),
         f"Where the time of the best goes (stage {best.parts_stage})",
         time_bars(best),
         "",
-        f"Memory of one GPU by stage, GiB of {sizes(best)}",
+        f"Memory of one GPU by stage, GiB of {usable_sizes(best)}",
         memory_bars(best),
         "",
         *note_lines(answer, answer.plans),
@@ -89,11 +89,11 @@ def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTy
         if saved is None
         else f"Kept in {saved}. Next:",
         f"  astra explain {next_file}",
-        *_export(answer.plans, next_file),
+        *_export_hint(answer.plans, next_file),
     ]
 
 
-def _export(plans: Sequence[PricedPlan], file: str) -> list[str]:
+def _export_hint(plans: Sequence[PricedPlan], file: str) -> list[str]:
     """How to start the best, or the best that can be, where there are launch files for it."""
     launched = (hint for plan in plans if (hint := export_hint(plan, file)))
     return next(launched, [])
@@ -124,7 +124,7 @@ def paper_table(plans: tuple[PaperComparison, ...]) -> list["RenderableType"]:
     ]
 
 
-def _paid(best: PricedPlan) -> list["RenderableType"]:
+def _money_part(best: PricedPlan) -> list["RenderableType"]:
     """Hours and dollars of the best, where tokens and a price are known."""
     if best.money is None:
         return []
@@ -133,32 +133,35 @@ def _paid(best: PricedPlan) -> list["RenderableType"]:
     return [money_sentence(best), *terms(best), ""]
 
 
-def safer(plans: tuple[PricedPlan, ...]) -> list[str]:
+def safer_plan(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Where the best fills its GPUs to the brim: the fastest one that surely fits."""
     best = plans[0]
-    if best.memory.fit_probability >= SURE:
+    if best.memory.fit_probability >= SURE_TO_FIT:
         return []
-    sure = [plan for plan in plans if plan.memory.fit_probability >= SURE]
+    sure = [plan for plan in plans if plan.memory.fit_probability >= SURE_TO_FIT]
     if not sure:
         return ["None of these is sure to fit; a larger --memory-margin finds some that are."]
     slower = sure[0].step_s / best.step_s - 1
-    said = f"{sure[0].memory.fit_probability:.0%}"
-    return [f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability {said}."]
+    probability = f"{sure[0].memory.fit_probability:.0%}"
+    return [
+        f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability "
+        f"{probability}."
+    ]
 
 
-def alike(plans: tuple[PricedPlan, ...]) -> list[str]:
+def equally_fast(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Which of the best cannot be told apart."""
-    count, off = as_fast(plans), ranking().pair_fraction
+    count, pair_error = as_fast(plans), ranking().pair_fraction
     if count < 2:
         return []
     which = "1 and 2" if count == 2 else f"1 to {count}"
     return [
-        f"Plans {which} cannot be told apart: they lie within {off:.0%}, and predicted ratios of "
-        "two measured layouts are off by more in one case of five."
+        f"Plans {which} cannot be told apart: they lie within {pair_error:.0%}, and predicted "
+        "ratios of two measured layouts are off by more in one case of five."
     ]
 
 
-def funnel(answer: AnswerDocument) -> str:
+def funnel_line(answer: AnswerDocument) -> str:
     """Where the candidates went, in one line."""
     search = answer.search
     removed = sum(search.removed_by_rule.values())
@@ -190,15 +193,16 @@ def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
     return table
 
 
-def _nothing(answer: AnswerDocument, why: NothingFits) -> list["RenderableType"]:
+def _nothing_fits_page(answer: AnswerDocument, nothing_fits: NothingFits) -> list["RenderableType"]:
     lines: list[RenderableType] = [
-        "No plan fits." if why.closest else "No plan is left.",
-        funnel(answer),
-        f"Binding: {why.binding}.",
+        "No plan fits." if nothing_fits.closest else "No plan is left.",
+        funnel_line(answer),
+        f"Binding: {nothing_fits.binding}.",
     ]
-    if why.closest is not None:
-        lines.append(f"Closest: {why.closest.summary}.")
+    if nothing_fits.closest is not None:
+        lines.append(f"Closest: {nothing_fits.closest.summary}.")
     lines += [
-        f"{'Try' if place == 0 else ' or'} {change}" for place, change in enumerate(why.tries)
+        f"{'Try' if place == 0 else ' or'} {change}"
+        for place, change in enumerate(nothing_fits.tries)
     ]
     return lines

@@ -13,14 +13,14 @@ from astra.explain.result import (
     RunnerUp,
     WhatIf,
 )
-from astra.report.mixed import drawn
-from astra.report.priced import BAR, PART_NAMES, seconds
+from astra.report.pipeline_drawing import draw_pipeline
+from astra.report.priced_plan import PART_NAMES, TIME_BAR_WIDTH, seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-NAMES = {
+EXPLAINED_PART_NAMES = {
     "matrix_products": "matrix products",
     "attention": "attention",
     "elementwise": "elementwise",
@@ -29,8 +29,8 @@ NAMES = {
     "launch": "waiting for the CPU",
     **{name: words for name, words in PART_NAMES.items() if name not in ("forward", "backward")},
 }
-SHORT = {
-    **NAMES,
+SHORT_PART_NAMES = {
+    **EXPLAINED_PART_NAMES,
     "tensor_comm": "tensor traffic",
     "context_comm": "context traffic",
     "expert_comm": "expert traffic",
@@ -38,91 +38,114 @@ SHORT = {
     "data_comm": "data traffic",
     "bubble": "bubble",
 }
-SHOWN = 0.05  # of the largest part: what differs by less is left out of a line
-MOST = 4  # parts in a line
-LATER = 9  # plans behind the explained one
+MIN_SHOWN_FRACTION = 0.05  # of the largest part: what differs by less is left out of a line
+MAX_PARTS_IN_A_LINE = 4  # parts in a line
+MAX_NEXT_PLANS = 9  # plans behind the explained one
 
 
-def explanation_json(found: Explanation) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(found)
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(explanation)
     return built
 
 
-def explanation_page(found: Explanation) -> list["RenderableType"]:
+def explanation_page(explanation: Explanation) -> list["RenderableType"]:
     """The whole answer, part by part; where another plan was asked about, that comparison."""
-    if found.against is not None:
-        return [_head(found), "", *_against(found, found.against)]
-    parts: list[RenderableType] = [_head(found), found.binding.sentence, ""]
-    if found.stages:
-        parts += [*_pipelines(found), *_shares(found), ""]
-    parts += [f"Where the time goes (stage {_stage(found)}, the busiest)", _bars(found)]
-    if found.best is not None:
-        parts += ["", "What the best plan takes more or less", _losses((found.best,))]
-    if found.next_plans:
-        parts += ["", "What the next plans lose", _losses(found.next_plans[:LATER])]
-    parts += ["", "What would change", _changes(found.changes)]
-    if found.prices:
-        parts += ["", "How far a price must move for another answer", *map(_price, found.prices)]
-    parts += ["", f"Bytes of one GPU of stage {_stage(found)} in a step", *_traffic(found)]
-    parts += [f"note: {note}" for note in found.notes]
+    if explanation.against is not None:
+        return [_head(explanation), "", *_alternative_part(explanation, explanation.against)]
+    parts: list[RenderableType] = [_head(explanation), explanation.binding.sentence, ""]
+    if explanation.stages:
+        parts += [*_pipelines(explanation), *_gpu_type_lines(explanation), ""]
+    parts += [
+        f"Where the time goes (stage {_stage(explanation)}, the busiest)",
+        _time_bars(explanation),
+    ]
+    if explanation.best is not None:
+        parts += [
+            "",
+            "What the best plan takes more or less",
+            _difference_table((explanation.best,)),
+        ]
+    if explanation.next_plans:
+        parts += [
+            "",
+            "What the next plans lose",
+            _difference_table(explanation.next_plans[:MAX_NEXT_PLANS]),
+        ]
+    parts += ["", "What would change", _what_if_table(explanation.changes)]
+    if explanation.prices:
+        parts += [
+            "",
+            "How far a price must move for another answer",
+            *map(_price_line, explanation.prices),
+        ]
+    parts += [
+        "",
+        f"Bytes of one GPU of stage {_stage(explanation)} in a step",
+        *_traffic_table(explanation),
+    ]
+    parts += [f"note: {note}" for note in explanation.notes]
     return parts
 
 
-def _head(found: Explanation) -> str:
-    gpus = " + ".join(f"{count} {name}" for name, count in found.gpus.items())
+def _head(explanation: Explanation) -> str:
+    gpus = " + ".join(f"{count} {name}" for name, count in explanation.gpus.items())
     return (
-        f"{found.model} on {gpus}, rank {found.rank}: {found.summary}, "
-        f"{seconds(found.step_s)} a step."
+        f"{explanation.model} on {gpus}, rank {explanation.rank}: {explanation.summary}, "
+        f"{seconds(explanation.step_s)} a step."
     )
 
 
-def _pipelines(found: Explanation) -> list["RenderableType"]:
+def _pipelines(explanation: Explanation) -> list["RenderableType"]:
     """Each drawn under its title."""
-    several = found.stages[-1].pipeline > 0
+    has_several_pipelines = explanation.stages[-1].pipeline > 0
     lines: list[RenderableType] = []
-    for row in range(found.stages[-1].pipeline + 1):
-        which = f"Pipeline {row + 1}" if several else "The pipeline"
-        own = tuple(stage for stage in found.stages if stage.pipeline == row)
-        lines += [f"{which} from the first stage to the last", drawn(own, found.step_s)]
+    for pipeline in range(explanation.stages[-1].pipeline + 1):
+        which = f"Pipeline {pipeline + 1}" if has_several_pipelines else "The pipeline"
+        pipeline_stages = tuple(stage for stage in explanation.stages if stage.pipeline == pipeline)
+        lines += [
+            f"{which} from the first stage to the last",
+            draw_pipeline(pipeline_stages, explanation.step_s),
+        ]
     return lines
 
 
-def _shares(found: Explanation) -> list[str]:
+def _gpu_type_lines(explanation: Explanation) -> list[str]:
     """What each GPU type does of the whole."""
     lines = []
-    if found.stages[-1].pipeline:
-        for name, count in found.gpus.items():
-            own = [stage for stage in found.stages if stage.gpu == name]
-            places = dict.fromkeys(str(stage.pipeline + 1) for stage in own)
-            busy = max(stage.busy_s for stage in own) / found.step_s
+    if explanation.stages[-1].pipeline:
+        for name, count in explanation.gpus.items():
+            stages = [stage for stage in explanation.stages if stage.gpu == name]
+            places = dict.fromkeys(str(stage.pipeline + 1) for stage in stages)
+            busy = max(stage.busy_s for stage in stages) / explanation.step_s
             lines.append(
                 f"{name}: in pipeline {' and '.join(places)} on {count} GPUs; its busiest stage "
                 f"works {busy:.0%} of the step."
             )
         return lines
-    total = sum(stage.layers for stage in found.stages)
-    for name, count in found.gpus.items():
-        own = [stage for stage in found.stages if stage.gpu == name]
-        layers, busy = sum(stage.layers for stage in own), max(stage.busy_s for stage in own)
+    total = sum(stage.layers for stage in explanation.stages)
+    for name, count in explanation.gpus.items():
+        stages = [stage for stage in explanation.stages if stage.gpu == name]
+        layers, busy = sum(stage.layers for stage in stages), max(stage.busy_s for stage in stages)
         lines.append(
-            f"{name}: {layers} of {total} layers in {len(own)} of {len(found.stages)} stages on "
-            f"{count} GPUs; its busiest works {busy / found.step_s:.0%} of the step."
+            f"{name}: {layers} of {total} layers in {len(stages)} of {len(explanation.stages)} "
+            f"stages on {count} GPUs; its busiest works {busy / explanation.step_s:.0%} of the "
+            "step."
         )
     return lines
 
 
-def _price(move: PriceSensitivity) -> str:
+def _price_line(move: PriceSensitivity) -> str:
     """One GPU type in a line: how far it must move either way, and what is chosen then."""
-    said = []
+    moves = []
     if move.rise_rival is not None:
-        said.append((f"rise by {move.rise_fraction:.1%}", _then(move.rise_rival)))
+        moves.append((f"rise by {move.rise_fraction:.1%}", _then(move.rise_rival)))
     if move.fall_rival is not None:
-        said.append((f"fall by {move.fall_fraction:.1%}", _then(move.fall_rival)))
-    if not said:
+        moves.append((f"fall by {move.fall_fraction:.1%}", _then(move.fall_rival)))
+    if not moves:
         return f"  {move.gpu}: no move of its price alone changes the answer"
-    if len({then for _, then in said}) == 1:  # either way the same
-        return f"  {move.gpu}: {' or '.join(by for by, _ in said)}; {said[0][1]}"
-    return f"  {move.gpu}: {'; or '.join(f'{by}, {then}' for by, then in said)}"
+    if len({then for _, then in moves}) == 1:  # either way the same
+        return f"  {move.gpu}: {' or '.join(by for by, _ in moves)}; {moves[0][1]}"
+    return f"  {move.gpu}: {'; or '.join(f'{by}, {then}' for by, then in moves)}"
 
 
 def _then(rival: RunnerUp) -> str:
@@ -130,10 +153,10 @@ def _then(rival: RunnerUp) -> str:
     return f"then {gpus} ({rival.summary}), today ${rival.usd:,.0f}, {rival.hours:,.0f} h"
 
 
-def _stage(found: Explanation) -> str:
-    several = bool(found.stages) and found.stages[-1].pipeline > 0
-    pipeline = f" of pipeline {found.parts_pipeline + 1}" if several else ""
-    return f"{found.parts_stage}{pipeline}"
+def _stage(explanation: Explanation) -> str:
+    has_several_pipelines = bool(explanation.stages) and explanation.stages[-1].pipeline > 0
+    pipeline = f" of pipeline {explanation.parts_pipeline + 1}" if has_several_pipelines else ""
+    return f"{explanation.parts_stage}{pipeline}"
 
 
 def _grid(justify: str, headers: tuple[str, ...] = ()) -> "Table":
@@ -153,13 +176,13 @@ def _grid(justify: str, headers: tuple[str, ...] = ()) -> "Table":
     return table
 
 
-def _bars(found: Explanation) -> "RenderableType":
+def _time_bars(explanation: Explanation) -> "RenderableType":
     table = _grid("wrrb")
-    for name, value in found.parts_s.items():
-        share = value / found.step_s
+    for name, value in explanation.parts_s.items():
+        share = value / explanation.step_s
         if share >= 0.0005:
-            bar = "#" * round(share * BAR)
-            table.add_row(f"  {NAMES[name]}", seconds(value), f"{share:.1%}", bar)
+            bar = "#" * round(share * TIME_BAR_WIDTH)
+            table.add_row(f"  {EXPLAINED_PART_NAMES[name]}", seconds(value), f"{share:.1%}", bar)
     return table
 
 
@@ -168,54 +191,58 @@ def signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
-def difference(loss: PlanDifference) -> str:
+def difference_line(plan: PlanDifference) -> str:
     """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first."""
-    ordered = sorted(loss.parts_s.items(), key=lambda item: -abs(item[1]))
-    least = max(SHOWN * abs(ordered[0][1]), 1e-6)
-    shown = [(name, value) for name, value in ordered if abs(value) >= least][:MOST]
+    ordered = sorted(plan.parts_s.items(), key=lambda item: -abs(item[1]))
+    least = max(MIN_SHOWN_FRACTION * abs(ordered[0][1]), 1e-6)
+    shown = [(name, value) for name, value in ordered if abs(value) >= least][:MAX_PARTS_IN_A_LINE]
     if not shown:
         return "no difference"
-    said = [f"{SHORT[name]} {signed(value)}" for name, value in shown]
-    rest = loss.slower_s - sum(value for _, value in shown)
+    words = [f"{SHORT_PART_NAMES[name]} {signed(value)}" for name, value in shown]
+    rest = plan.slower_s - sum(value for _, value in shown)
     if abs(rest) >= least:
-        said.append(f"the rest {signed(rest)}")
-    where = f" (busiest: {loss.busiest})" if loss.other_place else ""
-    return f"{signed(loss.slower_s)}: {', '.join(said)}{where}"
+        words.append(f"the rest {signed(rest)}")
+    where = f" (busiest: {plan.busiest})" if plan.other_place else ""
+    return f"{signed(plan.slower_s)}: {', '.join(words)}{where}"
 
 
-def _losses(plans: tuple[PlanDifference, ...]) -> "RenderableType":
+def _difference_table(plans: tuple[PlanDifference, ...]) -> "RenderableType":
     table = _grid("rww")
     for plan in plans:
-        table.add_row(str(plan.rank), plan.summary, difference(plan))
+        table.add_row(str(plan.rank), plan.summary, difference_line(plan))
     return table
 
 
-def _against(explained: Explanation, found: Alternative) -> list["RenderableType"]:
+def _alternative_part(explanation: Explanation, alternative: Alternative) -> list["RenderableType"]:
     """Why not another one: part by part where it runs."""
-    lines: list[RenderableType] = [f"Against {' '.join(found.settings)}: {found.sentence}"]
-    if found.outcome != "time" or found.plan is None:
+    lines: list[RenderableType] = [
+        f"Against {' '.join(alternative.settings)}: {alternative.sentence}"
+    ]
+    if alternative.outcome != "time" or alternative.plan is None:
         return lines
-    other = found.plan
+    other = alternative.plan
     table = _grid("wrrr", ("  busiest stage of each", "this", "that", "more"))
-    for name, value in explained.parts_s.items():
+    for name, value in explanation.parts_s.items():
         more = other.parts_s[name]
-        if max(value, value + more) >= 0.0005 * explained.step_s:
+        if max(value, value + more) >= 0.0005 * explanation.step_s:
             that = value + more if value + more > 1e-9 else 0.0
-            table.add_row(f"  {NAMES[name]}", seconds(value), seconds(that), signed(more))
+            table.add_row(
+                f"  {EXPLAINED_PART_NAMES[name]}", seconds(value), seconds(that), signed(more)
+            )
     table.add_row(
-        "  step", seconds(explained.step_s), seconds(other.step_s), signed(other.slower_s)
+        "  step", seconds(explanation.step_s), seconds(other.step_s), signed(other.slower_s)
     )
     gpus = " + ".join(f"{count} {name}" for name, count in other.gpus.items())
     lines += [f"  {other.summary} on {gpus}", "", table]
     if other.other_place:
         lines.append(
-            f"The busiest stage is another: here stage {explained.parts_stage}, there "
+            f"The busiest stage is another: here stage {explanation.parts_stage}, there "
             f"{other.busiest}. What only one of them does shifts between the parts."
         )
     return lines
 
 
-def _changes(changes: tuple[WhatIf, ...]) -> "RenderableType":
+def _what_if_table(changes: tuple[WhatIf, ...]) -> "RenderableType":
     table = _grid("wrw")
     for change in changes:
         if change.plan is None:
@@ -223,34 +250,36 @@ def _changes(changes: tuple[WhatIf, ...]) -> "RenderableType":
             continue
         searched = change.how == "searched"
         same = "the same plan" if change.same_plan else change.plan.summary
-        text = f"{same}; {difference(change.plan)}" if searched else difference(change.plan)
+        text = (
+            f"{same}; {difference_line(change.plan)}" if searched else difference_line(change.plan)
+        )
         table.add_row(f"  {change.what}", seconds(change.plan.step_s), text)
     return table
 
 
-def _traffic(found: Explanation) -> list["RenderableType"]:
-    if not found.exchanges:
+def _traffic_table(explanation: Explanation) -> list["RenderableType"]:
+    if not explanation.exchanges:
         return ["  none: there is one GPU"]
     table = _grid("lwrrrl", ("  group", "", "payload", "times", "sent", ""))
-    for exchange in found.exchanges:
+    for exchange in explanation.exchanges:
         table.add_row(
             f"  {exchange.group} {exchange.ranks}",
             f"{exchange.operation}, {exchange.what}",
-            size(exchange.payload_bytes),
+            bytes_text(exchange.payload_bytes),
             f"{exchange.count:,.0f}",
-            size(exchange.sent_bytes),
-            _over(exchange),
+            bytes_text(exchange.sent_bytes),
+            _link_words(exchange),
         )
     return [table]
 
 
-def _over(exchange: Exchange) -> str:
+def _link_words(exchange: Exchange) -> str:
     if not exchange.crosses_nodes:
         return "in a node"
     return "across nodes" if exchange.over == "network" else "one link domain"
 
 
-def size(count: float) -> str:
+def bytes_text(count: float) -> str:
     """Three figures and a unit of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:

@@ -7,20 +7,20 @@ from astra.notes import NoteCode
 from astra.report.words import GIB, all_words, words
 
 
-def explanation_with_words(found: Explanation) -> Explanation:
+def explanation_with_words(explanation: Explanation) -> Explanation:
     """All of it, from codes and numbers."""
-    changes = tuple(_change(each) for each in found.changes)
-    said = msgspec.structs.replace(
-        found,
-        best=found.best and _difference(found.best),
-        next_plans=tuple(map(_difference, found.next_plans)),
+    changes = tuple(_change(each) for each in explanation.changes)
+    with_parts = msgspec.structs.replace(
+        explanation,
+        best=explanation.best and _difference(explanation.best),
+        next_plans=tuple(map(_difference, explanation.next_plans)),
         changes=changes,
-        notes=all_words(found.remarks),
+        notes=all_words(explanation.remarks),
     )
-    against = found.against and _alternative(found.against, said)
-    sentence = f"{_binding(said)}{_memory(found.binding)}"
-    binding = msgspec.structs.replace(found.binding, sentence=sentence)
-    return msgspec.structs.replace(said, binding=binding, against=against)
+    against = explanation.against and _alternative(explanation.against, with_parts)
+    sentence = f"{_binding(with_parts)}{_memory(explanation.binding)}"
+    binding = msgspec.structs.replace(explanation.binding, sentence=sentence)
+    return msgspec.structs.replace(with_parts, binding=binding, against=against)
 
 
 def _change(change: WhatIf) -> WhatIf:
@@ -41,35 +41,37 @@ def _busiest(plan: PlanDifference) -> str:
     return f"stage {plan.parts_stage} of {plan.stages} on {plan.busiest_gpu}{ends}"
 
 
-def _binding(found: Explanation) -> str:
+def _binding(explanation: Explanation) -> str:
     """The binding constraint with its number."""
-    own, what = found.binding, found.binding.constraint
-    share = f"{own.cost_s[what] / found.step_s:.0%} of the step"
+    binding, what = explanation.binding, explanation.binding.constraint
+    share = f"{binding.cost_s[what] / explanation.step_s:.0%} of the step"
     if what == "plan":
-        better = next(c.plan for c in found.changes if c.change.code is NoteCode.AS_IS and c.plan)
+        better = next(
+            c.plan for c in explanation.changes if c.change.code is NoteCode.AS_IS and c.plan
+        )
         return f"The plan itself binds: {better.summary} would save {share}"
     if what == "memory":
-        return f"Memory binds: {_memory_cost(found, share)}"
+        return f"Memory binds: {_memory_cost(explanation, share)}"
     if what in ("network", "link"):
-        assert own.traffic is not None
-        kind = own.traffic.removesuffix("_comm")
-        most = f"{kind}-parallel {found.parts_s[own.traffic] / found.step_s:.0%}"
+        assert binding.traffic is not None
+        kind = binding.traffic.removesuffix("_comm")
+        most = f"{kind}-parallel {explanation.parts_s[binding.traffic] / explanation.step_s:.0%}"
         where = "The network" if what == "network" else "The link between GPUs"
         return f"{where} binds: its traffic that shows is {share} ({most})"
     if what == "batch":
         return (
-            f"The batch binds: {own.micro_batches} micro-batches per replica are few for "
-            f"{own.stages} stages, so waiting is {share}"
+            f"The batch binds: {binding.micro_batches} micro-batches per replica are few for "
+            f"{binding.stages} stages, so waiting is {share}"
         )
     if what == "bubble":
         return f"Waiting between stages binds: the bubble is {share}"
     return f"Compute binds: kernels are {share}"
 
 
-def _memory_cost(found: Explanation, share: str) -> str:
-    if not found.binding.fits:
+def _memory_cost(explanation: Explanation, share: str) -> str:
+    if not explanation.binding.fits:
         return "the plan does not fit"
-    if found.parts_s["recompute"] >= found.binding.cost_s["memory"]:
+    if explanation.parts_s["recompute"] >= explanation.binding.cost_s["memory"]:
         return f"what is computed again to save it is {share}"
     return f"a quarter more of it would save {share}"
 
@@ -108,8 +110,8 @@ def _outcome(other: Alternative, explained: Explanation) -> str:
     if other.outcome == "none":
         return f"There is no plan with {settings}: {why.facts['reason']}"
     reasons = why.facts["reasons"]
-    said = [f"{reasons[name]} [rule {name}, {n:,} candidates]" for name, n in other.rules.items()]
-    return f"Rules forbid every plan with {settings}: {'; '.join(said[:3])}."
+    rules = [f"{reasons[name]} [rule {name}, {n:,} candidates]" for name, n in other.rules.items()]
+    return f"Rules forbid every plan with {settings}: {'; '.join(rules[:3])}."
 
 
 def _slower(plan: PlanDifference, explained: Explanation) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from astra.errors import InputError, shorten
 from astra.report.document import AnswerDocument
-from astra.report.money import money_remarks, money_sentence, place_of, tokens, usd
+from astra.report.money import money_notes, money_sentence, place_of, tokens, usd
 from astra.report.raster import png
 
 WIDTH, HEIGHT = 860, 520
@@ -17,10 +17,10 @@ LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58
 INK, PALE = "#222222", "#bbbbbb"
 FONT = "font-family='Helvetica,Arial,sans-serif'"
 HALO = "stroke='#ffffff' stroke-width='3' paint-order='stroke'"  # keeps words off what they cross
-KINDS = ("svg", "png", "html")
-LABEL = 11  # height of the words beside a dot
-ASIDE, FARTHEST = 90.0, 30  # how far words may be slid, and in how many rows of them
-PARTS = 60  # of a line between two plans, which words keep off
+PICTURE_FORMATS = ("svg", "png", "html")
+LABEL_HEIGHT = 11  # height of the words beside a dot
+LABEL_SHIFT, MAX_LABEL_ROWS = 90.0, 30  # how far words may be slid, and in how many rows of them
+BOXES_PER_LINE = 60  # of a line between two plans, which words keep off
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +56,34 @@ Shape = Line | Dot | Text
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def kind_of(path: str) -> str:
+def picture_format(path: str) -> str:
     """What a file's name asks for."""
-    kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in KINDS:
+    file_format = Path(path).suffix.lower().removeprefix(".")
+    if file_format not in PICTURE_FORMATS:
         raise InputError(f"--plot {shorten(path)}: the name ends in .svg, .png or .html.")
-    return kind
+    return file_format
 
 
-def plot(answer: AnswerDocument, kind: str) -> str | bytes:
+def plot(answer: AnswerDocument, file_format: str) -> str | bytes:
     """The picture in this format."""
-    shapes = shapes_of(answer)
-    if kind == "png":
+    shapes = frontier_shapes(answer)
+    if file_format == "png":
         lines = [(s.start, s.end, s.pale, s.dashed) for s in shapes if isinstance(s, Line)]
         dots = [(s.at, s.radius, s.filled) for s in shapes if isinstance(s, Dot)]
         texts = [(s.at, s.text, s.size, s.anchor) for s in shapes if isinstance(s, Text)]
         return png(WIDTH, HEIGHT, lines, dots, texts)
-    return svg(shapes) if kind == "svg" else html(answer, shapes)
+    return svg(shapes) if file_format == "svg" else html(answer, shapes)
 
 
-def shapes_of(answer: AnswerDocument) -> list[Shape]:
+def frontier_shapes(answer: AnswerDocument) -> list[Shape]:
     """Dollars over hours, both logarithmic; plans joined; goals as dashed lines; all labelled."""
     market, points = answer.market, answer.frontier
     assert market is not None
     hours = [point.hours or 0.0 for point in points]
     dollars = [point.usd or 0.0 for point in points]
-    view = _View(
-        [*hours, *_goal(market.deadline_hours, hours)],
-        [*dollars, *_goal(market.budget_usd, dollars)],
+    view = _PlotScale(
+        [*hours, *_goal_near(market.deadline_hours, hours)],
+        [*dollars, *_goal_near(market.budget_usd, dollars)],
     )
     first = points[0]
     title = f"{first.plan.model.name}, {tokens(market.tokens)} tokens: dollars against hours"
@@ -111,19 +111,19 @@ def shapes_of(answer: AnswerDocument) -> list[Shape]:
     labels: list[Text] = [shape for shape in shapes if isinstance(shape, Text)]  # of goals, axes
     shapes = [shape for shape in shapes if not isinstance(shape, Text)]
     upright = [shape for shape in shapes if isinstance(shape, Line) and shape.dashed]
-    goals = [box for line in upright for box in _along((line.start, line.end))]
+    goals = [box for line in upright for box in _boxes_along((line.start, line.end))]
     dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    taken = [*map(_box, labels), *_along(places), *goals, *dots]
+    taken = [*map(_box, labels), *_boxes_along(places), *goals, *dots]
     leaders: list[Shape] = []
     for row, (point, place) in enumerate(zip(points, places, strict=True), 1):
         chosen = row == market.chosen
         shapes.append(Dot(place, 6.0 if chosen else 4.0, chosen))
         gpus = " + ".join(f"{count} {name}" for name, count in point.gpus.items())
-        said = f"{point.rank}: {gpus}" + (f" ({names[row]})" if row in names else "")
-        words = _label(said, place, taken)
-        labels.append(words)
-        taken.append(_box(words))
-        leaders += _leader(place, _box(words))
+        label = f"{point.rank}: {gpus}" + (f" ({names[row]})" if row in names else "")
+        text = _label(label, place, taken)
+        labels.append(text)
+        taken.append(_box(text))
+        leaders += _leader(place, _box(text))
     return [*leaders, *shapes, *labels]
 
 
@@ -141,43 +141,43 @@ def _leader(place: tuple[float, float], box: Box) -> list[Shape]:
     x = min(max(place[0], left), right)
     y = bottom if bottom < place[1] else top
     far = math.hypot(x - place[0], y - place[1])
-    return [Line(place, (x, y), pale=True)] if far > 2 * LABEL else []
+    return [Line(place, (x, y), pale=True)] if far > 2 * LABEL_HEIGHT else []
 
 
-def _label(said: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
+def _label(label: str, place: tuple[float, float], taken: Sequence[Box]) -> Text:
     """Words beside a dot: at its nearest side where they cover nothing else and stay inside.
 
     Below and above by turns, ever farther, then also slid aside; where all is taken, what covers
     the least.
     """
-    inside = [text for text in _tries(said, place) if _is_inside(_box(text))]
-    least = math.inf
-    best = Text((place[0] + 9.0, place[1] - 7.0), said, LABEL, "start")
+    inside = [text for text in _label_places(label, place) if _is_inside(_box(text))]
+    least_covered = math.inf
+    best = Text((place[0] + 9.0, place[1] - 7.0), label, LABEL_HEIGHT, "start")
     for text in inside:
         covered = sum(_overlap(_box(text), box) for box in taken)
-        if covered < least:
-            least, best = covered, text
+        if covered < least_covered:
+            least_covered, best = covered, text
         if not covered:
             break
     return best
 
 
-def _tries(said: str, place: tuple[float, float]) -> list[Text]:
+def _label_places(label: str, place: tuple[float, float]) -> list[Text]:
     """Places for words, the nearest first."""
     x, y = place
     sides = ((9.0, "start"), (-8.0, "end"))
     near = [
-        Text((x + beside, y + below), said, LABEL, anchor)
+        Text((x + beside, y + below), label, LABEL_HEIGHT, anchor)
         for step in range(8)
-        for below in (-7.0 - LABEL * step, 17.0 + LABEL * step)
+        for below in (-7.0 - LABEL_HEIGHT * step, 17.0 + LABEL_HEIGHT * step)
         for beside, anchor in sides
     ]
     far = [
-        Text((x + beside + aside, y + below), said, LABEL, anchor)
-        for step in range(FARTHEST)
-        for below in (-7.0 - LABEL * step, 17.0 + LABEL * step)
+        Text((x + beside + aside, y + below), label, LABEL_HEIGHT, anchor)
+        for step in range(MAX_LABEL_ROWS)
+        for below in (-7.0 - LABEL_HEIGHT * step, 17.0 + LABEL_HEIGHT * step)
         for beside, anchor in sides
-        for aside in (0.0, -ASIDE, ASIDE, -2 * ASIDE, 2 * ASIDE)
+        for aside in (0.0, -LABEL_SHIFT, LABEL_SHIFT, -2 * LABEL_SHIFT, 2 * LABEL_SHIFT)
     ]
     return [*near, *far]
 
@@ -189,14 +189,14 @@ def _overlap(one: Box, other: Box) -> float:
     return max(wide, 0.0) * max(high, 0.0)
 
 
-def _along(places: Sequence[tuple[float, float]]) -> list[Box]:
+def _boxes_along(places: Sequence[tuple[float, float]]) -> list[Box]:
     """Small boxes on the line that joins these places."""
-    found: list[Box] = []
+    boxes: list[Box] = []
     for (x, y), (right, low) in pairwise(places):
-        for part in range(PARTS + 1):
-            at = x + (right - x) * part / PARTS, y + (low - y) * part / PARTS
-            found.append((at[0] - 1, at[1] - 1, at[0] + 1, at[1] + 1))
-    return found
+        for part in range(BOXES_PER_LINE + 1):
+            at = x + (right - x) * part / BOXES_PER_LINE, y + (low - y) * part / BOXES_PER_LINE
+            boxes.append((at[0] - 1, at[1] - 1, at[0] + 1, at[1] + 1))
+    return boxes
 
 
 def _box(text: Text) -> Box:
@@ -212,12 +212,12 @@ def _is_inside(box: Box) -> bool:
     return left >= LEFT and right <= WIDTH - 4 and top >= TOP and bottom <= HEIGHT - BOTTOM
 
 
-def _goal(goal: float | None, values: Sequence[float]) -> list[float]:
+def _goal_near(goal: float | None, values: Sequence[float]) -> list[float]:
     near = goal is not None and min(values) / 10 <= goal <= max(values) * 10
     return [goal] if near and goal else []
 
 
-class _View:
+class _PlotScale:
     """Where hours and dollars lie in the picture."""
 
     def __init__(self, hours: Sequence[float], dollars: Sequence[float]) -> None:
@@ -272,13 +272,13 @@ def _round_numbers(low: float, high: float) -> list[float]:
     start, stop = math.exp(low), math.exp(high)
     if stop / start > 5:
         powers = range(math.floor(math.log10(start)), math.ceil(math.log10(stop)) + 1)
-        found = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+        numbers = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     else:
         rough = (stop - start) / 6
         unit = 10.0 ** math.floor(math.log10(rough))
         step = next(unit * n for n in (1, 2, 5, 10) if unit * n >= rough)
-        found = [step * n for n in range(math.ceil(start / step), math.floor(stop / step) + 1)]
-    return [value for value in found if start <= value <= stop]
+        numbers = [step * n for n in range(math.ceil(start / step), math.floor(stop / step) + 1)]
+    return [value for value in numbers if start <= value <= stop]
 
 
 def svg(shapes: Sequence[Shape]) -> str:
@@ -341,12 +341,12 @@ def html(answer: AnswerDocument, shapes: Sequence[Shape]) -> str:
         ".answer{font-weight:bold}</style></head><body>"
         f"<p>{escape(money_sentence(best))}</p>{svg(shapes)}<table><tr>"
         f"{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(rows)}</table>"
-        f"{_remarks(answer)}</body></html>\n"
+        f"{_note_list(answer)}</body></html>\n"
     )
 
 
-def _remarks(answer: AnswerDocument) -> str:
+def _note_list(answer: AnswerDocument) -> str:
     """Warnings and notes, as the page in a terminal has them."""
     assert answer.market is not None
-    said = money_remarks(answer, answer.market)
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in said)}</ul>" if said else ""
+    notes = money_notes(answer, answer.market)
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in notes)}</ul>" if notes else ""

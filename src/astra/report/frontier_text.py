@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH, HEIGHT = 60, 14  # of the drawing, where there is room
-LEAST = 20  # characters across
+MIN_WIDTH = 20  # characters across
 LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
 Grid = list[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class FrontierDrawing:
     """The frontier, as wide as the screen allows."""
 
     points: Sequence[PricedPlan]
@@ -29,19 +29,19 @@ class Drawing:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
         from rich.text import Text
 
-        text = drawn(self.points, self.market, options.max_width)
+        text = draw_frontier(self.points, self.market, options.max_width)
         yield Text(text, no_wrap=True, overflow="ignore")
 
 
-def drawn(points: Sequence[PricedPlan], market: MarketResult, room: int = 80) -> str:
+def draw_frontier(points: Sequence[PricedPlan], market: MarketResult, room: int = 80) -> str:
     """Dollars over hours, both logarithmic: plans by their ranks, joined; goals as lines."""
     hours = [point.hours or 0.0 for point in points]
     dollars = [point.usd or 0.0 for point in points]
-    up = _Axis([*dollars, *_near(market.budget_usd, dollars)], HEIGHT)
+    up = _Axis([*dollars, *_goal_near(market.budget_usd, dollars)], HEIGHT)
     labels = {0: f"${up.high:,.0f}", HEIGHT - 1: f"${up.low:,.0f}"}
     width = max(map(len, labels.values()))
-    cells = max(min(WIDTH, room - width - 2), LEAST)
-    across = _Axis([*hours, *_near(market.deadline_hours, hours)], cells)
+    cells = max(min(WIDTH, room - width - 2), MIN_WIDTH)
+    across = _Axis([*hours, *_goal_near(market.deadline_hours, hours)], cells)
     grid = [[" "] * cells for _ in range(HEIGHT)]
     row, column = _goal_lines(grid, across, up, market)
     places = [(across.at(h), HEIGHT - 1 - up.at(d)) for h, d in zip(hours, dollars, strict=True)]
@@ -62,7 +62,7 @@ def drawn(points: Sequence[PricedPlan], market: MarketResult, room: int = 80) ->
     return "\n".join([*lines, f"{'':>{width}} +{'-' * cells}", bottom])
 
 
-def _near(goal: float | None, values: Sequence[float]) -> list[float]:
+def _goal_near(goal: float | None, values: Sequence[float]) -> list[float]:
     """A goal belongs into the picture unless it is far off."""
     near = goal is not None and min(values) / 10 <= goal <= max(values) * 10
     return [goal] if near and goal else []
@@ -89,14 +89,14 @@ def _goal_words(grid: Grid, row: int | None, column: int | None) -> None:
     if row is not None:
         text = " budget"
         starts = range(len(grid[row]) - len(text), -1, -1)
-        _written(text, [(grid[row], start) for start in starts], "-")
+        _write_where_free(text, [(grid[row], start) for start in starts], "-")
     if column is not None:
         text = "deadline"
         sides = (column + 1, column - len(text))
-        _written(text, [(line, start) for line in grid for start in sides], " ")
+        _write_where_free(text, [(line, start) for line in grid for start in sides], " ")
 
 
-def _written(text: str, places: list[tuple[list[str], int]], free: str) -> None:
+def _write_where_free(text: str, places: list[tuple[list[str], int]], free: str) -> None:
     """Write words at the first of these places that holds nothing but this."""
     for line, start in places:
         end = start + len(text)

@@ -11,7 +11,7 @@ from astra.timing.link_curves import link_source
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_SHORT = {"high": "high", "medium": "med", "low": "low"}
+_SHORT_CERTAINTY = {"high": "high", "medium": "med", "low": "low"}
 
 # Header, unit and value of each column. Together they fit into 80 characters.
 COLUMNS = (
@@ -21,17 +21,23 @@ COLUMNS = (
     ("band", "TB/s", lambda gpu: f"{gpu.memory_bytes_per_s / 1e12:.2f}"),
     ("bf16", "TF/s", lambda gpu: _figure(gpu.bf16_flops_per_s, 1e12)),
     ("fp8", "TF/s", lambda gpu: _figure(gpu.fp8_flops_per_s, 1e12)),
-    ("link", "GB/s", lambda gpu: _figure(gpu.link.bytes_per_s, 1e9) + _doubt(gpu, "borrowed")),
+    (
+        "link",
+        "GB/s",
+        lambda gpu: _figure(gpu.link.bytes_per_s, 1e9) + _borrowed_mark(gpu, "borrowed"),
+    ),
     ("dom", "", lambda gpu: str(gpu.link.domain_gpus)),
     (
         "NIC",
         "Gbps",
-        lambda gpu: _figure(gpu.node.nic_bytes_per_s, 1e9 / 8) + _doubt(gpu, "across_borrowed"),
+        lambda gpu: (
+            _figure(gpu.node.nic_bytes_per_s, 1e9 / 8) + _borrowed_mark(gpu, "across_borrowed")
+        ),
     ),
     ("pow", "W", lambda gpu: _figure(gpu.power_w, 1)),
-    ("sure", "", lambda gpu: _SHORT.get(gpu.source.certainty or "", "-")),
+    ("sure", "", lambda gpu: _SHORT_CERTAINTY.get(gpu.source.certainty or "", "-")),
 )
-LEGEND = (
+GPUS_LEGEND = (
     "mem: as sold; usable: what torch sees; bf16, fp8: dense; link: one direction, all links; "
     "dom: GPUs a link domain joins; NIC: per GPU in a typical node; ?: nobody timed collectives "
     "over it, how much of it they reach is borrowed from another GPU (`astra gpus NAME` says from "
@@ -51,13 +57,13 @@ def gpu_json(gpu: Gpu, note: str | None = None) -> dict[str, Any]:
     return facts | links | {"notes": [note] if note else []}
 
 
-def matching(gpus: Sequence[Gpu], text: str) -> list[Gpu]:
+def filter_gpus(gpus: Sequence[Gpu], text: str) -> list[Gpu]:
     """The GPUs in whose name, aliases, maker, architecture or form every word of `text` occurs."""
     words = text.lower().split()
-    return [gpu for gpu in gpus if all(word in _words(gpu) for word in words)]
+    return [gpu for gpu in gpus if all(word in _searchable_text(gpu) for word in words)]
 
 
-def _words(gpu: Gpu) -> str:
+def _searchable_text(gpu: Gpu) -> str:
     described = (gpu.name, *gpu.aliases, gpu.vendor, gpu.architecture, gpu.form_factor)
     return " ".join(word for word in described if word).lower()
 
@@ -112,7 +118,7 @@ def gpu_lines(gpu: Gpu) -> list[tuple[str, str]]:
     return [line for line in lines + _networks(gpu) + _provenance(gpu) if line[1]]
 
 
-def _doubt(gpu: Gpu, which: str) -> str:
+def _borrowed_mark(gpu: Gpu, which: str) -> str:
     """A mark where collectives over a link were timed on other GPUs alone."""
     return "?" if getattr(link_source(gpu), which) else ""
 
@@ -121,33 +127,33 @@ def _networks(gpu: Gpu) -> list[tuple[str, str]]:
     """What collectives reach of the links, and who tells the networks of nodes for rent."""
     from astra.money.catalogue import GUESSED, shipped_offers
 
-    said = link_source(gpu)
+    source = link_source(gpu)
     sold = {offer.machine for offer in shipped_offers() if offer.machine.gpu == gpu.name}
     typical = {machine for machine in sold if machine.gpus == gpu.node.gpus}
     clouds: dict[str, set[str]] = {}
     for machine in typical or sold:
         clouds.setdefault(machine.certainty, set()).add(machine.cloud)
-    sure = [
+    networks = [
         f"{grade} certainty at {', '.join(sorted(clouds[grade]))}"
         for grade in ("high", "medium", "low")
         if grade in clouds
     ]
     if GUESSED in clouds:
         guesses = ", ".join(sorted(clouds[GUESSED]))
-        sure.append(f"GUESSED for nodes of {guesses} (`astra prices {gpu.name}` marks them ?)")
+        networks.append(f"GUESSED for nodes of {guesses} (`astra prices {gpu.name}` marks them ?)")
     return [
-        ("in a node", said.inside),
-        ("between nodes", said.across),
-        ("rented networks", "; ".join(sure)),
+        ("in a node", source.inside),
+        ("between nodes", source.across),
+        ("rented networks", "; ".join(networks)),
     ]
 
 
 def _provenance(gpu: Gpu) -> list[tuple[str, str]]:
     source = gpu.source
-    said = f"{source.kind}: {source.where}" + (f", {source.read_on}" if source.read_on else "")
+    origin = f"{source.kind}: {source.where}" + (f", {source.read_on}" if source.read_on else "")
     return [
         *(("assumed", guess) for guess in gpu.assumed),
-        ("source", said),
+        ("source", origin),
         ("certainty", source.certainty or ""),
         ("checked against", "; ".join(source.checked_against)),
         ("note", source.note or ""),

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE = 96  # columns from which the list shows everything
-PIPED = 200  # columns where nobody watches: nothing is cut or wrapped
+FULL_LIST_COLUMNS = 96  # columns from which the list shows everything
+PIPED_COLUMNS = 200  # columns where nobody watches: nothing is cut or wrapped
 
-PARTS = {
+PART_NAMES = {
     "attention": "attention",
     "mlp": "dense MLP",
     "routed_experts": "routed experts",
@@ -124,7 +124,7 @@ def flops_json(summary: ModelSummary) -> dict[str, float]:
 def print_listing(summary: Sequence[ModelSummary]) -> None:
     """The list as a table; in a narrow terminal certainty shrinks to a star."""
     console = _console()
-    wide = console.width >= WIDE
+    wide = console.width >= FULL_LIST_COLUMNS
     table = _table()
     table.add_column("name", no_wrap=True, overflow="ignore")
     for title in ("params", "active", "layers", "hidden", "heads/kv"):
@@ -166,8 +166,8 @@ def print_model(summary: ModelSummary) -> None:
     """One model in full."""
     console = _console()
     model = summary.model
-    title = f"[bold]{_plain(model.name)}[/bold]"
-    console.print(title if model.hf_id is None else f"{title}  {_plain(model.hf_id)}")
+    title = f"[bold]{_without_markup(model.name)}[/bold]"
+    console.print(title if model.hf_id is None else f"{title}  {_without_markup(model.hf_id)}")
     _show(console, _shape_table(summary))
     _show(console, _parts_table(summary), "parameters by part")
     _show(console, _kinds_table(summary), "kinds of layers")
@@ -175,7 +175,7 @@ def print_model(summary: ModelSummary) -> None:
     _show(console, _flops_table(summary), where)
     console.print()
     for line in model.assumed:
-        console.print(f"assumed: {_plain(line)}", soft_wrap=_piped(console))
+        console.print(f"assumed: {_without_markup(line)}", soft_wrap=_piped(console))
     _print_source(console, summary)
 
 
@@ -184,7 +184,7 @@ def _shape_table(summary: ModelSummary) -> "Table":
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in _shape_rows(summary):
-        table.add_row(name, _plain(value))
+        table.add_row(name, _without_markup(value))
     return table
 
 
@@ -249,7 +249,7 @@ def _parts_table(summary: ModelSummary) -> "Table":
     table.add_column("share", justify="right", no_wrap=True)
     total = summary.parameters.total
     for part, number in summary.parameters.by_part.items():
-        table.add_row(PARTS.get(part, part), f"{number:,}", f"{number / total:.1%}")
+        table.add_row(PART_NAMES.get(part, part), f"{number:,}", f"{number / total:.1%}")
     return table
 
 
@@ -287,11 +287,11 @@ def _print_source(console: "Console", summary: ModelSummary) -> None:
     source = summary.model.source
     sure = f", certainty {source.certainty}" if source.certainty else ""
     wrap = _piped(console)
-    console.print(f"source: {source.kind}{sure}: {_plain(source.where)}", soft_wrap=wrap)
+    console.print(f"source: {source.kind}{sure}: {_without_markup(source.where)}", soft_wrap=wrap)
     for check in source.checked_against:
-        console.print(f"checked: {_plain(check)}", soft_wrap=wrap)
+        console.print(f"checked: {_without_markup(check)}", soft_wrap=wrap)
     if source.note:
-        console.print(f"note: {_plain(source.note)}", soft_wrap=wrap)
+        console.print(f"note: {_without_markup(source.note)}", soft_wrap=wrap)
 
 
 def short(number: int) -> str:
@@ -322,7 +322,11 @@ def _console() -> "Console":
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, emoji=False, width=PIPED)
+    return (
+        console
+        if console.is_terminal
+        else Console(highlight=False, emoji=False, width=PIPED_COLUMNS)
+    )
 
 
 def _piped(console: "Console") -> bool:
@@ -351,7 +355,7 @@ def _table(show_header: bool = True) -> "Table":
     )
 
 
-def _plain(text: str) -> str:
+def _without_markup(text: str) -> str:
     """Brackets in names and notes are no markup."""
     from rich.markup import escape
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from astra.cost.result import Money, PricedPlan, RentedNodes
 from astra.money.dollars import GB, MONTH_H
 from astra.report.document import AnswerDocument
-from astra.report.frontier_text import Drawing
+from astra.report.frontier_text import FrontierDrawing
 from astra.report.note_lines import note_lines
-from astra.report.priced import (
-    LEGEND,
+from astra.report.priced_plan import (
+    MEMORY_LEGEND,
     export_hint,
     host_lines,
     memory_bars,
     seconds,
-    sizes,
     time_bars,
-    titled,
+    titled_line,
+    usable_sizes,
 )
 from astra.search.result import GoalOutcome, MarketResult, OtherRegion
 
@@ -50,10 +50,10 @@ def hours(value: float) -> str:
     return f"{short} ({long} days)" if value >= 2 * DAY_H else short
 
 
-def _rate(value: float) -> str:
+def _usd_rate(value: float) -> str:
     """USD for an hour, with all its digits up to four.
 
-    >>> _rate(184.8), _rate(22.0325), _rate(3.85)
+    >>> _usd_rate(184.8), _usd_rate(22.0325), _usd_rate(3.85)
     ('$184.80', '$22.0325', '$3.85')
     """
     digits = next((n for n in (2, 3) if abs(value - round(value, n)) < 5e-8), 4)
@@ -130,7 +130,7 @@ def terms(
             f"{tokens(money.tokens)} tokens / {plan.tokens_per_s:,.2f} tokens/s = "
             f"{money.training_hours:,.2f} h",
         ),
-        ("goodput", _lost(money)),
+        ("goodput", _goodput_words(money)),
         (
             "wall time",
             f"{money.training_hours:,.2f} h / {money.goodput_fraction:.6f} + "
@@ -139,23 +139,23 @@ def terms(
         *(
             (
                 "rent",
-                f"{_nodes(rent)} x {_rate(rent.node_usd_per_hour)}/h = "
-                f"{_rate(rent.nodes * rent.node_usd_per_hour)}/h",
+                f"{_nodes(rent)} x {_usd_rate(rent.node_usd_per_hour)}/h = "
+                f"{_usd_rate(rent.nodes * rent.node_usd_per_hour)}/h",
             )
             for rent in money.rents
         ),
-        ("", f"{_rate(plan.usd_per_hour)}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
+        ("", f"{_usd_rate(plan.usd_per_hour)}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
     ]
     if money.storage_usd or money.egress_usd:
         rows += [
-            ("storage", _stored(plan, conditions) + usd(money.storage_usd)),
-            ("egress", _sent(plan, conditions) + usd(money.egress_usd)),
+            ("storage", _storage_words(plan, conditions) + usd(money.storage_usd)),
+            ("egress", _egress_words(plan, conditions) + usd(money.egress_usd)),
             ("in all", usd(plan.usd)),
         ]
-    return [titled(title, text) for title, text in rows]
+    return [titled_line(title, text) for title, text in rows]
 
 
-def _stored(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
+def _storage_words(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
     """GB, the price of one for a month, and the months."""
     assert plan.hours is not None
     if conditions is None:
@@ -165,15 +165,15 @@ def _stored(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
     return f"{_gb(plan, conditions['storage_bytes'])} GB x ${price:g} x {months} = "
 
 
-def _sent(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
+def _egress_words(plan: PricedPlan, conditions: Mapping[str, object] | None) -> str:
     if conditions is None:
         return ""
     price = conditions["egress_usd_per_gb"]
     return f"{_gb(plan, conditions['egress_bytes'])} GB x ${price:g} = "
 
 
-def _gb(plan: PricedPlan, said: object) -> str:
-    size = said if isinstance(said, int | float) else plan.checkpoint_bytes
+def _gb(plan: PricedPlan, given_bytes: object) -> str:
+    size = given_bytes if isinstance(given_bytes, int | float) else plan.checkpoint_bytes
     return f"{size / GB:,.2f}"
 
 
@@ -184,7 +184,7 @@ def _nodes(rent: RentedNodes) -> str:
     return f"{rent.nodes} {rent.instance} ({rent.node_gpus} GPUs{idle})"
 
 
-def _lost(money: Money) -> str:
+def _goodput_words(money: Money) -> str:
     if money.checkpoint_interval_s is None:
         return "100 %: no failures"
     between = 1 / money.failures_per_hour
@@ -202,33 +202,33 @@ def money_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTyp
     assert market is not None
     best = points[market.chosen - 1]
     next_file = saved or "result.json"
-    picture: list[RenderableType] = [Drawing(points, market), ""] if len(points) > 1 else []
+    picture: list[RenderableType] = [FrontierDrawing(points, market), ""] if len(points) > 1 else []
     return [
-        *_verdict(market, points),
+        *_goal_lines(market, points),
         money_sentence(best),
         "",
         f"The frontier: {len(points)} plans of which none is both slower and dearer than another"
         if len(points) > 1
         else "The frontier is this plan alone: none is faster, none is cheaper",
-        _table(points, market),
-        *_names(answer, market),
+        _frontier_table(points, market),
+        *_named_points(answer, market),
         "",
         *picture,
         *_what_if(market, best),
         "How the answer comes about",
         *terms(best, market.conditions),
         "",
-        *_elsewhere(market.elsewhere, best),
+        *_other_regions(market.elsewhere, best),
         f"Where the time of a step goes (stage {best.parts_stage})",
         time_bars(best),
         "",
-        f"Memory of one GPU by stage, GiB of {sizes(best)}",
+        f"Memory of one GPU by stage, GiB of {usable_sizes(best)}",
         memory_bars(best),
-        LEGEND,
+        MEMORY_LEGEND,
         *host_lines(best),
         "",
-        _searched(answer, market),
-        *money_remarks(answer, market),
+        _search_line(answer, market),
+        *money_notes(answer, market),
         f"Next: add --out {next_file} to keep the answer, then"
         if saved is None
         else f"Kept in {saved}. Next:",
@@ -237,20 +237,22 @@ def money_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTyp
     ]
 
 
-def money_remarks(answer: AnswerDocument, market: MarketResult) -> list[str]:
+def money_notes(answer: AnswerDocument, market: MarketResult) -> list[str]:
     """Warnings and notes, a line each, for a terminal and for a page."""
-    said = note_lines(answer, answer.frontier)
+    lines = note_lines(answer, answer.frontier)
     if market.longest_hours:
-        said.append(f"note: plans that take longer than {hours(market.longest_hours)} are left out")
+        lines.append(
+            f"note: plans that take longer than {hours(market.longest_hours)} are left out"
+        )
     if any(machine.cloud != "given" for machine in market.machines):
-        said.append("note: list prices; a price is no promise of capacity")
-    return said
+        lines.append("note: list prices; a price is no promise of capacity")
+    return lines
 
 
-def _verdict(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
+def _goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
     """What the goals come to, before anything else where they cannot be met."""
-    wished = market.wished
-    if wished is None or wished.possible:
+    outcome = market.wished
+    if outcome is None or outcome.possible:
         which = {
             "budget": "The fastest within the budget",
             "deadline": "The cheapest within the deadline",
@@ -259,82 +261,89 @@ def _verdict(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
             else "The cheapest within budget and deadline",
         }
         plain = "The fastest" if market.order == "throughput" else "The cheapest of all"
-        return [f"{which[wished.what] if wished else plain}:"]
-    return [_impossible(wished, market, points), f"The nearest{_nearer(wished, market)}:"]
+        return [f"{which[outcome.what] if outcome else plain}:"]
+    return [_goals_missed(outcome, market, points), f"The nearest{_why_nearest(outcome, market)}:"]
 
 
-def _nearer(wished: GoalOutcome, market: MarketResult) -> str:
+def _why_nearest(outcome: GoalOutcome, market: MarketResult) -> str:
     """Why it is the nearest, where another may be taken for it."""
     budget, deadline = market.budget_usd, market.deadline_hours
-    if wished.also_rank is None or budget is None or deadline is None:
+    if outcome.also_rank is None or budget is None or deadline is None:
         return ""
-    own = ((wished.gap_usd or 0) / budget, (wished.gap_hours or 0) / deadline)
-    other = ((wished.also_gap_usd or 0) / budget, (wished.also_gap_hours or 0) / deadline)
-    if all(other) and not all(own):
-        return f", which keeps the {'deadline' if wished.gap_hours is None else 'budget'}"
-    most = "by at most " if all(own) else "by "
-    return f", which misses {most}{max(own):.1%}, not {max(other):.1%}"
+    missed = ((outcome.gap_usd or 0) / budget, (outcome.gap_hours or 0) / deadline)
+    missed_by_other = (
+        (outcome.also_gap_usd or 0) / budget,
+        (outcome.also_gap_hours or 0) / deadline,
+    )
+    if all(missed_by_other) and not all(missed):
+        return f", which keeps the {'deadline' if outcome.gap_hours is None else 'budget'}"
+    by = "by at most " if all(missed) else "by "
+    return f", which misses {by}{max(missed):.1%}, not {max(missed_by_other):.1%}"
 
 
-def _impossible(wished: GoalOutcome, market: MarketResult, points: tuple[PricedPlan, ...]) -> str:
+def _goals_missed(
+    outcome: GoalOutcome, market: MarketResult, points: tuple[PricedPlan, ...]
+) -> str:
     """Which goals no plan keeps, what comes nearest, and what it is enough for."""
     budget, deadline = market.budget_usd, market.deadline_hours
-    near = points[wished.rank - 1]
+    near = points[outcome.rank - 1]
     assert near.usd is not None and near.hours is not None
     if budget is not None and deadline is not None:
-        text = f"No plan keeps both {usd(budget)} and {hours(deadline)}. " + _ways(wished, points)
+        text = f"No plan keeps both {usd(budget)} and {hours(deadline)}. " + _ways_out(
+            outcome, points
+        )
         goals = "Both are"
     elif budget is not None:
         text = (
             f"No plan costs {usd(budget)} or less: the cheapest costs {usd(near.usd)}, "
-            f"{usd(wished.gap_usd or 0)} more."
+            f"{usd(outcome.gap_usd or 0)} more."
         )
         goals = "The budget is"
     else:
         assert deadline is not None
         text = (
             f"No plan is done in {hours(deadline)}: the fastest takes {hours(near.hours)}, "
-            f"{hours(wished.gap_hours or 0)} longer."
+            f"{hours(outcome.gap_hours or 0)} longer."
         )
         goals = "The deadline is"
-    which = "the nearest" if wished.also_rank is not None else "it"
-    if wished.tokens:
-        return f"{text} {goals} enough for {tokens_down(wished.tokens)} tokens of {which}."
+    which = "the nearest" if outcome.also_rank is not None else "it"
+    if outcome.tokens:
+        return f"{text} {goals} enough for {tokens_down(outcome.tokens)} tokens of {which}."
     return f"{text} {goals} not enough to start {which} up."
 
 
-def _ways(wished: GoalOutcome, points: tuple[PricedPlan, ...]) -> str:
+def _ways_out(outcome: GoalOutcome, points: tuple[PricedPlan, ...]) -> str:
     """The cheapest within the deadline and the fastest within the budget, or what there is."""
-    ways = [(wished.rank, wished.gap_usd, wished.gap_hours)]
-    if wished.also_rank is not None:
-        ways.append((wished.also_rank, wished.also_gap_usd, wished.also_gap_hours))
-    said = []
+    ways = [(outcome.rank, outcome.gap_usd, outcome.gap_hours)]
+    if outcome.also_rank is not None:
+        ways.append((outcome.also_rank, outcome.also_gap_usd, outcome.also_gap_hours))
+    sentences = []
     for rank, dear, late in sorted(ways):  # the faster first
         point = points[rank - 1]
         assert point.usd is not None and point.hours is not None
         costs = f"costs {usd(point.usd)}, {usd(dear)} over the budget" if dear else ""
         takes = f"takes {hours(point.hours)}, {hours(late)} too long" if late else ""
         if not late:
-            said.append(f"Within the deadline the cheapest {costs}.")
+            sentences.append(f"Within the deadline the cheapest {costs}.")
         elif not dear:
-            said.append(f"Within the budget the fastest {takes}.")
+            sentences.append(f"Within the budget the fastest {takes}.")
         elif len(ways) == 1:
-            said.append(f"The one there is {takes}, and {costs}.")
+            sentences.append(f"The one there is {takes}, and {costs}.")
         elif rank == 1:
-            said.append(f"None keeps the deadline: the fastest {takes}, and {costs}.")
+            sentences.append(f"None keeps the deadline: the fastest {takes}, and {costs}.")
         else:
-            said.append(f"None keeps the budget: the cheapest {costs}, and {takes}.")
-    return " ".join(said)
+            sentences.append(f"None keeps the budget: the cheapest {costs}, and {takes}.")
+    return " ".join(sentences)
 
 
-def _table(points: tuple[PricedPlan, ...], market: MarketResult) -> "RenderableType":
-    from astra.report.rows import Column, Rows
+def _frontier_table(points: tuple[PricedPlan, ...], market: MarketResult) -> "RenderableType":
+    from astra.report.text_table import TableColumn, TextTable
 
     columns = (
-        *(Column(name) for name in ("rank", "hours", "USD", "$/h", "$/Mtok")),
-        Column("good", lesser=True),
-        Column("GPUs", right=False, words=True),
-        Column("where", right=False, words=True),
+        *(TableColumn(name) for name in ("rank", "hours", "USD", "$/h", "$/Mtok")),
+        TableColumn("good", lesser=True),
+        TableColumn("GPUs", right=False, words=True),
+        TableColumn("where", right=False, words=True),
     )
     rows = []
     for row, point in enumerate(points, 1):
@@ -351,13 +360,13 @@ def _table(points: tuple[PricedPlan, ...], market: MarketResult) -> "RenderableT
                 f"{money.usd_per_million_tokens:.3f}",
                 f"{money.goodput_fraction:.0%}",
                 " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
-                " + ".join(dict.fromkeys(_short(rent) for rent in money.rents)),
+                " + ".join(dict.fromkeys(_short_place(rent) for rent in money.rents)),
             )
         )
-    return Rows(columns, tuple(rows))
+    return TextTable(columns, tuple(rows))
 
 
-def _short(rent: RentedNodes) -> str:
+def _short_place(rent: RentedNodes) -> str:
     if rent.cloud == "given":
         if rent.price_from == "described":
             return f"own nodes, list price{' spot' if rent.spot else ''}"
@@ -366,7 +375,7 @@ def _short(rent: RentedNodes) -> str:
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
 
 
-def _names(answer: AnswerDocument, market: MarketResult) -> list[str]:
+def _named_points(answer: AnswerDocument, market: MarketResult) -> list[str]:
     points = answer.frontier
     fastest, knee, cheapest = (
         points[place - 1].rank for place in (market.fastest, market.knee, market.cheapest)
@@ -374,9 +383,9 @@ def _names(answer: AnswerDocument, market: MarketResult) -> list[str]:
     lines = [
         f"* the answer; fastest {fastest}, knee {knee}, cheapest {cheapest}; ? a guessed network"
     ]
-    kept = len(answer.plans)
+    ranked = len(answer.plans)
     if len(points) > 1:
-        more = f"; those above {kept} with --top {len(points)}" if kept < len(points) else ""
+        more = f"; those above {ranked} with --top {len(points)}" if ranked < len(points) else ""
         lines.append(f"rank: what explain, export and predict take as --rank{more}")
     row = market.chosen - 1
     if row > 0:
@@ -410,17 +419,17 @@ def _what_if(market: MarketResult, best: PricedPlan) -> list["RenderableType"]:
     return [f"With {other.what}: {kind}, {change}{missed}:", money_sentence(other.plan), ""]
 
 
-def _elsewhere(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["RenderableType"]:
+def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["RenderableType"]:
     if not places:
         return []
-    from astra.report.rows import Column, Rows
+    from astra.report.text_table import TableColumn, TextTable
 
     assert best.usd is not None and best.money is not None
-    joined = any(rent.nodes > 1 for rent in best.money.rents)  # one node asks for no network
+    has_network = any(rent.nodes > 1 for rent in best.money.rents)  # one node asks for no network
     columns = (
-        *(Column(name) for name in ("USD", "more", "$/h", "hours")),
-        Column("date", right=False),
-        Column("where", right=False, words=True),
+        *(TableColumn(name) for name in ("USD", "more", "$/h", "hours")),
+        TableColumn("date", right=False),
+        TableColumn("where", right=False, words=True),
     )
     rows = tuple(
         (
@@ -430,18 +439,18 @@ def _elsewhere(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["Rende
             f"{place.hours:,.1f}",
             place.price_date,
             f"{place.cloud} {place.region} {place.instance}{' spot' if place.spot else ''}"
-            f"{' ?' if place.network_certainty == 'guessed' and joined else ''}",
+            f"{' ?' if place.network_certainty == 'guessed' and has_network else ''}",
         )
         for place in places
     )
-    table = Rows(columns, rows)
+    table = TextTable(columns, rows)
     return ["The same plan on the same machines elsewhere, the cheapest of each cloud", table, ""]
 
 
-def _searched(answer: AnswerDocument, market: MarketResult) -> str:
+def _search_line(answer: AnswerDocument, market: MarketResult) -> str:
     search = answer.search
-    kinds = len(market.machines)
+    machines = len(market.machines)
     return (
-        f"{kinds} kind{'s' * (kinds > 1)} of machines, {search.candidates:,} candidates, "
+        f"{machines} kind{'s' * (machines > 1)} of machines, {search.candidates:,} candidates, "
         f"{search.simulated:,} simulated; {search.seconds:.1f} s."
     )

@@ -28,7 +28,7 @@ def warning_lines(plans: Sequence[PricedPlan]) -> list[str]:
         for note in plan.notes:
             if note.code not in TOLD_ELSEWHERE:
                 ranks.setdefault(warning(note), []).append(plan.rank)
-    return [_of_ranks(text, sorted(own), len(plans)) for text, own in ranks.items()]
+    return [_of_ranks(text, sorted(warned), len(plans)) for text, warned in ranks.items()]
 
 
 def _of_ranks(text: str, ranks: list[int], plans: int) -> str:

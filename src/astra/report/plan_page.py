@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 from astra.cost.result import PricedPlan
 from astra.notes import NoteCode
-from astra.report.priced import (
-    LEGEND,
+from astra.report.priced_plan import (
+    MEMORY_LEGEND,
     host_lines,
     memory_bars,
     seconds,
     sentence,
-    sizes,
     time_bars,
-    titled,
+    titled_line,
+    usable_sizes,
 )
 from astra.report.words import warning, words
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TOLD_ELSEWHERE = (NoteCode.NO_MONEY, NoteCode.RAM_UNKNOWN)  # by lines of their own
 
 
-def page(priced: PricedPlan) -> list["RenderableType"]:
+def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     """The whole answer, part by part."""
     low, high = seconds(priced.step_s_low), seconds(priced.step_s_high)
     parts: list[RenderableType] = [
@@ -31,9 +31,9 @@ def page(priced: PricedPlan) -> list["RenderableType"]:
         f"Where the time goes (stage {priced.parts_stage}; 80 % interval {low} to {high})",
         time_bars(priced),
         "",
-        f"Memory of one GPU by stage, GiB of {sizes(priced)}",
+        f"Memory of one GPU by stage, GiB of {usable_sizes(priced)}",
         memory_bars(priced),
-        LEGEND,
+        MEMORY_LEGEND,
         "",
     ]
     parts += host_lines(priced)
@@ -45,25 +45,29 @@ def page(priced: PricedPlan) -> list["RenderableType"]:
             title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"
         parts += [title, money_sentence(priced), *terms(priced), ""]
     elif priced.usd_per_hour is not None:
-        parts.append(titled("price", f"${priced.usd_per_hour:,.2f} an hour"))
-    parts.append(titled("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
+        parts.append(titled_line("price", f"${priced.usd_per_hour:,.2f} an hour"))
+    parts.append(titled_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
-        parts.append(titled("assumed", "; ".join(priced.assumed)))
-    known = priced.provenance
+        parts.append(titled_line("assumed", "; ".join(priced.assumed)))
+    provenance = priced.provenance
     share = (
-        f"{known.measured_fraction:.0%} of the busy time measured, "
-        f"{known.fitted_fraction:.0%} fitted, {known.guessed_fraction:.0%} guessed; "
+        f"{provenance.measured_fraction:.0%} of the busy time measured, "
+        f"{provenance.fitted_fraction:.0%} fitted, {provenance.guessed_fraction:.0%} guessed; "
         f"step times of the stack {priced.plan.stack} "
         "(`--json` names each source)"
     )
-    parts.append(titled("sources", share))
+    parts.append(titled_line("sources", share))
     parts += [
-        titled("note", words(note)) for note in known.sources if note.code is NoteCode.GPU_READ_AS
+        titled_line("note", words(note))
+        for note in provenance.sources
+        if note.code is NoteCode.GPU_READ_AS
     ]
     parts += [
-        titled("warning", warning(note)) for note in priced.notes if note.code not in TOLD_ELSEWHERE
+        titled_line("warning", warning(note))
+        for note in priced.notes
+        if note.code not in TOLD_ELSEWHERE
     ]
     if not priced.memory.fits:
         text = "`astra plan` with the same model, GPUs and batch finds the fastest plans that fit"
-        parts.append(titled("try", text))
+        parts.append(titled_line("try", text))
     return parts

@@ -10,7 +10,7 @@ from astra.money.catalogue import GBPS, GUESSED, Offer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LEGEND = (
+PRICES_LEGEND = (
     "USD an hour: of one GPU, and of the whole instance, which is what one rents; NIC: of one GPU, "
     "? where it is a guess; link: GPUs that NVLink or its like joins. A price is no promise of "
     "capacity."
@@ -19,9 +19,9 @@ LEGEND = (
 
 def offer_json(offer: Offer) -> dict[str, Any]:
     """One offer; the machine's fields beside its own."""
-    found: dict[str, Any] = msgspec.to_builtins(offer)
-    machine: dict[str, Any] = found.pop("machine")
-    return machine | found | {"usd_per_gpu_hour": offer.usd_per_gpu_hour}
+    offer_fields: dict[str, Any] = msgspec.to_builtins(offer)
+    machine: dict[str, Any] = offer_fields.pop("machine")
+    return machine | offer_fields | {"usd_per_gpu_hour": offer.usd_per_gpu_hour}
 
 
 def prices_json(offers: Sequence[Offer], note: str | None) -> dict[str, Any]:
@@ -31,12 +31,12 @@ def prices_json(offers: Sequence[Offer], note: str | None) -> dict[str, Any]:
 def cheapest_of_each(offers: Sequence[Offer]) -> list[Offer]:
     """For every GPU the cheapest offer, dearest GPU last."""
     best: dict[str, Offer] = {}
-    for offer in ordered(offers):
+    for offer in by_price(offers):
         best.setdefault(offer.machine.gpu, offer)
-    return ordered(list(best.values()))
+    return by_price(list(best.values()))
 
 
-def ordered(offers: Sequence[Offer]) -> list[Offer]:
+def by_price(offers: Sequence[Offer]) -> list[Offer]:
     """Cheapest first; larger instances before smaller ones at the same price."""
     return sorted(
         offers,
@@ -44,29 +44,29 @@ def ordered(offers: Sequence[Offer]) -> list[Offer]:
     )
 
 
-def joined(offers: Sequence[Offer]) -> list[tuple[Offer, list[str]]]:
+def merge_regions(offers: Sequence[Offer]) -> list[tuple[Offer, list[str]]]:
     """Offers that differ in their region alone as one, in the order of the first of them."""
-    found: dict[Offer, list[str]] = {}
+    regions: dict[Offer, list[str]] = {}
     for offer in offers:
-        found.setdefault(msgspec.structs.replace(offer, region=""), []).append(offer.region)
-    return list(found.items())
+        regions.setdefault(msgspec.structs.replace(offer, region=""), []).append(offer.region)
+    return list(regions.items())
 
 
-def prices_table(offers: Sequence[Offer], most: int | None = None) -> "RenderableType":
-    from astra.report.rows import Column, Rows
+def prices_table(offers: Sequence[Offer], max_rows: int | None = None) -> "RenderableType":
+    from astra.report.text_table import TableColumn, TextTable
 
-    several = len({offer.machine.gpu for offer in offers}) > 1
+    has_several_gpus = len({offer.machine.gpu for offer in offers}) > 1
     columns = (
-        *(Column(name) for name in ("$/GPU-h", "$/h", "GPUs")),
-        Column("GPU" if several else "", right=False),
-        Column("", right=False),
-        Column("date", right=False),
-        Column("NIC Gbps", lesser=True),
-        Column("link", lesser=True),
-        Column("where", right=False, words=True),
+        *(TableColumn(name) for name in ("$/GPU-h", "$/h", "GPUs")),
+        TableColumn("GPU" if has_several_gpus else "", right=False),
+        TableColumn("", right=False),
+        TableColumn("date", right=False),
+        TableColumn("NIC Gbps", lesser=True),
+        TableColumn("link", lesser=True),
+        TableColumn("where", right=False, words=True),
     )
     rows = []
-    for offer, regions in joined(offers)[:most]:
+    for offer, regions in merge_regions(offers)[:max_rows]:
         machine = offer.machine
         doubt = "?" if machine.certainty == GUESSED else ""
         first = ", ".join(regions[:2]) + (f" and {len(regions) - 2} more" if regions[2:] else "")
@@ -75,7 +75,7 @@ def prices_table(offers: Sequence[Offer], most: int | None = None) -> "Renderabl
                 f"{offer.usd_per_gpu_hour:.2f}",
                 f"{offer.usd_per_hour:.2f}",
                 str(machine.gpus),
-                machine.gpu if several else "",
+                machine.gpu if has_several_gpus else "",
                 "spot" if offer.spot else "",
                 offer.date,
                 f"{machine.nic_bytes_per_s / GBPS:.4g}{doubt}",
@@ -83,4 +83,4 @@ def prices_table(offers: Sequence[Offer], most: int | None = None) -> "Renderabl
                 f"{machine.cloud} {machine.instance} {first}",
             )
         )
-    return Rows(columns, tuple(rows))
+    return TextTable(columns, tuple(rows))

@@ -10,9 +10,9 @@ import numpy.typing as npt
 Place = tuple[float, float]
 Grey = npt.NDArray[np.float64]
 
-SCALE = 2  # pixels for a unit of the picture, each way
+PIXELS_PER_UNIT = 2  # pixels for a unit of the picture, each way
 # Strokes on a grid four wide and six high, y downwards: points of a line, lines by a space.
-STROKES = {
+LETTER_STROKES = {
     "0": "0040 4046 4606 0600 0640",
     "1": "1120 2026 1636",
     "2": "0040 4043 4303 0306 0646",
@@ -76,7 +76,7 @@ def png(
 ) -> bytes:
     """Black and grey on white. Lines are (start, end, pale, dashed), dots (place, radius, filled),
     texts (place, words, size, anchor)."""
-    page = np.ones((height * SCALE, width * SCALE))
+    page = np.ones((height * PIXELS_PER_UNIT, width * PIXELS_PER_UNIT))
     for start, end, pale, dashed in lines:
         for a, b in _dashes(start, end) if dashed else [(start, end)]:
             _stroke(page, a, b, 0.27 if pale else 0.87, 0.6)
@@ -91,32 +91,32 @@ def png(
 def _dashes(start: Place, end: Place) -> list[tuple[Place, Place]]:
     a, b = np.array(start), np.array(end)
     count = max(int(np.hypot(*(b - a)) / 12), 1)
-    found = []
+    dashes = []
     for n in range(count):
         first, last = a + (b - a) * n / count, a + (b - a) * (n + 0.6) / count
-        found.append(((first[0], first[1]), (last[0], last[1])))
-    return found
+        dashes.append(((first[0], first[1]), (last[0], last[1])))
+    return dashes
 
 
 def _letters(place: Place, text: str, size: int, anchor: str) -> list[tuple[Place, Place]]:
     unit = size / 10.0
     advance = 5.6 * unit
     shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * advance * len(text)
-    found = []
+    strokes = []
     for n, letter in enumerate(text.upper()):
         x, y = place[0] - shift + n * advance, place[1] - 7 * unit
-        for stroke in STROKES.get(letter, "").split():
+        for stroke in LETTER_STROKES.get(letter, "").split():
             a, b, c, d = (int(digit) for digit in stroke)
-            found.append(
+            strokes.append(
                 ((x + a * unit, y + b * unit), (x + c * unit, y + d * unit)),
             )
-    return found
+    return strokes
 
 
 def _stroke(page: Grey, start: Place, end: Place, dark: float, half: float) -> None:
     """Darkens what lies within half a width of a line."""
-    a, b = np.array(start) * SCALE, np.array(end) * SCALE
-    reach = half * SCALE + 1
+    a, b = np.array(start) * PIXELS_PER_UNIT, np.array(end) * PIXELS_PER_UNIT
+    reach = half * PIXELS_PER_UNIT + 1
     low, high = np.minimum(a, b) - reach, np.maximum(a, b) + reach
     window, x, y = _window(page, low, high)
     if not window.size:
@@ -124,18 +124,18 @@ def _stroke(page: Grey, start: Place, end: Place, dark: float, half: float) -> N
     length = max(float(((b - a) ** 2).sum()), 1e-9)
     share = np.clip(((x - a[0]) * (b[0] - a[0]) + (y - a[1]) * (b[1] - a[1])) / length, 0, 1)
     far = np.hypot(x - a[0] - share * (b[0] - a[0]), y - a[1] - share * (b[1] - a[1]))
-    cover = np.clip(half * SCALE + 0.5 - far, 0, 1) * dark
+    cover = np.clip(half * PIXELS_PER_UNIT + 0.5 - far, 0, 1) * dark
     np.minimum(window, 1 - cover, out=window)
 
 
 def _dot(page: Grey, place: Place, radius: float, filled: bool) -> None:
-    centre, size = np.array(place) * SCALE, radius * SCALE
+    centre, size = np.array(place) * PIXELS_PER_UNIT, radius * PIXELS_PER_UNIT
     window, x, y = _window(page, centre - size - 2, centre + size + 2)
     if not window.size:
         return
     far = np.hypot(x - centre[0], y - centre[1])
     inside = np.clip(size + 0.5 - far, 0, 1)
-    ring = inside - np.clip(size - SCALE + 0.5 - far, 0, 1)
+    ring = inside - np.clip(size - PIXELS_PER_UNIT + 0.5 - far, 0, 1)
     if not filled:
         window[...] = np.maximum(window, inside)
     np.minimum(window, 1 - 0.87 * (inside if filled else ring), out=window)

@@ -97,7 +97,7 @@ def variables_table(variables: Mapping[str, Variable]) -> "RenderableType":
     return table
 
 
-def own_rules_json(rules: Sequence[CompiledRule]) -> dict[str, Any]:
+def user_rules_json(rules: Sequence[CompiledRule]) -> dict[str, Any]:
     return {
         "rules": [
             {"name": r.name, "text": r.text, "where": r.where, "about": list(r.variables)}
@@ -106,7 +106,7 @@ def own_rules_json(rules: Sequence[CompiledRule]) -> dict[str, Any]:
     }
 
 
-def own_rules_table(rules: Sequence[CompiledRule], file: str) -> "RenderableType":
+def user_rules_table(rules: Sequence[CompiledRule], file: str) -> "RenderableType":
     from rich import box
     from rich.table import Table
 

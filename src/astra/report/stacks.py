@@ -10,7 +10,7 @@ from astra.hardware.stack import Stack
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MEANINGS = {
+FIELD_MEANINGS = {
     "compute_factor": "kernel seconds in a step over those measured alone",
     "product_factor": "on top of it, of matrix products",
     "attention_factor": "of fused attention",
@@ -50,8 +50,8 @@ MEANINGS = {
 
 
 def stack_json(stack: Stack) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(stack)
-    return found
+    document: dict[str, Any] = msgspec.to_builtins(stack)
+    return document
 
 
 def stacks_table(stacks: Sequence[Stack]) -> "RenderableType":
@@ -81,7 +81,7 @@ def stack_page(stack: Stack) -> "RenderableType":
     table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1)
     table.add_row(stack.name, "", "")
-    for name, meaning in MEANINGS.items():
+    for name, meaning in FIELD_MEANINGS.items():
         value = getattr(stack, name)
         table.add_row(f"  {name}", value if isinstance(value, str) else f"{value:g}", meaning)
     table.add_row("  source", stack.source.kind, stack.source.where)

@@ -9,50 +9,54 @@ import msgspec
 from astra.fit.calibrate import MAX_STEP_RATIO
 from astra.fit.factors import cross_validated
 from astra.fit.validate import Sweep, Validation, ValidationRow
-from astra.report.priced import seconds
+from astra.report.priced_plan import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 GIB = 2**30
-MOST_SWEEPS = 12
-MOST_REASONS = 12
+MAX_SWEEPS_SHOWN = 12
+MAX_REASONS_SHOWN = 12
 
 
-def validation_json(found: Validation) -> dict[str, Any]:
+def validation_json(validation: Validation) -> dict[str, Any]:
     """The comparison in the words of the schema."""
-    table: dict[str, Any] = msgspec.to_builtins(found)
-    return table | {"score_cross_validated": cross_validated(found.runs)}
+    table: dict[str, Any] = msgspec.to_builtins(validation)
+    return table | {"score_cross_validated": cross_validated(validation.runs)}
 
 
-def validation_page(found: Validation) -> list["RenderableType"]:
+def validation_page(validation: Validation) -> list["RenderableType"]:
     """The whole answer, part by part."""
-    parts: list[RenderableType] = [_sentence(found), ""]
-    if found.families:
-        parts += [_families(found), ""]
-    parts += [_scores(found), _memory(found)]
-    if found.sweeps:
-        count = len(found.sweeps)
+    parts: list[RenderableType] = [_sentence(validation), ""]
+    if validation.families:
+        parts += [_families(validation), ""]
+    parts += [_scores(validation), _memory(validation)]
+    if validation.sweeps:
+        count = len(validation.sweeps)
         sweeps = "1 sweep" if count == 1 else f"{count} sweeps"
         parts += ["", f"Ranking: {sweeps} of five layouts or more"]
-        parts += [_sweeps(found.sweeps)]
-    if found.worst:
-        parts += ["", f"The {_count(found.worst, 'run')} farthest off", _worst(found.worst)]
-        parts += _other_units(found)
-    if found.skipped:
-        parts += ["", *_skipped(found)]
+        parts += [_sweeps(validation.sweeps)]
+    if validation.worst:
+        parts += [
+            "",
+            f"The {_count(validation.worst, 'run')} farthest off",
+            _worst(validation.worst),
+        ]
+        parts += _other_units(validation)
+    if validation.skipped:
+        parts += ["", *_skipped(validation)]
     return parts
 
 
-def _sentence(found: Validation) -> str:
-    timed = sum(family.runs for family in found.families.values())
+def _sentence(validation: Validation) -> str:
+    timed = sum(family.runs for family in validation.families.values())
     return (
-        f"{_count(found.runs, 'run')} compared, {timed:,} of them in step time; "
-        f"{_count(found.skipped, 'row')} skipped."
+        f"{_count(validation.runs, 'run')} compared, {timed:,} of them in step time; "
+        f"{_count(validation.skipped, 'row')} skipped."
     )
 
 
-def _families(found: Validation) -> "RenderableType":
+def _families(validation: Validation) -> "RenderableType":
     from rich import box
     from rich.table import Table
 
@@ -61,7 +65,7 @@ def _families(found: Validation) -> "RenderableType":
     for name in ("runs", "mean |error|", "median", "worst"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("worst run", no_wrap=True)
-    for name, family in found.families.items():
+    for name, family in validation.families.items():
         table.add_row(
             name,
             f"{family.runs:,}",
@@ -73,21 +77,21 @@ def _families(found: Validation) -> "RenderableType":
     return table
 
 
-def _scores(found: Validation) -> str:
-    if found.score is None:
+def _scores(validation: Validation) -> str:
+    if validation.score is None:
         return "score    no step time was both measured and predicted"
-    parts = [f"score    {found.score:.1%}"]
-    for words, value in (("dense", found.score_dense), ("MoE", found.score_moe)):
+    parts = [f"score    {validation.score:.1%}"]
+    for words, value in (("dense", validation.score_dense), ("MoE", validation.score_moe)):
         if value is not None:
             parts.append(f"{words} {value:.1%}")
-    apart = cross_validated(found.runs)
+    apart = cross_validated(validation.runs)
     if apart is not None:
         parts.append(f"{apart:.1%} with one factor per family, each model left out in turn")
     return "; ".join(parts)
 
 
-def _memory(found: Validation) -> str:
-    memory = found.memory
+def _memory(validation: Validation) -> str:
+    memory = validation.memory
     verdicts = (
         f"{memory.called_unfit_but_ran} runs called unfit, {memory.called_fit_but_failed} "
         "failures called fit"
@@ -109,7 +113,7 @@ def _sweeps(sweeps: tuple[Sweep, ...]) -> "RenderableType":
         table.add_column(name, justify="right", no_wrap=True, min_width=6)
     table.add_column("sweep", overflow="ellipsis", no_wrap=True)
     largest = sorted(sweeps, key=lambda sweep: -sweep.runs)
-    for sweep in largest[:MOST_SWEEPS]:
+    for sweep in largest[:MAX_SWEEPS_SHOWN]:
         tau = "-" if sweep.kendall_tau is None else f"{sweep.kendall_tau:.2f}"
         table.add_row(str(sweep.runs), f"{sweep.regret_fraction:.1%}", tau, sweep.name)
     regrets = [sweep.regret_fraction for sweep in sweeps]
@@ -145,11 +149,11 @@ def _worst(rows: Sequence[ValidationRow]) -> "RenderableType":
     return table
 
 
-def _other_units(found: Validation) -> list[str]:
+def _other_units(validation: Validation) -> list[str]:
     """Steps so far off that they may not be seconds."""
     far = [
         row
-        for row in found.runs
+        for row in validation.runs
         if row.measured_step_s
         and row.predicted_step_s
         and not 1 / MAX_STEP_RATIO <= row.predicted_step_s / row.measured_step_s <= MAX_STEP_RATIO
@@ -164,13 +168,15 @@ def _other_units(found: Validation) -> list[str]:
     ]
 
 
-def _skipped(found: Validation) -> list[str]:
-    reasons = Counter(row.reason for row in found.skipped)
-    first = {row.reason: row.row_id for row in reversed(found.skipped)}
-    lines = [f"Skipped {_count(found.skipped, 'row')}"]
-    for reason, count in reasons.most_common(MOST_REASONS):
+def _skipped(validation: Validation) -> list[str]:
+    reasons = Counter(row.reason for row in validation.skipped)
+    first = {row.reason: row.row_id for row in reversed(validation.skipped)}
+    lines = [f"Skipped {_count(validation.skipped, 'row')}"]
+    for reason, count in reasons.most_common(MAX_REASONS_SHOWN):
         which = first[reason] if count == 1 else f"{count:,} rows, first {first[reason]}"
         lines.append(f"  {which}: {reason}")
-    if len(reasons) > MOST_REASONS:
-        lines.append(f"  ... and {len(reasons) - MOST_REASONS} other reasons (--json lists all)")
+    if len(reasons) > MAX_REASONS_SHOWN:
+        lines.append(
+            f"  ... and {len(reasons) - MAX_REASONS_SHOWN} other reasons (--json lists all)"
+        )
     return lines

@@ -17,7 +17,7 @@ def _gib(facts: Facts, name: str, digits: int = 0) -> str:
     return f"{facts[name] / GIB:.{digits}f}"
 
 
-def _counted(count: int, word: str) -> str:
+def _count_words(count: int, word: str) -> str:
     return f"{count} {word}{'s' if count > 1 else ''}"
 
 
@@ -182,7 +182,7 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     ),
     NoteCode.PROVEN_ANYWAY: "exact: on one GPU type every search is proven without it",
     NoteCode.MTP_LEFT_OUT: lambda facts: (
-        f"multi-token prediction ({_counted(facts['layers'], 'layer')}) is left out: plans of "
+        f"multi-token prediction ({_count_words(facts['layers'], 'layer')}) is left out: plans of "
         f"{facts['runtime']} do not train it"
     ),
     NoteCode.BELOW_THROUGHPUT: lambda facts: (
@@ -263,8 +263,8 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
 
 def words(note: Note) -> str:
     """A note as a sentence."""
-    said = SENTENCES[note.code]
-    return said.format(**note.facts) if isinstance(said, str) else said(note.facts)
+    sentence = SENTENCES[note.code]
+    return sentence.format(**note.facts) if isinstance(sentence, str) else sentence(note.facts)
 
 
 def all_words(notes: Iterable[Note]) -> tuple[str, ...]:

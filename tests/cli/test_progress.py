@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from astra.cli import watched
+from astra.cli import progress as progress_module
 from astra.cli.main import run
-from astra.cli.watched import CLEAR, Watched
+from astra.cli.progress import CLEAR_LINE, ProgressLine
 from astra.errors import InputError
 
 PLAN = ("plan", "llama-3-8b", "--gpus", "h100:8", "--global-batch", "64", "--seq-len", "4096")
@@ -29,14 +29,14 @@ def until(found: Any) -> None:
 
 
 def test_it_says_what_is_done_before_anything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "AFTER_S", 0.01)
-    monkeypatch.setattr(watched, "EVERY_S", 0.01)
+    monkeypatch.setattr(progress_module, "SILENT_S", 0.01)
+    monkeypatch.setattr(progress_module, "UPDATE_INTERVAL_S", 0.01)
     stream = io.StringIO()
-    with Watched(stream, "pricing layers") as progress:
+    with ProgressLine(stream, "pricing layers") as progress:
         until(lambda: "astra: pricing layers ... 0 s" in stream.getvalue())
         progress(12_345)
         until(lambda: "astra: 12,345 candidates ... 0 s" in stream.getvalue())
-    assert stream.getvalue().endswith(CLEAR)  # the answer begins on an empty line
+    assert stream.getvalue().endswith(CLEAR_LINE)  # the answer begins on an empty line
     before = stream.getvalue()
     time.sleep(0.05)
     assert stream.getvalue() == before
@@ -44,29 +44,29 @@ def test_it_says_what_is_done_before_anything_is_counted(monkeypatch: pytest.Mon
 
 def test_nothing_is_said_of_what_is_soon_done() -> None:
     stream = io.StringIO()
-    with Watched(stream, "pricing layers") as progress:
+    with ProgressLine(stream, "pricing layers") as progress:
         progress(5)
     assert stream.getvalue() == ""
-    assert watched.AFTER_S <= 1
+    assert progress_module.SILENT_S <= 1
 
 
 def test_an_error_stops_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "AFTER_S", 0.01)
+    monkeypatch.setattr(progress_module, "SILENT_S", 0.01)
     stream = io.StringIO()
-    with pytest.raises(InputError), Watched(stream, "pricing layers") as progress:
+    with pytest.raises(InputError), ProgressLine(stream, "pricing layers") as progress:
         until(lambda: stream.getvalue())
         raise InputError("no")
-    assert not progress.thread.is_alive() and stream.getvalue().endswith(CLEAR)
+    assert not progress.thread.is_alive() and stream.getvalue().endswith(CLEAR_LINE)
 
 
 @pytest.mark.parametrize(("words", "told"), [((), True), (("--json",), False)])
-def test_a_search_is_watched_on_a_terminal_alone(
+def test_a_search_shows_its_progress_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
     told: bool,
 ) -> None:
-    monkeypatch.setattr(watched, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress_module, "SILENT_S", 0.0)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     assert run([*PLAN, *words]) == 0

@@ -16,8 +16,15 @@ from astra.cost.price import price_plan, price_plans
 from astra.cost.step import PARTS
 from astra.hardware.cluster import Gpu
 from astra.report.answer import answer_page
-from astra.report.plan_page import page
-from astra.report.priced import BAR, PART_NAMES, export_hint, priced_json, seconds, sentence
+from astra.report.plan_page import plan_page
+from astra.report.priced_plan import (
+    PART_NAMES,
+    TIME_BAR_WIDTH,
+    export_hint,
+    priced_json,
+    seconds,
+    sentence,
+)
 from astra.strategy.plan import Runtime
 
 ASTRA = Path(sys.executable).parent / "astra"
@@ -30,7 +37,7 @@ def narrow_paper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(priced: astra.PricedPlan, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    print_parts(*page(priced))
+    print_parts(*plan_page(priced))
     return capsys.readouterr().out.splitlines()
 
 
@@ -67,7 +74,7 @@ def test_bars_of_the_time_are_as_long_as_their_share(capsys: pytest.CaptureFixtu
     for line in lines(found, capsys):
         bar = re.search(r"([\d.]+)% +(#+)$", line)
         if bar:
-            assert len(bar[2]) == pytest.approx(float(bar[1]) / 100 * BAR, abs=0.6)
+            assert len(bar[2]) == pytest.approx(float(bar[1]) / 100 * TIME_BAR_WIDTH, abs=0.6)
 
 
 def test_a_plan_that_does_not_fit_says_so_first_and_last(

@@ -5,12 +5,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TextIO
 
-AFTER_S = 0.8  # before that nothing is said: most answers are there
-EVERY_S = 0.25
-CLEAR = "\r\x1b[K"
+SILENT_S = 0.8  # most answers are there by then
+UPDATE_INTERVAL_S = 0.25
+CLEAR_LINE = "\r\x1b[K"
 
 
-class Watched:
+class ProgressLine:
     """Counts candidates and shows them with the seconds gone by.
 
     A thread writes, not the search: long before the first candidate is counted, layers are priced,
@@ -27,7 +27,7 @@ class Watched:
     def __call__(self, candidates: int) -> None:
         self.candidates = candidates
 
-    def __enter__(self) -> "Watched":
+    def __enter__(self) -> "ProgressLine":
         self.thread.start()
         return self
 
@@ -40,14 +40,14 @@ class Watched:
         self.over.set()
         self.thread.join()
         if self.shown:
-            self.stream.write(CLEAR)
+            self.stream.write(CLEAR_LINE)
             self.stream.flush()
 
     def _show(self) -> None:
-        wait = AFTER_S
-        while not self.over.wait(wait):
+        wait_s = SILENT_S
+        while not self.over.wait(wait_s):
             count, seconds = self.candidates, monotonic() - self.started
             doing = f"{count:,} candidates" if count else self.first
-            self.shown, wait = True, EVERY_S
-            self.stream.write(f"{CLEAR}astra: {doing} ... {seconds:.0f} s\r")
+            self.shown, wait_s = True, UPDATE_INTERVAL_S
+            self.stream.write(f"{CLEAR_LINE}astra: {doing} ... {seconds:.0f} s\r")
             self.stream.flush()

@@ -1,4 +1,4 @@
-"""What a person says, as the types of the search: model, machines, settings, rules."""
+"""Arguments of the API, checked and as typed values: model, cluster, settings, rules."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from astra.strategy.plans import Task
     from astra.strategy.rules.rule import Rule
 
-STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # of a runtime; else megatron
-WISHES = tuple(field.name for field in fields(PlanSettings))
-MOST = 10_000_000  # samples, tokens and GPUs
-PRECISIONS = ("bf16", "fp16", "fp8")  # that plans are searched in
+DEFAULT_STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # by runtime; else megatron
+SETTING_NAMES = tuple(field.name for field in fields(PlanSettings))
+MAX_COUNT = 10_000_000  # of samples, tokens or GPUs
+SEARCHED_PRECISIONS = ("bf16", "fp16", "fp8")
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 PIPELINE_MODELS = ("simulated", "paper")
-COUNTS = tuple(field.name for field in fields(PlanSettings) if field.type == int | None)
+COUNT_SETTINGS = tuple(field.name for field in fields(PlanSettings) if field.type == int | None)
 
 
-def counted(name: str, value: Any, most: int = MOST) -> int:
-    """A count that somebody gives, also as NumPy has it."""
+def checked_count(name: str, value: Any, maximum: int = MAX_COUNT) -> int:
+    """A count as an int, NumPy's integers included; an InputError where it is none."""
     try:
         number = index(value)
     except TypeError:
         raise InputError(f"{name} = {shorten(value)}: a whole number is needed.") from None
-    if not 1 <= number <= most:
-        raise InputError(f"{name} = {number}: must lie between 1 and {most:,}.")
+    if not 1 <= number <= maximum:
+        raise InputError(f"{name} = {number}: must lie between 1 and {maximum:,}.")
     return number
 
 
-def one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
+def check_word(name: str, value: Any, words: tuple[str, ...]) -> None:
     """An InputError where a word is none of these."""
     if value not in words:
         hint = did_you_mean(str(value)[:60], words, f"Use {either(words)}.")
@@ -52,36 +52,37 @@ def _check_formats(cluster: "Cluster", precision: str) -> None:
     A type beside others that lacks them is left out of the search, which says so.
     """
     gpus = [pool.gpu for pool in cluster.pools]
-    if any(_knows(gpu, precision) for gpu in gpus):
+    if any(_has_units(gpu, precision) for gpu in gpus):
         return
-    able = [word for word in PRECISIONS if all(_knows(gpu, word) for gpu in gpus)]
+    able = [word for word in SEARCHED_PRECISIONS if all(_has_units(gpu, word) for gpu in gpus)]
     hint = f"Try --precision {either(able)}." if able else "No format is common to all."
     names = either(gpu.name for gpu in gpus).replace(" or ", " and ")
     has = "has" if len(gpus) == 1 else "have"
     raise InputError(f"{names} {has} no units for {precision}. {hint}")
 
 
-def _knows(gpu: "Gpu", precision: str) -> bool:
+def _has_units(gpu: "Gpu", precision: str) -> bool:
     return getattr(gpu, f"{precision}_flops_per_s") is not None
 
 
-def shape_of(model: "str | Path | Model") -> "Model":
+def model_of(model: "str | Path | Model") -> "Model":
+    """The model itself, by name or file where it is none yet."""
     from astra.model.zoo import find_model
 
     return find_model(str(model)) if isinstance(model, str | Path) else model
 
 
-def machines_of(
+def cluster_of(
     gpus: str | None, cluster: "str | Path | Cluster | None", precision: str | None = None
 ) -> tuple["Cluster", tuple["Note", ...]]:
-    """The machines, which know the format, and notes on how they were read."""
-    found, notes = _read_machines(gpus, cluster)
+    """The cluster, with units for the format on some GPU type, and notes on how it was read."""
+    found, notes = _read_cluster(gpus, cluster)
     if precision is not None:
         _check_formats(found, precision)
     return found, notes
 
 
-def _read_machines(
+def _read_cluster(
     gpus: str | None, cluster: "str | Path | Cluster | None"
 ) -> tuple["Cluster", tuple["Note", ...]]:
     if (gpus is None) == (cluster is None):
@@ -99,24 +100,28 @@ def _read_machines(
     assert cluster is not None
     from astra.hardware.pools import merge_equal_pools
 
-    pools, twins = merge_equal_pools(cluster.pools, "cluster")
-    return msgspec.structs.replace(cluster, pools=pools), twins
+    pools, notes = merge_equal_pools(cluster.pools, "cluster")
+    return msgspec.structs.replace(cluster, pools=pools), notes
 
 
 def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
+    """Keyword arguments as settings of a plan; what was not given is left open."""
     for name in settings:
-        if name not in WISHES:
-            hint = did_you_mean(name, WISHES, f"The settings are {', '.join(WISHES)}.")
+        if name not in SETTING_NAMES:
+            hint = did_you_mean(
+                name, SETTING_NAMES, f"The settings are {', '.join(SETTING_NAMES)}."
+            )
             raise InputError(f"there is no setting {name!r}. {hint}")
-    wish = convert(dict(settings), PlanSettings, "settings")
-    for name in COUNTS:
-        value, least = getattr(wish, name), 0 if name == "mtp_layers" else 1
+    parsed = convert(dict(settings), PlanSettings, "settings")
+    for name in COUNT_SETTINGS:
+        value, least = getattr(parsed, name), 0 if name == "mtp_layers" else 1
         if value is not None and value < least:
             raise InputError(f"settings: {name} = {value}: expected {least} or more.")
-    return wish
+    return parsed
 
 
-def rules_of(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":
+def user_rules_of(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":
+    """The rules of a user's file."""
     if rules is None:
         return ()
     from astra.strategy.user_rules import read_user_rules  # a language of its own: when asked for
@@ -133,5 +138,5 @@ def checked_margin(margin: float) -> float:
 
 
 def checked_pipeline_model(pipeline_model: str) -> str:
-    one_of("pipeline_model", pipeline_model, PIPELINE_MODELS)
+    check_word("pipeline_model", pipeline_model, PIPELINE_MODELS)
     return pipeline_model

@@ -1,4 +1,4 @@
-"""Priced plans as flat rows, or as a DataFrame where one is installed."""
+"""Priced plans as a table: flat rows, or a DataFrame where pandas or polars is installed."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import Any
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
 
-LIBRARIES = ("pandas", "polars")
+FRAME_LIBRARIES = ("pandas", "polars")
 
 
 def to_rows(priced: PricedPlan | Sequence[PricedPlan]) -> list[dict[str, Any]]:
@@ -19,9 +19,9 @@ def to_rows(priced: PricedPlan | Sequence[PricedPlan]) -> list[dict[str, Any]]:
 
 def to_frame(priced: PricedPlan | Sequence[PricedPlan], library: str | None = None) -> Any:
     """The rows as a DataFrame of pandas or polars, whichever is installed."""
-    installed = [name for name in LIBRARIES if find_spec(name) is not None]
-    if library is not None and library not in LIBRARIES:
-        raise InputError(f"no frames of {library!r} are known. Use {' or '.join(LIBRARIES)}.")
+    installed = [name for name in FRAME_LIBRARIES if find_spec(name) is not None]
+    if library is not None and library not in FRAME_LIBRARIES:
+        raise InputError(f"no frames of {library!r} are known. Use {' or '.join(FRAME_LIBRARIES)}.")
     if library is not None and library not in installed:
         raise InputError(f"{library} is not installed. Install it, or use astra.to_rows().")
     if not installed:

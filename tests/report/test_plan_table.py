@@ -1,4 +1,4 @@
-"""Priced plans as rows and as frames."""
+"""Priced plans as a table: rows, or a DataFrame."""
 
 import sys
 from types import ModuleType
@@ -8,7 +8,7 @@ import pytest
 
 import astra
 from astra.cost.step import PARTS
-from astra.report import frame
+from astra.report import plan_table
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def priced() -> list[astra.PricedPlan]:
     ]
 
 
-def test_rows_are_flat_and_alike(priced: list[astra.PricedPlan]) -> None:
+def test_rows_are_flat_and_have_the_same_columns(priced: list[astra.PricedPlan]) -> None:
     rows = astra.to_rows(priced)
     assert [row["tp"] for row in rows] == [1, 2]
     assert rows[0].keys() == rows[1].keys()
@@ -42,7 +42,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         module = ModuleType(name)
         module.DataFrame = lambda rows, name=name: (name, rows)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(frame, "find_spec", lambda name: name if name in names else None)
+    monkeypatch.setattr(plan_table, "find_spec", lambda name: name if name in names else None)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         (("pandas", "polars"), "polars", "polars"),
     ],
 )
-def test_a_frame_is_made_by_the_library_that_is_there(
+def test_a_data_frame_is_made_by_the_library_that_is_there(
     priced: list[astra.PricedPlan],
     monkeypatch: pytest.MonkeyPatch,
     installed: tuple[str, ...],

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 GIB = 2**30
-BAR = 24  # characters of a whole step
-MEMORY_BAR = 10  # and of a full GPU
+TIME_BAR_WIDTH = 24  # characters of a whole step
+MEMORY_BAR_WIDTH = 10  # and of a full GPU
 
 PART_NAMES = {
     "forward": "forward",
@@ -37,18 +37,20 @@ MEMORY_COLUMNS: tuple[tuple[str, str, Callable[[StageMemory], float]], ...] = (
     ("buf", "B", lambda row: row.buffers_bytes),
     ("rest", "R", lambda row: row.runtime_bytes),
 )
-TARGETS = {  # whose launch files a runtime's plans become
+EXPORT_TARGETS = {  # whose launch files a runtime's plans become
     "megatron": "megatron",
     "flagscale": "flagscale",
     "fsdp": "torchtitan",
     "deepspeed": "deepspeed",
 }
-LEGEND = "weights, gradients, optimizer, activations, logits, buffers, rest: CUDA, NCCL, slack"
+MEMORY_LEGEND = (
+    "weights, gradients, optimizer, activations, logits, buffers, rest: CUDA, NCCL, slack"
+)
 
 
 def priced_json(priced: PricedPlan) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(priced)
-    return found
+    document: dict[str, Any] = msgspec.to_builtins(priced)
+    return document
 
 
 def sentence(priced: PricedPlan) -> str:
@@ -60,11 +62,11 @@ def sentence(priced: PricedPlan) -> str:
         f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step of "
         f"{plan.global_batch:,} x {plan.seq_len:,} tokens ({priced.tokens_per_s:,.0f} tokens/s, "
         f"MFU {priced.mfu_fraction:.1%} of the {plan.precision} peak) with {priced.summary}; "
-        f"it {_fitting(priced.memory)}{host}."
+        f"it {_fit_words(priced.memory)}{host}."
     )
 
 
-def _fitting(memory: PlanMemory) -> str:
+def _fit_words(memory: PlanMemory) -> str:
     """Whether it fits; where not, by how much, since it may still run."""
     if memory.fits:
         return f"fits (probability {memory.fit_probability:.0%})"
@@ -79,7 +81,7 @@ def export_hint(priced: PricedPlan, file: str) -> list[str]:
     """How to get launch files of a plan, where there are any for its runtime."""
     runtime = priced.plan.runtime
     plain = runtime == "flagscale" and len(priced.gpus) == 1
-    target = "megatron" if plain else TARGETS.get(runtime)
+    target = "megatron" if plain else EXPORT_TARGETS.get(runtime)
     which = f" --rank {priced.rank}" if priced.rank > 1 else ""
     return [f"  astra export {file}{which} --to {target} --out job"] if target else []
 
@@ -101,22 +103,22 @@ def host_lines(priced: PricedPlan) -> list["RenderableType"]:
     """What is offloaded, beside the RAM of the nodes where they are known; or nothing."""
     if not priced.host_memory_bytes:
         return []
-    found = f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"
+    offloaded = f"{priced.host_memory_bytes / GIB:.0f} GiB a node for offload"
     if priced.money:
         nodes = {rent.instance: rent.node_ram_bytes for rent in priced.money.rents}
     else:
-        own = [pool.gpu for pool in priced.plan.cluster.pools if pool.gpu.name in priced.gpus]
-        nodes = {f"a node of {gpu.node.gpus} {gpu.name}": gpu.node.ram_bytes for gpu in own}
+        gpus = [pool.gpu for pool in priced.plan.cluster.pools if pool.gpu.name in priced.gpus]
+        nodes = {f"a node of {gpu.node.gpus} {gpu.name}": gpu.node.ram_bytes for gpu in gpus}
     known = [
         f"{name} has {ram / GIB:.0f} GiB of RAM"
         if ram
         else f"how much RAM {name} has is not known: see that it is enough"
         for name, ram in nodes.items()
     ]
-    return [titled("host memory", "; ".join([found, *known]))]
+    return [titled_line("host memory", "; ".join([offloaded, *known]))]
 
 
-def titled(title: str, text: str) -> "RenderableType":
+def titled_line(title: str, text: str) -> "RenderableType":
     """A title and its text, wrapped beside it."""
     from rich.table import Table
 
@@ -138,7 +140,7 @@ def time_bars(priced: PricedPlan) -> "RenderableType":
     for name, value in priced.step_parts_s.items():
         share = value / priced.step_s
         if share >= 0.0005:
-            bar = "#" * round(share * BAR)
+            bar = "#" * round(share * TIME_BAR_WIDTH)
             table.add_row(f"  {PART_NAMES[name]}", seconds(value), f"{share:.1%}", bar)
     return table
 
@@ -149,7 +151,7 @@ def _usable(priced: PricedPlan) -> dict[str, float]:
     return {pool.gpu.name: pool.gpu.usable_bytes for pool in pools if pool.gpu.name in priced.gpus}
 
 
-def sizes(priced: PricedPlan) -> str:
+def usable_sizes(priced: PricedPlan) -> str:
     """`79.1`, or `79.1 and 31.7` where the types differ."""
     shown = [f"{usable / GIB:.1f}" for usable in _usable(priced).values()]
     return " and ".join(dict.fromkeys(shown))
@@ -171,7 +173,7 @@ def memory_bars(priced: PricedPlan) -> "RenderableType":
     table.add_column("all", justify="right", no_wrap=True)
     table.add_column("full", justify="right", no_wrap=True)
     table.add_column(overflow="crop")  # cut where there is no room, so that no number is
-    for label, row in _folded(memory):
+    for label, row in _merge_equal_stages(memory):
         cells = [value(row) for _, _, value in MEMORY_COLUMNS]
         cells[-1] += row.allocated_bytes * (slack - 1)
         shares = [cell / usable[row.gpu] for cell in cells]
@@ -181,22 +183,22 @@ def memory_bars(priced: PricedPlan) -> "RenderableType":
             *([row.gpu] if mixed else []),
             *(f"{cell / GIB:.1f}" for cell in (*cells, sum(cells))),
             f"{sum(shares):.0%}",
-            _letters(shares),
+            _memory_bar(shares),
         )
     return table
 
 
-def _letters(shares: list[float]) -> str:
+def _memory_bar(shares: list[float]) -> str:
     """A bar of one letter per cause."""
     letters = [letter for _, letter, _ in MEMORY_COLUMNS]
     pairs = zip(letters, shares, strict=True)
-    bar = "".join(letter * round(share * MEMORY_BAR) for letter, share in pairs)
-    return bar if len(bar) <= MEMORY_BAR + 1 else f"{bar[:MEMORY_BAR]}>"
+    bar = "".join(letter * round(share * MEMORY_BAR_WIDTH) for letter, share in pairs)
+    return bar if len(bar) <= MEMORY_BAR_WIDTH + 1 else f"{bar[:MEMORY_BAR_WIDTH]}>"
 
 
-def _folded(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
+def _merge_equal_stages(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
     """Stages that look alike as one line: `1-6`; `2.1-6` in the second of several pipelines."""
-    several = memory.stages[-1].pipeline > 0
+    has_several_pipelines = memory.stages[-1].pipeline > 0
     lines: list[list[Any]] = []
     for row in memory.stages:
         key = msgspec.structs.replace(row, stage=0)
@@ -204,8 +206,8 @@ def _folded(memory: PlanMemory) -> list[tuple[str, StageMemory]]:
             lines[-1][1] = row.stage
         else:
             lines.append([row.stage, row.stage, key, row])
-    found = []
+    labelled = []
     for first, last, _, row in lines:
         label = f"{first}" if first == last else f"{first}-{last}"
-        found.append((f"{row.pipeline + 1}.{label}" if several else label, row))
-    return found
+        labelled.append((f"{row.pipeline + 1}.{label}" if has_several_pipelines else label, row))
+    return labelled

@@ -1,4 +1,4 @@
-"""A table that gives way where there is no room: words to a second line, never a figure cut."""
+"""A table for terminals of any width: words go to a second line, figures are never cut."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-GAP = "  "
-INDENT = "    "  # of a second line
+COLUMN_GAP = "  "
+SECOND_LINE_INDENT = "    "  # of a second line
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A name, and how its cells are shown."""
 
     name: str
@@ -24,14 +24,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TextTable:
     """Rows of cells, each on one line where all of them fit, else on two.
 
     Words leave the first line from the last column on; then lesser columns are left out. What is
     on the second line is wrapped between words.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     cells: tuple[tuple[str, ...], ...]
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
@@ -43,22 +43,24 @@ class Rows:
     def lines(self, width: int) -> list[str]:
         first, second = self._split(width)
         table = [tuple(column.name for column in self.columns), *self.cells]
-        wide = {place: max(len(row[place]) for row in table) for place in first}
-        found = []
+        widths = {place: max(len(row[place]) for row in table) for place in first}
+        lines = []
         for row in table:
-            found.append(GAP.join(self._cell(row, place, wide[place]) for place in first).rstrip())
-            words = GAP.join(row[place] for place in second if row[place])
-            found += wrap(
+            lines.append(
+                COLUMN_GAP.join(self._cell(row, place, widths[place]) for place in first).rstrip()
+            )
+            words = COLUMN_GAP.join(row[place] for place in second if row[place])
+            lines += wrap(
                 words,
-                max(width, 2 * len(INDENT)),
-                initial_indent=INDENT,
-                subsequent_indent=INDENT,
+                max(width, 2 * len(SECOND_LINE_INDENT)),
+                initial_indent=SECOND_LINE_INDENT,
+                subsequent_indent=SECOND_LINE_INDENT,
                 break_on_hyphens=False,
             )
-        return found
+        return lines
 
-    def _cell(self, row: Sequence[str], place: int, wide: int) -> str:
-        return row[place].rjust(wide) if self.columns[place].right else row[place].ljust(wide)
+    def _cell(self, row: Sequence[str], place: int, width: int) -> str:
+        return row[place].rjust(width) if self.columns[place].right else row[place].ljust(width)
 
     def _split(self, width: int) -> tuple[list[int], list[int]]:
         """Columns of the first line and of the second."""
@@ -68,16 +70,16 @@ class Rows:
             if column.name or any(row[place] for row in self.cells)
         ]
         second: list[int] = []
-        while self._wide(first) > width and self.columns[first[-1]].words:
+        while self._width_of(first) > width and self.columns[first[-1]].words:
             second.insert(0, first.pop())
         for place in reversed([place for place in first if self.columns[place].lesser]):
-            if self._wide(first) > width:
+            if self._width_of(first) > width:
                 first.remove(place)
         return first, second
 
-    def _wide(self, places: Sequence[int]) -> int:
-        cells = [
+    def _width_of(self, places: Sequence[int]) -> int:
+        widths = [
             max(len(text) for text in (self.columns[place].name, *(r[place] for r in self.cells)))
             for place in places
         ]
-        return sum(cells) + len(GAP) * (len(cells) - 1)
+        return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)

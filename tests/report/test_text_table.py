@@ -5,14 +5,14 @@ import re
 import pytest
 
 from astra.cli.main import run
-from astra.report.rows import Column, Rows
+from astra.report.text_table import TableColumn, TextTable
 
 COLUMNS = (
-    Column("rank"),
-    Column("USD"),
-    Column("good", lesser=True),
-    Column("GPUs", right=False, words=True),
-    Column("where", right=False, words=True),
+    TableColumn("rank"),
+    TableColumn("USD"),
+    TableColumn("good", lesser=True),
+    TableColumn("GPUs", right=False, words=True),
+    TableColumn("where", right=False, words=True),
 )
 CELLS = (
     ("1", "1,098,351", "99%", "256 H200-SXM", "nebius eu-north1"),
@@ -22,7 +22,7 @@ CELLS = (
 
 @pytest.mark.parametrize(("width", "lines"), [(90, 3), (60, 6), (34, 7), (20, 10)])
 def test_words_give_way_and_figures_stay(width: int, lines: int) -> None:
-    shown = Rows(COLUMNS, CELLS).lines(width)
+    shown = TextTable(COLUMNS, CELLS).lines(width)
     assert len(shown) == lines
     assert max(map(len, shown)) <= width
     words = set(" ".join(shown).split())
@@ -33,7 +33,9 @@ def test_words_give_way_and_figures_stay(width: int, lines: int) -> None:
 
 
 def test_a_word_longer_than_the_screen_is_broken_not_lost() -> None:
-    shown = Rows((Column("a"), Column("where", right=False, words=True)), (("1", "x" * 30),))
+    shown = TextTable(
+        (TableColumn("a"), TableColumn("where", right=False, words=True)), (("1", "x" * 30),)
+    )
     lines = shown.lines(20)
     assert max(map(len, lines)) <= 20
     assert "".join(lines).count("x") == 30

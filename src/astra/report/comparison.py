@@ -1,0 +1,154 @@
+"""A plan over several GPU types beside others: what it gains, who launches it, what is proven."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from astra.cost.result import PricedPlan
+from astra.hardware.topology import allowed_counts
+from astra.report.pipeline_drawing import draw_pipelines
+from astra.report.priced_plan import seconds
+from astra.search.request import Request
+from astra.search.result import Comparison
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+REPLICAS_DIFFER = (
+    "Replicas that differ: each GPU type has one kind, with its own tp, ep, stages, layers, "
+    "whole-layer recompute, replicas and micro-batches of each; micro-batch, cp, sharding, vpp, "
+    "offload and recomputed modules are one for all."
+)
+RUNTIME_NAMES = {
+    "megatron": "Megatron-LM",
+    "flagscale": "FlagScale",
+    "fsdp": "torchtitan",
+    "deepspeed": "DeepSpeed",
+}
+MIXED_PIPELINES = {  # of runtimes that launch some
+    "megatron": "Megatron-LM, one parallel config for all",
+    "flagscale": "FlagScale, a config for each type",
+}
+
+
+def comparison_part(
+    best: PricedPlan, comparison: Comparison, request: Request
+) -> list["RenderableType"]:
+    """The best plan stage by stage, first to last, and what others would take."""
+    what = ", work of a step and memory of a GPU"
+    return [
+        *draw_pipelines(best.plan, comparison.stages, best.step_s, what),
+        "",
+        *_comparison_lines(best, comparison, request),
+        "",
+    ]
+
+
+def _comparison_lines(
+    best: PricedPlan, comparison: Comparison, request: Request
+) -> list["RenderableType"]:
+    """What others would take, what stays idle, who launches it, and what is proven."""
+    lines: list[RenderableType] = []
+    for name, step_s in comparison.alone_step_s.items():
+        lines.append(_speedup_line(f"{name} alone", step_s, best))
+    if comparison.uniform_step_s not in (None, best.step_s):
+        words = "The best uniform plan (one config, equal work on all its GPUs)"
+        lines.append(_speedup_line(words, comparison.uniform_step_s, best))
+    if comparison.even_split_step_s is not None:
+        lines.append(
+            _speedup_line("All GPUs, one tp, equal layers", comparison.even_split_step_s, best)
+        )
+    idle = _idle(comparison)
+    if idle:
+        gpus = ", ".join(f"{count} {name}" for name, count in idle.items())
+        lines.append(f"Idle: {gpus}; {_why_idle(best, idle, request)}.")
+    lines += [f"{text}." for text in comparison.left_out]
+    return [*lines, _launch_line(best, comparison), *_proof_lines(comparison)]
+
+
+def _speedup_line(what: str, step_s: float | None, best: PricedPlan) -> str:
+    if step_s is None:
+        return f"{what}: nothing fits."
+    return f"{what}: {seconds(step_s)}; this is {step_s / best.step_s:.2f} x as fast."
+
+
+def _launch_line(best: PricedPlan, comparison: Comparison) -> str:
+    """Who launches the best, and what the other runtimes that were asked reach."""
+    runtime = best.plan.runtime
+    if runtime == "any":
+        if comparison.launched_step_s is None:
+            return "No public runtime launches it, and none launches a plan that fits."
+        slower = comparison.launched_step_s / best.step_s - 1
+        return (
+            "No public runtime launches it: its replicas differ. The fastest that one launches "
+            f"takes {seconds(comparison.launched_step_s)}, {slower:.1%} longer."
+        )
+    others = {name: step for name, step in comparison.runtimes_step_s.items() if name != runtime}
+    equal = [RUNTIME_NAMES[name] for name, step_s in others.items() if step_s == best.step_s]
+    longer = [
+        f"; the best of {RUNTIME_NAMES[name]} takes {seconds(step_s)}, "
+        f"{step_s / best.step_s - 1:.1%} longer"
+        for name, step_s in others.items()
+        if step_s is not None and step_s > best.step_s
+    ]
+    longer += [
+        f"; {RUNTIME_NAMES[name]} has none that is at most 30% longer"
+        for name, step_s in others.items()
+        if step_s is None
+    ]
+    names = " and ".join((RUNTIME_NAMES[runtime], *equal))
+    return f"{names} {'launch' if equal else 'launches'} it{''.join(longer)}."
+
+
+def _proof_lines(comparison: Comparison) -> list[str]:
+    """What is known of the space that was searched, and what that space is."""
+    mixes = [words for name, words in MIXED_PIPELINES.items() if name in comparison.pipelines_of]
+    uniform = "Of uniform plans it is the best found."
+    if not mixes:
+        return [f"Proven of each type alone: none is faster. {uniform}"]
+    space = f"pipelines that mix types ({'; '.join(mixes)})"
+    if comparison.gap_fraction <= 0:
+        return [f"Proven of each type alone and of {space}: none is faster. {uniform}"]
+    more = "" if comparison.launched_step_s is not None else "; --exact looks longer"
+    space += ", and plans whose replicas differ," if comparison.launched_step_s is not None else ""
+    lines = [
+        f"Of {space} none is faster by more than {comparison.gap_fraction:.2%}{more}. Proven of "
+        f"each type alone: none is faster. {uniform}"
+    ]
+    return lines if comparison.launched_step_s is None else [*lines, REPLICAS_DIFFER]
+
+
+def _idle(comparison: Comparison) -> dict[str, int]:
+    """GPUs that the best plan leaves alone; types that no plan can use are left out, for
+    `left_out` says why."""
+    return {
+        name: count
+        for name, count in comparison.idle.items()
+        if all(name != note.facts["gpu"] for note in comparison.types_left_out)
+    }
+
+
+def _why_idle(best: PricedPlan, idle: Mapping[str, int], request: Request) -> str:
+    """What was asked for may forbid GPUs that would be of use."""
+    cap, used = request.max_gpus, sum(best.gpus.values())
+    if request.objective == "gpus":
+        return "the fewest GPUs were asked for"
+    if cap is not None and used >= cap:
+        return f"the cap of {cap} GPUs allows no more"
+    if cap is not None and cap - used < sum(idle.values()):
+        return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them was faster"
+    whole = "GPUs are used 1, 2, 4 or whole nodes at a time"
+    left_over = _left_over(best, idle)
+    if left_over == idle:
+        return whole
+    if left_over:
+        rest = ", ".join(f"{count} {name}" for name, count in left_over.items())
+        return f"{rest} because {whole}; no plan that uses the others was faster"
+    return "no plan that uses them was faster"
+
+
+def _left_over(best: PricedPlan, idle: Mapping[str, int]) -> dict[str, int]:
+    """Idle GPUs that no plan could use, since they are left over from whole nodes."""
+    remainder = {
+        pool.gpu.name: pool.count - allowed_counts(pool)[-1] for pool in best.plan.cluster.pools
+    }
+    return {name: remainder[name] for name in idle if remainder.get(name)}

@@ -89,6 +89,9 @@ class NoteCode(StrEnum):
     WITHOUT_TYPE = "without_type"
     THESE_SETTINGS = "these_settings"
     TYPE_ALONE = "type_alone"
+    # why there is no plan with some settings
+    SETTINGS_FORBIDDEN = "settings_forbidden"  # by rules
+    SETTINGS_IMPOSSIBLE = "settings_impossible"  # there is none to begin with
     # and says besides
     RULES_GONE = "rules_gone"
     SEARCHED_AS_NARROWLY = "searched_as_narrowly"

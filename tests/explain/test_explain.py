@@ -17,7 +17,10 @@ from astra.explain.explain import explain_plan
 from astra.explain.ledger import exchanges_of
 from astra.explain.plan_detail import CLASSES, PlanDetail, detail_of, parts_s
 from astra.explain.result import Exchange, Explanation, WhatIf
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.topology import ranks_per_domain
+from astra.notes import NoteCode
 from astra.report.explanation_words import explanation_with_words
 from astra.strategy.plan import Plan
 from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
@@ -555,3 +558,32 @@ def test_a_plan_that_another_beats_by_far_binds_itself() -> None:
     binding = astra.explain(plan).binding
     assert binding.constraint == "plan"
     assert "would save" in binding.sentence
+
+
+def little_ram(name: str) -> Pool:
+    gpu, _ = find_gpu(name)
+    node = msgspec.structs.replace(gpu.node, ram_bytes=3e10)
+    return Pool(gpu=msgspec.structs.replace(gpu, node=node), count=8)
+
+
+def test_offload_that_no_node_has_the_ram_for_binds_over_several_types_too() -> None:
+    """Of which type it is comes before the reason, and is no reason."""
+    cluster = Cluster(name="few", pools=(little_ram("a100-80g"), little_ram("h100")))
+    job: dict[str, Any] = {"cluster": cluster, "global_batch": 64, "seq_len": 4096}
+    answer = astra.plan("llama-3-8b", runtime="fsdp", settings=["tp=1", "pp=1"], **job)
+    against = answer.explain(against="offload_optimizer=1", quick=True).against
+    assert against is not None and against.outcome == "memory" and against.why is not None
+    assert against.why.code is NoteCode.RAM_TOO_SMALL
+    assert against.needed_bytes and against.usable_bytes
+    assert against.needed_bytes > against.usable_bytes and "host memory" in against.sentence
+
+
+def test_a_plan_that_its_nodes_have_not_the_ram_for_is_bound_by_memory() -> None:
+    cluster = Cluster(name="few", pools=(little_ram("h100"),))
+    job: dict[str, Any] = {"cluster": cluster, "global_batch": 64, "seq_len": 4096}
+    priced = astra.predict("llama-3-8b", offload_optimizer_fraction=1.0, **job)
+    assert priced.memory.fits and not priced.fits_host
+    explanation = astra.explain(priced, quick=True)
+    assert explanation.binding.constraint == "memory" and not explanation.binding.fits_ram
+    assert "RAM of its nodes" in explanation.binding.sentence
+    assert any("host memory" in text for text in explanation.notes)

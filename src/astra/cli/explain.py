@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
             options.file,
             against=options.against,
             rank=whole_number(options.rank, "--rank"),
+            # the page of --against shows nothing of what would change; JSON has all of it
             quick=options.quick or (options.against is not None and not options.json),
             margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
             say=_say if shows_progress else None,

@@ -20,12 +20,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from astra.hardware.stack import find_stack, release_note, stack_names
     from astra.report.stacks import stack_json, stack_page, stacks_table
+    from astra.report.words import words
 
     if options.name is not None:
         stack = find_stack(options.name)
-        release_words = release_note(stack)
-        if release_words:
-            print_note(release_words)
+        unknown = release_note(stack)
+        if unknown:
+            print_note(words(unknown))
         if options.json:
             write_json(stack_json(stack))
         else:

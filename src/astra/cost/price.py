@@ -15,7 +15,7 @@ from astra.cost.host import (
 from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
-from astra.hardware.stack import Stack, find_stack
+from astra.hardware.stack import Stack, find_stack, release_note
 from astra.memory.constants import memory_constants
 from astra.memory.stage import MemoryColumns, memory_of
 from astra.model.flops import step_flops
@@ -293,16 +293,8 @@ def _host_notes(plan: Plan, host_bytes: float) -> list[Note]:
 def _notes(
     plan: Plan, memory: PlanMemory, margin: float, host_bytes: float, stack: Stack
 ) -> tuple[Note, ...]:
-    found = []
-    if stack.release is not None and stack.release not in stack.releases:
-        found.append(
-            note(
-                NoteCode.UNKNOWN_RELEASE,
-                stack=stack.name,
-                release=stack.release,
-                known=sorted(stack.releases),
-            )
-        )
+    unknown = release_note(stack)
+    found = [unknown] if unknown else []
     if not memory.fits:
         found.append(
             note(

@@ -46,7 +46,7 @@ StageEndModel = Callable[
 def simulated_step(
     plans: Plans, stages: Stages, times: StageTime, stage_end_model: StageEndModel = stage_end_s
 ) -> Step:
-    """The step by the event simulator. `stages` has one run per stage.
+    """The step by the event simulator. `stages` has one slot per stage.
 
     Pipelines of one plan run side by side; the step ends with the last of them. Another
     `stage_end_model` puts another model of the pipeline in the simulator's place.
@@ -146,7 +146,7 @@ def pipeline_columns(
         forward_link_s=link,
         backward_link_s=link,
         first_gather_s=_to_the_end(chunks.first_gather_s, depth),
-        last_reduce_s=np.zeros_like(forward),
+        last_reduce_s=np.zeros_like(forward),  # added behind: it holds up no other stage
         extra_warmup=plans.overlap_ep.astype(np.int64),
     )
 

@@ -44,7 +44,7 @@ def binding(
     if cost[dearest] < LEAST_SHARE * priced.step_s:
         dearest = "compute"
     memory = priced.memory
-    if not memory.fits:
+    if not priced.runs:
         dearest = "memory"
     cost["compute"] = sum(parts[name] for name in CLASSES)
     kinds = {"network": far, "link": near}.get(dearest)
@@ -57,6 +57,7 @@ def binding(
         micro_batches=pipeline.micro_batches,
         stages=pipeline.stages,
         fits=memory.fits,
+        fits_ram=priced.fits_host,
         needed_bytes=memory.reserved_bytes,
         usable_bytes=memory.usable_bytes,
         traffic=max(kinds, key=lambda name: parts[name]) if kinds else None,

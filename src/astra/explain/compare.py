@@ -2,6 +2,7 @@
 
 import re
 
+from astra.cost.host import host_rules
 from astra.errors import InputError
 from astra.explain.explained_plan import ExplainedPlan, difference
 from astra.explain.result import Alternative
@@ -86,7 +87,7 @@ def _too_large(
 ) -> Alternative:
     """The closest plan needs more memory than there is, of its GPUs or of its nodes."""
     assert nothing.closest is not None
-    why, memory = nothing.reasons[0], nothing.closest.memory
+    why, memory = nothing.reason, nothing.closest.memory
     of_host = why.code is NoteCode.RAM_TOO_SMALL
     usable = memory.usable_bytes * (1 - explained.query.margin)
     return Alternative(
@@ -108,11 +109,12 @@ def _forbidden(
     removed = found.funnel.removed_by_rule
     if not removed:
         reason = _impossible(explained, query, settings)
-        why = note(NoteCode.SETTINGS_BIND, reason=reason)
+        why = note(NoteCode.SETTINGS_IMPOSSIBLE, reason=reason)
         return Alternative(settings=settings, outcome="none", why=why)
     ordered = dict(sorted(removed.items(), key=lambda item: -item[1]))
-    reasons = {rule.name: rule.reason for rule in query.rules if rule.name in ordered}
-    why = note(NoteCode.RULES_BIND, reasons=reasons, removed=ordered)
+    rules = (*query.rules, *host_rules(query.cluster, query.stack))
+    reasons = {rule.name: rule.reason for rule in rules if rule.name in ordered}
+    why = note(NoteCode.SETTINGS_FORBIDDEN, reasons=reasons, removed=ordered)
     return Alternative(settings=settings, outcome="rules", rules=ordered, why=why)
 
 

@@ -56,7 +56,7 @@ def explain_plan(
         changes=tuple(changes),
         exchanges=exchanges,
         stages=_stages(explained.priced),
-        remarks=_notes(explained.query, quick and against is None),
+        remarks=_notes(explained, quick and against is None),
     )
 
 
@@ -76,9 +76,11 @@ def _stages(priced: PricedPlan) -> tuple[MixedStage, ...]:
     return stage_summaries(priced, find_stack(plan.stack))
 
 
-def _notes(query: Query, unsearched: bool) -> tuple[Note, ...]:
-    """What a person should know about the searches."""
-    gone = tuple(each for each in query.notes if each.code is NoteCode.RULES_GONE)
+def _notes(explained: ExplainedPlan, unsearched: bool) -> tuple[Note, ...]:
+    """What a person should know about the plan and about the searches."""
+    query = explained.query
+    known = [each for each in explained.priced.notes if each.code is NoteCode.RAM_TOO_SMALL]
+    known += [each for each in query.notes if each.code is NoteCode.RULES_GONE]
     if query.set_words and not unsearched:
-        return (*gone, note(NoteCode.SEARCHED_AS_NARROWLY, settings=list(query.set_words)))
-    return gone
+        known.append(note(NoteCode.SEARCHED_AS_NARROWLY, settings=list(query.set_words)))
+    return tuple(known)

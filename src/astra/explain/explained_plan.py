@@ -42,7 +42,7 @@ def explained_plan(
     plan: Plan, asked: Query | None, margin: float | None, say: Say
 ) -> ExplainedPlan:
     """`asked`: the question that a search found the plan for, where it is known."""
-    query = query_of_plan(plan, asked, margin)
+    query = fastest_plan_query(plan, asked, margin)
     detail = detail_of(plan)
     return ExplainedPlan(
         plan=plan,
@@ -55,8 +55,12 @@ def explained_plan(
     )
 
 
-def query_of_plan(plan: Plan, asked: Query | None, margin: float | None) -> Query:
-    """The fastest plan for the same job on the same machines, narrowed as its search was."""
+def fastest_plan_query(plan: Plan, asked: Query | None, margin: float | None) -> Query:
+    """The fastest plan for the same job on the same machines and by the same runtime.
+
+    Of the question that was asked it keeps what narrowed it: settings, rules, the margin and
+    `--use-all`; not its goal, its money nor its other runtimes.
+    """
     known = MARGIN if asked is None else asked.margin
     return Query(
         model=plan.model,

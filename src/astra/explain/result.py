@@ -19,7 +19,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     fullest_stage: int
     micro_batches: int  # per replica
     stages: int
-    fits: bool
+    fits: bool  # its GPUs
+    fits_ram: bool  # of its nodes, as far as it is known
     needed_bytes: float  # of the fullest stage
     usable_bytes: float
     traffic: str | None = None  # of the network or link: the part of the step that is largest

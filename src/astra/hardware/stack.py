@@ -15,6 +15,7 @@ import msgspec
 from astra.errors import InputError, did_you_mean
 from astra.files import Source, convert, parse_toml, read_text
 from astra.hardware.cluster import Gpu
+from astra.notes import Note, NoteCode, note
 
 FOLDER = Path(__file__).parent.parent / "data" / "stacks"
 
@@ -162,15 +163,15 @@ def _resolved(stack: Stack, gpu: Gpu, form: str | None) -> Stack:
     return msgspec.structs.replace(stack, settings=(), **fields)
 
 
-def release_note(stack: Stack) -> str | None:
+def release_note(stack: Stack) -> Note | None:
     """Says so where nobody measured the release that was asked for."""
     if stack.release is None or stack.release in stack.releases:
         return None
-    known = sorted(stack.releases)
-    listing = f"Releases that were: {', '.join(known)}." if known else "None of its releases was."
-    return (
-        f"stack {stack.full_name}: that release was not measured, so it counts as {stack.name} on "
-        f"the whole. {did_you_mean(stack.release, known, listing)}"
+    return note(
+        NoteCode.UNKNOWN_RELEASE,
+        stack=stack.name,
+        release=stack.release,
+        known=sorted(stack.releases),
     )
 
 

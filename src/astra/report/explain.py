@@ -51,7 +51,13 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
 def explanation_page(explanation: Explanation) -> list["RenderableType"]:
     """The whole answer, part by part; where another plan was asked about, that comparison."""
     if explanation.against is not None:
-        return [_head(explanation), "", *_alternative_part(explanation, explanation.against)]
+        notes = [f"note: {text}" for text in explanation.notes]
+        return [
+            _head(explanation),
+            "",
+            *_alternative_part(explanation, explanation.against),
+            *notes,
+        ]
     parts: list[RenderableType] = [_head(explanation), explanation.binding.sentence, ""]
     if explanation.stages:
         parts += [*_pipelines(explanation), *_gpu_type_lines(explanation), ""]

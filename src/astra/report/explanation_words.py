@@ -71,6 +71,8 @@ def _binding(explanation: Explanation) -> str:
 def _memory_cost(explanation: Explanation, share: str) -> str:
     if not explanation.binding.fits:
         return "the plan does not fit"
+    if not explanation.binding.fits_ram:
+        return "what the plan offloads does not fit the RAM of its nodes"
     if explanation.parts_s["recompute"] >= explanation.binding.cost_s["memory"]:
         return f"what is computed again to save it is {share}"
     return f"a quarter more of it would save {share}"
@@ -108,10 +110,8 @@ def _outcome(other: Alternative, explained: Explanation) -> str:
             f"{other.usable_bytes / GIB:.1f} GiB are usable, {over / GIB:.1f} GiB too much."
         )
     if other.outcome == "none":
-        return f"There is no plan with {settings}: {why.facts['reason']}"
-    reasons = why.facts["reasons"]
-    rules = [f"{reasons[name]} [rule {name}, {n:,} candidates]" for name, n in other.rules.items()]
-    return f"Rules forbid every plan with {settings}: {'; '.join(rules[:3])}."
+        return f"There is no plan with {settings}: {words(why)}"
+    return f"Rules forbid every plan with {settings}: {words(why)}."
 
 
 def _slower(plan: PlanDifference, explained: Explanation) -> str:

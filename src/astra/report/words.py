@@ -131,6 +131,12 @@ def _try_without_settings(facts: Facts) -> str:
     return f"without {left} ({facts['summary']} fits)"
 
 
+def _forbidden(facts: Facts) -> str:
+    reasons, removed = facts["reasons"], facts["removed"]
+    said = [f"{reasons[name]} [rule {name}, {n:,} candidates]" for name, n in removed.items()]
+    return "; ".join(said[:3])
+
+
 def _of_type(facts: Facts) -> str:
     return f" of {facts['gpu']}" if facts.get("gpu") else ""
 
@@ -251,6 +257,8 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.WITHOUT_TYPE: "no {gpu}",
     NoteCode.THESE_SETTINGS: lambda facts: " ".join(facts["settings"]),
     NoteCode.TYPE_ALONE: "what {gpu} alone could do",
+    NoteCode.SETTINGS_FORBIDDEN: _forbidden,
+    NoteCode.SETTINGS_IMPOSSIBLE: "{reason}",
     NoteCode.RULES_GONE: ("the rules of {file} are not there any more, so nothing obeys them here"),
     NoteCode.SEARCHED_AS_NARROWLY: lambda facts: (
         "searched again as narrowly as the file's own search: " + " ".join(facts["settings"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from astra.cost.result import MixedStage, PaperComparison, PricedPlan
-from astra.notes import Note
+from astra.notes import HEADINGS, Note
 from astra.search.query import Query
 
 Progress = Callable[[int], None]  # hears how many candidates were looked at
@@ -61,6 +61,11 @@ class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
     tries: tuple[str, ...] = msgspec.field(default=(), name="try")  # in words
     reasons: tuple[Note, ...] = msgspec.field(name="binding_codes")
     suggestions: tuple[Note, ...] = msgspec.field(default=(), name="try_codes")
+
+    @property
+    def reason(self) -> Note:
+        """What binds; `reasons` may have headings before it: of which type, node or vendor."""
+        return next(note for note in self.reasons if note.code not in HEADINGS)
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

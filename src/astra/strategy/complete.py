@@ -214,7 +214,7 @@ def short_end_chunks(layers: int, chunks: int) -> tuple[int, ...] | None:
     """Chunks of one size but for the first and last, which hold a layer less; None if that
     does not come out even. Megatron-LM calls it accounting for embedding and loss.
 
-    >>> lighter_ends(6, 4)
+    >>> short_end_chunks(6, 4)
     (1, 2, 2, 1)
     """
     for first, last in ((0, 1), (1, 0), (1, 1)):
@@ -290,7 +290,7 @@ def split_layers(layers: int, stages: int) -> tuple[int, ...]:
 def deepspeed_split(layers: int, stages: int) -> tuple[int, ...]:
     """As even as can be; the first stages take what is left over, as DeepSpeed shares out.
 
-    >>> first_stages_first(10, 4), first_stages_first(8, 4)
+    >>> deepspeed_split(10, 4), deepspeed_split(8, 4)
     ((3, 3, 2, 2), (2, 2, 2, 2))
     """
     least, extra = divmod(layers, stages)

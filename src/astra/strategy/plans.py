@@ -23,7 +23,7 @@ Rows = slice | NDArray[np.intp] | NDArray[np.bool_] | list[int]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all plans of a table: the question that was asked."""
+    """Model, cluster, runtime and stack: the same for all plans of a table."""
 
     model: Model
     cluster: Cluster

@@ -177,7 +177,7 @@ INTEGER_DIMENSIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A question and the values of each dimension, as narrowed or widened by `--set`."""
+    """A workload and the values of each dimension, as narrowed or widened by `--set`."""
 
     workload: Workload
     settings: dict[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -92,14 +92,14 @@ class StageTime:
         forward = self.work.forward_s[:, slots][..., self.rows]
         overlaps = self.view.plans.overlap_param_gather & (not self.stack.owned_tensors)
         slow = self._data_parallel("slowdown", slots)
-        return exposed_s(self._traffic_s("gather_s", slots), forward, overlaps, slow)
+        return exposed_data_parallel_s(self._traffic_s("gather_s", slots), forward, overlaps, slow)
 
     def last_reduce_s(self, slots: slice = ALL) -> Floats:
         """Per step: gradient reduction that the last micro-batch cannot hide."""
         backward = self.work.backward_s[:, slots][..., self.rows] + self.recompute_s[:, slots]
         overlaps = self.view.plans.overlap_grad_reduce
         slow = self._data_parallel("slowdown", slots)
-        return exposed_s(self._traffic_s("reduce_s", slots), backward, overlaps, slow)
+        return exposed_data_parallel_s(self._traffic_s("reduce_s", slots), backward, overlaps, slow)
 
     def inter_group_s(self, slots: slice = ALL) -> Floats:
         """Per step: gradients between replica groups that are sharded differently."""
@@ -179,8 +179,10 @@ def _recompute_s(view: StageView, work: StageWork, rows: Rows) -> Floats:
     return total
 
 
-def exposed_s(traffic_s: Floats, compute_s: Floats, overlaps: Flags, slowdown: Floats) -> Floats:
-    """Traffic that compute does not hide, and what it costs the compute that hides the rest.
+def exposed_data_parallel_s(
+    traffic_s: Floats, compute_s: Floats, overlaps: Flags, slowdown: Floats
+) -> Floats:
+    """Data-parallel traffic that compute does not hide, and what it costs the compute beside it.
 
     The last bucket is always exposed; hidden seconds slow the compute beside them.
     """
@@ -201,8 +203,10 @@ def _sharded_gather_s(
         gather_s, reduce_s = traffic.gather_s[..., at], traffic.reduce_s[..., at]
         forward_compute_s = work.forward_s[..., at]
         backward_compute_s = work.backward_s[..., at] + recompute_s[..., sharded]
-        forward[..., sharded] = exposed_s(gather_s, forward_compute_s, overlaps, slowdown)
-        backward[..., sharded] = exposed_s(
+        forward[..., sharded] = exposed_data_parallel_s(
+            gather_s, forward_compute_s, overlaps, slowdown
+        )
+        backward[..., sharded] = exposed_data_parallel_s(
             gather_s + reduce_s, backward_compute_s, overlaps, slowdown
         )
     return forward, backward

@@ -78,25 +78,28 @@ def tensor_traffic(
     factor: Floats | float = 1.0,
     gathered: float = 1.0,
 ) -> Traffic:
-    """Backward, Megatron-LM hides the gather of a saved input behind dgrad and the reduction of its
+    """Seconds of tensor-parallel traffic of one layer that compute does not hide.
+
+    Backward, Megatron-LM hides the gather of a saved input behind dgrad and the reduction of its
     gradient behind wgrad; before 2022 it `waits` for every one. All of it takes `factor` times as
     long, what is hidden too.
     """
-    forward, in_sync = np.zeros(1), np.zeros(1)
+    forward_s, blocking_s = np.zeros(1), np.zeros(1)
     for collective in tensor_collectives(model, kind, shape, element, gathered):
         seconds = factor * collective.one_s(gpu)
-        forward = forward + collective.forward * seconds
-        in_sync = in_sync + (collective.backward - collective.forward) * seconds
-    wgrad = sum((op.wgrad_s for op in operators if op.wgrad_s is not None), np.zeros(1)) / 2
-    async_s = forward
+        forward_s = forward_s + collective.forward * seconds
+        blocking_s = blocking_s + (collective.backward - collective.forward) * seconds
+    products = [op for op in operators if op.wgrad_s is not None]
+    wgrad_s = sum((op.wgrad_s for op in products if op.wgrad_s is not None), np.zeros(1))
+    beside_wgrad_s = forward_s  # backward as many as forward
     if overlap:
-        products = [op for op in operators if op.wgrad_s is not None]
         forward_compute_s = sum((op.forward_s for op in products), np.zeros(1))
-        backward_compute_s = sum((op.backward_s for op in products), np.zeros(1)) - 2 * wgrad
-        forward = _exposed_s(forward, forward_compute_s, gpu, timing_constants().shows.tensor)
-        in_sync = _exposed_s(in_sync, backward_compute_s, gpu, timing_constants().shows.tensor)
-    backward = in_sync + (async_s if waits else _exposed_s(async_s, 2 * wgrad, gpu))
-    return Traffic(forward_s=forward, backward_s=backward)
+        backward_compute_s = sum((op.backward_s for op in products), np.zeros(1)) - wgrad_s
+        never = timing_constants().shows.tensor
+        forward_s = _exposed_s(forward_s, forward_compute_s, gpu, never)
+        blocking_s = _exposed_s(blocking_s, backward_compute_s, gpu, never)
+    reduction_s = beside_wgrad_s if waits else _exposed_s(beside_wgrad_s, wgrad_s, gpu)
+    return Traffic(forward_s=forward_s, backward_s=blocking_s + reduction_s)
 
 
 def context_collectives(

@@ -16,7 +16,7 @@ from astra.search.mixed.runs import NEVER, lower, reaching
 from astra.search.mixed.small import AGAIN, STILL
 from astra.search.mixed.stock import Basis, Stocks, straight
 from astra.strategy.plans import Flags, Floats, Ints
-from astra.timing.stage import exposed_s
+from astra.timing.stage import exposed_data_parallel_s
 
 FEW = 16  # kinds of a cut for which a closer look does not pay
 HALVINGS = 3  # of the span in which the least step of a cell is looked for
@@ -294,8 +294,8 @@ class Capacity:
         full = self.again[INSIDE]["again_s"][EACH, self.stocks.key[here], rows]
         ahead = self.still[INSIDE]["ahead_s"][here, rows].max(axis=1)
         back = (self.still[INSIDE]["back_s"][here, rows] + full).max(axis=1)
-        down = exposed_s(gather, ahead, copies, slow)[:, np.newaxis]
-        up = exposed_s(gather + reduce, back, copies, slow)[:, np.newaxis]
+        down = exposed_data_parallel_s(gather, ahead, copies, slow)[:, np.newaxis]
+        up = exposed_data_parallel_s(gather + reduce, back, copies, slow)[:, np.newaxis]
         for lines in self.still.values():
             lines["forward_s"][here, rows] += down
             lines["backward_s"][here, rows] += up

@@ -20,7 +20,7 @@ from astra.search.mixed.small import AGAIN, STILL, TRAFFIC, Asked, Pricer, price
 from astra.search.mixed.tables import Tables
 from astra.strategy.plans import Floats, Ints, code
 from astra.strategy.recompute import Recompute
-from astra.timing.stage import exposed_s
+from astra.timing.stage import exposed_data_parallel_s
 
 PLACES = (FIRST, INSIDE, LAST)
 OWN = (PER_STAGE, Recompute("full:uniform", 1, ()), Recompute("full:uniform", 0, ()))  # 0: all
@@ -284,8 +284,8 @@ class Stocks:
         copies = np.array([kind.dp * cell.cp > 1 for kind in kinds])[:, np.newaxis]
         gather, slow = part["gather_s"], part["slowdown"]
         back = made["back_s"] + made["again_s"]
-        made["forward_s"] += exposed_s(gather, made["ahead_s"], copies, slow)
-        more = exposed_s(gather + part["reduce_s"], back, copies, slow)
+        made["forward_s"] += exposed_data_parallel_s(gather, made["ahead_s"], copies, slow)
+        more = exposed_data_parallel_s(gather + part["reduce_s"], back, copies, slow)
         made["backward_s"] = made["backward_s"] + more
 
 

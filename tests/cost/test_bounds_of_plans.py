@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.search.test_find import QUICK, space_of, stack_of
+from tests.search.test_one_type import QUICK, space_of, stack_of
 
 from astra.cost.bounds import BOUNDS
 from astra.cost.evaluate import evaluate, simulate

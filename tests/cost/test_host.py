@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from tests.search.test_one_type import steps_found
 
 import astra
 from astra.api.answers import Answer
@@ -18,9 +19,9 @@ from astra.hardware.cluster_file import read_cluster
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
 from astra.money.catalogue import instances
-from astra.search.find import Finder
-from astra.strategy.plans import Task, plan_at
-from astra.strategy.rules.registry import rules_for
+from astra.search.one_type import search_fastest
+from astra.search.query import query_of_space
+from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload, parse_set
 
 GIB = 2**30
@@ -41,7 +42,9 @@ def cluster_of(*pools: Pool) -> Cluster:
 
 
 def space_of(cluster: Cluster, *settings: str) -> Space:
-    task = Task(model=find_model("llama-2-13b"), cluster=cluster, runtime="megatron", stack="x")
+    task = Task(
+        model=find_model("llama-2-13b"), cluster=cluster, runtime="megatron", stack="megatron"
+    )
     return Space(Workload(task, 64, 4096), parse_set(settings))
 
 
@@ -50,21 +53,16 @@ def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: floa
     stack, few = find_stack("megatron"), ("tp=1,2", "pp=1,2", "cp=1")
     known = space_of(cluster_of(pool_of("h100", 4, ram_gib)), *few)
     unknown = space_of(cluster_of(pool_of("h100", 4, None)), *few)
-    rules = rules_for("megatron")
-    ruled = (*rules, host_rule(0.9 * ram_gib * GIB, stack))
-    by_ram = Finder(known, rules, stack, 10, 0.05, fold=True).run()
-    by_rule = Finder(unknown, ruled, stack, 10, 0.05, fold=True).run()
-    assert by_ram.plans is not None and by_rule.plans is not None
-    assert by_ram.step_s == pytest.approx(by_rule.step_s)
-    told = [
-        [plan_at(best.plans, row, space.workload.task).summary() for row in range(10)]
-        for best, space in ((by_ram, known), (by_rule, unknown))
-        if best.plans is not None
-    ]
+    rule = host_rule(0.9 * ram_gib * GIB, stack)
+    by_ram = search_fastest(query_of_space(known, stack))
+    by_rule = search_fastest(query_of_space(unknown, stack, user_rules=(rule,)))
+    assert len(by_ram.plans()) == 10
+    assert steps_found(by_ram) == pytest.approx(steps_found(by_rule))
+    told = [[plan.summary() for plan in found.plans()] for found in (by_ram, by_rule)]
     assert told[0] == told[1]
-    anything = Finder(unknown, rules, stack, 10, 0.05, fold=True).run()
+    anything = search_fastest(query_of_space(unknown, stack))
     if ram_gib == 100:  # the figures differ, so that the test can fail
-        assert not np.allclose(anything.step_s, by_ram.step_s)
+        assert not np.allclose(steps_found(anything), steps_found(by_ram))
 
 
 def test_no_plan_of_an_answer_offloads_more_than_nine_tenths_of_the_ram() -> None:

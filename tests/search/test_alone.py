@@ -2,20 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.search.test_find import by_brute_force, space_of, stack_of
+from tests.search.test_one_type import by_brute_force, searched, space_of, steps_found
 
-from astra.search.alone import AloneFinder
-from astra.search.find import Finder
+from astra.search.objective import Fastest
 from astra.strategy.enumerate import Layouts, enumerate_layouts
-from astra.strategy.rules.registry import rules_for
-from astra.strategy.space import Space
 from astra.strategy.variants import plan_count, variant_counts
 
 SPACES = (*range(16), *range(40, 64))
-
-
-def alone(space: Space) -> AloneFinder:
-    return AloneFinder(space, rules_for(space.workload.task.runtime), stack_of(space), 1, 0.05)
 
 
 @pytest.mark.parametrize("seed", SPACES)
@@ -25,13 +18,11 @@ def test_plans_of_another_type_change_nothing_but_where_it_begins(seed: int) -> 
     steps, count = by_brute_force(space)
     seeds = []
     for other in (seed, seed + 1, seed + 2):
-        rules, stack = rules_for(space_of(other).workload.task.runtime), stack_of(space_of(other))
-        best = Finder(space_of(other), rules, stack, 1, 0.05).run()
-        seeds += [best.plans] if best.plans is not None else []
+        best = searched(space_of(other), Fastest(1)).objective.incumbents
+        seeds += [plan for *_, plan in best]
     for some in ([], seeds, seeds[1:]):
-        finder = alone(space)
-        found = finder.seeded(some)
-        np.testing.assert_allclose(found.step_s, steps[:1], rtol=1e-9)
+        found = searched(space, Fastest(1), some)
+        np.testing.assert_allclose(steps_found(found), steps[:1], rtol=1e-9)
         funnel = found.funnel
         assert funnel.candidates == count  # whatever was laid out
         assert sum(funnel.removed_by_rule.values()) + funnel.bounded + funnel.priced == count

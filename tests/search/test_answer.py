@@ -11,7 +11,7 @@ import astra
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.report.answer import safer_plan
-from astra.search.find import families_of
+from astra.search.objective import plan_family
 from astra.search.ranking import as_fast, ranking
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plans import plans_of
@@ -33,7 +33,7 @@ def test_the_plans_are_ranked_legal_and_fit() -> None:
 def test_near_identical_plans_are_folded_unless_asked_for() -> None:
     folded = astra.plan("llama-3-8b", **SMALL)
     whole = astra.plan("llama-3-8b", **SMALL, fold=False)
-    kinds = families_of(plans_of([plan.plan for plan in folded.plans]))
+    kinds = plan_family(plans_of([plan.plan for plan in folded.plans]))
     assert len(set(kinds)) == len(kinds)
     assert folded.plans[0].step_s == whole.plans[0].step_s
     assert whole.plans[-1].step_s <= folded.plans[-1].step_s

@@ -29,6 +29,7 @@ from astra.money.options import MoneyOptions, goals_of, hours_until
 from astra.report.money import money_page
 from astra.report.words import with_words
 from astra.search.bill import with_money
+from astra.search.evaluator import Limits
 from astra.search.goals import goal_outcome
 from astra.search.market import Machine, MarketSearch, machines_of
 from astra.search.query import Query, query_of_space
@@ -131,7 +132,9 @@ class Market:
         return machines_of(self.query.cluster.pools, self.offers)
 
     def searched(self) -> list[tuple[float, float]]:
-        found = MarketSearch(self.query, self.machines(), self.tokens, self.kept, math.inf).run()
+        found = MarketSearch(
+            self.query, self.machines(), self.tokens, self.kept, math.inf, Limits()
+        ).run()
         return [(trade.wall_h, trade.usd) for trade in found.trades]
 
     def by_brute_force(self) -> list[tuple[float, float]]:

@@ -18,6 +18,7 @@ from astra.money.user_prices import user_offer
 from astra.notes import NoteCode, note
 from astra.report.answer import answer_json
 from astra.report.words import words
+from astra.search.evaluator import Limits
 from astra.search.mixed_market import MixedSearch
 from astra.search.places import mixtures_of, places_of
 from astra.search.query import Query, query_of_space
@@ -149,7 +150,7 @@ def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
 def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
     pools, query = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
-    search = MixedSearch(query, [], 2e10, conditions(), 1e6)
+    search = MixedSearch(query, [], 2e10, conditions(), 1e6, Limits())
     (place,) = places_of(pools, offers, anywhere=False)
     mixtures = mixtures_of(pools, place, None)
     assert [[pool.count for pool in each.pools] for each in mixtures] == [

@@ -13,10 +13,10 @@ from tests.strategy.mixed_plans import small_model
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack, find_stack
-from astra.search.find import Finder
+from astra.search.one_type import search_fastest
+from astra.search.query import query_of_space
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
-from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space, Workload
 
 SEEDS = range(12)
@@ -64,8 +64,8 @@ class Asked:
         stack = stack_of(self.runtime)
         task = Task(model=self.model, cluster=cluster, runtime=self.runtime, stack=stack.name)
         space = Space(Workload(task, self.batch, self.seq_len), chosen)
-        found = Finder(space, rules_for(self.runtime), stack, 1, self.margin).run()
-        return float(found.step_s[0]) if len(found.step_s) else float("inf")
+        query = query_of_space(space, stack, top=1, fold=False, margin=self.margin)
+        return search_fastest(query).best_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)

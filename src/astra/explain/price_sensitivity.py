@@ -13,6 +13,7 @@ from astra.explain.result import PriceSensitivity, RunnerUp
 from astra.money.frontier import frontier
 from astra.money.options import Goals
 from astra.notes import Note, NoteCode, note
+from astra.search.evaluator import Limits
 from astra.search.goals import goal_outcome
 from astra.search.query import Query
 from astra.search.rent import frontier_plans, market_of, search_market
@@ -87,7 +88,7 @@ def price_sensitivity(
         pools = tuple(pool for pool in query.cluster.pools if pool.gpu.name == name)
         own = alone.on(msgspec.structs.replace(query.cluster, pools=pools))
         only = replace(market, query=own)
-        found, _ = search_market(only)
+        found, _ = search_market(only, Limits())
         choices += [choice_of(point) for point in frontier_plans(only, found)]
     if not choices:
         raise InputError("no plan fits, so no price can change the answer.")

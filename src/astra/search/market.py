@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,18 +10,28 @@ import numpy as np
 from astra.cost.host import usable_ram_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import gpu_specs
+from astra.hardware.topology import allowed_counts
 from astra.money.catalogue import GUESSED, Instance, Offer, joins, machine_gpu
 from astra.money.conditions import Conditions
 from astra.money.frontier import frontier
 from astra.notes import Note
 from astra.search.bill import rent_of
-from astra.search.find import Best
-from astra.search.frontier import FrontierFinder, Point
+from astra.search.evaluator import Evaluator, Limits
+from astra.search.objective import Frontier, FrontierPoint
+from astra.search.one_type import MemoryBounds, OneType
 from astra.search.query import Query
-from astra.search.result import Funnel, Progress, progress_after
+from astra.search.result import Funnel
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plan_at
 from astra.strategy.space import Space
+
+USUAL: dict[str, tuple[Any, ...]] = {
+    "cp": (1,),
+    "sharding": ("optimizer", "gradients"),
+    "micro_batch": (1, 2),
+    "offload_optimizer_fraction": (0.0,),
+    "overlap_ep": (False,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +67,7 @@ class FrontierFound:
 
     trades: tuple[Trade, ...]
     funnel: Funnel
-    closest: tuple[Machine, Best] | None  # where nothing fits
+    closest: tuple[Machine, Evaluator] | None  # where nothing fits
     least_host: tuple[float, Machine, Plan] | None  # where RAM alone is too small
     skipped: int  # machines whose best bound is dominated already
     beaten: tuple[tuple[float, float], ...] = ()  # hours and dollars of plans simulated, not kept
@@ -164,26 +175,32 @@ class MarketSearch:
     """One search over machines; what one finds prunes the next."""
 
     def __init__(
-        self, query: Query, machines: Sequence[Machine], tokens: float, conditions: Conditions,
+        self,
+        query: Query,
+        machines: Sequence[Machine],
+        tokens: float,
+        conditions: Conditions,
         latest_h: float,
-    ) -> None:  # fmt: skip
+        limits: Limits,
+    ) -> None:
         self.query, self.tokens, self.conditions, self.latest_h = (
             query,
             tokens,
             conditions,
             latest_h,
         )
+        self.limits = limits
         self.machines = sorted(undominated(machines), key=_promise)
         self.trades: list[Trade] = []
         self.beaten: set[tuple[float, float]] = set()
         self.funnel = Funnel()
-        self.closest: tuple[Machine, Best] | None = None
+        self.closest: tuple[Machine, Evaluator] | None = None
         self.least_host: tuple[float, Machine, Plan] | None = None
         self.skipped = 0
 
-    def run(self, progress: Progress | None = None) -> FrontierFound:
+    def run(self) -> FrontierFound:
         for machine in self.machines:
-            self._search(machine, progress)
+            self._search(machine)
         return FrontierFound(
             trades=tuple(self.trades),
             funnel=self.funnel,
@@ -193,40 +210,58 @@ class MarketSearch:
             beaten=tuple(sorted(self.beaten)),
         )
 
-    def _search(self, machine: Machine, progress: Progress | None) -> None:
+    def _search(self, machine: Machine) -> None:
         whole = self.query.on(machine.cluster(self.query.cluster)).space
         space = offloading(whole) if machine.extends else whole
         if space is None:
             return
-        workload = space.workload
-        steps = self.tokens / (workload.global_batch * workload.seq_len)
-        finder = FrontierFinder(
+        objective = self._frontier(machine, space)
+        evaluator = self._evaluator(machine, space, objective)
+        corner = _corner(space)
+        if corner.settings != space.settings:  # for limits to prune with
+            first = self._evaluator(machine, corner, objective)
+            first.cache = evaluator.cache
+            OneType(corner, bounds=MemoryBounds).search(first)
+            self.funnel.simulated += first.funnel.simulated
+        problem = OneType(space, bounds=MemoryBounds)
+        problem.search(evaluator)
+        self.skipped += not problem.was_useful
+        _add(self.funnel, evaluator.funnel)
+        if self.closest is None or evaluator.closest[0] < self.closest[1].closest[0]:
+            self.closest = (machine, evaluator)
+        need, plans = evaluator.least_host
+        if plans is not None and (self.least_host is None or need < self.least_host[0]):
+            self.least_host = (need, machine, plan_at(plans, 0, space.workload.task))
+        self.beaten |= objective.dominated
+        self._merge([self._trade(point, machine, space) for point in objective.points])
+
+    def _frontier(self, machine: Machine, space: Space) -> Frontier:
+        found = Frontier(
             space,
-            self.query.rules,
-            self.query.stack,
-            self.query.margin,
+            allowed_counts(space.workload.task.cluster.pools[0]),
             [rent_of(offer) for offer in machine.offers],
-            steps,
+            self.tokens / self.query.tokens_per_step,
             self.conditions,
             self.latest_h,
-            machine.room_bytes,
         )
-        finder.outdo(
+        found.outdo(
             np.array([trade.wall_h for trade in self.trades]),
             np.array([trade.usd for trade in self.trades]),
         )
-        best = finder.run(progress_after(progress, self.funnel.candidates))
-        self.skipped += finder.hopeless
-        _add(self.funnel, best.funnel)
-        if self.closest is None or best.closest_filled < self.closest[1].closest_filled:
-            self.closest = (machine, best)
-        need, plans = finder.least_host
-        if plans is not None and (self.least_host is None or need < self.least_host[0]):
-            self.least_host = (need, machine, plan_at(plans, 0, workload.task))
-        self.beaten |= finder.beaten
-        self._merge([self._trade(point, machine, space) for point in finder.points])
+        return found
 
-    def _trade(self, point: Point, machine: Machine, space: Space) -> Trade:
+    def _evaluator(self, machine: Machine, space: Space, objective: Frontier) -> Evaluator:
+        return Evaluator(
+            task=space.workload.task,
+            rules=self.query.rules,
+            stack=self.query.stack,
+            margin=self.query.margin,
+            objective=objective,
+            limits=self.limits,
+            usable_ram_bytes=machine.room_bytes,
+        )
+
+    def _trade(self, point: FrontierPoint, machine: Machine, space: Space) -> Trade:
         offer = machine.offers[point.rent]
         plan = plan_at(point.plan, 0, space.workload.task)
         return Trade(
@@ -253,6 +288,16 @@ def best_of(trades: Sequence[Trade]) -> list[Trade]:
     hours = np.array([trade.wall_h for trade in trades])
     usd = np.array([trade.usd for trade in trades])
     return [trades[row] for row in frontier(hours, usd)]
+
+
+def _corner(space: Space) -> Space:
+    """The space narrowed to what most good plans have in common."""
+    usual: dict[str, tuple[Any, ...]] = {}
+    for name, values in USUAL.items():
+        some = tuple(value for value in space.values(name) or () if value in values)
+        if some and name not in space.settings:
+            usual[name] = some
+    return Space(space.workload, {**space.settings, **usual})
 
 
 def _promise(machine: Machine) -> tuple[float, str]:

@@ -23,7 +23,7 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import losses, step_within
 from astra.notes import Note, NoteCode, note
 from astra.search.bill import bill_of
-from astra.search.frontier import checkpoint_sizes
+from astra.search.evaluator import Limits
 from astra.search.market import Trade, beaten_by, best_of
 from astra.search.mixed.answer import MIXES, mixed_space, why_not_mixed
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
@@ -31,9 +31,9 @@ from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.speed import LayerSeconds, layer_seconds
 from astra.search.mixed.uniform import UniformSearch
+from astra.search.objective import checkpoint_sizes
 from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
 from astra.search.query import Query
-from astra.search.result import Progress
 from astra.strategy.plans import Floats, plan_at
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
@@ -54,7 +54,7 @@ class MixedSearch:
         tokens: float,
         conditions: Conditions,
         latest_h: float,
-        progress: Progress | None = None,
+        limits: Limits,
     ) -> None:
         self.query, self.tokens, self.conditions, self.latest_h = (
             query,
@@ -62,7 +62,7 @@ class MixedSearch:
             conditions,
             latest_h,
         )
-        self.trades, self.progress = list(known), progress
+        self.trades, self.limits = list(known), limits
         self.beaten: set[tuple[float, float]] = set()
         self.labels = self.open = self.skipped = 0
         self.left = MOST_WORK
@@ -169,7 +169,7 @@ class MixedSearch:
             rule = host_rule(mixture.room_bytes, own.stack)
             own = replace(own, user_rules=(*own.user_rules, rule))
         asked = MIXES if "any" in own.runtimes else own.runtimes
-        uniform = UniformSearch(own.of_runtime(asked[0]), {}, None, limit).run()
+        uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit).run()
         self.labels += sum(funnel.candidates for funnel in uniform.funnels)
         best = uniform.found[0] if uniform.found and uniform.step_s < limit else None
         for runtime in asked:
@@ -189,8 +189,7 @@ class MixedSearch:
         self.left -= finder.tally.work
         self.open += bool(np.isfinite(finder.tally.open_s))
         self.labels += finder.tally.labels
-        if self.progress:
-            self.progress(self.labels)
+        self.limits.looked_at(finder.tally.labels)
         if not found or found[0].step_s >= limit:
             return None
         plan = plan_at(found[0].plans, 0, space.workload.task)
@@ -206,7 +205,7 @@ def mixed_trades(
     tokens: float,
     conditions: Conditions,
     latest_h: float,
-    progress: Progress | None = None,
+    limits: Limits,
 ) -> tuple[list[Trade], set[tuple[float, float]], list[Note]]:
     """The frontier with mixtures where they win, what fell from it, and notes on what was not
     looked at."""
@@ -224,7 +223,7 @@ def mixed_trades(
         elsewhere = bool(places_of(pools, offers, True))
         return list(known), set(), [*notes, note(NoteCode.MIXTURES_APART, elsewhere=elsewhere)]
     try:
-        search = MixedSearch(query, known, tokens, conditions, latest_h, progress)
+        search = MixedSearch(query, known, tokens, conditions, latest_h, limits)
         cap = query.cluster.max_gpus
         search.run([each for place in places for each in mixtures_of(pools, place, cap)])
     except InputError as error:  # models and settings that cannot be mixed

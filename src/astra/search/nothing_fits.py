@@ -11,7 +11,10 @@ from astra.cost.host import pool_usable_ram_bytes, ram_too_small
 from astra.cost.price import price_plans
 from astra.hardware.topology import allowed_counts
 from astra.notes import Note, NoteCode, note
-from astra.search.find import Best, Finder
+from astra.search.evaluator import Evaluator, evaluator_of
+from astra.search.objective import Fastest
+from astra.search.one_type import any_fits as any_plan_fits
+from astra.search.one_type import search_fastest
 from astra.search.query import Query
 from astra.search.result import Funnel, NothingFits
 from astra.strategy.enumerate import enumerate_layouts
@@ -28,12 +31,12 @@ LEAST_MEMORY: dict[str, tuple[Any, ...]] = {  # settings that need the least of 
 }
 
 
-def nothing_fits(query: Query, best: Best) -> NothingFits:
+def nothing_fits(query: Query, searched: Evaluator) -> NothingFits:
     """The binding constraint: the space is empty, rules empty it, or memory does."""
-    need, hosted = best.least_host
-    closest = best.closest if hosted is None else hosted
+    need, hosted = searched.least_host
+    closest = searched.closest[1] if hosted is None else hosted
     if closest is None:
-        return _no_candidates(query, best.funnel)
+        return _no_candidates(query, searched.funnel)
     (plan,) = price_plans([plan_at(closest, 0, query.task)], query.margin)
     if hosted is not None:
         reason = ram_too_small(need, pool_usable_ram_bytes(query.cluster.pools))
@@ -116,9 +119,7 @@ def _without_settings(query: Query) -> list[Note]:
     for names in left_out:
         rest = {name: values for name, values in query.settings.items() if name not in names}
         if len(names) == 1 or not found:
-            best = finder_of(replace(query, top=1, settings=rest)).run()
-            if best.plans is not None:
-                plan = plan_at(best.plans, 0, query.task)
+            for plan in search_fastest(replace(query, top=1, settings=rest)).plans():
                 found.append(
                     note(
                         NoteCode.TRY_WITHOUT_SETTINGS, settings=list(names), summary=plan.summary()
@@ -168,8 +169,5 @@ def any_fits(query: Query) -> bool:
         for name, values in saving.items()
         if name not in query.settings and set(values) <= set(space.values(name) or values)
     }
-    return finder_of(replace(query, top=1, settings={**query.settings, **frugal})).any_fits()
-
-
-def finder_of(query: Query) -> Finder:
-    return Finder(query.space, query.rules, query.stack, query.top, query.margin, query.fold)
+    narrowed = replace(query, settings={**query.settings, **frugal})
+    return any_plan_fits(narrowed.space, evaluator_of(narrowed, Fastest(1)))

@@ -27,6 +27,7 @@ from astra.money.what_if import (
 )
 from astra.notes import Note, NoteCode, note
 from astra.search.bill import with_money
+from astra.search.evaluator import Limits
 from astra.search.goals import chosen_row, ranked
 from astra.search.market import FrontierFound, Machine, MarketSearch, Trade, machines_of
 from astra.search.mixed_market import mixed_trades
@@ -38,9 +39,7 @@ from astra.search.result import (
     NodeSummary,
     NothingFits,
     OtherRegion,
-    Progress,
     Result,
-    progress_after,
 )
 from astra.strategy.plan import Plan
 
@@ -96,15 +95,13 @@ def _changed(market: RentalMarket, changes: Sequence[MarketChange]) -> RentalMar
     )
 
 
-def search_market(
-    market: RentalMarket, progress: Progress | None = None
-) -> tuple[FrontierFound, float]:
+def search_market(market: RentalMarket, limits: Limits) -> tuple[FrontierFound, float]:
     """The frontier, and the hours beyond which nothing was looked for."""
     goals, query = market.goals, market.query
     latest = goals.max_hours or max(YEAR_H, goals.deadline_h or 0.0)
     for longest in (latest, np.inf):  # nothing within a year, or none so cheap: whatever it takes
-        search = MarketSearch(query, market.machines, market.tokens, market.conditions, longest)
-        found = search.run(progress)
+        spent = (market.tokens, market.conditions, longest, limits)
+        found = MarketSearch(query, market.machines, *spent).run()
         if found.trades and (goals.max_hours or _affordable(goals, found)):
             break
     if market.options.mixed:
@@ -116,7 +113,7 @@ def search_market(
             market.tokens,
             market.conditions,
             longest,
-            progress_after(progress, found.funnel.candidates),
+            limits,
         )
         beaten = tuple(sorted({*found.beaten, *fallen}))
         found = replace(found, trades=tuple(trades), beaten=beaten, notes=tuple(notes))
@@ -141,17 +138,17 @@ def frontier_plans(market: RentalMarket, found: FrontierFound) -> list[PricedPla
     ]
 
 
-def solve_for_money(query: Query, progress: Progress | None = None) -> Result:
+def solve_for_money(query: Query, limits: Limits) -> Result:
     """The frontier of hours and dollars, exactly, and which of its plans meets the goals."""
     start = time.perf_counter()
     market = market_of(query)
     changes = _changes(market)
-    found, latest = search_market(market, progress)
+    found, latest = search_market(market, limits)
     points = frontier_plans(market, found)
     bought = _market_result(market, points, found, latest) if points else None
     if bought and changes:
         other = _changed(market, changes)
-        there, _ = search_market(other, progress)
+        there, _ = search_market(other, limits)
         compared = _what_if(market, frontier_plans(other, there), points[bought.chosen - 1])
         bought = msgspec.structs.replace(bought, what_if=compared)
     points = ranked(points, bought) if bought else []

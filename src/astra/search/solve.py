@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from astra.cost.host import ram_notes
 from astra.cost.paper import compared
+from astra.search.best_plans import fewest_gpus, solve_one_type
 from astra.search.bill import with_dollars
-from astra.search.one_type import fewest_gpus, solve_one_type
+from astra.search.evaluator import Limits
 from astra.search.query import Query
 from astra.search.result import Progress, Result
 
@@ -15,9 +16,9 @@ def solve(query: Query, progress: Progress | None = None) -> Result:
     if query.is_for_money:
         from astra.search.rent import solve_for_money
 
-        return solve_for_money(query, progress)
+        return solve_for_money(query, Limits(watch=progress))
     with_dollars((), query.money, query.cluster)  # prices that cannot be are refused at once
-    found = _search(query, progress)
+    found = _search(query, Limits(watch=progress))
     plans = tuple(with_dollars(found.plans, query.money, query.cluster))
     return replace(
         found,
@@ -27,11 +28,11 @@ def solve(query: Query, progress: Progress | None = None) -> Result:
     )
 
 
-def _search(query: Query, progress: Progress | None) -> Result:
+def _search(query: Query, limits: Limits) -> Result:
     """The fastest plans, or those on the fewest GPUs."""
     fewest = query.objective == "gpus"
     if len(query.cluster.pools) > 1:
         from astra.search.over_types import fewest_over_types, solve_over_types
 
-        return (fewest_over_types if fewest else solve_over_types)(query, progress)
-    return (fewest_gpus if fewest else solve_one_type)(query, progress)
+        return (fewest_over_types if fewest else solve_over_types)(query, limits)
+    return (fewest_gpus if fewest else solve_one_type)(query, limits)

@@ -10,20 +10,19 @@ from astra.errors import InputError
 from astra.hardware.cluster import Cluster
 from astra.hardware.vendors import by_vendor, vendor_of
 from astra.notes import Note, NoteCode, note
+from astra.search.evaluator import Limits
 from astra.search.query import Query
 from astra.search.result import (
     Comparison,
     NothingFits,
-    Progress,
     Result,
-    progress_after,
     sum_funnels,
 )
 
-Solve = Callable[[Query, Progress | None], Result]
+Solve = Callable[[Query, Limits], Result]
 
 
-def solve_each_vendor(query: Query, apart: Note, progress: Progress | None, solve: Solve) -> Result:
+def solve_each_vendor(query: Query, apart: Note, limits: Limits, solve: Solve) -> Result:
     """What `solve` says of the GPUs of each vendor, as one result: the best plans of any."""
     if query.use_all:
         names, libraries = (" and ".join(apart.facts[key]) for key in ("vendors", "libraries"))
@@ -31,10 +30,7 @@ def solve_each_vendor(query: Query, apart: Note, progress: Progress | None, solv
             f"--use-all: {names} GPUs are planned apart: no job has both, for {libraries} do not "
             "speak to each other. Leave it out, or give the GPUs of one vendor."
         )
-    results: list[Result] = []
-    for own in by_vendor(query.cluster):
-        done = sum(each.funnel.candidates for each in results)
-        results.append(solve(query.on(own), progress_after(progress, done)))
+    results = [solve(query.on(own), limits) for own in by_vendor(query.cluster)]
     return _joined(results, query, apart)
 
 

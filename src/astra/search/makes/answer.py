@@ -12,27 +12,28 @@ from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
+from astra.search.evaluator import Limits
 from astra.search.makes.find import MakesFinder, ReplicaGroupsFound
 from astra.search.mixed.answer import MIXES, idle_gpus, mixed_space, ranked_plans, solve_mixed
 from astra.search.query import Query
-from astra.search.result import Comparison, Funnel, Progress, Result
+from astra.search.result import Comparison, Funnel, Result
 from astra.strategy.plan import Plan
 from astra.strategy.rules.registry import broken_rules
 
 
-def solve_any(query: Query, progress: Progress | None = None) -> Result:
+def solve_any(query: Query, limits: Limits) -> Result:
     """The best that public runtimes launch, and the best whose replicas differ.
 
     The gap is proven against pipelines over several types, and a bound on plans whose replicas
     differ.
     """
     start, asked = time.perf_counter(), query
-    launched = solve_mixed(replace(query, runtimes=MIXES), progress)
+    launched = solve_mixed(replace(query, runtimes=MIXES), limits)
     limit = launched.best.step_s if launched.best else np.inf
     query = query.of_runtime("any")
     space = mixed_space(query.space)
     rules = (*query.rules, *host_rules(query.cluster, query.stack))
-    finder = MakesFinder(space, rules, query.stack, query.margin, limit, progress)
+    finder = MakesFinder(space, rules, query.stack, query.margin, limit, limits.watch)
     found = finder.run()
     chosen = _folded(found) if query.fold else found
     priced = price_plans([_named(each.plan) for each in chosen[: query.top]], query.margin)

@@ -14,13 +14,13 @@ from astra.cost.stages import stage_summaries
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.slowest import flops_per_s
 from astra.notes import Note, NoteCode, note
-from astra.search.alone import AloneFinder
-from astra.search.find import Best
+from astra.search.evaluator import Evaluator, Limits
 from astra.search.mixed.naive import even_split_s
 from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.solve import MixedFinder
 from astra.search.mixed.uniform import UniformSearch
 from astra.search.nothing_fits import nothing_fits
+from astra.search.one_type import search_fastest
 from astra.search.query import Query
 from astra.search.result import (
     Comparison,
@@ -56,7 +56,7 @@ COMPARED = 1.3  # times the best of all, up to which what another runtime reache
 LONG = 4096  # tokens of a GPU, below which context parallelism is not tried unless asked for
 
 
-def solve_mixed(query: Query, progress: Progress | None = None) -> Result:
+def solve_mixed(query: Query, limits: Limits) -> Result:
     """The best plans over several types: those on one type, uniform ones, and pipelines that mix
     types by the rules of each runtime that is asked.
     """
@@ -64,16 +64,16 @@ def solve_mixed(query: Query, progress: Progress | None = None) -> Result:
     mixing = {r: _mixing(query.of_runtime(r)) for r in runtimes if r in MIXES}
     asked, query = query, query.of_runtime(query.runtime)
     left_out = _left_out(query, [each for each in mixing.values() if each.finder])
-    singles = _singles(query, [n for n in _names(query) if n not in left_out], progress)
+    singles = _singles(query, [n for n in _names(query) if n not in left_out], limits)
     funnels = [best.funnel for best in singles.values()]
-    uniform = UniformSearch(query, singles, _after(progress, funnels)).run()
+    uniform = UniformSearch(query, singles, limits).run()
     funnels += uniform.funnels
     own = [] if query.use_all else _plans(singles, query)
     found = [*own, *uniform.found]
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in mixing.items():
         limit_s = min(steps_s[runtime], COMPARED * _fastest_s(found))
-        pipelines = each.search(limit_s, _after(progress, funnels))
+        pipelines = each.search(limit_s, _after(limits.watch, funnels))
         steps_s[runtime] = min(steps_s[runtime], _fastest_s(pipelines))
         found += pipelines
         funnels.append(each.funnel)
@@ -221,8 +221,8 @@ def _fastest_s(plans: Sequence[PricedPlan]) -> float:
     return min((plan.step_s for plan in plans), default=np.inf)
 
 
-def _least_s(best: Best) -> float | None:
-    return float(best.step_s[0]) if best.plans is not None else None
+def _least_s(searched: Evaluator) -> float | None:
+    return searched.best_s if np.isfinite(searched.best_s) else None
 
 
 def _even_split_s(mixing: Sequence[_Mixing]) -> float | None:
@@ -319,15 +319,12 @@ def _single(query: Query, name: str) -> Query:
     return query.on(msgspec.structs.replace(query.cluster, pools=pools))
 
 
-def _singles(query: Query, names: list[str], progress: Progress | None) -> dict[str, Best]:
-    """The best plan on each type."""
-    found: dict[str, Best] = {}
+def _singles(query: Query, names: list[str], limits: Limits) -> dict[str, Evaluator]:
+    """The best plan on each type; what the others found is where to look first."""
+    found: dict[str, Evaluator] = {}
     for name in names:
-        one = _single(query, name)
-        finder = AloneFinder(one.space, one.rules, one.stack, 1, one.margin, one.fold)
-        known = [best.plans for best in found.values() if best.plans is not None]
-        done = [best.funnel for best in found.values()]
-        found[name] = finder.seeded(known, _after(progress, done))
+        seeds = [plan for each in found.values() for *_, plan in each.objective.incumbents]
+        found[name] = search_fastest(replace(_single(query, name), top=1), limits, seeds)
     return found
 
 
@@ -336,18 +333,12 @@ def _after(progress: Progress | None, done: Sequence[Funnel]) -> Progress | None
     return progress_after(progress, sum(funnel.candidates for funnel in done))
 
 
-def _plans(singles: dict[str, Best], query: Query) -> list[PricedPlan]:
+def _plans(singles: dict[str, Evaluator], query: Query) -> list[PricedPlan]:
     """The plans on one type, as plans on the whole cluster, that the rules accept there."""
-    task, whole = query.task, []
-    for name, best in singles.items():
-        own = _single(query, name).task
-        rows = range(len(best.plans)) if best.plans is not None else ()
-        for row in rows:
-            assert best.plans is not None
-            whole.append(_whole(plan_at(best.plans, row, own), task.cluster))
+    whole = [_whole(plan, query.cluster) for each in singles.values() for plan in each.plans()]
     if not whole:
         return []
-    allowed = check(plans_of(whole), task, query.rules).allowed
+    allowed = check(plans_of(whole), query.task, query.rules).allowed
     return price_plans([whole[row] for row in np.flatnonzero(allowed)], query.margin)
 
 
@@ -355,9 +346,9 @@ def _whole(plan: Plan, cluster: Cluster) -> Plan:
     return msgspec.structs.replace(plan, cluster=cluster)
 
 
-def _nothing(query: Query, singles: dict[str, Best]) -> NothingFits:
+def _nothing(query: Query, singles: dict[str, Evaluator]) -> NothingFits:
     """As of the type that comes closest to holding a plan."""
-    name = min(singles, key=lambda each: singles[each].closest_filled)
+    name = min(singles, key=lambda each: singles[each].closest[0])
     why = nothing_fits(_single(query, name), singles[name])
     return msgspec.structs.replace(
         why,

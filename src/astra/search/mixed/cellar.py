@@ -16,7 +16,7 @@ MANY = 1 << 20  # candidate stages that are looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CellarLimits:
     """What holds for all pipelines of a search."""
 
     cluster: Cluster
@@ -38,7 +38,7 @@ class _Pairs:
 class Cellar:
     """Extends labels of one cell."""
 
-    def __init__(self, tables: Tables, limits: Limits, limit_s: float) -> None:
+    def __init__(self, tables: Tables, limits: CellarLimits, limit_s: float) -> None:
         self.tables, self.limits, self.cell = tables, limits, tables.cell
         self.limit_s = limit_s * (1 - REL_EPS)
         kinds = tables.kinds

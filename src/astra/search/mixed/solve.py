@@ -11,7 +11,7 @@ from astra.hardware.stack import Stack
 from astra.model.layer_kinds import layer_kinds
 from astra.search.mixed.assemble import Made, whole_plans
 from astra.search.mixed.capacity import Capacity
-from astra.search.mixed.cellar import Cellar, Limits
+from astra.search.mixed.cellar import Cellar, CellarLimits
 from astra.search.mixed.cells import (
     PER_STAGE,
     Cell,
@@ -89,7 +89,7 @@ class MixedFinder:
         model = self.task.model
         self.loads = loads_of(model)
         self.weights = self.loads.weights(None)
-        self.limits = Limits(
+        self.limits = CellarLimits(
             cluster=self.task.cluster,
             layers=model.layers,
             tied=model.tied_embeddings or self.workload.mtp_layers > 0,

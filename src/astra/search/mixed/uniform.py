@@ -13,12 +13,13 @@ from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import flops_per_s, slowest_gpu
 from astra.hardware.topology import allowed_counts
-from astra.search.alone import AloneFinder
-from astra.search.find import Best
+from astra.search.evaluator import Evaluator, Limits
+from astra.search.objective import Fastest
+from astra.search.one_type import OneType
 from astra.search.query import Query
-from astra.search.result import Funnel, Progress, progress_after
+from astra.search.result import Funnel
 from astra.strategy.plan import Plan
-from astra.strategy.plans import plan_at, plans_of
+from astra.strategy.plans import plans_of
 from astra.strategy.rules.registry import check
 from astra.strategy.space import Space
 from astra.strategy.uniform import over_types
@@ -39,13 +40,13 @@ class UniformSearch:
     def __init__(
         self,
         query: Query,
-        singles: Mapping[str, Best],
-        progress: Progress | None,
+        singles: Mapping[str, Evaluator],
+        limits: Limits,
         limit_s: float = np.inf,
     ) -> None:
         """`singles`: the best on types alone, as far as they are known."""
-        self.query, self.progress, self.limit_s = query, progress, limit_s
-        self.known = {name: best for name, best in singles.items() if best.plans is not None}
+        self.query, self.limits, self.limit_s = query, limits, limit_s
+        self.known = {name: each for name, each in singles.items() if np.isfinite(each.best_s)}
         self.found: list[PricedPlan] = []
         self.funnels: list[Funnel] = []
 
@@ -70,15 +71,19 @@ class UniformSearch:
         workload = replace(space.workload, task=task, gpu_counts=_counts(pools))
         single = Space(workload, space.settings)
         rules = (*query.rules, *host_rules(task.cluster, query.stack))
-        finder = AloneFinder(single, rules, query.stack, FAMILIES, query.margin, True)
-        finder.ceiling_s = SPARE * min(self.step_s, self.limit_s)
-        done = sum(funnel.candidates for funnel in self.funnels)
-        best = finder.seeded([], progress_after(self.progress, done))
-        self.funnels.append(best.funnel)
-        rows = range(len(best.plans)) if best.plans is not None else ()
-        for row in rows:
-            assert best.plans is not None
-            self._price(plan_at(best.plans, row, task), pools)
+        objective = Fastest(FAMILIES, True, SPARE * min(self.step_s, self.limit_s))
+        evaluator = Evaluator(
+            task=task,
+            rules=rules,
+            stack=query.stack,
+            margin=query.margin,
+            objective=objective,
+            limits=self.limits,
+        )
+        OneType(single).search(evaluator)
+        self.funnels.append(evaluator.funnel)
+        for plan in evaluator.plans():
+            self._price(plan, pools)
 
     def _as_one(self, pools: tuple[Pool, ...]) -> Cluster:
         count = sum(pool.count for pool in pools)
@@ -115,9 +120,9 @@ class UniformSearch:
             self.found.append(min(fitting, key=lambda each: each.step_s))
 
 
-def _gpu_seconds(best: Best) -> float:
-    assert best.plans is not None
-    return float(best.step_s[0] * best.plans.gpus[0])
+def _gpu_seconds(searched: Evaluator) -> float:
+    step_s, *_, plan = searched.objective.incumbents[0]
+    return float(step_s * plan.gpus[0])
 
 
 def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:

@@ -2,6 +2,7 @@
 
 import random
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,11 +15,14 @@ from astra.cost.step import simulated_step
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
-from astra.search.find import Best, Finder
+from astra.search.evaluator import Evaluator
+from astra.search.objective import Fastest
+from astra.search.one_type import OneType
 from astra.strategy import enumerate as enumerate_module
 from astra.strategy.plan import Runtime
-from astra.strategy.plans import Floats, Ints, Plans, Task, plan_at
+from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.registry import check, rules_for
+from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload
 from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import enumerate_plans
@@ -81,9 +85,28 @@ def _narrowed(dice: random.Random, seed: int) -> dict[str, tuple[Any, ...]]:
     )
 
 
-def found_in(space: Space) -> Best:
-    rules = rules_for(space.workload.task.runtime)
-    return Finder(space, rules, stack_of(space), TOP, 0.05).run()
+def searched(
+    space: Space,
+    objective: Fastest | None = None,
+    seeds: Sequence[Plans] = (),
+    rules: Sequence[Rule] | None = None,
+    margin: float = 0.05,
+) -> Evaluator:
+    """A space through the engine."""
+    task = space.workload.task
+    evaluator = Evaluator(
+        task=task,
+        rules=rules_for(task.runtime) if rules is None else rules,
+        stack=stack_of(space),
+        margin=margin,
+        objective=objective or Fastest(TOP),
+    )
+    assert OneType(space, seeds).search(evaluator) == np.inf  # nothing is left open
+    return evaluator
+
+
+def steps_found(evaluator: Evaluator) -> list[float]:
+    return [step for step, *_ in evaluator.objective.incumbents]
 
 
 def by_brute_force(space: Space) -> tuple[Floats, int]:
@@ -100,15 +123,15 @@ def by_brute_force(space: Space) -> tuple[Floats, int]:
     return np.sort(np.concatenate(found))[:TOP], count
 
 
-def compare_with_brute_force(space: Space) -> Best:
+def compare_with_brute_force(space: Space) -> Evaluator:
     best, count = by_brute_force(space)
-    found = found_in(space)
-    np.testing.assert_allclose(found.step_s, best, rtol=1e-9)
+    found = searched(space)
+    np.testing.assert_allclose(steps_found(found), best, rtol=1e-9)
     funnel = found.funnel
     assert funnel.candidates == count
     removed = sum(funnel.removed_by_rule.values())
     assert removed + funnel.bounded + funnel.priced == count
-    assert (found.plans is None) == (len(best) == 0)
+    assert len(found.plans()) == len(best)
     return found
 
 
@@ -144,11 +167,9 @@ def test_pipelines_interleave_where_stages_do_not_divide_the_micro_batches(
     gpus: str, layers: int, batch: int, experts: int, runtime: Runtime
 ) -> None:
     found = compare_with_brute_force(space_with_a_rest(gpus, layers, batch, experts, runtime))
-    assert found.plans is not None
-    grouped = (found.plans.vpp > 1) & (found.plans.microbatch_group > found.plans.pp[0])
-    assert grouped.any()
-    rest = found.plans.micro_batches[0][grouped] % found.plans.pp[0][grouped]
-    assert (rest > 0).all()
+    grouped = [p for p in found.plans() if p.vpp > 1 and (p.microbatch_group or 0) > p.pp]
+    assert grouped
+    assert all(plan.pipelines[0].micro_batches % plan.pp for plan in grouped)
 
 
 def test_the_spaces_are_of_all_kinds() -> None:
@@ -160,11 +181,9 @@ def test_the_spaces_are_of_all_kinds() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    one, other = (found_in(space_of(3)) for _ in range(2))
-    assert one.plans is not None and other.plans is not None
-    np.testing.assert_array_equal(one.step_s, other.step_s)
-    for name, column in one.plans.columns().items():
-        np.testing.assert_array_equal(column, other.plans.columns()[name])
+    one, other = (searched(space_of(3)) for _ in range(2))
+    assert one.plans() and one.plans() == other.plans()
+    assert steps_found(one) == steps_found(other)
 
 
 @pytest.mark.parametrize("seed", range(0, QUICK, 3))
@@ -183,27 +202,23 @@ def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
 def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = found_in(space_of(seed))
+    whole = searched(space_of(seed))
     monkeypatch.setattr(enumerate_module, "ROWS_PER_TABLE", 256)
-    cut = found_in(space_of(seed))
+    cut = searched(space_of(seed))
     assert whole.funnel.candidates == cut.funnel.candidates
-    np.testing.assert_allclose(whole.step_s, cut.step_s, rtol=1e-12)
-    if cut.plans is not None:
-        task = space_of(seed).workload.task
-        written = {
-            msgspec.json.encode(plan_at(cut.plans, row, task)) for row in range(len(cut.plans))
-        }
-        assert len(written) == len(cut.plans), "no plan is listed twice"
+    np.testing.assert_allclose(steps_found(whole), steps_found(cut), rtol=1e-12)
+    written = {msgspec.json.encode(plan) for plan in cut.plans()}
+    assert len(written) == len(cut.plans()), "no plan is listed twice"
 
 
 def test_memory_of_a_search_is_a_few_bytes_for_each_of_its_cuts() -> None:
     """What tables of plans hold of a quarter of a million cuts would be 200 MB."""
     task = Task(model=find_model("mixtral-8x7b"), cluster=parse_gpus("h100:128")[0])
     space = Space(Workload(task, 960, 4096))
-    found_in(space_of(0))  # files are read once
+    searched(space_of(0))  # files are read once
     tracemalloc.start()
     try:
-        found = found_in(space)
+        found = searched(space)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -233,5 +248,5 @@ def test_folded_plans_are_the_best_of_each_kind(seed: int) -> None:
                 step = float(steps[order[place]])
                 key = tuple(kind[place])
                 kinds[key] = min(step, kinds.get(key, np.inf))
-    found = Finder(space, rules_for("megatron"), stack_of(space), TOP, 0.05, fold=True).run()
-    np.testing.assert_allclose(found.step_s, sorted(kinds.values())[:TOP], rtol=1e-9)
+    found = searched(space, Fastest(TOP, fold=True))
+    np.testing.assert_allclose(steps_found(found), sorted(kinds.values())[:TOP], rtol=1e-9)

@@ -1,0 +1,60 @@
+"""The best plans on one GPU type, proven: no plan of the space has a shorter simulated step."""
+
+import time
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from astra.cost.price import price_plans
+from astra.hardware.topology import allowed_counts
+from astra.notes import NoteCode, note
+from astra.search.evaluator import Limits
+from astra.search.nothing_fits import least_of, nothing_fits, with_count
+from astra.search.one_type import search_fastest
+from astra.search.query import Query
+from astra.search.result import Result
+
+
+def solve_one_type(query: Query, limits: Limits) -> Result:
+    """The fastest plans."""
+    start = time.perf_counter()
+    searched = search_fastest(query, limits)
+    priced = price_plans(searched.plans(), query.margin)
+    ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
+    nothing = None if ranked else nothing_fits(query, searched)
+    return Result(
+        query=query,
+        funnel=searched.funnel,
+        seconds=time.perf_counter() - start,
+        plans=tuple(ranked),
+        nothing_fits=nothing,
+        notes=query.notes,
+    )
+
+
+def fewest_gpus(query: Query, limits: Limits) -> Result:
+    """The best plans on the fewest GPUs that fit the model, or that reach a throughput.
+
+    More GPUs never take longer, so the least count is found by halving.
+    """
+    pool = query.cluster.pools[0]
+    cap = min(pool.count, query.cluster.max_gpus or pool.count)
+    counts = [count for count in allowed_counts(pool) if count <= cap]
+
+    def enough(count: int) -> bool:
+        best_s = search_fastest(with_count(replace(query, top=1), count), limits).best_s
+        return best_s < np.inf and query.tokens_per_step / best_s >= query.min_tokens_per_s
+
+    found = solve_one_type(with_count(query, least_of(counts, enough)), limits)
+    return reaching(replace(found, query=query), cap)
+
+
+def reaching(found: Result, cap: int) -> Result:
+    """Without the plans that stay below; all of them, with a word, where none reaches it."""
+    least = found.query.min_tokens_per_s
+    enough = tuple(plan for plan in found.plans if plan.tokens_per_s >= least)
+    if enough or not found.plans:
+        return replace(found, plans=enough)
+    below = note(NoteCode.BELOW_THROUGHPUT, gpus=cap, tokens_per_s=least)
+    return replace(found, notes=(*found.notes, below))

@@ -1,0 +1,170 @@
+"""Where the plans of one problem are decided on: rules, memory, RAM, bound, simulator; counted.
+
+Evaluators differ in task and rules only: a table of plans does not say which runtime, cluster or
+stack it is for. They share the limits of the whole command.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astra.cost.evaluate import Evaluation, evaluate, memory_fraction, simulate
+from astra.cost.host import host_bytes_per_node, is_offloading, pool_usable_ram_bytes
+from astra.hardware.stack import Stack
+from astra.memory.stage import memory_of
+from astra.search.objective import Objective
+from astra.search.query import Query
+from astra.search.result import Funnel
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, plan_at
+from astra.strategy.rules.registry import rules_for
+from astra.strategy.rules.rule import Rule
+from astra.strategy.stage_view import stage_view
+from astra.strategy.variants import depends_on_variant
+from astra.timing.layer import LayerCache
+
+
+class Stopped(Exception):  # noqa: N818 - no error: the best so far is the answer
+    """The time that a search may take is spent, or the user stops it: the best so far is told."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """What a whole command may spend; shared by all its evaluators."""
+
+    until_s: float = np.inf  # on the monotonic clock
+    is_cancelled: Callable[[], bool] = lambda: False
+    watch: Callable[[int], None] | None = None  # hears how many candidates were looked at
+    candidates: int = 0
+
+    def check(self) -> None:
+        """Raises Stopped at a limit, or when the user says so."""
+        if self.is_cancelled() or time.monotonic() > self.until_s:
+            raise Stopped
+
+    def looked_at(self, candidates: int) -> None:
+        self.candidates += candidates
+        if self.watch:
+            self.watch(self.candidates)
+        self.check()
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Decides on tables of plans of one task."""
+
+    task: Task
+    rules: Sequence[Rule]  # of the runtime, and the user's own
+    stack: Stack
+    margin: float  # of the usable memory, kept free
+    objective: Objective
+    limits: Limits = field(default_factory=Limits)
+    funnel: Funnel = field(default_factory=Funnel)
+    cache: LayerCache = field(default_factory=LayerCache)
+    usable_ram_bytes: float = -1.0  # of a node, for what plans offload; infinite: not known
+    closest: tuple[float, Plans | None] = (np.inf, None)  # memory fraction of what fits least badly
+    least_host: tuple[float, Plans | None] = (np.inf, None)  # bytes; fits but for a node's RAM
+
+    def __post_init__(self) -> None:
+        if self.usable_ram_bytes < 0:
+            self.usable_ram_bytes = pool_usable_ram_bytes(self.task.cluster.pools)
+
+    @property
+    def variant_rules(self) -> list[Rule]:
+        """Those that may hold for a layout and not for each of its variants."""
+        built_in = rules_for(self.task.runtime)
+        return [rule for rule in self.rules if rule not in built_in or depends_on_variant(rule)]
+
+    @property
+    def limit_s(self) -> float:
+        """No step from this one on is of use, whatever its plan."""
+        return self.objective.limit_s
+
+    def allowed(
+        self, plans: Plans, counts: Ints | None = None, rules: Sequence[Rule] | None = None
+    ) -> Flags:
+        """Which plans the rules allow; one stands for as many as `counts` says. Counted."""
+        allowed = np.ones(len(plans), np.bool_)
+        for rule in self.rules if rules is None else rules:
+            held = rule.holds(plans, self.task)
+            removed = allowed & ~held
+            lost = int(removed.sum() if counts is None else counts[removed].sum())
+            if lost:
+                self.funnel.remove(rule.name, lost)
+                allowed &= held
+        return allowed
+
+    def evaluate(self, plans: Plans) -> Evaluation:
+        """Memory and least step of every plan."""
+        self.limits.check()
+        return evaluate(plans, self.task, self.stack, self.margin, self.cache)
+
+    def in_ram(self, plans: Plans, rows: Ints) -> Ints:
+        """Of these rows those whose offload the RAM of a node holds."""
+        if not np.isfinite(self.usable_ram_bytes) or not is_offloading(plans)[rows].any():
+            return rows
+        need = host_bytes_per_node(plans.take(rows), self.task, self.stack)
+        over = np.where(need > self.usable_ram_bytes, need, np.inf)
+        least = int(over.argmin())
+        if over[least] < self.least_host[0]:
+            self.least_host = (float(over[least]), plans.take(rows[[least]]))
+        kept: Ints = rows[need <= self.usable_ram_bytes]
+        return kept
+
+    def remember_closest(self, plans: Plans, fraction: Floats, fits: Flags) -> None:
+        """The plan that overflows its GPUs least, while none fits."""
+        if not fits.any() and float(fraction.min()) < self.closest[0]:
+            row = int(fraction.argmin())
+            self.closest = (float(fraction[row]), plans.take([row]))
+
+    def simulate(self, plans: Plans) -> Floats:
+        """The step of plans that are allowed and fit; the objective keeps what it wants. [s]"""
+        self.limits.check()
+        steps = simulate(plans, self.task, self.stack, self.cache)
+        self.funnel.simulated += len(plans)
+        self.objective.add(plans, steps)
+        return steps
+
+    def steps_s(self, plans: Plans) -> Floats:
+        """The step of every plan, infinite where rules, memory or RAM say no. (plan,) [s]"""
+        found = np.full(len(plans), np.inf)
+        self.funnel.candidates += len(plans)
+        self.limits.looked_at(len(plans))
+        rows = np.flatnonzero(self.allowed(plans))
+        if not len(rows):
+            return found
+        view = stage_view(plans.take(rows), self.task, every_stage=True)
+        fraction = memory_fraction(view, memory_of(view, self.stack), self.stack)
+        fits = fraction <= 1 - self.margin
+        self.funnel.priced += len(rows)
+        self.funnel.out_of_memory += int((~fits).sum())
+        self.remember_closest(plans.take(rows), fraction, fits)
+        fitting = self.in_ram(plans, rows[fits])
+        self.funnel.out_of_memory += int(fits.sum()) - len(fitting)
+        if len(fitting):
+            found[fitting] = self.simulate(plans.take(fitting))
+        return found
+
+    def plans(self) -> list[Plan]:
+        """The incumbents, fastest first."""
+        return [plan_at(plan, 0, self.task) for *_, plan in self.objective.incumbents]
+
+    @property
+    def best_s(self) -> float:
+        """The step of the fastest; infinite where none fits."""
+        incumbents = self.objective.incumbents
+        return incumbents[0][0] if incumbents else np.inf
+
+
+def evaluator_of(query: Query, objective: Objective, limits: Limits | None = None) -> Evaluator:
+    """For plans of the first runtime of a query."""
+    return Evaluator(
+        task=query.task,
+        rules=query.rules,
+        stack=query.stack,
+        margin=query.margin,
+        objective=objective,
+        limits=limits or Limits(),
+    )

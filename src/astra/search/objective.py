@@ -1,0 +1,318 @@
+"""Which plans are wanted, how fast one must be to be of use, and what to look at first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+from astra.model.parameters import parameters
+from astra.money.conditions import Conditions
+from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
+from astra.money.frontier import frontier
+from astra.strategy.plans import DTYPE_BYTES, Floats, Ints, Plans, dtype_bytes
+from astra.strategy.space import Space
+
+HEURISTIC_LAYOUTS = 32  # layouts of a table that are tried at once, for a time to beat
+LAYOUTS_PER_COUNT = 4  # of a GPU count, for a limit on the frontier
+STATE_DTYPES = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
+
+Key = tuple[int, ...]
+Incumbent = tuple[float, int, Key, Plans]  # step, order of finding, key, one plan
+
+
+class Objective(Protocol):
+    """What a problem asks of the goal."""
+
+    @property
+    def limit_s(self) -> float:
+        """The loosest limit: no step from this one on is of use, whatever its plan."""
+
+    @property
+    def incumbents(self) -> list[Incumbent]:
+        """The best plans so far, fastest first."""
+
+    def limits_s(self, plans: Plans) -> Floats:
+        """What the step of each of these plans must beat. (plan,)"""
+
+    def limits_of_counts_s(self, gpus: Ints) -> Floats:
+        """The loosest limit of plans on so many GPUs. (count,)"""
+
+    def order_degrees(self, gpus: Ints, bound_s: Floats) -> Ints:
+        """Rows of degrees, the most promising first; none that is of no use."""
+
+    def priority(self, plans: Plans, bound_s: Floats) -> Floats:
+        """Plans of small numbers are looked at first. (plan,)"""
+
+    def heuristic(self, layouts: Plans, order: Ints) -> Ints:
+        """Of these rows, the most promising first, those to try at once for a limit."""
+
+    def keys(self, plans: Plans) -> list[Key]:
+        """What counts as one plan: of plans with equal keys the fastest is kept."""
+
+    def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:
+        """Rows that would be kept if all were as fast as their bounds; `first`: one of each key."""
+
+    def add(self, plans: Plans, step_s: Floats) -> None:
+        """Keeps what is wanted of these."""
+
+
+def plan_family(plans: Plans) -> list[Key]:
+    """What makes two plans different in a list: degrees, micro-batch, sharding, traffic."""
+    columns = (plans.tp[0, 0], plans.pp[0], plans.dp[0, 0], plans.cp, plans.ep, plans.etp)
+    more = (plans.micro_batch, plans.sharding)
+    return list(zip(*(column.tolist() for column in (*columns, *more)), strict=True))
+
+
+def plan_key(plans: Plans, row: int) -> Key:
+    """All columns of one plan: equal for no two plans of a space."""
+    used = plans.used[..., row]  # tables differ in how many slots they leave unused
+    values = [column[..., row] for column in plans.columns().values()]
+    return tuple(hash((v[used] if v.ndim == 2 else v).tobytes()) for v in values)
+
+
+def _merged(
+    known: list[Incumbent], plans: Plans, step_s: Floats, keys: list[Key]
+) -> list[Incumbent]:
+    """All of them, fastest first, of each key the fastest."""
+    count = len(known)
+    new = [
+        (float(step), count + row, keys[row], plans.take([row])) for row, step in enumerate(step_s)
+    ]
+    ranked = sorted(known + new, key=lambda entry: entry[:2])
+    first = {entry[2]: entry for entry in reversed(ranked)}
+    best = sorted(first.values(), key=lambda entry: entry[:2])
+    return [(step, place, key, plan) for place, (step, _, key, plan) in enumerate(best)]
+
+
+@dataclass(slots=True)
+class Fastest:
+    """The K fastest plans; of near-identical ones the best, where they are folded."""
+
+    top: int
+    fold: bool = False
+    ceiling_s: float = np.inf  # a step that others are known to reach
+    incumbents: list[Incumbent] = field(default_factory=list)
+
+    @property
+    def limit_s(self) -> float:
+        full = len(self.incumbents) >= self.top
+        return min(self.incumbents[self.top - 1][0] if full else np.inf, self.ceiling_s)
+
+    def limits_s(self, plans: Plans) -> Floats:
+        return np.full(len(plans), self.limit_s)
+
+    def limits_of_counts_s(self, gpus: Ints) -> Floats:
+        return np.full(len(gpus), self.limit_s)
+
+    def order_degrees(self, gpus: Ints, bound_s: Floats) -> Ints:  # noqa: ARG002
+        return np.argsort(bound_s, kind="stable")
+
+    def priority(self, plans: Plans, bound_s: Floats) -> Floats:  # noqa: ARG002
+        return bound_s
+
+    def heuristic(self, layouts: Plans, order: Ints) -> Ints:
+        """The first few, each of another key."""
+        ahead = order[: HEURISTIC_LAYOUTS * HEURISTIC_LAYOUTS]
+        keys = self.keys(layouts.take(ahead))
+        first = {key: int(row) for key, row in zip(reversed(keys), ahead[::-1], strict=True)}
+        place = {int(row): at for at, row in enumerate(ahead)}
+        chosen = sorted(first.values(), key=lambda row: place[row])
+        return np.array(chosen[:HEURISTIC_LAYOUTS], np.int64)
+
+    def keys(self, plans: Plans) -> list[Key]:
+        if self.fold:
+            return plan_family(plans)
+        return [plan_key(plans, row) for row in range(len(plans))]
+
+    def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:  # noqa: ARG002
+        known = {key: step for step, _, key, _ in self.incumbents}
+        for key, row in first.items():
+            known[key] = min(float(bound_s[row]), known.get(key, np.inf))
+        limit = sorted(known.values())[: self.top][-1]
+        return sorted(row for row in first.values() if bound_s[row] <= limit)
+
+    def add(self, plans: Plans, step_s: Floats) -> None:
+        self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans))[: self.top]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A plan under one rent."""
+
+    wall_h: float
+    usd: float
+    step_s: float
+    rent: int  # which of the objective's
+    plan: Plans
+
+
+def checkpoint_bytes_of(plans: Plans, space: Space) -> Floats:
+    """Bytes to resume from: weights in two bytes, master weights and moments as they are kept."""
+    states = np.sum([dtype_bytes(plans, name) for name in STATE_DTYPES], axis=0)
+    return _trained_parameters(space) * (2.0 + states)
+
+
+def checkpoint_sizes(space: Space) -> Floats:
+    """All that occur in a space, smallest first. [bytes]"""
+    kept = [
+        [DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))]
+        for name in STATE_DTYPES
+    ]
+    count = _trained_parameters(space)
+    return np.array(sorted({count * (2.0 + sum(sizes)) for sizes in product(*kept)}))
+
+
+def _trained_parameters(space: Space) -> int:
+    held = parameters(space.workload.task.model)
+    return held.total + (held.mtp_total if space.workload.mtp_layers else 0)
+
+
+class Frontier:
+    """The plans on one kind of node that nothing known beats in both hours and dollars.
+
+    Hours and dollars of a plan grow with its step, and depend besides on its GPUs and on the
+    bytes of its checkpoint alone (its key). So for every key there is one step below which a
+    plan is of use, whatever has been found so far, here or elsewhere: the limit. Of plans of one
+    key only the fastest can be on the frontier, under any rent.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        counts: Sequence[int],
+        rents: Sequence[Rent],
+        steps: float,
+        conditions: Conditions,
+        max_hours: float = np.inf,
+    ) -> None:
+        """`counts`: GPUs that can be rented; `steps`: of the whole run."""
+        self.space, self.rents, self.steps, self.conditions = space, rents, steps, conditions
+        self.counts = np.array(counts, np.int64)
+        self.sizes = checkpoint_sizes(space)
+        self.max_hours = max_hours  # what takes longer is of no use
+        self.known_h, self.known_usd = np.zeros(0), np.zeros(0)  # found elsewhere
+        self.points: list[FrontierPoint] = []
+        self.dominated: set[tuple[float, float]] = set()  # hours and dollars of plans simulated
+        self.incumbents: list[Incumbent] = []
+        self._set_limits()
+
+    def outdo(self, hours: Floats, usd: Floats) -> None:
+        """Points that are known already: what they dominate is of no use."""
+        self.known_h, self.known_usd = hours, usd
+        self._set_limits()
+
+    @property
+    def limit_s(self) -> float:
+        return float(self.table.max())
+
+    def limits_s(self, plans: Plans) -> Floats:
+        if not len(plans):
+            return np.zeros(0)
+        sizes = checkpoint_bytes_of(plans, self.space)
+        size, count = np.searchsorted(self.sizes, sizes), np.searchsorted(self.counts, plans.gpus)
+        found: Floats = self.table[size, count]
+        return found
+
+    def limits_of_counts_s(self, gpus: Ints) -> Floats:
+        found: Floats = self.table.max(axis=0)[np.searchsorted(self.counts, gpus)]
+        return found
+
+    def order_degrees(self, gpus: Ints, bound_s: Floats) -> Ints:
+        """The best of every GPU count first, then the second of each."""
+        useful = np.flatnonzero(bound_s < self.limits_of_counts_s(gpus))
+        if not len(useful):
+            return useful
+        gpus, bound_s = gpus[useful], bound_s[useful]
+        order = np.lexsort((bound_s, gpus))
+        counts = gpus[order]
+        starts = np.flatnonzero(np.concatenate([[True], counts[1:] != counts[:-1]]))
+        first = np.repeat(bound_s[order][starts], np.diff([*starts, len(order)]))
+        with np.errstate(invalid="ignore"):
+            excess = np.where(np.isfinite(first), bound_s[order] / first, np.inf)
+        return useful[order[np.argsort(excess, kind="stable")]]
+
+    def priority(self, plans: Plans, bound_s: Floats) -> Floats:
+        """How far from the limit, where there is one."""
+        limits = self.limits_s(plans)
+        work = bound_s * plans.gpus
+        far = work / max(float(np.max(work, initial=1.0)), 1e-30)
+        return np.where(np.isfinite(limits), bound_s / np.maximum(limits, 1e-30), far)
+
+    def heuristic(self, layouts: Plans, order: Ints) -> Ints:
+        """While nothing is known: the first few of some GPU counts, each about twice another."""
+        if self.points or len(self.known_h):
+            return order[:0]
+        gpus = layouts.gpus[order]
+        counts, rows = np.unique(gpus), []
+        while len(counts):
+            rows.append(order[gpus == counts[-1]][:LAYOUTS_PER_COUNT])
+            counts = counts[counts <= counts[-1] // 2]
+        return np.concatenate(rows) if rows else order[:0]
+
+    def keys(self, plans: Plans) -> list[Key]:
+        sizes = checkpoint_bytes_of(plans, self.space)
+        return list(zip(plans.gpus.tolist(), sizes.astype(np.int64).tolist(), strict=True))
+
+    def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:
+        rows = np.array(sorted(first.values()), np.int64)
+        some = plans.take(rows)
+        sizes = checkpoint_bytes_of(some, self.space)
+        bills = [self._bill(bound_s[rows], some.gpus, sizes, rent) for rent in self.rents]
+        hours, usd = self._all_points()
+        hours = np.concatenate([*(each.wall_h for each in bills), hours])
+        usd = np.concatenate([*(each.usd for each in bills), usd])
+        best = frontier(hours, usd)
+        return sorted({int(rows[row % len(rows)]) for row in best if row < len(bills) * len(rows)})
+
+    def add(self, plans: Plans, step_s: Floats) -> None:
+        """Those on the frontier, here and among what is known from elsewhere."""
+        found = _merged(self.incumbents, plans, step_s, self.keys(plans))
+        steps = np.array([step for step, *_ in found])
+        gpus = np.concatenate([plan.gpus for *_, plan in found])
+        sizes = np.concatenate([checkpoint_bytes_of(plan, self.space) for *_, plan in found])
+        bills = [self._bill(steps, gpus, sizes, rent) for rent in self.rents]
+        hours = np.concatenate([self.known_h, *(each.wall_h for each in bills)])
+        usd = np.concatenate([self.known_usd, *(each.usd for each in bills)])
+        best = set(frontier(hours, usd))
+        lost = [row for row in range(len(self.known_h), len(hours)) if row not in best]
+        self.dominated |= {(float(hours[row]), float(usd[row])) for row in lost}
+        own = [row - len(self.known_h) for row in sorted(best, key=lambda row: hours[row])]
+        places = [divmod(row, len(found)) for row in own if row >= 0]
+        self.points = [
+            FrontierPoint(
+                wall_h=float(bills[rent].wall_h[row]),
+                usd=float(bills[rent].usd[row]),
+                step_s=float(steps[row]),
+                rent=rent,
+                plan=found[row][-1],
+            )
+            for rent, row in places
+        ]
+        self.incumbents = [found[row] for row in sorted({row for _, row in places})]
+        self._set_limits()
+
+    def _all_points(self) -> tuple[Floats, Floats]:
+        """Hours and dollars of all that is known."""
+        hours = [*self.known_h, *(point.wall_h for point in self.points)]
+        usd = [*self.known_usd, *(point.usd for point in self.points)]
+        return np.array(hours), np.array(usd)
+
+    def _bill(self, steps_s: Floats, gpus: Ints, sizes: Floats, rent: Rent) -> Bill:
+        lost, price = rented_losses(gpus, sizes, rent, self.conditions), rent.usd_per_hour(gpus)
+        return bill(steps_s, self.steps, lost, price, sizes, self.conditions)
+
+    def _set_limits(self) -> None:
+        """The step of every key from which on it is dominated under every rent. (size, count)"""
+        hours, usd = self._all_points()
+        size = np.repeat(self.sizes, len(self.counts))
+        gpus = np.tile(self.counts, len(self.sizes))
+        limits = np.zeros(len(size))
+        hours = np.append(hours, self.max_hours)
+        usd = np.append(usd, -np.inf)  # whatever it costs
+        for rent in self.rents:
+            lost, price = rented_losses(gpus, size, rent, self.conditions), rent.usd_per_hour(gpus)
+            own = step_within(hours, usd, self.steps, lost, price, size, self.conditions)
+            limits = np.maximum(limits, own.min(axis=0))
+        self.table = limits.reshape(len(self.sizes), len(self.counts))

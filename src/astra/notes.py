@@ -40,6 +40,7 @@ class NoteCode(StrEnum):
     PROVEN_ANYWAY = "proven_anyway"  # --exact on one GPU type
     MTP_LEFT_OUT = "mtp_left_out"  # layers that a runtime does not train
     # of a search
+    STOPPED_EARLY = "stopped_early"  # by the user or at a time limit: the best so far is told
     BELOW_THROUGHPUT = "below_throughput"  # no plan reaches what was asked for
     RAM_UNKNOWN_OF_PLANS = "ram_unknown_of_plans"
     VENDORS_APART = "vendors_apart"
@@ -58,6 +59,7 @@ class NoteCode(StrEnum):
     MIXTURES_NOT_PROVEN = "mixtures_not_proven"
     MIXTURES_SKIPPED = "mixtures_skipped"
     # why nothing fits
+    NO_PLAN_YET = "no_plan_yet"  # the search was stopped before one was found
     MEMORY_BINDS = "memory_binds"
     RULES_BIND = "rules_bind"
     SETTINGS_BIND = "settings_bind"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from astra.model.shape import Model
     from astra.money.options import MoneyOptions
     from astra.notes import Note
+    from astra.search.evaluator import Limits
     from astra.search.query import Query
     from astra.strategy.plan import Runtime
 
@@ -53,6 +54,8 @@ def plan(
     exact: bool = False,
     pipeline_model: str = "simulated",
     progress: Callable[[int], None] | None = None,
+    time_limit: float | None = None,
+    is_cancelled: Callable[[], bool] | None = None,
     **money: Any,
 ) -> "Answer":
     """The best plans; on one GPU type proven: no plan of the space has a shorter simulated step.
@@ -61,6 +64,8 @@ def plan(
     and FlagScale unless `runtime` names one; `mixed` tells what the best is worth. `settings`
     narrow the space (`["tp=4,8"]`), `rules` is a file. `objective` is as in `astra plan --help`:
     time, gpus, money or frontier, with its words about money. "Nothing fits" is an answer.
+    `time_limit` [s] and `is_cancelled`, which is asked now and then, end a search early: the answer
+    is the best so far, and `search.status` says so.
     """
     from astra.api.answers import answer_of
     from astra.search.solve import solve
@@ -87,7 +92,22 @@ def plan(
         pipeline_model=pipeline_model,
         money=money,
     )
-    return answer_of(solve(query, progress))
+    return answer_of(solve(query, _limits(progress, time_limit, is_cancelled)))
+
+
+def _limits(
+    progress: Callable[[int], None] | None,
+    time_limit: float | None,
+    is_cancelled: Callable[[], bool] | None,
+) -> "Limits":
+    import time
+
+    from astra.search.evaluator import Limits
+
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"time_limit = {time_limit:g}: seconds, more than none.")
+    until_s = float("inf") if time_limit is None else time.monotonic() + time_limit
+    return Limits(until_s=until_s, is_cancelled=is_cancelled or (lambda: False), watch=progress)
 
 
 def query_of(

@@ -6,6 +6,7 @@ Fewer GPUs than given are used when that is faster (1, 2, 4 inside a node, then 
 import argparse
 import math
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from astra.cli.options import (
     word,
 )
 from astra.cli.printing import print_note, print_parts, write_json
+from astra.cli.stopping import stop_requests
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from astra.api.answers import Answer
+    from astra.cli.stopping import StopRequest
 
 EXAMPLES = """\
 examples:
@@ -41,8 +44,9 @@ examples:
   astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
   astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json
 
-exit code 3: an answer without a plan: nothing fits, or the rules leave none"""
-NO_PLAN = 3  # exit code
+exit code 3: an answer without a plan: nothing fits, or the rules leave none; 130: stopped by Ctrl-C
+or SIGTERM, with the best so far printed and written"""
+NO_PLAN, STOPPED = 3, 130  # exit codes
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +99,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-margin", metavar="X", default="0.05", help="memory to keep free; default: 0.05"
     )
     add_pipeline_model(parser, "what the formula of arXiv 2502.13480 says of the plans, besides")
+    parser.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        help="for the whole command: the best so far is the answer then, as after Ctrl-C",
+    )
     parser.add_argument("--out", metavar="FILE", help="keep the whole answer as JSON")
     parser.add_argument("--plot", metavar="FILE", help="the frontier as .svg, .png or .html")
     add_money_options(parser, goals=True)
@@ -109,7 +118,8 @@ def run(options: argparse.Namespace) -> int:
     out = None if options.out is None else out_path(options.out, "--out")
     picture = None if options.plot is None else out_path(options.plot, "--plot")
     batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
-    answers = [_answer(options, batch, seq_len) for batch in dict.fromkeys(batches)]
+    with stop_requests() as request:
+        answers = _answers(options, list(dict.fromkeys(batches)), seq_len, request)
     chosen = best_answer(answers)
     if out is not None:
         _save(out, answer_json(chosen, answers))
@@ -120,7 +130,28 @@ def run(options: argparse.Namespace) -> int:
     else:
         comparison = [batches_table(answers), ""] if len(answers) > 1 else []
         print_parts(*comparison, *_page(chosen, options.out))
+    if request.is_made:
+        return STOPPED
     return 0 if chosen.plans else NO_PLAN
+
+
+def _answers(
+    options: argparse.Namespace, batches: list[int], seq_len: int, request: "StopRequest"
+) -> "list[Answer]":
+    """One for each batch; the time limit is for all of them, and at least one is answered."""
+    limit = None
+    if options.time_limit is not None:
+        limit = number(options.time_limit, "--time-limit", least=0.001, most=1e9)
+    start = time.monotonic()
+    answers: list[Answer] = []
+    for batch in batches:
+        left = None if limit is None else limit - (time.monotonic() - start)
+        if answers and (request.is_made or (left is not None and left <= 0)):
+            print_note(f"--global-batch {batch} was not looked at")
+            continue
+        left = None if left is None else max(left, 1e-6)
+        answers.append(_answer(options, batch, seq_len, left, request))
+    return answers
 
 
 def _page(answer: "Answer", out: str | None) -> "list[RenderableType]":
@@ -157,18 +188,29 @@ def _draw(path: Path, answer: "Answer") -> None:
     print_note(f"the frontier is drawn in {path}")
 
 
-def _answer(options: argparse.Namespace, batch: int, seq_len: int) -> "Answer":
+def _answer(
+    options: argparse.Namespace,
+    batch: int,
+    seq_len: int,
+    time_limit: float | None,
+    request: "StopRequest",
+) -> "Answer":
     """The answer for one batch; on a terminal what is done meanwhile is told."""
     if options.json or not sys.stderr.isatty():
-        return _search(options, batch, seq_len, None)
+        return _search(options, batch, seq_len, None, time_limit, request)
     from astra.cli.progress import ProgressLine
 
     with ProgressLine(sys.stderr, f"pricing the layers of {Path(options.model).name}") as progress:
-        return _search(options, batch, seq_len, progress)
+        return _search(options, batch, seq_len, progress, time_limit, request)
 
 
 def _search(
-    options: argparse.Namespace, batch: int, seq_len: int, progress: "Callable[[int], None] | None"
+    options: argparse.Namespace,
+    batch: int,
+    seq_len: int,
+    progress: "Callable[[int], None] | None",
+    time_limit: float | None,
+    request: "StopRequest",
 ) -> "Answer":
     from astra.api import plan
 
@@ -197,6 +239,8 @@ def _search(
         exact=options.exact,
         pipeline_model=pipeline_model_of(options),
         progress=progress,
+        time_limit=time_limit,
+        is_cancelled=request,
         **money_of(options),
     )
 

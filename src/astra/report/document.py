@@ -5,7 +5,7 @@ import msgspec
 from astra.cost.result import PaperComparison, PricedPlan
 from astra.report.words import all_words, joined_words, with_words
 from astra.search.request import Request, request_of
-from astra.search.result import Comparison, MarketResult, NothingFits, Result
+from astra.search.result import Comparison, MarketResult, NothingFits, Result, Status
 
 
 class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +18,8 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     priced: int
     simulated: int
     seconds: float
+    status: Status  # proven: no plan of the space is faster; searched: the best found
+    gap_fraction: float | None  # no plan is faster by more; None: not known
 
 
 class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,8 @@ def document(result: Result) -> AnswerDocument:
         priced=funnel.priced,
         simulated=funnel.simulated,
         seconds=round(result.seconds, 3),
+        status=result.status,
+        gap_fraction=result.gap_fraction,
     )
     nothing, mixed, market = result.nothing_fits, result.comparison, result.market
     return AnswerDocument(

@@ -51,6 +51,14 @@ def _factors(facts: Facts) -> str:
     return f"stack {facts['stack']} on {facts['setting']}: {each} ({facts['runs']} runs)"
 
 
+def _stopped(facts: Facts) -> str:
+    why = "at its time limit" if facts["by"] == "time_limit" else "by the user"
+    gap = facts["gap_fraction"]
+    least = "" if gap is None else f"; no plan is faster by more than {gap:.1%}"
+    what = f"these are the best so far{least}" if facts["plans"] else "no plan was found yet"
+    return f"stopped {why} after {facts['candidates']:,} candidates: {what}"
+
+
 def _ram_of_plans(facts: Facts) -> str:
     ranks = ", ".join(map(str, facts["ranks"]))
     one = len(facts["ranks"]) == 1
@@ -191,6 +199,7 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"multi-token prediction ({_count_words(facts['layers'], 'layer')}) is left out: plans of "
         f"{facts['runtime']} do not train it"
     ),
+    NoteCode.STOPPED_EARLY: _stopped,
     NoteCode.BELOW_THROUGHPUT: lambda facts: (
         f"no plan on up to {facts['gpus']:,} GPUs reaches {facts['tokens_per_s']:,.0f} tokens/s; "
         "the fastest"
@@ -228,6 +237,7 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.MIXTURES_SKIPPED: (
         "{mixtures} mixtures that may win were not looked at; --exact does"
     ),
+    NoteCode.NO_PLAN_YET: "the search was stopped before it found a plan that fits",
     NoteCode.MEMORY_BINDS: _memory_binds,
     NoteCode.RULES_BIND: _rules_bind,
     NoteCode.SETTINGS_BIND: _settings_bind,

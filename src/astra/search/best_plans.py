@@ -9,7 +9,7 @@ import numpy as np
 from astra.cost.price import price_plans
 from astra.hardware.topology import allowed_counts
 from astra.notes import NoteCode, note
-from astra.search.evaluator import Limits
+from astra.search.evaluator import Evaluator, Limits
 from astra.search.nothing_fits import least_of, nothing_fits, with_count
 from astra.search.one_type import search_fastest
 from astra.search.query import Query
@@ -22,7 +22,7 @@ def solve_one_type(query: Query, limits: Limits) -> Result:
     searched = search_fastest(query, limits)
     priced = price_plans(searched.plans(), query.margin)
     ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
-    nothing = None if ranked else nothing_fits(query, searched)
+    nothing = None if ranked else nothing_fits(query, searched, limits)
     return Result(
         query=query,
         funnel=searched.funnel,
@@ -30,7 +30,17 @@ def solve_one_type(query: Query, limits: Limits) -> Result:
         plans=tuple(ranked),
         nothing_fits=nothing,
         notes=query.notes,
+        status=limits.stopped or "proven",
+        gap_fraction=_gap(searched, limits),
     )
+
+
+def _gap(searched: Evaluator, limits: Limits) -> float | None:
+    """How much faster a plan may be at most, where the search was stopped; else none is."""
+    if limits.stopped is None:
+        return 0.0
+    known = np.isfinite(searched.best_s) and 0 < searched.least_s < np.inf
+    return max(searched.best_s / searched.least_s - 1, 0.0) if known else None
 
 
 def fewest_gpus(query: Query, limits: Limits) -> Result:

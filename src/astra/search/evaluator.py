@@ -6,7 +6,9 @@ stack it is for. They share the limits of the whole command.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import depends_on_variant
 from astra.timing.layer import LayerCache
 
+StoppedBy = Literal["cancelled", "time_limit"]
+
 
 class Stopped(Exception):  # noqa: N818 - no error: the best so far is the answer
     """The time that a search may take is spent, or the user stops it: the best so far is told."""
@@ -38,10 +42,16 @@ class Limits:
     is_cancelled: Callable[[], bool] = lambda: False
     watch: Callable[[int], None] | None = None  # hears how many candidates were looked at
     candidates: int = 0
+    stopped: StoppedBy | None = None  # what ended the search, if anything did
 
     def check(self) -> None:
-        """Raises Stopped at a limit, or when the user says so."""
-        if self.is_cancelled() or time.monotonic() > self.until_s:
+        """Raises Stopped at a limit, or when the user says so; from then on always."""
+        if self.stopped is None:
+            if self.is_cancelled():
+                self.stopped = "cancelled"
+            elif time.monotonic() > self.until_s:
+                self.stopped = "time_limit"
+        if self.stopped is not None:
             raise Stopped
 
     def looked_at(self, candidates: int) -> None:
@@ -66,6 +76,7 @@ class Evaluator:
     usable_ram_bytes: float = -1.0  # of a node, for what plans offload; infinite: not known
     closest: tuple[float, Plans | None] = (np.inf, None)  # memory fraction of what fits least badly
     least_host: tuple[float, Plans | None] = (np.inf, None)  # bytes; fits but for a node's RAM
+    least_s: float = 0.0  # no plan of the problem is faster
 
     def __post_init__(self) -> None:
         if self.usable_ram_bytes < 0:
@@ -150,6 +161,12 @@ class Evaluator:
     def plans(self) -> list[Plan]:
         """The incumbents, fastest first."""
         return [plan_at(plan, 0, self.task) for *_, plan in self.objective.incumbents]
+
+    def run(self, search: Callable[["Evaluator"], float]) -> "Evaluator":
+        """A problem's search, to its end or until it is stopped: what was kept is there then."""
+        with suppress(Stopped):
+            search(self)
+        return self
 
     @property
     def best_s(self) -> float:

@@ -221,10 +221,10 @@ class MarketSearch:
         if corner.settings != space.settings:  # for limits to prune with
             first = self._evaluator(machine, corner, objective)
             first.cache = evaluator.cache
-            OneType(corner, bounds=MemoryBounds).search(first)
+            first.run(OneType(corner, bounds=MemoryBounds).search)
             self.funnel.simulated += first.funnel.simulated
         problem = OneType(space, bounds=MemoryBounds)
-        problem.search(evaluator)
+        evaluator.run(problem.search)
         self.skipped += not problem.was_useful
         _add(self.funnel, evaluator.funnel)
         if self.closest is None or evaluator.closest[0] < self.closest[1].closest[0]:

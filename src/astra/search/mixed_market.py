@@ -6,6 +6,7 @@ its step, under which alone it is searched; most are not, by bounds on their spe
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -23,7 +24,7 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import losses, step_within
 from astra.notes import Note, NoteCode, note
 from astra.search.bill import bill_of
-from astra.search.evaluator import Limits
+from astra.search.evaluator import Limits, Stopped
 from astra.search.market import Trade, beaten_by, best_of
 from astra.search.mixed.answer import MIXES, mixed_space, why_not_mixed
 from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
@@ -225,7 +226,8 @@ def mixed_trades(
     try:
         search = MixedSearch(query, known, tokens, conditions, latest_h, limits)
         cap = query.cluster.max_gpus
-        search.run([each for place in places for each in mixtures_of(pools, place, cap)])
+        with suppress(Stopped):
+            search.run([each for place in places for each in mixtures_of(pools, place, cap)])
     except InputError as error:  # models and settings that cannot be mixed
         return list(known), set(), [*notes, note(NoteCode.MIXTURES_REFUSED, error=str(error))]
     notes.append(note(NoteCode.MIXTURES_SEARCHED))

@@ -11,7 +11,7 @@ from astra.cost.host import pool_usable_ram_bytes, ram_too_small
 from astra.cost.price import price_plans
 from astra.hardware.topology import allowed_counts
 from astra.notes import Note, NoteCode, note
-from astra.search.evaluator import Evaluator, evaluator_of
+from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.objective import Fastest
 from astra.search.one_type import any_fits as any_plan_fits
 from astra.search.one_type import search_fastest
@@ -31,8 +31,10 @@ LEAST_MEMORY: dict[str, tuple[Any, ...]] = {  # settings that need the least of 
 }
 
 
-def nothing_fits(query: Query, searched: Evaluator) -> NothingFits:
-    """The binding constraint: the space is empty, rules empty it, or memory does."""
+def nothing_fits(query: Query, searched: Evaluator, limits: Limits | None = None) -> NothingFits:
+    """The binding constraint: the space is empty, rules empty it, or memory does; or time was."""
+    if limits and limits.stopped:
+        return NothingFits(closest=None, reasons=(note(NoteCode.NO_PLAN_YET),))
     need, hosted = searched.least_host
     closest = searched.closest[1] if hosted is None else hosted
     if closest is None:

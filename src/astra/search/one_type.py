@@ -19,7 +19,7 @@ from astra.search.query import Query
 from astra.strategy.enumerate import Layouts, enumerate_layouts, recompute_module_sets
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.space import Space
-from astra.strategy.stage_view import stage_view, without_layers
+from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import (
     Variants,
     plan_count,
@@ -71,12 +71,15 @@ class WorkBounds:
     def __init__(self, layouts: Layouts, evaluator: Evaluator) -> None:
         self.all = layouts
         self.layer: Ints = np.zeros(int(layouts.counts.sum()), np.int32)
-        views = (without_layers(plans, evaluator.task) for plans in layouts.option_tables())
+        views = (self._view(plans, evaluator) for plans in layouts.option_tables())
         found = cached_layer_rows(views, evaluator.stack, evaluator.cache)
         for (_, options), rows in zip(layouts.blocks(), found, strict=True):
-            evaluator.limits.check()
             self.layer[options] = rows[0, 0]
         self.total_s = layer_work(evaluator).total_s
+
+    def _view(self, plans: Plans, evaluator: Evaluator) -> StageView:
+        evaluator.limits.check()
+        return without_layers(plans, evaluator.task)
 
     def degrees_s(self) -> Floats:
         least = self.all.least_over_options(lambda options: self.total_s[self.layer[options]])
@@ -152,6 +155,7 @@ class OneType:
             self._look_at_degrees(layouts, plan)
         self.has_limit = bool(self.seeds and objective.incumbents)
         bound_s = options.degrees_s()
+        evaluator.least_s = float(bound_s.min(initial=np.inf))
         order = objective.order_degrees(layouts.gpus, bound_s)
         self.was_useful = bool(len(order))
         self._finish(self._layouts(layouts, order, bound_s))
@@ -401,5 +405,4 @@ def search_fastest(
 ) -> Evaluator:
     """The fastest plans of a query on one GPU type, as the evaluator has kept them."""
     evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
-    OneType(query.space, seeds).search(evaluator)
-    return evaluator
+    return evaluator.run(OneType(query.space, seeds).search)

@@ -158,7 +158,7 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
         funnel=found.funnel,
         seconds=time.perf_counter() - start,
         plans=tuple(sorted(points, key=lambda point: point.rank)[: query.top]),
-        nothing_fits=None if points else _nothing(query, found),
+        nothing_fits=None if points else _nothing(query, found, limits),
         frontier=tuple(points),
         market=bought,
         notes=(*query.notes, *notes),
@@ -216,13 +216,13 @@ def _what_if(
     )
 
 
-def _nothing(query: Query, found: FrontierFound) -> NothingFits:
+def _nothing(query: Query, found: FrontierFound, limits: Limits) -> NothingFits:
     """Why the machine that comes closest holds no plan."""
     assert found.closest is not None
     if found.least_host is not None:
         return _host_too_small(query, *found.least_host)
     machine, best = found.closest
-    why = nothing_fits(query.on(machine.cluster(query.cluster)), best)
+    why = nothing_fits(query.on(machine.cluster(query.cluster)), best, limits)
     return msgspec.structs.replace(why, reasons=(_closest(machine), *why.reasons))
 
 

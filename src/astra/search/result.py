@@ -7,6 +7,7 @@ stand beside them.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -15,6 +16,7 @@ from astra.notes import HEADINGS, Note
 from astra.search.query import Query
 
 Progress = Callable[[int], None]  # hears how many candidates were looked at
+Status = Literal["proven", "searched", "time_limit", "cancelled"]
 
 
 @dataclass(slots=True)
@@ -179,6 +181,8 @@ class Result:
     frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
     market: MarketResult | None = None  # what the money buys
     notes: tuple[Note, ...] = ()  # on the question and on the search
+    status: Status = "searched"
+    gap_fraction: float | None = None  # no plan is faster by more; None: nothing is known of it
 
     @property
     def best(self) -> PricedPlan | None:

@@ -4,21 +4,42 @@ from dataclasses import replace
 
 from astra.cost.host import ram_notes
 from astra.cost.paper import compared
+from astra.notes import NoteCode, note
 from astra.search.best_plans import fewest_gpus, solve_one_type
 from astra.search.bill import with_dollars
 from astra.search.evaluator import Limits
 from astra.search.query import Query
-from astra.search.result import Progress, Result
+from astra.search.result import Result
 
 
-def solve(query: Query, progress: Progress | None = None) -> Result:
-    """The best plans of a query; "nothing fits" is a result."""
-    if query.is_for_money:
-        from astra.search.rent import solve_for_money
+def solve(query: Query, limits: Limits | None = None) -> Result:
+    """The best plans of a query; "nothing fits" is a result.
 
-        return solve_for_money(query, Limits(watch=progress))
+    Where `limits` end the search, the best so far is the result, and its status says so.
+    """
+    limits = limits or Limits()
+    found = _solve_for_money(query, limits) if query.is_for_money else _solve(query, limits)
+    if limits.stopped is None:
+        return found
+    early = note(
+        NoteCode.STOPPED_EARLY,
+        by=limits.stopped,
+        candidates=found.funnel.candidates,
+        plans=len(found.plans),
+        gap_fraction=found.gap_fraction,
+    )
+    return replace(found, status=limits.stopped, notes=(*found.notes, early))
+
+
+def _solve_for_money(query: Query, limits: Limits) -> Result:
+    from astra.search.rent import solve_for_money
+
+    return solve_for_money(query, limits)
+
+
+def _solve(query: Query, limits: Limits) -> Result:
     with_dollars((), query.money, query.cluster)  # prices that cannot be are refused at once
-    found = _search(query, Limits(watch=progress))
+    found = _search(query, limits)
     plans = tuple(with_dollars(found.plans, query.money, query.cluster))
     return replace(
         found,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -14,7 +15,7 @@ from astra.cost.stages import stage_summaries
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.slowest import flops_per_s
 from astra.notes import Note, NoteCode, note
-from astra.search.evaluator import Evaluator, Limits
+from astra.search.evaluator import Evaluator, Limits, Stopped
 from astra.search.mixed.naive import even_split_s
 from astra.search.mixed.pipelines import best_pipelines
 from astra.search.mixed.solve import MixedFinder
@@ -28,7 +29,6 @@ from astra.search.result import (
     NothingFits,
     Progress,
     Result,
-    progress_after,
     sum_funnels,
 )
 from astra.strategy.plan import Plan, Runtime
@@ -73,22 +73,24 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in mixing.items():
         limit_s = min(steps_s[runtime], COMPARED * _fastest_s(found))
-        pipelines = each.search(limit_s, _after(limits.watch, funnels))
+        pipelines = each.search(limit_s, funnels, limits)
         steps_s[runtime] = min(steps_s[runtime], _fastest_s(pipelines))
         found += pipelines
         funnels.append(each.funnel)
     ranked = ranked_plans(found, query)
     slowest_s = COMPARED * _fastest_s(found)
-    even_s = _even_split_s(list(mixing.values()))
+    even_s = None if limits.stopped else _even_split_s(list(mixing.values()))
+    gap = _gap(ranked, [each.open_s for each in mixing.values()])
     return Result(
         query=asked,
         funnel=sum_funnels(funnels),
         seconds=time.perf_counter() - start,
         plans=ranked,
-        nothing_fits=None if ranked else _nothing(query, singles),
+        nothing_fits=None if ranked else _nothing(query, singles, limits),
         notes=(*asked.notes, *_narrowed(mixing.values())),
+        gap_fraction=None if limits.stopped else gap,
         comparison=Comparison(
-            gap_fraction=_gap(ranked, [each.open_s for each in mixing.values()]),
+            gap_fraction=gap,
             alone_step_s={name: _least_s(best) for name, best in singles.items()},
             uniform_step_s=min(
                 (s for s in (uniform.step_s, even_s) if s is not None and s < np.inf), default=None
@@ -114,13 +116,15 @@ class _Mixing:
     finder: MixedFinder | None  # None: the space was narrowed in a way it does not know
     left_out: dict[str, Note]  # types that it does not use
 
-    def search(self, limit_s: float, progress: Progress | None) -> list[PricedPlan]:
+    def search(self, limit_s: float, done: Sequence[Funnel], limits: Limits) -> list[PricedPlan]:
         """Pipelines of more than one type that are faster than the limit."""
         if self.finder is None or len(self.finder.space.workload.task.cluster.pools) < 2:
             return []
-        self.finder.limit_s, self.finder.progress = limit_s, progress
+        self.finder.limit_s, self.finder.progress = limit_s, _watched(done, limits)
         task = self.query.task
-        found = best_pipelines(self.finder, rules_for(task.runtime))
+        with suppress(Stopped):
+            best_pipelines(self.finder, rules_for(task.runtime))
+        found = sorted(self.finder.found.values(), key=lambda each: each.step_s)
         own = self.finder.space.workload.task
         plans = [_whole(plan_at(each.plans, 0, own), task.cluster) for each in found]
         return price_plans(plans, self.query.margin)
@@ -328,9 +332,16 @@ def _singles(query: Query, names: list[str], limits: Limits) -> dict[str, Evalua
     return found
 
 
-def _after(progress: Progress | None, done: Sequence[Funnel]) -> Progress | None:
-    """The same, counting on from the searches that are done."""
-    return progress_after(progress, sum(funnel.candidates for funnel in done))
+def _watched(done: Sequence[Funnel], limits: Limits) -> Progress:
+    """Counts on from the searches that are done; stops where the limits say so."""
+    before = sum(funnel.candidates for funnel in done)
+
+    def watch(candidates: int) -> None:
+        if limits.watch:
+            limits.watch(before + candidates)
+        limits.check()
+
+    return watch
 
 
 def _plans(singles: dict[str, Evaluator], query: Query) -> list[PricedPlan]:
@@ -346,10 +357,10 @@ def _whole(plan: Plan, cluster: Cluster) -> Plan:
     return msgspec.structs.replace(plan, cluster=cluster)
 
 
-def _nothing(query: Query, singles: dict[str, Evaluator]) -> NothingFits:
+def _nothing(query: Query, singles: dict[str, Evaluator], limits: Limits) -> NothingFits:
     """As of the type that comes closest to holding a plan."""
     name = min(singles, key=lambda each: singles[each].closest[0])
-    why = nothing_fits(_single(query, name), singles[name])
+    why = nothing_fits(_single(query, name), singles[name], limits)
     return msgspec.structs.replace(
         why,
         reasons=(note(NoteCode.CLOSEST_TYPE, gpu=name), *why.reasons),

@@ -80,7 +80,7 @@ class UniformSearch:
             objective=objective,
             limits=self.limits,
         )
-        OneType(single).search(evaluator)
+        evaluator.run(OneType(single).search)
         self.funnels.append(evaluator.funnel)
         for plan in evaluator.plans():
             self._price(plan, pools)

@@ -1,0 +1,136 @@
+"""A search that is stopped gives the best so far, and says how much faster any plan could be."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import astra
+from astra.api.plans import query_of
+from astra.cli.main import run
+from astra.cli.stopping import StopRequest
+from astra.errors import InputError
+from astra.notes import NoteCode, has
+from astra.search.evaluator import Limits
+from astra.search.solve import solve
+
+JOB: dict[str, Any] = {"gpus": "h100:64", "global_batch": 256, "seq_len": 4096}
+
+
+class After:
+    """Is cancelled once it was asked so often."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_whenever_it_is_stopped_the_best_so_far_is_told_with_its_gap() -> None:
+    whole = astra.plan("llama-3-70b", **JOB)
+    assert whole.best is not None and whole.search.status == "proven"
+    assert whole.search.gap_fraction == 0
+    seen = set()
+    for times in (0, 1, 2, 4, 6, 8, 12, 16, 24):
+        answer = astra.plan("llama-3-70b", **JOB, is_cancelled=After(times))
+        if answer.search.status == "proven":
+            assert answer.best is not None and answer.best.step_s == whole.best.step_s
+            continue
+        assert answer.search.status == "cancelled"
+        assert answer.request.note_codes[-1].code is NoteCode.STOPPED_EARLY
+        seen.add(bool(answer.plans))
+        if answer.best is not None:
+            gap = answer.search.gap_fraction
+            assert gap is not None and answer.best.step_s >= whole.best.step_s
+            assert answer.best.step_s / (1 + gap) <= whole.best.step_s * (1 + 1e-9)
+        else:
+            assert answer.nothing_fits is not None
+            assert has(answer.nothing_fits.reasons, NoteCode.NO_PLAN_YET)
+    assert seen == {True, False}
+
+
+def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
+    money: dict[str, Any] = {"objective": "frontier", "tokens": "100B", "price": "h100=2"}
+    whole = astra.plan("llama-3-8b", **JOB, **money)
+    stopped = [
+        astra.plan("llama-3-8b", **JOB, **money, is_cancelled=After(n)) for n in (10, 20, 30, 40)
+    ]
+    some = [a for a in stopped if a.search.status == "cancelled" and a.frontier]
+    assert some
+    for answer in some:
+        for point in answer.frontier:  # nothing that the whole frontier does not dominate
+            assert any(
+                (p.hours or 0) <= (point.hours or 0) * (1 + 1e-9)
+                and (p.usd or 0) <= (point.usd or 0) * (1 + 1e-9)
+                for p in whole.frontier
+            )
+
+
+@pytest.mark.slow
+def test_a_large_search_looks_for_the_stop_at_least_twice_a_second() -> None:
+    """In seconds of the CPU: how long a machine takes for them is its own affair."""
+    asked = [time.process_time()]
+
+    def never() -> bool:
+        asked.append(time.process_time())
+        return False
+
+    query = query_of(
+        "deepseek-v3", global_batch=4096, seq_len=4096, gpus="h100:2048", cluster=None,
+        runtime=None, stack=None, precision="bf16", settings=(), rules=None, top=10, margin=0.05,
+        max_gpus=None, use_all=False, objective=None, min_tokens_per_s=0.0, fold=True,
+        exact=False, pipeline_model="simulated", money={},
+    )  # fmt: skip
+    solve(query, Limits(is_cancelled=never))
+    between = [after - before for before, after in pairwise(asked)]
+    assert max(between) < 0.5
+
+
+def test_a_time_limit_without_a_plan_is_an_answer_without_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "plan llama-3-70b --gpus h100:64 --global-batch 256 --seq-len 4096 --time-limit 0.001"
+    assert run(words.split()) == 3
+    assert "stopped before it found a plan" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(InputError, match="--time-limit"):
+        run([*words.split()[:-1], "0"])
+    with pytest.raises(InputError, match="time_limit"):
+        astra.plan("llama-3-8b", **JOB, time_limit=-1)
+
+
+def test_after_a_signal_the_answer_is_written_and_the_exit_code_is_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def soon() -> Iterator[StopRequest]:
+        request = StopRequest()
+        asked = After(16)
+        monkeypatch.setattr(StopRequest, "__call__", lambda self: request.is_made or press(self))
+
+        def press(self: StopRequest) -> bool:
+            if asked():
+                self.make(2, None)
+            return self.is_made
+
+        yield request
+
+    monkeypatch.setattr("astra.cli.plan.stop_requests", soon)
+    out = tmp_path / "result.json"
+    words = "plan llama-3-70b --gpus h100:64 --global-batch 256 --seq-len 4096 --out"
+    assert run([*words.split(), str(out)]) == 130
+    assert json.loads(out.read_text())["search"]["status"] == "cancelled"
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    request = StopRequest()
+    request.make(2, None)
+    assert request()
+    with pytest.raises(KeyboardInterrupt):
+        request.make(2, None)

@@ -19,7 +19,7 @@ from astra.imports.megatron import TELLING  # noqa: E402
 from astra.imports.options import training_words  # noqa: E402
 from astra.imports.shell import read_script  # noqa: E402
 
-SCRIPTS = Path(__file__).parents[1] / "jobs" / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "imports" / "scripts"
 FILES = (
     *("megatron_arrays.sh", "llama3_fp8.sh", "mixtral.sbatch", "deepseek_layout.sh"),
     *("fsdp_megatron.sh", "uneven_stages.sh"),

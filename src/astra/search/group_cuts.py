@@ -20,7 +20,7 @@ from astra.strategy.stage_view import stage_view, without_layers
 from astra.strategy.variants import Variants, variants_in, variants_of
 from astra.timing.group_bounds import GroupBound, group_bounds, joined_bounds
 from astra.timing.layer import work_s
-from astra.timing.plan_bounds import variant_added_s
+from astra.timing.plan_bounds import fill_bound_s, variant_added_s
 
 LAYOUTS_PER_BLOCK = 1 << 10  # whose variants are looked at together
 # Columns of a plan that are a matter of each of its groups, or follow from others.
@@ -63,6 +63,8 @@ class GroupOptions:
     samples: Ints  # of one micro-batch of all replicas
     gpus: Ints
     mean_s: Floats  # of a mean stage and micro-batch; infinite where rules refuse it
+    layer_s: Floats  # of the lightest layer and a micro-batch, both ways
+    head_s: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -217,7 +219,7 @@ class CutSource:
         domain = self.task.cluster.pools[pool].gpu.link.domain_gpus
         names = [name for name in COMMON_COLUMNS if name not in LATER_COLUMNS]
         common: dict[str, list[Any]] = {name: [np.zeros(0, np.int64)] for name in names}
-        samples, gpus, mean_s = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
+        parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 3]
         for table in layouts.option_tables():
             evaluator.charge(len(table))
             table = _on_pool(table, pool)
@@ -225,15 +227,16 @@ class CutSource:
             allowed = ~table.overlap_tp | ((tp > 1) & (tp <= domain))
             allowed &= check(table, self.task, rules).allowed
             view = without_layers(table, self.task)
-            ((work, _, _),) = work_s([view], evaluator.stack, evaluator.cache)
-            mean_s.append(np.where(allowed, work[0, 0] / table.pp[0], np.inf))
-            samples.append(table.replicas[0] * table.micro_batch)
-            gpus.append(table.gpus)
+            (work,) = work_s([view], evaluator.stack, evaluator.cache)
+            mean_s = np.where(allowed, work.total_s[0, 0] / table.pp[0], np.inf)
+            samples = table.replicas[0] * table.micro_batch
+            parts.append([samples, table.gpus, mean_s, work.layer_s[0, 0], work.head_s[0, 0]])
             for name in names:
                 common[name].append(np.asarray(getattr(table, name)))
-        columns = {name: np.concatenate(parts) for name, parts in common.items()}
-        arrays = [np.concatenate(parts) for parts in (samples, gpus, mean_s)]
-        return GroupOptions(pool, layouts, columns, *arrays)
+        columns = {name: np.concatenate(some) for name, some in common.items()}
+        return GroupOptions(
+            pool, layouts, columns, *(np.concatenate(some) for some in zip(*parts, strict=True))
+        )
 
     def _own_space(self, pool: int) -> Space:
         """The space of groups on one type."""
@@ -265,21 +268,28 @@ class CutSource:
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
         for option, table in first.tables(np.asarray(degrees, np.int64), only=wanted):
             evaluator.charge(len(table))
-            rows = np.flatnonzero(table.chunking < 0)
-            table, option = _on_pool(table.take(rows), options.pool), option[rows]
-            rows = np.flatnonzero(check(table, self.task, self.rules).allowed)
+            table = _on_pool(table, options.pool)
+            count = _required(table, need[option])
+            filled = fill_bound_s(
+                replace(table, micro_batches=count[np.newaxis]),
+                options.layer_s[option],
+                options.head_s[option],
+                evaluator.stack,
+            )
+            rows = np.flatnonzero((table.chunking < 0) & (filled * (1 - REL_EPS) < limit_s))
+            rows = rows[check(table.take(rows), self.task, self.rules).allowed]
             self.looked += len(rows)
-            table, option = table.take(rows), option[rows]
-            if not len(rows):
-                continue
-            least = least_memory_fraction(stage_view(table, self.task), evaluator.stack, offloaded)
-            rows = np.flatnonzero(least <= 1 - evaluator.margin)
-            table, option = table.take(rows), option[rows]
-            bound = group_bounds(table, self.task, evaluator.stack, evaluator.cache)
-            cap = -(-self.batch // (table.replicas[0] * table.micro_batch)) + table.pp[0]
-            cuts = GroupCuts(options.pool, table, cap, bound, np.zeros(len(rows), np.int64))
-            enough = cuts.samples(limit_s, self.doublings, False) >= need[option]
-            parts.append(cuts.take(np.flatnonzero(enough)))
+            if len(rows):
+                view = stage_view(table.take(rows), self.task)
+                least = least_memory_fraction(view, evaluator.stack, offloaded)
+                rows = rows[least <= 1 - evaluator.margin]
+            if len(rows):
+                table, count = table.take(rows), count[rows]
+                bound = group_bounds(table, self.task, evaluator.stack, evaluator.cache)
+                cap = -(-self.batch // (table.replicas[0] * table.micro_batch)) + table.pp[0]
+                cuts = GroupCuts(options.pool, table, cap, bound, np.zeros(len(rows), np.int64))
+                ends = bound.step_s(count, self.doublings, False) < limit_s
+                parts.append(cuts.take(np.flatnonzero(ends & (count <= cap))))
         return [_joined(parts)] if any(map(len, parts)) else []
 
     def _variants(self, cuts: GroupCuts, need: Floats, limit_s: float) -> GroupCuts | None:
@@ -291,19 +301,25 @@ class CutSource:
         while len(cuts):
             for start in range(0, len(cuts), LAYOUTS_PER_BLOCK):
                 some = np.arange(start, min(start + LAYOUTS_PER_BLOCK, len(cuts)))
-                parts.append(self._fitting(cuts.take(some), most[some], need[some], limit_s))
+                parts += self._fitting(cuts.take(some), most[some], need[some], limit_s)
             most = _fewer(cuts, most)
             rows = np.flatnonzero(most * cuts.unit_samples >= need)
             cuts, most, need = cuts.take(rows), most[rows], need[rows]
         return _joined(parts) if any(map(len, parts)) else None
 
-    def _fitting(self, cuts: GroupCuts, most: Ints, need: Floats, limit_s: float) -> GroupCuts:
-        """Of each cut and each choice that is shared, the variant with the least bound that fits."""
+    def _fitting(
+        self, cuts: GroupCuts, most: Ints, need: Floats, limit_s: float
+    ) -> list[GroupCuts]:
+        """Of each cut and each choice that is shared, the variant with the least bound that fits;
+        none or one table.
+        """
         evaluator, own = self.evaluator, self.options[cuts.pool].layouts.space
         variants = self._fast(cuts, need, limit_s)
         evaluator.charge(len(variants))
         plans = variants_of(replace(cuts.plans, micro_batches=most[np.newaxis]), own, variants)
         rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
+        if not len(rows):
+            return []
         found = evaluate(
             plans.take(rows), self.task, evaluator.stack, evaluator.margin, evaluator.cache
         )
@@ -314,15 +330,16 @@ class CutSource:
         changed = np.ones(len(rows), np.bool_)
         changed[1:] = np.any([key[rows][1:] != key[rows][:-1] for key in keys], axis=0)
         rows = rows[changed]
+        if not len(rows):
+            return []
         plans, at = plans.take(rows), variants.rows[rows]
         bound = group_bounds(plans, self.task, evaluator.stack, evaluator.cache)
         cap = np.where(most >= _full(cuts), cuts.cap, most)[at]
-        return GroupCuts(cuts.pool, plans, cap, bound, cuts.key[at])
+        return [GroupCuts(cuts.pool, plans, cap, bound, cuts.key[at])]
 
     def _fast(self, cuts: GroupCuts, need: Floats, limit_s: float) -> Variants:
         """Variants that may do enough within the limit."""
-        unit = cuts.bound.unit
-        count = np.ceil(need / (cuts.unit_samples * unit)).astype(np.int64) * unit
+        count = _required(cuts.plans, need)
         own = self.options[cuts.pool].layouts.space
         variants = variants_in(cuts.plans, own)
         plans = replace(cuts.plans, micro_batches=count[np.newaxis])
@@ -357,6 +374,13 @@ def _joined(parts: list[GroupCuts]) -> GroupCuts:
         joined_bounds([part.bound for part in parts]),
         np.concatenate([part.key for part in parts]),
     )
+
+
+def _required(plans: Plans, samples: Floats) -> Ints:
+    """Micro-batches of one replica with which all of them do so many samples. (plan,)"""
+    unit = np.where(plans.vpp > 1, plans.pp[0], 1)
+    each = plans.replicas[0] * plans.micro_batch * unit
+    return np.ceil(samples / each).astype(np.int64) * unit
 
 
 def _full(cuts: GroupCuts) -> Ints:

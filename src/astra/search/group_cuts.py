@@ -208,7 +208,9 @@ class CutSource:
         ]
         needs = least_samples(amounts, self.batch, self.task.cluster)
         rows = [np.flatnonzero(own >= need) for own, need in zip(samples, needs, strict=True)]
-        kept = [(each.take(own), need[own]) for each, own, need in zip(cuts, rows, needs, strict=True)]
+        kept = [
+            (each.take(own), need[own]) for each, own, need in zip(cuts, rows, needs, strict=True)
+        ]
         kept = [(each, need) for each, need in kept if len(each)]
         return [each for each, _ in kept], [need for _, need in kept]
 
@@ -264,9 +266,9 @@ class CutSource:
         """With every split of the layers, nothing recomputed; none or one table."""
         evaluator, parts = self.evaluator, []
         first = options.layouts
-        degrees = np.flatnonzero(np.add.reduceat(wanted, first.starts)) if len(first) else []
+        some = np.add.reduceat(wanted, first.starts) if len(first) else np.zeros(0)
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
-        for option, table in first.tables(np.asarray(degrees, np.int64), only=wanted):
+        for option, table in first.tables(np.flatnonzero(some), only=wanted):
             evaluator.charge(len(table))
             table = _on_pool(table, options.pool)
             count = _required(table, need[option])

@@ -1,4 +1,4 @@
-"""Where the plans of one problem are decided on: rules, memory, RAM, simulator; counted and kept."""
+"""Where the plans of one problem are decided on: rules, memory, simulator; counted and kept."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astra.cost.evaluate import simulate_fitting
-from astra.cost.host import host_bytes_per_node, is_offloading, pool_usable_ram_bytes
 from astra.hardware.stack import Stack
 from astra.search.result import Funnel
 from astra.strategy.plans import Floats, Plans, Task
@@ -15,7 +14,7 @@ from astra.strategy.rules.rule import Rule
 from astra.timing.layer import LayerCache
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818
     """The work or the time that a search may take is spent, or the user stops it."""
 
 

@@ -1,7 +1,7 @@
 """Replica groups with cuts of their own: against brute force, bounds, promises, settings."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -13,35 +13,67 @@ from tests.search.makes_brute import best_of_makes_s, random_question
 from tests.search.mixed_brute import MARGIN
 
 import astra
+from astra.cost.evaluate import simulate_fitting
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.stack import find_stack
+from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
 from astra.search.data_parallel import ReplicaGroups
-from astra.search.evaluator import Evaluator, Limits
 from astra.search.split_batch import GroupShare, split_batch
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Task, plan_at
-from astra.strategy.rules.registry import broken_rules, rules_for
+from astra.strategy.plans import Floats, Plans, Task, plan_at
+from astra.strategy.rules.registry import broken_rules, check, rules_for
+from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload, parse_set
+from astra.timing.layer import LayerCache
 
 STACK = find_stack("megatron")
 SAME = 1 + 1e-9
 
 
+@dataclass
+class Evaluator:
+    """Rules, memory and the simulator, as the search asks for them; keeps all plans that fit."""
+
+    task: Task
+    limit_s: float = np.inf
+    rules: Sequence[Rule] = rules_for("any")
+    stack: Stack = STACK
+    margin: float = MARGIN
+    cache: LayerCache = field(default_factory=LayerCache)
+    kept: list[tuple[float, Plans]] = field(default_factory=list)  # best first
+    simulated: int = 0
+    charged: float = 0.0
+
+    def charge(self, rows: float) -> None:
+        self.charged += rows
+
+    def steps_s(self, plans: Plans) -> Floats:
+        found = np.full(len(plans), np.inf)
+        rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
+        if len(rows):
+            some = plans.take(rows)
+            found[rows] = simulate_fitting(some, self.task, STACK, MARGIN, self.cache)[0]
+        self.simulated += len(rows)
+        fitting = np.flatnonzero(np.isfinite(found)).tolist()
+        self.kept += [(float(found[row]), plans.take([row])) for row in fitting]
+        self.kept.sort(key=lambda each: each[0])
+        self.limit_s = min(self.limit_s, float(found.min()))
+        return found
+
+
 def searched(space: Space, limit_s: float = np.inf) -> tuple[float, Evaluator]:
     """The bound, and where the plans were decided on."""
-    task = space.workload.task
-    evaluator = Evaluator(task, rules_for("any"), STACK, MARGIN, Limits(), limit_s=limit_s)
+    evaluator = Evaluator(space.workload.task, limit_s)
     return ReplicaGroups(space).search(evaluator), evaluator
 
 
 def step_s(evaluator: Evaluator) -> float:
-    return evaluator.kept[0].step_s if evaluator.kept else np.inf
+    return evaluator.kept[0][0] if evaluator.kept else np.inf
 
 
 def plans_of(evaluator: Evaluator) -> list[Plan]:
-    return [plan_at(each.plans, 0, evaluator.task) for each in evaluator.kept]
+    return [plan_at(plans, 0, evaluator.task) for _, plans in evaluator.kept]
 
 
 def compared(seeds: Sequence[int], **options: Any) -> list[float]:
@@ -168,7 +200,7 @@ def test_a_cap_and_settings_are_never_faster_than_without() -> None:
 def test_below_a_limit_that_nothing_beats_nothing_is_simulated() -> None:
     bound_s, _ = searched(question())
     below_s, evaluator = searched(question(), limit_s=0.9 * bound_s)
-    assert below_s == 0.9 * bound_s and not evaluator.kept and not evaluator.funnel.simulated
+    assert below_s == 0.9 * bound_s and not evaluator.kept and not evaluator.simulated
 
 
 def test_groups_of_experts_and_of_other_kinds_of_stages_obey_the_rules() -> None:

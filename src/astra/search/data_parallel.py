@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 
 from astra.columns import REL_EPS
-from astra.search.evaluator import Evaluator
-from astra.search.group_cuts import CutSource, GroupCuts, most_by_key, samples_under_cap
+from astra.search.group_cuts import (
+    CutSource,
+    GroupCuts,
+    PlanEvaluator,
+    most_by_key,
+    samples_under_cap,
+)
 from astra.search.split_batch import GroupShare, Split, split_batch
 from astra.strategy.plans import (
     COLUMNS,
@@ -55,7 +60,7 @@ class ReplicaGroups:
         cps = [cp for cp in space.values("cp") or () if cp <= longest] or [1]
         self.space = Space(space.workload, {"cp": tuple(cps)} | space.settings)
 
-    def search(self, evaluator: Evaluator) -> float:
+    def search(self, evaluator: PlanEvaluator) -> float:
         """Simulates what may be best. No plan with replicas that differ has a shorter step than is
         returned. [s]
 
@@ -82,7 +87,7 @@ class Combinations:
     """Cuts below one limit, one of each type or none, as plans."""
 
     def __init__(
-        self, workload: Workload, evaluator: Evaluator, cuts: list[GroupCuts], doublings: float
+        self, workload: Workload, evaluator: PlanEvaluator, cuts: list[GroupCuts], doublings: float
     ) -> None:
         self.evaluator, self.cuts, self.doublings = evaluator, cuts, doublings
         self.batch, self.use_all = workload.global_batch, workload.use_all

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -10,16 +10,16 @@ import numpy as np
 from astra.columns import REL_EPS, factorized
 from astra.cost.evaluate import evaluate, least_memory_fraction
 from astra.hardware.cluster import Cluster
-from astra.search.evaluator import Evaluator
+from astra.hardware.stack import Stack
 from astra.strategy.enumerate import Layouts
-from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, concatenate
+from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, Task, concatenate
 from astra.strategy.rules.registry import check
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view, without_layers
 from astra.strategy.variants import Variants, variants_in, variants_of
 from astra.timing.group_bounds import GroupBound, group_bounds, joined_bounds
-from astra.timing.layer import work_s
+from astra.timing.layer import LayerCache, work_s
 from astra.timing.plan_bounds import fill_bound_s, variant_added_s
 
 LAYOUTS_PER_BLOCK = 1 << 10  # whose variants are looked at together
@@ -51,6 +51,25 @@ OPEN_SETTINGS = {
     "recompute",
     "offload_optimizer_fraction",
 }
+
+
+class PlanEvaluator(Protocol):
+    """What the search of replica groups asks of an evaluator."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def rules(self) -> Sequence[Rule]: ...
+    @property
+    def stack(self) -> Stack: ...
+    @property
+    def margin(self) -> float: ...
+    @property
+    def cache(self) -> LayerCache: ...
+    @property
+    def limit_s(self) -> float: ...
+    def charge(self, rows: float) -> None: ...
+    def steps_s(self, plans: Plans) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -153,7 +172,7 @@ def least_samples(parts: Sequence[Amount], batch: int, cluster: Cluster) -> list
 class CutSource:
     """Makes the cuts of each type; what is known of degrees and options serves every limit."""
 
-    def __init__(self, space: Space, evaluator: Evaluator) -> None:
+    def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
         self.space, self.evaluator, self.task = space, evaluator, evaluator.task
         self.batch = space.workload.global_batch
         self.rules = [rule for rule in evaluator.rules if rule.name != "batch-adds-up"]

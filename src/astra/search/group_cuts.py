@@ -11,13 +11,14 @@ from astra.columns import REL_EPS, factorized
 from astra.cost.evaluate import evaluate, least_memory_fraction
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import Stack
+from astra.strategy.complete import fp8_recipe
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, Task, concatenate
 from astra.strategy.rules.registry import check
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view, without_layers
-from astra.strategy.variants import Variants, variants_in, variants_of
+from astra.strategy.variants import Variants, depends_on_variant, variants_in, variants_of
 from astra.timing.group_bounds import GroupBound, group_bounds, joined_bounds
 from astra.timing.layer import LayerCache, work_s
 from astra.timing.plan_bounds import fill_bound_s, variant_added_s
@@ -36,21 +37,17 @@ OWN_COLUMNS = (
     "overlap_param_gather",
     "overlap_p2p",
 )
-LATER_COLUMNS = ("vpp", "offload_optimizer_fraction")  # not yet known of an option
 COMMON_COLUMNS = tuple(
     name for name in COLUMNS if PLAN_AXES.get(name, 1) == 1 and name not in OWN_COLUMNS
 )
+# Of an option: those that are not the workload's, nor known of layouts and variants alone.
+OPTION_COLUMNS = tuple(
+    name
+    for name in COMMON_COLUMNS
+    if name not in ("vpp", "offload_optimizer_fraction", "global_batch", "seq_len", "mtp_layers")
+)
 # Settings that an option does not fix: rules about them are asked later.
-OPEN_SETTINGS = {
-    "layers",
-    "chunk_layers",
-    "vpp",
-    "schedule",
-    "overlap_p2p",
-    "microbatch_group",
-    "recompute",
-    "offload_optimizer_fraction",
-}
+OPEN_SETTINGS = {"layers", "chunk_layers", "vpp", "schedule", "overlap_p2p", "microbatch_group"}
 
 
 class PlanEvaluator(Protocol):
@@ -176,7 +173,8 @@ class CutSource:
         self.space, self.evaluator, self.task = space, evaluator, evaluator.task
         self.batch = space.workload.global_batch
         self.rules = [rule for rule in evaluator.rules if rule.name != "batch-adds-up"]
-        early = [rule for rule in self.rules if OPEN_SETTINGS.isdisjoint(rule.settings)]
+        self.layout_rules = [rule for rule in self.rules if not depends_on_variant(rule)]
+        early = [rule for rule in self.layout_rules if OPEN_SETTINGS.isdisjoint(rule.settings)]
         pools = range(len(self.task.cluster.pools))
         self.options = [self._options(pool, early) for pool in pools]
         self.keys = common_keys([each.common for each in self.options])
@@ -206,40 +204,31 @@ class CutSource:
         cuts = []
         for each, (_, _, samples, _), need in zip(self.options, amounts, needs, strict=True):
             cuts += self._layouts(each, need, samples >= need, limit_s)
-        tops = [each.samples(limit_s, self.doublings, False) for each in with_keys(cuts)]
-        cuts, needs = self._enough(with_keys(cuts), tops)
-        varied = [
-            found
-            for each, need in zip(cuts, needs, strict=True)
-            if (found := self._variants(each, need, limit_s)) is not None
-        ]
-        varied = with_keys(varied)
-        tops = [each.samples(limit_s, self.doublings, False) for each in varied]
-        return self._enough(varied, tops)[0]
+        varied = []
+        for own, need in self._enough(cuts, limit_s):
+            varied += self._variants(own, need, limit_s)
+        return [own for own, _ in self._enough(varied, limit_s)]
 
-    def _enough(
-        self, cuts: list[GroupCuts], samples: list[Ints]
-    ) -> tuple[list[GroupCuts], list[Floats]]:
-        """Those that do enough, and what that is."""
+    def _enough(self, cuts: list[GroupCuts], limit_s: float) -> list[tuple[GroupCuts, Floats]]:
+        """Those that do enough samples within the limit, and what that is; numbered by what all
+        groups of a plan share.
+        """
+        cuts = with_keys(cuts)
         amounts = [
-            (each.pool, each.key, own, each.plans.gpus)
-            for each, own in zip(cuts, samples, strict=True)
+            (each.pool, each.key, each.samples(limit_s, self.doublings, False), each.plans.gpus)
+            for each in cuts
         ]
         needs = least_samples(amounts, self.batch, self.task.cluster)
-        rows = [np.flatnonzero(own >= need) for own, need in zip(samples, needs, strict=True)]
-        kept = [
-            (each.take(own), need[own]) for each, own, need in zip(cuts, rows, needs, strict=True)
-        ]
-        kept = [(each, need) for each, need in kept if len(each)]
-        return [each for each, _ in kept], [need for _, need in kept]
+        rows = [np.flatnonzero(own[2] >= need) for own, need in zip(amounts, needs, strict=True)]
+        each_type = zip(cuts, needs, rows, strict=True)
+        return [(each.take(own), need[own]) for each, need, own in each_type if len(own)]
 
     def _options(self, pool: int, rules: Sequence[Rule]) -> GroupOptions:
         """All of one type, bounded by the work of their layers."""
         own, evaluator = self._own_space(pool), self.evaluator
         layouts = Layouts(own)
         domain = self.task.cluster.pools[pool].gpu.link.domain_gpus
-        names = [name for name in COMMON_COLUMNS if name not in LATER_COLUMNS]
-        common: dict[str, list[Any]] = {name: [np.zeros(0, np.int64)] for name in names}
+        common: dict[str, list[Any]] = {name: [np.zeros(0, np.int8)] for name in OPTION_COLUMNS}
         parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 3]
         for table in layouts.option_tables():
             evaluator.charge(len(table))
@@ -252,8 +241,8 @@ class CutSource:
             mean_s = np.where(allowed, work.total_s[0, 0] / table.pp[0], np.inf)
             samples = table.replicas[0] * table.micro_batch
             parts.append([samples, table.gpus, mean_s, work.layer_s[0, 0], work.head_s[0, 0]])
-            for name in names:
-                common[name].append(np.asarray(getattr(table, name)))
+            for name, column in common.items():
+                column.append(np.asarray(getattr(table, name)))
         columns = {name: np.concatenate(some) for name, some in common.items()}
         return GroupOptions(
             pool, layouts, columns, *(np.concatenate(some) for some in zip(*parts, strict=True))
@@ -265,9 +254,10 @@ class CutSource:
         one = msgspec.structs.replace(cluster, pools=(cluster.pools[pool],))
         task = msgspec.structs.replace(self.task, cluster=one)
         workload = replace(self.space.workload, task=task, part_of_batch=True)
-        widened = {"overlap_tp": (False, True), "overlap_ep": (False,)}
-        whole = {name: self.space.values(name) or () for name in ("cp", "micro_batch", "sharding")}
-        return Space(workload, widened | whole | self.space.settings)
+        shared: dict[str, tuple[Any, ...]] = {"overlap_tp": (False, True), "overlap_ep": (False,)}
+        if workload.precision == "fp8":
+            shared["fp8_recipe"] = (fp8_recipe(cluster),)
+        return Space(workload, shared | self.space.settings)
 
     def _doublings(self, amounts: Sequence[Amount]) -> float:
         """Binary logarithm of the fewest GPUs that can do the batch: the best of them first."""
@@ -298,7 +288,7 @@ class CutSource:
                 evaluator.stack,
             )
             rows = np.flatnonzero((table.chunking < 0) & (filled * (1 - REL_EPS) < limit_s))
-            rows = rows[check(table.take(rows), self.task, self.rules).allowed]
+            rows = rows[check(table.take(rows), self.task, self.layout_rules).allowed]
             self.looked += len(rows)
             if len(rows):
                 view = stage_view(table.take(rows), self.task)
@@ -313,9 +303,9 @@ class CutSource:
                 parts.append(cuts.take(np.flatnonzero(ends & (count <= cap))))
         return [_joined(parts)] if any(map(len, parts)) else []
 
-    def _variants(self, cuts: GroupCuts, need: Floats, limit_s: float) -> GroupCuts | None:
+    def _variants(self, cuts: GroupCuts, need: Floats, limit_s: float) -> list[GroupCuts]:
         """Each with the least recompute that fits, for every set of modules and every offload; and
-        again for fewer micro-batches, of which fewer are in flight.
+        again for fewer micro-batches, of which fewer are in flight. None or one table.
         """
         most = cuts.bound.most(limit_s, self.doublings, cuts.cap, False)
         parts = []
@@ -326,7 +316,7 @@ class CutSource:
             most = _fewer(cuts, most)
             rows = np.flatnonzero(most * cuts.unit_samples >= need)
             cuts, most, need = cuts.take(rows), most[rows], need[rows]
-        return _joined(parts) if any(map(len, parts)) else None
+        return [_joined(parts)] if parts else []
 
     def _fitting(
         self, cuts: GroupCuts, most: Ints, need: Floats, limit_s: float

@@ -44,7 +44,7 @@ MAX_KEYS = 16  # shared choices that are looked at below each rise
 CUTS_PER_TYPE = 4  # that are combined, and twice as many on other numbers of GPUs
 MAX_PRODUCT = 4096  # combinations of these
 MAX_COMBINATIONS = 48  # simulated of one shared choice; fewer where there are many choices
-TIMES = 2  # for which the batch is split: the least, and when some group has time for more
+TIMES = 4  # for which the batch is split: the least, and when some group has time for more
 
 Pick = tuple[int, int]  # a type and its cut
 Picks = tuple[Pick, ...]

@@ -1,6 +1,6 @@
 """The cuts of every GPU type that can be part of a plan below a limit: rates, layouts, variants."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -204,9 +204,18 @@ class CutSource:
         cuts = []
         for each, (_, _, samples, _), need in zip(self.options, amounts, needs, strict=True):
             cuts += self._layouts(each, need, samples >= need, limit_s)
-        varied = []
-        for own, need in self._enough(cuts, limit_s):
-            varied += self._variants(own, need, limit_s)
+        varied: list[GroupCuts] = []
+        waiting = sorted(self._enough(cuts, limit_s), key=lambda each: len(each[0]))
+        for place, (own, need) in enumerate(waiting, 1):
+            parts = []
+            for some in self._variants(own, need, limit_s):
+                if place == len(waiting):  # what the others do is known
+                    enough = self._enough([*varied, some], limit_s)
+                    parts += [each for each, _ in enough if each.pool == own.pool]
+                else:
+                    parts.append(some)
+            varied += [_joined(parts)] if parts else []
+        varied.sort(key=lambda each: each.pool)
         return [own for own, _ in self._enough(varied, limit_s)]
 
     def _enough(self, cuts: list[GroupCuts], limit_s: float) -> list[tuple[GroupCuts, Floats]]:
@@ -303,20 +312,18 @@ class CutSource:
                 parts.append(cuts.take(np.flatnonzero(ends & (count <= cap))))
         return [_joined(parts)] if any(map(len, parts)) else []
 
-    def _variants(self, cuts: GroupCuts, need: Floats, limit_s: float) -> list[GroupCuts]:
+    def _variants(self, cuts: GroupCuts, need: Floats, limit_s: float) -> Iterator[GroupCuts]:
         """Each with the least recompute that fits, for every set of modules and every offload; and
-        again for fewer micro-batches, of which fewer are in flight. None or one table.
+        again for fewer micro-batches, of which fewer are in flight. In small tables.
         """
         most = cuts.bound.most(limit_s, self.doublings, cuts.cap, False)
-        parts = []
         while len(cuts):
             for start in range(0, len(cuts), LAYOUTS_PER_BLOCK):
                 some = np.arange(start, min(start + LAYOUTS_PER_BLOCK, len(cuts)))
-                parts += self._fitting(cuts.take(some), most[some], need[some], limit_s)
+                yield from self._fitting(cuts.take(some), most[some], need[some], limit_s)
             most = _fewer(cuts, most)
             rows = np.flatnonzero(most * cuts.unit_samples >= need)
             cuts, most, need = cuts.take(rows), most[rows], need[rows]
-        return [_joined(parts)] if parts else []
 
     def _fitting(
         self, cuts: GroupCuts, most: Ints, need: Floats, limit_s: float

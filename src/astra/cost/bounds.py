@@ -34,6 +34,7 @@ from astra.strategy.rules.rule import is_word
 from astra.strategy.space import Workload
 from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import Variants
+from astra.timing.group_bounds import group_bounds
 from astra.timing.layer import LayerCache, Layers, Rows, Work, layers_of, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
@@ -221,6 +222,14 @@ def _variant_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
     return _step_s(layouts, task, stack, margin)[rows] + added
 
 
+def _group_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
+    """Of stages with equal chunks: replica groups have no others."""
+    bound = group_bounds(plans, task, stack, LayerCache())
+    count, doublings = plans.micro_batches[0], float(np.log2(plans.gpus.min(initial=1)))
+    group_s = bound.step_s(count, doublings, False)
+    return np.where(plans.chunking < 0, group_s, _step_s(plans, task, stack, margin))
+
+
 BOUNDS: dict[str, Bound] = {
     "work": _work_s,
     "fill": _fill_s,
@@ -228,4 +237,5 @@ BOUNDS: dict[str, Bound] = {
     "step": _step_s,
     "tight": _tight_s,
     "variant": _variant_s,
+    "group": _group_s,
 }

@@ -75,7 +75,8 @@ class Layouts:
         in_node = np.gcd(degrees["dp"] * degrees["cp"], np.maximum(node_gpus // degrees["tp"], 1))
         degrees["copies_in_node"] = in_node
         first, kind = _distinct([degrees[name] for name in ("tp", "cp", "dp", "interleaved")])
-        possible = _possible_options(take_rows(degrees, first), self._options)  # (kind, option)
+        some = take_rows(degrees, first)
+        possible = _possible_options(some, self._options, space.workload)  # (kind, option)
         options = possible.sum(axis=1)
         has_options = options[kind] > 0
         self._degrees, self._kind = take_rows(degrees, has_options), kind[has_options]
@@ -202,12 +203,17 @@ def _blocks(per_row: Ints, first: int) -> Iterator[slice]:
 
 
 def _degrees(space: Space) -> ColumnTable:
-    """tp, cp, pp, micro-batch and dp whose product can be rented and divides the batch."""
+    """tp, cp, pp, micro-batch and dp whose product can be rented and divides the batch.
+
+    Where others do part of the batch, any number of replicas that makes a count that can be rented.
+    """
     workload = space.workload
     model, pool = workload.task.model, workload.task.cluster.pools[0]
     batch = workload.global_batch
     cap = min(pool.count, workload.task.cluster.max_gpus or pool.count)
     stages = range(1, model.layers + 1)
+    rented = workload.gpu_counts or allowed_counts(pool)
+    counts = [cap] if workload.use_all else [n for n in rented if n <= cap]
     values: dict[str, tuple[int, ...]] = {
         "tp": space.values("tp") or (),
         "cp": space.values("cp") or (),
@@ -215,16 +221,28 @@ def _degrees(space: Space) -> ColumnTable:
         "micro_batch": space.values("micro_batch") or (),
         "dp": space.settings.get("dp") or divisors(batch),
     }
+    if workload.part_of_batch:
+        values["dp"] = tuple(counts)
     grids = np.meshgrid(*(np.array(column, np.int64) for column in values.values()), indexing="ij")
     columns = {name: grid.ravel() for name, grid in zip(values, grids, strict=True)}
+    if workload.part_of_batch:
+        return _part_degrees(columns, space)
     gpus = 1.0 * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]  # never overflows
     rentable = np.zeros(cap + 2, np.bool_)
-    rented = workload.gpu_counts or allowed_counts(pool)
-    counts = [cap] if workload.use_all else [n for n in rented if n <= cap]
     rentable[counts] = True
     samples = columns["micro_batch"] * columns["dp"]
     fits = rentable[np.minimum(gpus, cap + 1).astype(np.int64)] & (batch % samples == 0)
     return {name: column[fits] for name, column in columns.items()}
+
+
+def _part_degrees(columns: ColumnTable, space: Space) -> ColumnTable:
+    """With numbers of GPUs for dp: those rows whose GPUs are whole replicas."""
+    replica_gpus = columns["tp"] * columns["cp"] * columns["pp"]
+    dp, rest = np.divmod(columns["dp"], replica_gpus)
+    possible = (rest == 0) & (dp > 0) & (columns["micro_batch"] * dp <= space.workload.global_batch)
+    if "dp" in space.settings:
+        possible &= np.isin(dp, space.settings["dp"])
+    return take_rows(columns | {"dp": dp}, possible)
 
 
 def _options(space: Space) -> ColumnTable:
@@ -248,7 +266,8 @@ def _options(space: Space) -> ColumnTable:
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
         dims[name] = space.values(name) or ()
     dims["etp"] = space.settings.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp
-    dims["in_node"] = (False,) if "shard_group" in space.settings else (False, True)
+    all_copies = "shard_group" in space.settings or space.workload.part_of_batch
+    dims["in_node"] = (False,) if all_copies else (False, True)
     dims |= {name: space.settings[name] for name in DERIVED_SETTINGS if name in space.settings}
     alone = {name: values[0] for name, values in dims.items() if len(values) == 1}
     columns: ColumnTable = {  # one number for all rows, unless it is worked with
@@ -277,7 +296,7 @@ def _coded(name: str, value: Any) -> Any:
     return value
 
 
-def _possible_options(degrees: ColumnTable, options: ColumnTable) -> Flags:
+def _possible_options(degrees: ColumnTable, options: ColumnTable, workload: Workload) -> Flags:
     """(degrees, option) All but those that are no plan or one under two names.
 
     Not rules: a group of one has no traffic to choose, and experts need whole groups.
@@ -291,7 +310,7 @@ def _possible_options(degrees: ColumnTable, options: ColumnTable) -> Flags:
     once = ~(is_tp & (tp == 1))  # etp 1 and etp tp are one
     once &= (cp > 1) | (options["cp_comm_type"] == options["cp_comm_type"][:1])
     copies = dp * cp
-    once &= (copies > 1) | (sharding == sharding[:1])
+    once &= (copies > 1) | (sharding == sharding[:1]) | workload.part_of_batch
     inside = (sharding == SHARDS_PARAMETERS) & (in_node > 1) & (in_node < copies)
     once &= ~options["in_node"] | inside
     whole = tp * copies % (ep * etp) == 0
@@ -391,6 +410,8 @@ def _plans(table: ColumnTable, space: Space, chunk_layers: tuple[tuple[int, ...]
             value = numbers[name] if name in numbers else table[name]
             columns[name] = np.broadcast_to(np.asarray(value, column_dtype(name)), rows)
     micro_batches = workload.global_batch // (table["micro_batch"] * table["dp"])
+    if workload.part_of_batch:
+        micro_batches = np.where(table["vpp"] > 1, table["pp"], 1)
     columns["replicas"] = table["dp"][np.newaxis]
     columns["micro_batches"] = micro_batches[np.newaxis]
     return Plans(**columns, **_slot_columns(table), chunk_layers=chunk_layers)
@@ -426,6 +447,8 @@ def _microbatch_groups(degrees: ColumnTable, workload: Workload) -> Ints:
     PyTorch's interleaved schedule shares them out over its rounds by itself.
     """
     stages = degrees["pp"]
+    if workload.part_of_batch:
+        return stages
     count = workload.global_batch // (degrees["micro_batch"] * degrees["dp"])
     if workload.task.runtime == "fsdp":
         return count // np.maximum(count // stages, 1)

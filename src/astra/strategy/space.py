@@ -23,6 +23,7 @@ class Workload:
     precision: str = "bf16"
     use_all: bool = False  # no fewer GPUs than there are
     gpu_counts: tuple[int, ...] | None = None  # that a plan may take; None: as they are rented
+    part_of_batch: bool = False  # others do the rest: any replicas, as few micro-batches as can be
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,118 @@
+"""Least step of one replica group, whatever the number of its micro-batches."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from astra.hardware.stack import Stack
+from astra.strategy.plans import Floats, Ints, Plans, Task, code
+from astra.strategy.stage_view import stage_view
+from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
+from astra.timing.data_parallel import stage_inter_group_s
+from astra.timing.layer import LayerCache
+from astra.timing.stage import stage_times, stage_work
+
+ROWS_PER_VIEW = 1 << 14  # plans whose columns stay in cache together
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GroupBound:
+    """Seconds of plans with one pipeline, from which their bounds follow. (slot, plan), (plan,)"""
+
+    stages: Ints
+    forward_s: Floats  # of one stage and micro-batch, as all below
+    backward_s: Floats
+    link_s: Floats
+    head_s: Floats  # part of the last stage: in its last chunk
+    vpp: Ints  # (plan,)
+    once_s: Floats  # (plan,) per step: first gather, last reduction, optimizer, the rest
+    inter_group_s: Floats  # (plan,) per step: gradients exchanged with one other group
+    straggler_s: Floats  # (plan,) for every doubling of the GPUs of the plan
+
+    def take(self, rows: Ints) -> "GroupBound":
+        """The plans at `rows`."""
+        return GroupBound(*(getattr(self, each.name)[..., rows] for each in fields(self)))
+
+    @property
+    def unit(self) -> Ints:
+        """Micro-batches come in so many: interleaved, one for every stage. (plan,)"""
+        return np.where(self.vpp > 1, self.stages.sum(axis=0), 1)
+
+    def step_s(self, micro_batches: Ints, doublings: float, several: bool) -> Floats:
+        """Least step with so many micro-batches, beside other groups or alone. (plan,) [s]
+
+            T >= bound of the pipeline + once + inter-group + m D straggler
+
+        with D the binary logarithm of the plan's GPUs, or less.
+        """
+        link, turns = self.link_s, self.vpp > 1
+        pipeline = one_f_one_b_bound_s(
+            self.stages, self.forward_s, self.backward_s, micro_batches, link, link
+        )
+        if turns.any():
+            both = self.forward_s + self.backward_s
+            first = (both - self.head_s) / self.vpp  # chunks of a stage have equal layers
+            none, chunks = np.zeros((1, 1, 1)), np.stack([first, both - first])
+            least = interleaved_bound_s(self.stages, chunks, none, micro_batches, link, link)
+            pipeline = np.where(turns, least, pipeline)
+        last = self.once_s + (self.inter_group_s if several else 0.0)
+        return pipeline + last + doublings * micro_batches * self.straggler_s
+
+    def most(self, limit_s: float, doublings: float, cap: Ints, several: bool) -> Ints:
+        """Most micro-batches, up to a cap, that end before the limit; 0 where none does. (plan,)"""
+        unit = self.unit
+        low, high = np.zeros_like(cap), cap // unit
+        while (open_ := low < high).any():
+            middle = (low + high + 1) // 2
+            ends = self.step_s(np.maximum(middle, 1) * unit, doublings, several) < limit_s
+            low = np.where(open_ & ends, middle, low)
+            high = np.where(open_ & ~ends, middle - 1, high)
+        return low * unit
+
+
+def group_bounds(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> GroupBound:
+    """Of plans with one pipeline each. Searched by `search/data_parallel.py`."""
+    starts = range(0, max(len(plans), 1), ROWS_PER_VIEW)
+    parts = [
+        _of_block(plans.take(slice(start, start + ROWS_PER_VIEW)), task, stack, cache)
+        for start in starts
+    ]
+    return joined_bounds(parts)
+
+
+def joined_bounds(parts: list[GroupBound]) -> GroupBound:
+    """Those of several tables, one after the other."""
+    slots = max(len(part.stages) for part in parts)
+
+    def padded(column: Floats) -> Floats:
+        missing = slots - len(column)
+        return np.pad(column, ((0, missing), (0, 0))) if column.ndim > 1 and missing else column
+
+    names = [each.name for each in fields(GroupBound)]
+    return GroupBound(
+        *(np.concatenate([padded(getattr(p, name)) for p in parts], axis=-1) for name in names)
+    )
+
+
+def _of_block(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> GroupBound:
+    view = stage_view(plans, task)
+    times = stage_times(view, stack, stage_work(view, stack, cache))
+    first, two = slice(0, 1), np.full(len(view.shared.plans), 2)
+    count = view.stages.count[0]
+    gather = times.first_gather_s(first) / plans.vpp  # of the first chunk
+    once = gather + times.last_reduce_s(first) + times.tied_s(first)
+    once = once + times.optimizer_s(first) + stack.step_s
+    between = stage_inter_group_s(view.shared, stack, two, two < 2)[0, 0][view.rows]
+    whole = plans.sharding == code("sharding", "none")  # summed over all groups at once
+    head_s = times.part("head_forward_s") + times.part("head_backward_s")
+    return GroupBound(
+        count,
+        np.broadcast_to(times.whole_forward_s[0], count.shape),
+        np.broadcast_to(times.whole_backward_s[0], count.shape),
+        np.broadcast_to(times.part("link_s")[0], count.shape),
+        np.broadcast_to(head_s[0], count.shape),
+        plans.vpp,
+        once[0, 0],
+        np.where(whole, 0.0, between),
+        times.straggler_s(first)[0, 0],
+    )

@@ -1,0 +1,242 @@
+"""Replica groups with cuts of their own: against brute force, bounds, promises, settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.search.makes_brute import best_of_makes_s, random_question
+from tests.search.mixed_brute import MARGIN
+
+import astra
+from astra.cost.evaluate import simulate_fitting
+from astra.hardware.catalogue import find_gpu
+from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.stack import Stack, find_stack
+from astra.model.zoo import find_model
+from astra.search.data_parallel import ReplicaGroups
+from astra.search.split_batch import GroupShare, split_batch
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Floats, Plans, Task, plan_at
+from astra.strategy.rules.registry import broken_rules, check, rules_for
+from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Space, Workload, parse_set
+from astra.timing.layer import LayerCache
+
+STACK = find_stack("megatron")
+SAME = 1 + 1e-9
+
+
+@dataclass
+class Evaluator:
+    """Rules, memory and the simulator, as the search asks for them; keeps all plans that fit."""
+
+    task: Task
+    limit_s: float = np.inf
+    rules: Sequence[Rule] = rules_for("any")
+    stack: Stack = STACK
+    margin: float = MARGIN
+    cache: LayerCache = field(default_factory=LayerCache)
+    kept: list[tuple[float, Plans]] = field(default_factory=list)  # best first
+    simulated: int = 0
+    charged: float = 0.0
+
+    def charge(self, rows: float) -> None:
+        self.charged += rows
+
+    def steps_s(self, plans: Plans) -> Floats:
+        found = np.full(len(plans), np.inf)
+        rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
+        if len(rows):
+            some = plans.take(rows)
+            found[rows] = simulate_fitting(some, self.task, STACK, MARGIN, self.cache)[0]
+        self.simulated += len(rows)
+        fitting = np.flatnonzero(np.isfinite(found)).tolist()
+        self.kept += [(float(found[row]), plans.take([row])) for row in fitting]
+        self.kept.sort(key=lambda each: each[0])
+        self.limit_s = min(self.limit_s, float(found.min()))
+        return found
+
+
+def searched(space: Space, limit_s: float = np.inf) -> tuple[float, Evaluator]:
+    """The bound, and where the plans were decided on."""
+    evaluator = Evaluator(space.workload.task, limit_s)
+    return ReplicaGroups(space).search(evaluator), evaluator
+
+
+def step_s(evaluator: Evaluator) -> float:
+    return evaluator.kept[0][0] if evaluator.kept else np.inf
+
+
+def plans_of(evaluator: Evaluator) -> list[Plan]:
+    return [plan_at(plans, 0, evaluator.task) for _, plans in evaluator.kept]
+
+
+def compared(seeds: Sequence[int], **options: Any) -> list[float]:
+    """Of each pool the best step over that of brute force; the bound is never above the latter."""
+    found = []
+    for seed in seeds:
+        space = random_question(seed, **options)
+        wanted_s, _ = best_of_makes_s(space, STACK)
+        bound_s, evaluator = searched(space)
+        assert bound_s <= wanted_s * SAME, seed
+        plans = plans_of(evaluator)
+        if np.isinf(wanted_s):
+            assert all(plan.is_one_job for plan in plans), seed
+            continue
+        # replicas that do not differ are one job, whose states are sharded over all of them
+        assert step_s(evaluator) * SAME >= wanted_s or plans[0].is_one_job, seed
+        assert not any(broken_rules(plan) for plan in plans), seed
+        predicted_s = astra.predict_plan(plans[0]).step_s
+        assert predicted_s == pytest.approx(step_s(evaluator), rel=1e-9), seed
+        found.append(step_s(evaluator) / wanted_s)
+    return found
+
+
+def assert_nearly_all_equal(ratios: Sequence[float]) -> None:
+    """Nineteen of twenty equal, none worse by more than 0.4 %."""
+    assert max(ratios) <= 1.004
+    assert sum(ratio > SAME for ratio in ratios) <= len(ratios) / 20
+
+
+def test_the_best_plan_is_that_of_brute_force_on_small_pools() -> None:
+    assert_nearly_all_equal(compared(range(10, 20)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 90, 15))
+def test_the_best_plan_is_that_of_brute_force_on_many_pools(first: int) -> None:
+    too_many_plans = (33, 34)
+    seeds = [seed for seed in range(first, first + 15) if seed not in too_many_plans]
+    assert_nearly_all_equal(compared(seeds))
+
+
+@pytest.mark.slow
+def test_the_best_plan_is_that_of_brute_force_on_three_types() -> None:
+    assert_nearly_all_equal(compared(range(8), types=3))
+
+
+def on(space: Space, cluster: Cluster) -> Space:
+    task = msgspec.structs.replace(space.workload.task, cluster=cluster)
+    return Space(replace(space.workload, task=task), space.settings)
+
+
+@pytest.mark.parametrize("seed", (0, 6, 12, 13, 17, 27, 39))
+def test_a_larger_pool_is_never_slower_and_the_order_of_types_changes_nothing(seed: int) -> None:
+    space = random_question(seed)
+    cluster = space.workload.task.cluster
+    whole_s = step_s(searched(space)[1])
+    turned = on(space, msgspec.structs.replace(cluster, pools=cluster.pools[::-1]))
+    assert step_s(searched(turned)[1]) == pytest.approx(whole_s, rel=1e-9)
+    for row, pool in enumerate(cluster.pools):
+        others = cluster.pools[:row] + cluster.pools[row + 1 :]
+        some = [others]
+        if pool.count > 1:
+            some.append((*others, msgspec.structs.replace(pool, count=pool.count - 1)))
+        for pools in some:
+            smaller = on(space, msgspec.structs.replace(cluster, pools=pools))
+            assert whole_s <= step_s(searched(smaller)[1]) * SAME
+
+
+def question(
+    batch: int = 96,
+    settings: Sequence[str] = (),
+    max_gpus: int | None = None,
+    use_all: bool = False,
+) -> Space:
+    """llama-3-8b on 8 H100 and 16 A100."""
+    counts = (("A100-80GB-SXM", 16), ("H100-80GB-SXM", 8))
+    pools = tuple(Pool(gpu=find_gpu(name)[0], count=count) for name, count in counts)
+    cluster = Cluster(name="some", pools=pools, max_gpus=max_gpus)
+    task = Task(model=find_model("llama-3-8b"), cluster=cluster, runtime="any")
+    return Space(Workload(task, batch, 8192, use_all=use_all), parse_set(settings))
+
+
+@pytest.mark.parametrize("batch", (96, 89))
+def test_the_batch_adds_up_and_nothing_is_faster_than_the_bound(batch: int) -> None:
+    """89 is a prime: only groups with unequal micro-batches use all GPUs."""
+    bound_s, evaluator = searched(question(batch))
+    best, *_ = plans = plans_of(evaluator)
+    assert len(best.pipelines) > 1 and not best.is_one_job
+    for plan in plans:
+        done = sum(pipeline.replicas * pipeline.micro_batches for pipeline in plan.pipelines)
+        assert plan.micro_batch * done == batch
+        assert all(len(pipeline.segments) == 1 for pipeline in plan.pipelines)
+        assert not broken_rules(plan)
+    assert 0.95 * step_s(evaluator) < bound_s <= step_s(evaluator) * SAME
+
+
+def test_settings_caps_and_use_all_hold() -> None:
+    settings = ("tp=2", "mb=1", "recompute=none,full:uniform:1", "sharding=optimizer")
+    _, evaluator = searched(question(settings=settings, max_gpus=16))
+    plans = plans_of(evaluator)
+    assert plans
+    for plan in plans:
+        segments = [pipeline.segments[0] for pipeline in plan.pipelines]
+        assert sum(plan.gpus.values()) <= 16 and plan.micro_batch == 1
+        assert {segment.tp for segment in segments} == {2} and plan.sharding == "optimizer"
+        assert {segment.recompute for segment in segments} <= {"none", "full:uniform:1"}
+    _, evaluator = searched(question(use_all=True))
+    assert evaluator.kept
+    assert all(sum(plan.gpus.values()) == 24 for plan in plans_of(evaluator))
+    _, evaluator = searched(question(settings=("pp=2", "vpp=1", "dp=2,4")))
+    assert evaluator.kept
+    for plan in plans_of(evaluator):
+        assert {pipeline.stages for pipeline in plan.pipelines} == {2} and plan.vpp == 1
+
+
+def test_a_cap_and_settings_are_never_faster_than_without() -> None:
+    free_s = step_s(searched(question())[1])
+    for narrowed in (question(max_gpus=16), question(settings=["tp=4"]), question(use_all=True)):
+        bound_s, evaluator = searched(narrowed)
+        assert bound_s <= step_s(evaluator) * SAME
+        assert step_s(evaluator) >= free_s * (1 - 1e-9)
+
+
+def test_below_a_limit_that_nothing_beats_nothing_is_simulated() -> None:
+    bound_s, _ = searched(question())
+    below_s, evaluator = searched(question(), limit_s=0.9 * bound_s)
+    assert below_s == 0.9 * bound_s and not evaluator.kept and not evaluator.simulated
+
+
+def test_groups_of_experts_and_of_other_kinds_of_stages_obey_the_rules() -> None:
+    ratios = []
+    for seed in range(3):
+        bound_s, evaluator = searched(random_question(seed, experts=True))
+        assert not any(broken_rules(plan) for plan in plans_of(evaluator))
+        ratios.append(step_s(evaluator) / bound_s)
+    assert min(ratios) >= 1 / SAME and np.isfinite(ratios).any()
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> list[GroupShare]:
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        unit, block = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((1, 2)))
+        replicas = block * draw(st.integers(1, 6))
+        found.append(GroupShare(replicas, unit * draw(st.integers(1, 8)), unit, block))
+    return found
+
+
+@given(shares(), st.integers(1, 200))
+def test_splits_add_up_and_no_replica_has_more_than_there_is_time_for(
+    groups: list[GroupShare], needed: int
+) -> None:
+    for splits in split_batch(groups, needed):
+        assert sum(replicas * count for split in splits for replicas, count in split) == needed
+        for group, split in zip(groups, splits, strict=True):
+            assert sum(replicas for replicas, _ in split) == group.replicas
+            for replicas, count in split:
+                assert 0 < count <= group.micro_batches and count % group.unit == 0
+                assert replicas % group.block == 0
+
+
+@given(shares(), st.integers(0, 60))
+def test_what_can_be_split_in_ones_is(groups: list[GroupShare], less: int) -> None:
+    groups = [group._replace(unit=1, block=1) for group in groups]
+    most, least = sum(group.total for group in groups), sum(group.replicas for group in groups)
+    assert bool(split_batch(groups, most - less)) is (most - less >= least)

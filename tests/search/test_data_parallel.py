@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.search.makes_brute import best_of_makes_s, random_question
 from tests.search.mixed_brute import MARGIN
+from tests.search.replica_groups_brute import best_of_makes_s, random_question
 
 import astra
 from astra.cost.evaluate import simulate_fitting

@@ -93,6 +93,10 @@ class Evaluator:
         """No step from this one on is of use, whatever its plan."""
         return self.objective.limit_s
 
+    def charge(self, rows: float) -> None:  # noqa: ARG002 - time is what is limited
+        """Asked between pieces of work: raises Stopped at a limit."""
+        self.limits.check()
+
     def allowed(
         self, plans: Plans, counts: Ints | None = None, rules: Sequence[Rule] | None = None
     ) -> Flags:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 
 from astra.hardware.vendors import vendor_note
+from astra.search.any_runtime import solve_any
 from astra.search.best_plans import reaching
 from astra.search.evaluator import Limits
-from astra.search.makes.answer import solve_any
 from astra.search.mixed.answer import solve_mixed
 from astra.search.query import Query
 from astra.search.result import Result

@@ -1,8 +1,8 @@
 """A question over several GPU types whose replicas may differ: runtime `any`, answered."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -12,13 +12,16 @@ from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
-from astra.search.evaluator import Limits
-from astra.search.makes.find import MakesFinder, ReplicaGroupsFound
-from astra.search.mixed.answer import MIXES, idle_gpus, mixed_space, ranked_plans, solve_mixed
+from astra.search.data_parallel import ReplicaGroups
+from astra.search.evaluator import Limits, Stopped, evaluator_of
+from astra.search.mixed.answer import MIXES, idle_gpus, ranked_plans, solve_mixed
+from astra.search.objective import Fastest
 from astra.search.query import Query
-from astra.search.result import Comparison, Funnel, Result
+from astra.search.result import Comparison, Result, sum_funnels
 from astra.strategy.plan import Plan
 from astra.strategy.rules.registry import broken_rules
+
+MAX_KEPT = 64  # plans whose replicas differ, before near-identical ones are folded
 
 
 def solve_any(query: Query, limits: Limits) -> Result:
@@ -29,49 +32,42 @@ def solve_any(query: Query, limits: Limits) -> Result:
     """
     start, asked = time.perf_counter(), query
     launched = solve_mixed(replace(query, runtimes=MIXES), limits)
-    limit = launched.best.step_s if launched.best else np.inf
+    limit_s = launched.best.step_s if launched.best else np.inf
     query = query.of_runtime("any")
-    space = mixed_space(query.space)
-    rules = (*query.rules, *host_rules(query.cluster, query.stack))
-    finder = MakesFinder(space, rules, query.stack, query.margin, limit, limits.watch)
-    found = finder.run()
+    evaluator = evaluator_of(query, Fastest(MAX_KEPT, ceiling_s=limit_s), limits)
+    evaluator.rules = (*query.rules, *host_rules(query.cluster, query.stack))
+    problem, bound_s = ReplicaGroups(query.space), 0.0
+    with suppress(Stopped):
+        bound_s = problem.search(evaluator)
+    found = evaluator.plans()
     chosen = _folded(found) if query.fold else found
-    priced = price_plans([_named(each.plan) for each in chosen[: query.top]], query.margin)
+    priced = price_plans([_launchable(plan) for plan in chosen[: query.top]], query.margin)
     plans = ranked_plans([*launched.plans, *priced], query)
-    known, stock, removed = launched.funnel, finder.stock, finder.removed_by_rule
     return replace(
         launched,
         query=asked,
         plans=plans,
         nothing_fits=None if plans else launched.nothing_fits,
-        comparison=_compared(query, launched, finder, plans),
+        comparison=_compared(query, launched, bound_s, plans),
         seconds=time.perf_counter() - start,
-        funnel=Funnel(
-            candidates=known.candidates + stock.candidates + removed.total() + finder.simulated,
-            removed_by_rule=dict(stock.removed_by_rule + removed + Counter(known.removed_by_rule)),
-            bounded=known.bounded + stock.bounded,
-            out_of_memory=known.out_of_memory + stock.out_of_memory + finder.out_of_memory,
-            priced=known.priced + stock.priced + finder.simulated,
-            simulated=known.simulated + finder.simulated,
-        ),
+        funnel=sum_funnels([launched.funnel, evaluator.funnel]),
     )
 
 
-def _folded(found: Sequence[ReplicaGroupsFound]) -> list[ReplicaGroupsFound]:
+def _folded(plans: Sequence[Plan]) -> list[Plan]:
     """Of plans that differ in little but vpp, offload and recompute the fastest."""
-    first: dict[object, ReplicaGroupsFound] = {}
-    for each in found:
-        plan = each.plan
+    first: dict[object, Plan] = {}
+    for plan in plans:
         cuts = tuple(
             (pipeline.replicas, pipeline.micro_batches, s.gpu, s.tp, s.stages)
             for pipeline in plan.pipelines
             for s in pipeline.segments
         )
-        first.setdefault((plan.micro_batch, plan.cp, plan.sharding, cuts), each)
+        first.setdefault((plan.micro_batch, plan.cp, plan.sharding, cuts), plan)
     return list(first.values())
 
 
-def _named(plan: Plan) -> Plan:
+def _launchable(plan: Plan) -> Plan:
     """By the first runtime that launches it, if any does."""
     for runtime in MIXES if plan.is_one_job else ():
         launched = msgspec.structs.replace(plan, runtime=runtime)
@@ -81,14 +77,14 @@ def _named(plan: Plan) -> Plan:
 
 
 def _compared(
-    query: Query, launched: Result, finder: MakesFinder, plans: tuple[PricedPlan, ...]
+    query: Query, launched: Result, bound_s: float, plans: tuple[PricedPlan, ...]
 ) -> Comparison | None:
     """What the best plan is worth; what is proven holds for both kinds of plans."""
     known = launched.comparison
     if known is None or not plans:
         return known
     best = plans[0]
-    least = finder.bound_s
+    least = bound_s or best.step_s
     if launched.best is not None:
         least = min(least, launched.best.step_s / (1 + known.gap_fraction))
     return msgspec.structs.replace(

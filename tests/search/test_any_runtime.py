@@ -1,4 +1,4 @@
-"""Plans of several makes: against brute force, never slower than FlagScale's, priced as told."""
+"""Answers for runtime `any`: never slower than FlagScale's, and what is said of them."""
 
 from dataclasses import replace
 from functools import cache
@@ -7,10 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.search.makes_brute import best_of_makes_s, random_question
-from tests.search.mixed_brute import MARGIN
+from tests.search.replica_groups_brute import random_question
 
 import astra
 from astra.hardware.cluster import Cluster
@@ -18,16 +15,11 @@ from astra.hardware.stack import find_stack
 from astra.notes import NoteCode, has
 from astra.report.answer import answer_page
 from astra.report.explain import explanation_page
-from astra.search.makes.allot import ReplicaShare, shared_out
-from astra.search.makes.commons import commons_of, degrees_of
-from astra.search.makes.find import MakesFinder
-from astra.search.makes.stock import ReplicaStock
 from astra.search.query import query_of_space
 from astra.search.result import Result
 from astra.search.solve import solve
-from astra.strategy.rules.registry import broken_rules, rules_for
+from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Space
-from astra.timing.layer import LayerCache
 
 STACK = find_stack("megatron")
 SMALL: dict[str, Any] = {"global_batch": 96, "seq_len": 8192, "runtime": "any"}
@@ -37,47 +29,6 @@ FAST = "h100:8,a100-80g:16"
 @cache
 def small() -> astra.Answer:
     return astra.plan("llama-3-8b", gpus=FAST, **SMALL)
-
-
-def check_against_brute_force(seeds: range, **options: Any) -> int:
-    """Raises where the bound is too high, or a plan of replicas that differ is faster than what
-    was found; how many winners have several pipelines.
-    """
-    several = 0
-    for seed in seeds:
-        space = random_question(seed, **options)
-        wanted, _ = best_of_makes_s(space, STACK)
-        finder = MakesFinder(space, rules_for("any"), STACK, MARGIN, np.inf)
-        found = finder.run()
-        if np.isinf(wanted):
-            assert all(each.plan.is_one_job for each in found), seed
-            continue
-        best = found[0]
-        assert finder.bound_s <= wanted * (1 + 1e-9), seed
-        assert best.step_s <= wanted * (1 + 1e-9), seed  # on pools as small as these
-        # replicas that do not differ are one job, whose states are sharded over all of them
-        assert best.step_s >= wanted * (1 - 1e-9) or best.plan.is_one_job, seed
-        assert not broken_rules(best.plan)
-        assert astra.predict_plan(best.plan).step_s == pytest.approx(best.step_s, rel=1e-12)
-        several += len(best.plan.pipelines) > 1
-    return several
-
-
-def test_the_best_of_several_makes_is_that_of_brute_force_on_small_pools() -> None:
-    assert check_against_brute_force(range(10, 20)) >= 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 90, 15))
-def test_the_best_of_several_makes_is_that_of_brute_force_on_many_pools(first: int) -> None:
-    seeds = [seed for seed in range(first, first + 15) if seed not in (33, 34)]  # too many plans
-    several = sum(check_against_brute_force(range(seed, seed + 1)) for seed in seeds)
-    assert several >= 2
-
-
-@pytest.mark.slow
-def test_the_best_of_several_makes_of_three_types_is_that_of_brute_force() -> None:
-    assert check_against_brute_force(range(8), types=3) >= 2
 
 
 def answered(space: Space, runtime: str = "any") -> Result:
@@ -183,7 +134,7 @@ def test_a_batch_that_no_number_of_replicas_divides_is_shared_out_unevenly() -> 
     assert len(set(counts)) > 1
 
 
-def test_own_rules_hold_for_several_makes(tmp_path: Any) -> None:
+def test_own_rules_hold_for_several_replica_groups(tmp_path: Any) -> None:
     rules = tmp_path / "my.rules"
     rules.write_text("$tensor_model_parallel_size < 2\n", encoding="utf-8")
     answer = astra.plan("llama-3-8b", gpus=FAST, rules=str(rules), **SMALL)
@@ -208,51 +159,3 @@ def test_the_funnel_adds_up(runtime: str) -> None:
     if runtime == "any":  # what FlagScale launches was looked at too
         assert answer.search.candidates > plain.search.candidates
         assert answer.search.simulated > plain.search.simulated
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_makes_are_counted_once_however_often_they_are_looked_at(seed: int) -> None:
-    space, rules = random_question(seed), rules_for("any")
-    stock = ReplicaStock(space, rules, STACK, MARGIN, LayerCache())
-    degrees = sum(
-        len(degrees_of(space, pool, commons_of(space)))
-        for pool in range(len(space.workload.task.cluster.pools))
-    )
-    stock.below(1e-9)  # nothing is as fast
-    assert stock.candidates == degrees and stock.priced == 0
-    stock.below(1e3)
-    once = stock.candidates, stock.bounded, stock.priced, stock.out_of_memory
-    assert stock.priced > 0
-    stock.below(1e3)
-    assert once == (stock.candidates, stock.bounded, stock.priced, stock.out_of_memory)
-
-
-@st.composite
-def makes(draw: st.DrawFn) -> list[ReplicaShare]:
-    count = draw(st.integers(1, 3))
-    found = []
-    for _ in range(count):
-        unit, block = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((1, 2)))
-        replicas = block * draw(st.integers(1, 6))
-        found.append(ReplicaShare(replicas, unit * draw(st.integers(1, 8)), unit, block))
-    return found
-
-
-@given(makes(), st.integers(1, 200))
-def test_shares_add_up_and_nobody_has_more_than_there_is_time_for(
-    parts: list[ReplicaShare], needed: int
-) -> None:
-    for shares in shared_out(parts, needed):
-        assert sum(replicas * count for share in shares for replicas, count in share) == needed
-        for part, share in zip(parts, shares, strict=True):
-            assert sum(replicas for replicas, _ in share) == part.replicas
-            for replicas, count in share:
-                assert 0 < count <= part.micro_batches and count % part.unit == 0
-                assert replicas % part.block == 0
-
-
-@given(makes(), st.integers(1, 60))
-def test_what_can_be_shared_out_in_ones_is(parts: list[ReplicaShare], less: int) -> None:
-    parts = [ReplicaShare(part.replicas, part.micro_batches, 1, 1) for part in parts]
-    most, least = sum(part.takes for part in parts), sum(part.replicas for part in parts)
-    assert bool(shared_out(parts, most - less)) is (most - less >= least)

@@ -1,0 +1,205 @@
+"""Layers of a chunk on every stage of an interleaved pipeline: by speed, then a layer to and fro."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from astra.search.pipeline.chunked_stages import (
+    ChunkedPipelines,
+    ChunkedStages,
+    joined,
+    places_of,
+)
+from astra.strategy.plans import Flags, Floats, Ints
+
+HALVINGS = 24  # of the pace at which a pipeline holds the model
+MAX_LISTED = 4000  # chunk sizes of a depth and vpp that are all tried
+LISTED_PACE = 1.12  # times the least: chunk sizes of slower stages are not tried
+ROUNDING_LAYERS = 1e-9
+
+
+def least_pace_s(layer_s: Floats, ends_s: Floats, most: Ints, vpp: Ints, layers: int) -> Floats:
+    """The least seconds of the busiest stage at which stages hold the model. (pipeline,)
+
+    (pipeline, stage) arguments: seconds of a layer and of the ends, and the largest chunk that
+    fits. Infinite where there is no such pace.
+    """
+    low = np.zeros(len(vpp))
+    high = (ends_s + layer_s * layers).max(axis=1) * (1 + 1e-6)
+    never = ~_holds(high, layer_s, ends_s, most, vpp, layers)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        holds = _holds(middle, layer_s, ends_s, most, vpp, layers)
+        low, high = np.where(holds, low, middle), np.where(holds, middle, high)
+    return np.where(never, np.inf, high)
+
+
+def _holds(
+    pace_s: Floats, layer_s: Floats, ends_s: Floats, most: Ints, vpp: Ints, layers: int
+) -> Flags:
+    held, sizes = _held_at(pace_s, layer_s, ends_s, most, vpp)
+    found: Flags = (held.sum(axis=1) >= layers) & (sizes > 0).all(axis=1)
+    return found
+
+
+def _held_at(
+    pace_s: Floats, layer_s: Floats, ends_s: Floats, most: Ints, vpp: Ints
+) -> tuple[Ints, Ints]:
+    """Layers of every stage that it can do at this pace, and of its chunks. (pipeline, stage)
+
+    Only on the last stage they need not be a multiple of vpp, and on the first by one.
+    """
+    v = vpp[:, np.newaxis]
+    can = (np.maximum(pace_s[:, np.newaxis] - ends_s, 0.0) / layer_s + ROUNDING_LAYERS).astype(int)
+    can = np.minimum(can, most * v)
+    sizes = can // v
+    held = sizes * v
+    more = sizes[:, -1] + 1
+    fills = (can[:, -1] > held[:, -1]) & (more * vpp - can[:, -1] < more) & (more <= most[:, -1])
+    sizes[:, -1] = np.where(fills, more, sizes[:, -1])
+    held[:, -1] = np.where(fills, can[:, -1], held[:, -1])
+    more = sizes[:, 0] + 1
+    fills = (can[:, 0] + 1 == more * vpp) & (more > 1) & (more <= most[:, 0])
+    sizes[:, 0] = np.where(fills, more, sizes[:, 0])
+    held[:, 0] = np.where(fills, can[:, 0], held[:, 0])
+    return held, sizes
+
+
+def sized(
+    stages: ChunkedStages, rows: ChunkedPipelines, *, every: bool
+) -> tuple[ChunkedPipelines, Ints]:
+    """Pipelines with chunk sizes near the least pace, and the row that each is of.
+
+    `rows`: pipelines whose sizes do not count yet. `every`: all sizes worth a try, else a few.
+    """
+    group, below = stages.groups(rows.stages, rows.config), np.arange(rows.stages)[::-1]
+    held = stages.in_flight(rows.config, rows.vpp, group, below)
+    place = places_of(rows.stages)
+    most = stages.max_sizes(rows.recompute, rows.vpp, rows.options, place, held)
+    layer_s = stages.layer_s(rows.recompute[:, np.newaxis], rows.options)
+    ends_s = stages.ends_s(rows)
+    pace_s = least_pace_s(layer_s, ends_s, most, rows.vpp, stages.layers)
+    row = np.flatnonzero(np.isfinite(pace_s))
+    if not len(row):
+        return rows.take(row), row
+    found: list[ChunkedPipelines] = [rows.take(row[:0])]
+    origin = [row[:0]]
+    _, sizes = _held_at(pace_s[row], layer_s[row], ends_s[row], most[row], rows.vpp[row])
+    lists = {v: listed_sizes(rows.stages, v, stages.layers) for v in set(rows.vpp[row].tolist())}
+    listed = np.array([every and lists[v] is not None for v in rows.vpp[row].tolist()], np.bool_)
+    for at in np.flatnonzero(listed).tolist():
+        here, table = row[at], lists[int(rows.vpp[row[at]])]
+        assert table is not None
+        layers = table[:, :-2] * rows.vpp[here]
+        layers[:, 0] -= table[:, -2]
+        layers[:, -1] -= table[:, -1]
+        stage_s = layers * layer_s[here] + ends_s[here]
+        some = table[stage_s.max(axis=1) <= LISTED_PACE * pace_s[here]]
+        copies = rows.take(np.full(len(some), here))
+        found.append(
+            replace(
+                copies, sizes=some[:, :-2], short_first=some[:, -2], short_last=some[:, -1]
+            )
+        )
+        origin.append(np.full(len(some), here))
+    rest = np.flatnonzero(~listed)
+    if len(rest):
+        base = replace(rows.take(row[rest]), sizes=sizes[rest])
+        for table, own in _trimmed(base, layer_s[row[rest]], stages.layers, every):
+            found.append(table)
+            origin.append(row[rest][own])
+    return joined(found), np.concatenate(origin)
+
+
+@lru_cache(maxsize=256)
+def listed_sizes(stages: int, vpp: int, layers: int) -> Ints | None:
+    """Every way to cut the layers, (sizes of the stages, short first, short last); None: many."""
+    found = np.zeros((1, 0), np.int64)
+    most = -(-layers // vpp) + layers // vpp  # chunk layers of all stages, with what is short
+    for place in range(stages):
+        left = stages - 1 - place
+        size = np.arange(1, layers // (vpp - 1) + 2)
+        found = np.concatenate(
+            [np.repeat(found, len(size), axis=0), np.tile(size, len(found))[:, np.newaxis]], axis=1
+        )
+        found = found[found.sum(axis=1) + left <= most]
+        if len(found) > 20 * MAX_LISTED:
+            return None
+    tables = []
+    for short_first in (0, 1):
+        short_last = vpp * found.sum(axis=1) - layers - short_first
+        good = (short_last >= 0) & (short_last < found[:, -1]) & (found[:, 0] > short_first)
+        some = found[good]
+        ends = np.stack([np.full(len(some), short_first), short_last[good]], axis=1)
+        tables.append(np.concatenate([some, ends], axis=1))
+    table = np.concatenate(tables)
+    return table if len(table) <= MAX_LISTED else None
+
+
+def _trimmed(
+    base: ChunkedPipelines, layer_s: Floats, layers: int, every: bool
+) -> list[tuple[ChunkedPipelines, Ints]]:
+    """Pipelines with layers that are too many taken off: chunks of some stages a layer smaller, the
+    last and the first chunk shorter. With the last and the first stage a little larger, too.
+    """
+    found = []
+    by_speed = np.argsort(-layer_s, axis=1, kind="stable")
+    front = np.broadcast_to(np.arange(base.stages), by_speed.shape)
+    orders = (by_speed, front, front[:, ::-1]) if every else (by_speed,)
+    for more_last in (-1, 0, 1, 2) if every else (0, 1):
+        for more_first in (0, 1) if every else (0,):
+            sizes = base.sizes.copy()
+            sizes[:, -1] += more_last
+            sizes[:, 0] += more_first
+            good = np.flatnonzero((sizes > 0).all(axis=1))
+            for order in orders:
+                for fewest in (False, True) if every else (False,):
+                    table = replace(base.take(good), sizes=sizes[good])
+                    table = _smaller(table, order[good], layers, fewest)
+                    for short_first in (0, 1):
+                        found.append(_with_ends(table, good, short_first, layers))
+    return found
+
+
+def _smaller(
+    table: ChunkedPipelines, order: Ints, layers: int, fewest: bool
+) -> ChunkedPipelines:
+    """Chunks of some stages smaller by a layer, in this order of stages, until what is too much
+    is less than a layer of all chunks of a stage; `fewest`: until the last chunk can lack it.
+    """
+    sizes, rows = table.sizes.copy(), np.arange(len(table))
+    for place in np.tile(np.arange(table.stages), 2):
+        stage = order[:, place]
+        extra = table.vpp * sizes.sum(axis=1) - layers
+        enough = extra < (np.maximum(sizes[:, -1], table.vpp) if fewest else table.vpp)
+        smaller = ~enough & (sizes[rows, stage] > 1) & (extra >= table.vpp)
+        sizes[rows, stage] -= smaller
+    return replace(table, sizes=sizes)
+
+
+def _with_ends(
+    table: ChunkedPipelines, origin: Ints, short_first: int, layers: int
+) -> tuple[ChunkedPipelines, Ints]:
+    """Those whose ends can lack what is too much."""
+    short_last = table.vpp * table.sizes.sum(axis=1) - layers - short_first
+    good = (short_last >= 0) & (short_last < table.sizes[:, -1])
+    good &= table.sizes[:, 0] > short_first
+    lacking = np.full(len(table), short_first)
+    found = replace(table, short_first=lacking, short_last=short_last).take(good)
+    return found, origin[good]
+
+
+def neighbours(table: ChunkedPipelines, layers: int) -> ChunkedPipelines:
+    """Chunks a layer larger on one stage, smaller on another, or both; the first short or not."""
+    stages = table.stages
+    step = np.concatenate([np.zeros((1, stages), int), np.eye(stages, dtype=int)])
+    moves = (step[:, np.newaxis] - step).reshape(-1, stages)
+    moves = np.unique(moves, axis=0)
+    row, move = (axis.reshape(-1) for axis in np.indices((len(table), len(moves))))
+    changed = table.take(row)
+    sizes = changed.sizes + moves[move]
+    good = (sizes > 0).all(axis=1)
+    changed = replace(changed.take(good), sizes=sizes[good])
+    none = np.arange(len(changed))
+    return joined([_with_ends(changed, none, first, layers)[0] for first in (0, 1)])

@@ -152,36 +152,44 @@ class StagePricer:
             start, size = self.basis[place]
             held = self.layers.counts[self.layers.at[start + size, size]]
             solve = np.linalg.pinv(held)
-            for row, recompute in enumerate(recomputes):
-                found = self._priced(pairs, start, size, recompute, place)  # (pair, stage)
-                for name in RECOMPUTE_FIELDS:
-                    again[name][row, place] = found[name] @ solve.T
-                if row == 0:
-                    for name in FIXED_FIELDS:
-                        fixed[name][place] = found[name] @ solve.T
-                if place == INSIDE:
-                    for stage in np.flatnonzero(size == 1):
-                        kind = held[stage, 1:].argmax()
-                        working[row, :, kind] = found["working_bytes"][:, stage]
+            found = self._priced(pairs, start, size, recomputes, place)  # (recompute, pair, stage)
+            for name in RECOMPUTE_FIELDS:
+                again[name][:, place] = found[name] @ solve.T
+            for name in FIXED_FIELDS:
+                fixed[name][place] = found[name][0] @ solve.T
+            for stage in np.flatnonzero(size == 1) if place == INSIDE else ():
+                kind = held[stage, 1:].argmax()
+                working[:, :, kind] = found["working_bytes"][:, :, stage]
         return StageLines(fixed, again, working)
 
     def _priced(
-        self, pairs: Sequence[Pair], start: Ints, size: Ints, recompute: Recompute, place: int
+        self,
+        pairs: Sequence[Pair],
+        start: Ints,
+        size: Ints,
+        recomputes: Sequence[Recompute],
+        place: int,
     ) -> dict[str, Floats]:
-        """All fields of these stages of every pair. (pair, stage)"""
-        shape = len(pairs), len(size)
-        which, stage = (axis.reshape(-1) for axis in np.indices(shape))
+        """All fields of these stages of every pair. (recompute, pair, stage)"""
+        shape = len(pairs), len(size), len(recomputes)
+        which, stage, again = (axis.reshape(-1) for axis in np.indices(shape))
         found = {name: np.zeros(len(which)) for name in (*FIXED_FIELDS, *RECOMPUTE_FIELDS)}
         for begin in range(0, len(which), ROWS_PER_BLOCK):
             some = slice(begin, begin + ROWS_PER_BLOCK)
             rows = [pairs[row] for row in which[some].tolist()]
-            plans = self._small_plans(rows, start[stage[some]], size[stage[some]], recompute, place)
+            settings = [recomputes[row] for row in again[some].tolist()]
+            plans = self._small_plans(rows, start[stage[some]], size[stage[some]], settings, place)
             for name, column in self._fields(plans, place).items():
                 found[name][some] = column
-        return {name: column.reshape(shape) for name, column in found.items()}
+        return {name: np.moveaxis(c.reshape(shape), 2, 0) for name, c in found.items()}
 
     def _small_plans(
-        self, pairs: Sequence[Pair], start: Ints, size: Ints, recompute: Recompute, place: int
+        self,
+        pairs: Sequence[Pair],
+        start: Ints,
+        size: Ints,
+        recomputes: Sequence[Recompute],
+        place: int,
     ) -> Plans:
         """Each stage in a plan where it lies at this place, beside stages of another type.
 
@@ -191,8 +199,8 @@ class StagePricer:
         degrees, count = option_columns(options), np.array([each.stages[0] for each in options])
         pool, one, none = degrees["gpu"], np.ones_like(size), np.zeros_like(size)
         other = (pool + 1) % len(self.usable_bytes)
-        again = code("recompute", recompute.mode), recompute.layers, recompute.module_bits
-        own = (pool, one, size, *(none + each for each in again))
+        again = [(code("recompute", r.mode), r.layers, r.module_bits) for r in recomputes]
+        own = (pool, one, size, *np.array(again, np.int64).T)
         same = (pool, count - 1, none, none, none, none)
         above = (other, one, start, none, none, none)
         below = (other, one, self.layers.layers - start - size, none, none, none)

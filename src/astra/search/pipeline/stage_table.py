@@ -81,6 +81,11 @@ class StageTable:
         return np.where(held[:, np.newaxis], each, 0.0).max(axis=-1)
 
     @property
+    def is_tied(self) -> bool:
+        """Whether the first stage and the last hold the same embedding."""
+        return self.pricer.model.tied_embeddings
+
+    @property
     def link_s(self) -> Floats:
         """One way from a stage of an option to the next of another. (option, next) [s]"""
         if self._links is None:

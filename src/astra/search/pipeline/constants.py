@@ -1,0 +1,35 @@
+"""How much a search for pipelines looks at: every count and ratio of it."""
+
+# Paces: most seconds that a stage may take with one micro-batch.
+PACE_RATIO = 1.02  # of two neighbouring paces
+PACES = 24  # tried at a time
+PACE_BLOCKS = 8  # of so many paces, until the stages hold the model
+FILL_RATIOS = (1.0, 1.03, 1.08)  # paces at which layers are filled in, over the least one
+
+# A first look at a setting.
+OPTIONS_PER_FINENESS = 3  # of a type, with as many stages, that hold most
+WORTHWHILE = 0.7  # of what the best option of its type holds
+ROOMIEST = 2  # options of a type that are kept whatever they hold in time
+
+# Skeletons of a setting.
+MAX_STAGES = 64
+NEAR_BEST = 1.1  # times the best step known, within which a skeleton is worth changing
+ROUNDS = 6  # of changes to one segment
+CHANGED = 8  # skeletons, each round
+OTHER_COUNTS = 4  # numbers of stages of a segment whose option is changed
+SIMULATED = 24  # pipelines of one depth, those of the least bounds
+KEPT_PER_SETTING = 6  # pipelines
+
+# Recompute settings for all stages.
+RECOMPUTE_SETTINGS = 8  # sets of modules, or numbers of layers, tried in each of these settings
+RECOMPUTED_SETTINGS = 4  # the best so far
+
+# Whole plans.
+PRICED = 200  # plans that the evaluator prices at a time
+PRICED_TABLES = 8  # of them at most, while none is allowed
+MOVED = 8  # plans between whose stages layers are moved
+PATIENCE = 8  # moves in a row that need not help
+
+# Small pools.
+LISTED = 100_000  # pipelines that are all looked at, where there are no more
+LISTED_SKELETONS = 20_000  # likewise

@@ -8,6 +8,7 @@ import numpy as np
 from astra.search.pipeline.chunked_stages import (
     ChunkedPipelines,
     ChunkedStages,
+    StagePaces,
     joined,
     places_of,
 )
@@ -16,43 +17,35 @@ from astra.strategy.plans import Flags, Floats, Ints
 HALVINGS = 24  # of the pace at which a pipeline holds the model
 MAX_LISTED = 4000  # chunk sizes of a depth and vpp that are all tried
 LISTED_PACE = 1.12  # times the least: chunk sizes of slower stages are not tried
-ROUNDING_LAYERS = 1e-9
 
 
-def least_pace_s(layer_s: Floats, ends_s: Floats, most: Ints, vpp: Ints, layers: int) -> Floats:
+def least_pace_s(paces: StagePaces, most: Ints, vpp: Ints, layers: int) -> Floats:
     """The least seconds of the busiest stage at which stages hold the model. (pipeline,)
 
-    (pipeline, stage) arguments: seconds of a layer and of the ends, and the largest chunk that
-    fits. Infinite where there is no such pace.
+    `most`: the largest chunks that fit, (pipeline, stage). Infinite where there is no such pace.
     """
-    low = np.zeros(len(vpp))
-    high = (ends_s + layer_s * layers).max(axis=1) * (1 + 1e-6)
-    never = ~_holds(high, layer_s, ends_s, most, vpp, layers)
+    low, high = np.zeros(len(vpp)), paces.stage_s(np.array(layers + 1)).max(axis=1)
+    never = ~_holds(high, paces, most, vpp, layers)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        holds = _holds(middle, layer_s, ends_s, most, vpp, layers)
+        holds = _holds(middle, paces, most, vpp, layers)
         low, high = np.where(holds, low, middle), np.where(holds, middle, high)
     return np.where(never, np.inf, high)
 
 
-def _holds(
-    pace_s: Floats, layer_s: Floats, ends_s: Floats, most: Ints, vpp: Ints, layers: int
-) -> Flags:
-    held, sizes = _held_at(pace_s, layer_s, ends_s, most, vpp)
+def _holds(pace_s: Floats, paces: StagePaces, most: Ints, vpp: Ints, layers: int) -> Flags:
+    held, sizes = _held_at(pace_s, paces, most, vpp)
     found: Flags = (held.sum(axis=1) >= layers) & (sizes > 0).all(axis=1)
     return found
 
 
-def _held_at(
-    pace_s: Floats, layer_s: Floats, ends_s: Floats, most: Ints, vpp: Ints
-) -> tuple[Ints, Ints]:
+def _held_at(pace_s: Floats, paces: StagePaces, most: Ints, vpp: Ints) -> tuple[Ints, Ints]:
     """Layers of every stage that it can do at this pace, and of its chunks. (pipeline, stage)
 
     Only on the last stage they need not be a multiple of vpp, and on the first by one.
     """
     v = vpp[:, np.newaxis]
-    can = (np.maximum(pace_s[:, np.newaxis] - ends_s, 0.0) / layer_s + ROUNDING_LAYERS).astype(int)
-    can = np.minimum(can, most * v)
+    can = np.minimum(paces.layers_at(pace_s), most * v)
     sizes = can // v
     held = sizes * v
     more = sizes[:, -1] + 1
@@ -77,39 +70,41 @@ def sized(
     held = stages.in_flight(rows.config, rows.vpp, group, below)
     place = places_of(rows.stages)
     most = stages.max_sizes(rows.recompute, rows.vpp, rows.options, place, held)
-    layer_s = stages.layer_s(rows.recompute[:, np.newaxis], rows.options)
-    ends_s = stages.ends_s(rows)
-    pace_s = least_pace_s(layer_s, ends_s, most, rows.vpp, stages.layers)
+    depth = np.full(len(rows), rows.stages)
+    paces = stages.paces(rows.config, rows.recompute, rows.vpp, rows.options, place, depth)
+    pace_s = least_pace_s(paces, most, rows.vpp, stages.layers)
     row = np.flatnonzero(np.isfinite(pace_s))
     if not len(row):
         return rows.take(row), row
     found: list[ChunkedPipelines] = [rows.take(row[:0])]
     origin = [row[:0]]
-    _, sizes = _held_at(pace_s[row], layer_s[row], ends_s[row], most[row], rows.vpp[row])
     lists = {v: listed_sizes(rows.stages, v, stages.layers) for v in set(rows.vpp[row].tolist())}
     listed = np.array([every and lists[v] is not None for v in rows.vpp[row].tolist()], np.bool_)
-    for at in np.flatnonzero(listed).tolist():
-        here, table = row[at], lists[int(rows.vpp[row[at]])]
-        assert table is not None
-        layers = table[:, :-2] * rows.vpp[here]
-        layers[:, 0] -= table[:, -2]
-        layers[:, -1] -= table[:, -1]
-        stage_s = layers * layer_s[here] + ends_s[here]
-        some = table[stage_s.max(axis=1) <= LISTED_PACE * pace_s[here]]
-        copies = rows.take(np.full(len(some), here))
-        found.append(
-            replace(
-                copies, sizes=some[:, :-2], short_first=some[:, -2], short_last=some[:, -1]
-            )
-        )
-        origin.append(np.full(len(some), here))
-    rest = np.flatnonzero(~listed)
+    for here in row[listed].tolist():
+        table = _near_pace(lists[int(rows.vpp[here])], paces.take([here]), pace_s[here], rows, here)
+        found.append(table)
+        origin.append(np.full(len(table), here))
+    rest = row[~listed]
     if len(rest):
-        base = replace(rows.take(row[rest]), sizes=sizes[rest])
-        for table, own in _trimmed(base, layer_s[row[rest]], stages.layers, every):
+        _, sizes = _held_at(pace_s[rest], paces.take(rest), most[rest], rows.vpp[rest])
+        base = replace(rows.take(rest), sizes=sizes)
+        for table, own in _trimmed(base, paces.layer_s[rest], stages.layers, every):
             found.append(table)
-            origin.append(row[rest][own])
+            origin.append(rest[own])
     return joined(found), np.concatenate(origin)
+
+
+def _near_pace(
+    listed: Ints | None, paces: StagePaces, pace_s: float, rows: ChunkedPipelines, row: int
+) -> ChunkedPipelines:
+    """A pipeline with each of the listed sizes at which no stage is much slower than that."""
+    assert listed is not None
+    layers = listed[:, :-2] * rows.vpp[row]
+    layers[:, 0] -= listed[:, -2]
+    layers[:, -1] -= listed[:, -1]
+    some = listed[paces.stage_s(layers).max(axis=1) <= LISTED_PACE * pace_s]
+    copies = rows.take(np.full(len(some), row))
+    return replace(copies, sizes=some[:, :-2], short_first=some[:, -2], short_last=some[:, -1])
 
 
 @lru_cache(maxsize=256)

@@ -27,6 +27,8 @@ from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.timing.stage import exposed_s
 
+ROUNDING_LAYERS = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
@@ -94,6 +96,33 @@ class _StageColumns:
     chunks: Ints  # (pipeline, chunk, stage)
 
 
+@dataclass(frozen=True, slots=True)
+class StagePaces:
+    """Seconds of stages for one micro-batch, there and back, with their share of the waiting for
+    the slowest GPU. (pipeline, stage)
+    """
+
+    layer_s: Floats  # a mean layer
+    ends_s: Floats  # embedding, head
+    whole_s: Floats  # a layer recomputed beyond that
+    whole_layers: Ints  # that are, at most
+
+    def stage_s(self, layers: Ints) -> Floats:
+        """Stages with so many layers."""
+        found: Floats = self.ends_s + layers * self.layer_s
+        return found + np.minimum(layers, self.whole_layers) * self.whole_s
+
+    def layers_at(self, pace_s: Floats) -> Ints:
+        """Most layers of a stage that takes no longer. `pace_s`: (pipeline,)"""
+        left_s = np.maximum(pace_s[:, np.newaxis] - self.ends_s, 0.0)
+        every = left_s / (self.layer_s + self.whole_s)
+        some = (left_s - self.whole_layers * self.whole_s) / self.layer_s
+        return (np.maximum(every, some) + ROUNDING_LAYERS).astype(np.int64)
+
+    def take(self, rows: Ints) -> "StagePaces":
+        return StagePaces(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+
 class ChunkedStages:
     """Stages of some configs with some recompute settings."""
 
@@ -137,20 +166,22 @@ class ChunkedStages:
         found: Floats = lines[..., 1:] @ self.mean_kinds
         return found
 
-    def layer_s(self, recompute: Ints, options: Ints) -> Floats:
-        """A mean layer, there and back, with what is recomputed in all layers."""
-        plain = self._slope(self.fixed["forward_s"] + self.fixed["backward_s"])[INSIDE]
-        return plain[options] + self._slope(self.again["recompute_s"])[
-            self.line[recompute], INSIDE, options
-        ]
-
-    def ends_s(self, pipelines: ChunkedPipelines) -> Floats:
-        """What a stage takes beside its layers: embedding and head, layers recomputed whole."""
-        both = (self.fixed["forward_s"] + self.fixed["backward_s"])[..., 0]
-        found = both[places_of(pipelines.stages), pipelines.options]
-        whole = self._slope(self.again["recompute_s"])[1, INSIDE, pipelines.options]
-        blocks = self.block[pipelines.recompute] * pipelines.vpp
-        return found + blocks[:, np.newaxis] * whole
+    def paces(
+        self, config: Ints, recompute: Ints, vpp: Ints, options: Ints, place: Ints, depth: Ints
+    ) -> StagePaces:
+        """How long stages take, of pipelines so deep. (pipeline, stage) options and places."""
+        doublings = np.log2(self.stage_gpus[config] * depth)[:, np.newaxis]
+        both = self.fixed["forward_s"] + self.fixed["backward_s"]
+        waits, again = self.fixed["straggler_s"], self.again["recompute_s"]
+        line = self.line[recompute][:, np.newaxis]
+        layer_s = self._slope(both)[place, options] + self._slope(again)[line, place, options]
+        ends_s = both[place, options, 0] + again[line, place, options, 0]
+        return StagePaces(
+            layer_s=layer_s + doublings * self._slope(waits)[place, options],
+            ends_s=np.maximum(ends_s + doublings * waits[place, options, 0], 0.0),
+            whole_s=self._slope(again)[1, place, options],
+            whole_layers=(self.block[recompute] * vpp)[:, np.newaxis],
+        )
 
     def groups(self, stages: int, config: Ints) -> Ints:
         """Micro-batches in a row on one chunk; 0 where there are too few. (pipeline,)"""
@@ -190,7 +221,7 @@ class ChunkedStages:
             most = (room + block * in_flight * (saved - least)) / (saved * in_flight + kept * v)
             whole = np.minimum(room / (least * in_flight + kept * v), block)
         found = np.where(most >= block, most, whole)
-        return np.clip(np.nan_to_num(found) + 1e-9, 0, self.layers).astype(np.int64)
+        return np.clip(np.nan_to_num(found) + ROUNDING_LAYERS, 0, self.layers).astype(np.int64)
 
     def _columns(self, pipelines: ChunkedPipelines) -> _StageColumns:
         chunks = pipelines.chunk_layers
@@ -210,7 +241,8 @@ class ChunkedStages:
         if not len(pipelines):
             return found
         columns = self._columns(pipelines)
-        fits = np.flatnonzero(self._fits(pipelines, columns).all(axis=1))
+        once = self.block[pipelines.recompute] <= pipelines.sizes.max(axis=1)
+        fits = np.flatnonzero(self._fits(pipelines, columns).all(axis=1) & once)
         if len(fits):
             some = pipelines.take(fits)
             found[fits] = self._simulated_s(some, self._columns(some))

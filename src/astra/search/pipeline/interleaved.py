@@ -18,11 +18,12 @@ from astra.search.pipeline.chunked_stages import (
     ChunkedPipelines,
     ChunkedStages,
     ParallelConfig,
+    StagePaces,
     joined,
 )
 from astra.search.pipeline.plan_columns import SegmentOption, option_columns, plans_from_stages
 from astra.search.pipeline.settings import recompute_settings, settings_with_options
-from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
+from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, LAST, NO_RECOMPUTE, StagePricer
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints, Plans, code
 from astra.strategy.recompute import Recompute
@@ -30,14 +31,16 @@ from astra.strategy.space import Space
 
 PROSPECTS = 48  # configs with numbers of stages that are looked at together
 MAX_PROSPECTS = 480  # in all
-MAX_SHAPES = 160  # of them: with vpp and recompute, laid out in every order
+SHAPES = 96  # of them: with vpp and recompute, laid out together in every order
+MAX_SHAPES = 960  # in all
 MAX_REFINED = 32  # of those: all chunk sizes worth a try
 MAX_MOVED = 16  # of those: chunk sizes moved by a layer
 MAX_ROUNDS = 6  # of such moves
 MAX_PRICED = 240  # pipelines that are priced as whole plans
 COUNTS = 2  # most stages of a type that are tried: all, and one fewer
 SMALL_COUNTS = 4  # numbers of stages of a type that are all tried
-SLACK = 1.01  # estimates that are so far above the best may still win
+SLACK = 1.01  # prospects whose bound is so far above the best may still win
+SHAPE_SLACK = 1.05  # and shapes whose estimate is
 HALVINGS = 24
 
 
@@ -197,14 +200,15 @@ class InterleavedPipeline:
     ) -> Floats:
         """About the least step of prospects; infinite where their memory is too small."""
         none = np.zeros_like(options)
-        layer_s = first.layer_s(none, options)
         stages, used = counts.sum(axis=1), counts > 0
+        one, inside = np.ones(len(config), np.int64), np.full_like(none, INSIDE)
+        layer_s = first.paces(config, one * 0, one, options, inside, stages).layer_s
         rate = np.where(used, counts / layer_s, 0.0).sum(axis=1)
         most_chunks = np.maximum(self.layers // np.maximum(stages, 1), 1)
         turns = first.micro_batches[config] + (stages - 1) / most_chunks
         two = np.full(len(config), 2)
         held = first.in_flight(config, two, stages, none)
-        size = first.max_sizes(two * 0 + 1, two, options, INSIDE * np.ones_like(none), held)
+        size = first.max_sizes(two * 0 + 1, two, options, inside, held)
         fits = np.where(used, counts * (2 * size + 1), 0).sum(axis=1) + 2 * size.max(axis=1)
         return np.where(fits >= self.layers, turns * self.layers / rate, np.inf)
 
@@ -225,12 +229,16 @@ class InterleavedPipeline:
         prospects = replace(prospects, config=own.reshape(-1), options=options)
         shapes = self._shapes(stages, prospects)
         evaluator.charge(len(shapes.vpp))
-        best = np.argsort(shapes.estimate_s, kind="stable")[:MAX_SHAPES]
-        best = best[shapes.estimate_s[best] < limit_s]
-        found = []
-        for table in self._ordered(prospects, shapes.take(best)):
-            found += self._laid_out(evaluator, stages, table)
-        found.sort(key=lambda each: float(each.step_s[0]))
+        order = np.argsort(shapes.estimate_s, kind="stable")
+        found: list[_Estimated] = []
+        for start in range(0, min(len(order), MAX_SHAPES), SHAPES):
+            best = order[start : start + SHAPES]
+            best = best[shapes.estimate_s[best] < limit_s * SHAPE_SLACK]
+            if not len(best):
+                break
+            for table in self._ordered(prospects, shapes.take(best)):
+                found += self._laid_out(evaluator, stages, table)
+            limit_s = min([limit_s, *(float(each.step_s[0]) for each in found)])
         return found
 
     def _shapes(self, stages: ChunkedStages, prospects: _Prospects) -> _Shapes:
@@ -256,12 +264,19 @@ class InterleavedPipeline:
                 for p, c in zip(depth, prospects.config, strict=True)
             ]
         )
-        held = stages.in_flight(config, vpp, groups[prospect], np.zeros_like(options))
-        inside = np.full_like(options, INSIDE)
+        inside, none = np.full_like(options, INSIDE), np.zeros_like(options)
+        group, deep = groups[prospect], depth[prospect]
+        held = stages.in_flight(config, vpp, group, none)
         most = stages.max_sizes(recompute, vpp, options, inside, held)
-        layer_s = stages.layer_s(recompute[:, np.newaxis], options)
-        pace_s, layers = _type_pace_s(layer_s, counts, most, vpp, self.layers)
-        work_s = (layers * layer_s).sum(axis=1) * self.layers / np.maximum(layers.sum(axis=1), 1)
+        held = stages.in_flight(config, vpp, group, _stages_below(most, counts))
+        most = stages.max_sizes(recompute, vpp, options, inside, held)
+        paces = stages.paces(config, recompute, vpp, options, inside, deep)
+        last = stages.paces(config, recompute, vpp, options, inside * 0 + LAST, deep)
+        head_s = np.where(counts > 0, (last.ends_s - paces.ends_s) / paces.layer_s, np.inf)
+        needed = self.layers + head_s.min(axis=1)
+        pace_s, layers = _type_pace_s(paces, counts, most, vpp, needed)
+        work_s = (layers * paces.layer_s).sum(axis=1)
+        work_s *= self.layers / np.maximum(layers.sum(axis=1), 1)
         estimate_s = (stages.micro_batches[config] - 1) * pace_s + work_s / vpp
         return _Shapes(prospect, recompute, vpp, estimate_s)
 
@@ -377,8 +392,18 @@ def _best(stages: ChunkedStages, pipelines: ChunkedPipelines, step_s: Floats) ->
     return _Estimated(stages, pipelines.take(order), step_s[order])
 
 
+def _stages_below(room: Ints, counts: Ints) -> Ints:
+    """Stages below the middle one of every type, if those with most room come first."""
+    order = np.argsort(-room, axis=1, kind="stable")
+    along = np.take_along_axis(counts, order, axis=1)
+    below = along.sum(axis=1, keepdims=True) - np.cumsum(along, axis=1)
+    found = np.zeros_like(counts)
+    np.put_along_axis(found, order, below + np.maximum(along - 1, 0) // 2, axis=1)
+    return found
+
+
 def _type_pace_s(
-    layer_s: Floats, counts: Ints, most: Ints, vpp: Ints, layers: int
+    paces: StagePaces, counts: Ints, most: Ints, vpp: Ints, layers: Floats
 ) -> tuple[Floats, Ints]:
     """The least pace at which stages hold the model in whole chunks, one of them in part; and the
     layers on each type. (shape,), (shape, type)
@@ -386,12 +411,12 @@ def _type_pace_s(
     v = vpp[:, np.newaxis]
 
     def held(pace_s: Floats) -> tuple[Ints, Ints]:
-        can = np.minimum((pace_s[:, np.newaxis] / layer_s + 1e-9).astype(np.int64), most * v)
+        can = np.minimum(paces.layers_at(pace_s), most * v)
         whole = can // v * v
         part = np.where(counts > 0, can - whole, 0).max(axis=1)
         return counts * whole, part
 
-    low, high = np.zeros(len(vpp)), layer_s.max(axis=1) * (layers + 1)
+    low, high = np.zeros(len(vpp)), paces.stage_s(layers[:, np.newaxis] + 1).max(axis=1)
     total, part = held(high)
     never = total.sum(axis=1) + part < layers
     for _ in range(HALVINGS):

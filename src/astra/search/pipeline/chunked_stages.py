@@ -159,7 +159,7 @@ class ChunkedStages:
         self.before = np.zeros((self.layers + 1, each_kind.shape[1]))
         self.before[1:] = np.cumsum(each_kind, axis=0)
         self.mean_kinds = self.before[-1] / self.layers
-        self._links = np.full((len(self.pairs), len(self.pairs)), np.nan)
+        self._links: dict[int, Floats] = {}  # of a config, (option, next)
 
     def _slope(self, lines: Floats) -> Floats:
         """Of a mean layer. (..., 1 + kind) to (...)"""
@@ -358,13 +358,14 @@ class ChunkedStages:
 
     def _link_s(self, pipelines: ChunkedPipelines) -> Floats:
         """From every stage to the next, from the last to the first. (pipeline, stage)"""
+        found = np.zeros(pipelines.options.shape)
         for config in np.unique(pipelines.config).tolist():
-            first, each = int(self.first_option[config]), self.configs[config]
-            if np.isnan(self._links[first, first]):
-                some = slice(first, first + len(each.options))
-                self._links[some, some] = self.pricer.links_s(each.setting, each.options)[0]
-        following = np.roll(pipelines.options, -1, axis=1)
-        return self._links[pipelines.options, following]
+            each, rows = self.configs[config], np.flatnonzero(pipelines.config == config)
+            if config not in self._links:
+                self._links[config] = self.pricer.links_s(each.setting, each.options)[0]
+            own = pipelines.options[rows] - self.first_option[config]
+            found[rows] = self._links[config][own, np.roll(own, -1, axis=1)]
+        return found
 
 
 def places_of(stages: int) -> Ints:

@@ -175,7 +175,7 @@ def _stages_below(layer_s: Floats, counts: Ints, slow_first: bool) -> Ints:
     along = np.take_along_axis(counts, order, axis=1)
     below = along.sum(axis=1, keepdims=True) - np.cumsum(along, axis=1)
     found = np.zeros_like(counts)
-    np.put_along_axis(found, order, below + np.maximum(along - 1, 0) // 2, axis=1)
+    np.put_along_axis(found, order, below + along // 2, axis=1)
     return found
 
 

@@ -72,26 +72,40 @@ def sized(
     most = stages.max_sizes(rows.recompute, rows.vpp, rows.options, place, held)
     depth = np.full(len(rows), rows.stages)
     paces = stages.paces(rows.config, rows.recompute, rows.vpp, rows.options, place, depth)
-    pace_s = least_pace_s(paces, most, rows.vpp, stages.layers)
-    row = np.flatnonzero(np.isfinite(pace_s))
-    if not len(row):
-        return rows.take(row), row
-    found: list[ChunkedPipelines] = [rows.take(row[:0])]
-    origin = [row[:0]]
-    lists = {v: listed_sizes(rows.stages, v, stages.layers) for v in set(rows.vpp[row].tolist())}
-    listed = np.array([every and lists[v] is not None for v in rows.vpp[row].tolist()], np.bool_)
-    for here in row[listed].tolist():
+    found: list[ChunkedPipelines] = [rows.take(slice(0))]
+    origin = [np.zeros(0, np.int64)]
+    for more in (0, 1):  # a stage with a short chunk may fit where one of whole chunks does not
+        most[:, [0, -1]] += more
+        pace_s = least_pace_s(paces, most, rows.vpp, stages.layers)
+        for table, own in _at_pace(stages, rows, paces, most, pace_s, every):
+            found.append(table)
+            origin.append(own)
+    return joined(found), np.concatenate(origin)
+
+
+def _at_pace(
+    stages: ChunkedStages,
+    rows: ChunkedPipelines,
+    paces: StagePaces,
+    most: Ints,
+    pace_s: Floats,
+    every: bool,
+) -> list[tuple[ChunkedPipelines, Ints]]:
+    """Pipelines whose stages are about as slow as that, and the row that each is of."""
+    row, found = np.flatnonzero(np.isfinite(pace_s)), []
+    vpps = set(rows.vpp[row].tolist()) if every else set()
+    lists = {vpp: listed_sizes(rows.stages, vpp, stages.layers) for vpp in vpps}
+    has_list = np.array([lists.get(v) is not None for v in rows.vpp[row].tolist()], np.bool_)
+    for here in row[has_list].tolist():
         table = _near_pace(lists[int(rows.vpp[here])], paces.take([here]), pace_s[here], rows, here)
-        found.append(table)
-        origin.append(np.full(len(table), here))
-    rest = row[~listed]
+        found.append((table, np.full(len(table), here)))
+    rest = row[~has_list]
     if len(rest):
         _, sizes = _held_at(pace_s[rest], paces.take(rest), most[rest], rows.vpp[rest])
         base = replace(rows.take(rest), sizes=sizes)
         for table, own in _trimmed(base, paces.layer_s[rest], stages.layers, every):
-            found.append(table)
-            origin.append(rest[own])
-    return joined(found), np.concatenate(origin)
+            found.append((table, rest[own]))
+    return found
 
 
 def _near_pace(

@@ -36,7 +36,7 @@ class Prospects:
     config: Ints
     options: Ints  # (prospect, type) of all options; any where there are no stages
     counts: Ints  # (prospect, type) stages
-    estimate_s: Floats  # about the least step
+    estimate_s: Floats  # about the least step; infinite where little memory is left
 
     def __len__(self) -> int:
         return len(self.config)
@@ -92,12 +92,10 @@ def prospects_of(space: Space, stages: ChunkedStages, vpps: Ints) -> Prospects:
     found = Prospects(row_of, options, counts, np.full(len(counts), np.inf))
     shapes = shapes_of(stages, found, vpps)
     np.minimum.at(found.estimate_s, shapes.prospect, shapes.estimate_s)
-    return found.take(np.isfinite(found.estimate_s))
+    return found
 
 
-def _stage_counts(
-    space: Space, options: Sequence[SegmentOption], pools: int
-) -> tuple[Ints, Ints]:
+def _stage_counts(space: Space, options: Sequence[SegmentOption], pools: int) -> tuple[Ints, Ints]:
     """Options and numbers of stages of every type. (row, type)"""
     workload = space.workload
     choices: list[list[tuple[int, int]]] = []

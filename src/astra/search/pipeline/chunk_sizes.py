@@ -1,4 +1,4 @@
-"""Layers of a chunk on every stage of an interleaved pipeline: by speed, then a layer to and fro."""
+"""Layers of a chunk on every stage of an interleaved pipeline: by speed, then moved by a layer."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -97,7 +97,9 @@ def _at_pace(
     lists = {vpp: listed_sizes(rows.stages, vpp, stages.layers) for vpp in vpps}
     has_list = np.array([lists.get(v) is not None for v in rows.vpp[row].tolist()], np.bool_)
     for here in row[has_list].tolist():
-        table = _near_pace(lists[int(rows.vpp[here])], paces.take([here]), pace_s[here], rows, here)
+        table = _near_pace(
+            lists[int(rows.vpp[here])], paces.take(slice(here, here + 1)), pace_s[here], rows, here
+        )
         found.append((table, np.full(len(table), here)))
     rest = row[~has_list]
     if len(rest):
@@ -171,9 +173,7 @@ def _trimmed(
     return found
 
 
-def _smaller(
-    table: ChunkedPipelines, order: Ints, layers: int, fewest: bool
-) -> ChunkedPipelines:
+def _smaller(table: ChunkedPipelines, order: Ints, layers: int, fewest: bool) -> ChunkedPipelines:
     """Chunks of some stages smaller by a layer, in this order of stages, until what is too much
     is less than a layer of all chunks of a stage; `fewest`: until the last chunk can lack it.
     """

@@ -18,7 +18,6 @@ from astra.search.pipeline.stage_lines import (
     INSIDE,
     LAST,
     NO_RECOMPUTE,
-    StageLines,
     StagePricer,
 )
 from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
@@ -60,7 +59,7 @@ class ChunkedPipelines:
     def take(self, rows: Ints | Flags | slice) -> "ChunkedPipelines":
         return ChunkedPipelines(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def keys(self) -> list[bytes]:
+    def identities(self) -> list[bytes]:
         """One for each distinct pipeline."""
         columns = [self.config, self.recompute, self.vpp, self.short_first, self.short_last]
         table = np.column_stack([*columns, self.options, self.sizes]).astype(np.int32)
@@ -107,7 +106,7 @@ class StagePaces:
     whole_s: Floats  # a layer recomputed beyond that
     whole_layers: Ints  # that are, at most
 
-    def stage_s(self, layers: Ints) -> Floats:
+    def stage_s(self, layers: Ints | Floats) -> Floats:
         """Stages with so many layers."""
         found: Floats = self.ends_s + layers * self.layer_s
         return found + np.minimum(layers, self.whole_layers) * self.whole_s
@@ -119,7 +118,7 @@ class StagePaces:
         some = (left_s - self.whole_layers * self.whole_s) / self.layer_s
         return (np.maximum(every, some) + ROUNDING_LAYERS).astype(np.int64)
 
-    def take(self, rows: Ints) -> "StagePaces":
+    def take(self, rows: Ints | slice) -> "StagePaces":
         return StagePaces(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
@@ -136,15 +135,13 @@ class ChunkedStages:
         self.pairs = [(each.setting, option) for each in configs for option in each.options]
         count = [len(each.options) for each in configs]
         self.first_option = np.cumsum([0, *count])[:-1]
-        priced = [each for each in recomputes if each.mode != "full:block"]
+        priced = [each for each in recomputes if not is_block(each)]
         self.priced = list(dict.fromkeys([NO_RECOMPUTE, ALL_LAYERS, *priced]))
-        lines: StageLines = pricer.lines(self.pairs, self.priced)
-        self.fixed, self.again, self.working = lines.fixed, lines.recomputed, lines.working_bytes
-        blocks = [each.mode == "full:block" for each in recomputes]
-        self.line = np.array(
-            [0 if block else self.priced.index(each) for each, block in zip(recomputes, blocks)]
-        )
-        self.block = np.array([each.layers * b for each, b in zip(recomputes, blocks)])
+        found = pricer.lines(self.pairs, self.priced)
+        self.fixed, self.again, self.working = found.fixed, found.recomputed, found.working_bytes
+        lines = [0 if is_block(each) else self.priced.index(each) for each in recomputes]
+        self.line = np.array(lines)  # (recompute setting,) of the priced ones
+        self.block = np.array([each.layers * is_block(each) for each in recomputes])
         settings = [each.setting for each in configs]
         self.micro_batches = np.array([each.micro_batches for each in settings])
         self.hides = np.array([each.overlap_ep for each in settings]).astype(np.int64)
@@ -254,9 +251,7 @@ class ChunkedStages:
         found: Floats = line[..., 0] + (line[..., 1:] * columns.kinds).sum(axis=-1)
         return found
 
-    def _recomputed(
-        self, name: str, pipelines: ChunkedPipelines, columns: _StageColumns
-    ) -> Floats:
+    def _recomputed(self, name: str, pipelines: ChunkedPipelines, columns: _StageColumns) -> Floats:
         """A field that depends on recompute, of every stage."""
         lines, own = self.again[name], self.line[pipelines.recompute][:, np.newaxis]
         place = places_of(pipelines.stages)
@@ -298,9 +293,7 @@ class ChunkedStages:
 
     def _simulated_s(self, pipelines: ChunkedPipelines, columns: _StageColumns) -> Floats:
         config, rows = pipelines.config, np.arange(len(pipelines))
-        fixed = {
-            name: self._line(lines, pipelines, columns) for name, lines in self.fixed.items()
-        }
+        fixed = {name: self._line(lines, pipelines, columns) for name, lines in self.fixed.items()}
         again = self._recomputed("recompute_s", pipelines, columns)
         forward, backward = fixed["forward_s"], fixed["backward_s"] + again
         copies = self.has_copies[config][:, np.newaxis]
@@ -366,6 +359,11 @@ class ChunkedStages:
             own = pipelines.options[rows] - self.first_option[config]
             found[rows] = self._links[config][own, np.roll(own, -1, axis=1)]
         return found
+
+
+def is_block(recompute: Recompute) -> bool:
+    """Whether so many layers of every chunk are recomputed: no line in the layers of a stage."""
+    return recompute.mode == "full:block"
 
 
 def places_of(stages: int) -> Ints:

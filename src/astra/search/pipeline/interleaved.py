@@ -36,6 +36,7 @@ PROSPECTS = 48  # that are looked at together
 MAX_PROSPECTS = 384  # in all
 FIRST_SHAPES = 8  # of each prospect
 MAX_SHAPES = 96  # of each prospect near the best
+FEW_SHAPES = 2000  # of all prospects together, that are all tried
 FEW_ORDERS = 6  # of the types of a shape, at first
 MAX_SKELETONS = 32  # laid out in every order
 MAX_REFINED = 64  # of those, with all chunk sizes worth a try
@@ -87,7 +88,8 @@ class InterleavedPipeline:
         for start in range(0, len(order), PROSPECTS):
             limit_s = min(best_s, evaluator.limit_s)
             some = prospects.take(order[start : start + PROSPECTS])
-            some = some.take(some.estimate_s < limit_s * SLACK)
+            if len(order) > PROSPECTS:
+                some = some.take(some.estimate_s < limit_s * SLACK)
             if not len(some):
                 break
             found += self._best_of(evaluator, pricer, configs, first, some, limit_s)
@@ -152,7 +154,8 @@ class InterleavedPipeline:
         found = []
         for low, high in ((0, FIRST_SHAPES), (FIRST_SHAPES, MAX_SHAPES)):
             some = (rank >= low) & (rank < high) & (config_s[config] < limit_s * NEAR)
-            some &= shapes.estimate_s < limit_s * SLACK
+            if len(rank) > FEW_SHAPES:
+                some &= shapes.estimate_s < limit_s * SLACK
             if not low:
                 config_s[:] = np.inf
             for table in in_orders(prospects, shapes.take(some), layer_s, FEW_ORDERS):
@@ -203,8 +206,8 @@ class InterleavedPipeline:
             if not before_s < limit_s * SLACK:
                 break
             moved = neighbours(found.pipelines.take(slice(MAX_MOVED)), self.layers)
-            known = set(found.pipelines.keys())
-            new = moved.take(np.array([key not in known for key in moved.keys()], np.bool_))
+            known = set(found.pipelines.identities())
+            new = moved.take(np.array([key not in known for key in moved.identities()], np.bool_))
             evaluator.charge(len(new))
             every_s = np.concatenate([found.step_s, stages.steps_s(new)])
             found = _best(stages, joined([found.pipelines, new]), every_s)
@@ -268,7 +271,7 @@ def _best(stages: ChunkedStages, pipelines: ChunkedPipelines, step_s: Floats) ->
     """The best of them, each once."""
     order = np.argsort(step_s, kind="stable")
     order = order[np.isfinite(step_s[order])][: 4 * MAX_PRICED]
-    keys = pipelines.take(order).keys()
+    keys = pipelines.take(order).identities()
     first = {key: place for place, key in reversed(list(enumerate(keys)))}
     order = order[sorted(first.values())][:MAX_PRICED]
     return _Simulated(stages, pipelines.take(order), step_s[order])

@@ -1,5 +1,6 @@
 """Layers of a chunk on every stage of an interleaved pipeline: by speed, then moved by a layer."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -15,7 +16,9 @@ from astra.search.pipeline.chunked_stages import (
 from astra.strategy.plans import Flags, Floats, Ints
 
 HALVINGS = 24  # of the pace at which a pipeline holds the model
-MAX_LISTED = 4000  # chunk sizes of a depth and vpp that are all tried
+MAX_LISTED = 4000  # chunk sizes of a depth and vpp of which all near the pace are tried
+FEW_LISTED = 48  # that are all tried, of small models
+SMALL_MODEL_LAYERS = 16
 LISTED_PACE = 1.12  # times the least: chunk sizes of slower stages are not tried
 
 
@@ -66,61 +69,66 @@ def sized(
 
     `rows`: pipelines whose sizes do not count yet. `every`: all sizes worth a try, else a few.
     """
-    group, below = stages.groups(rows.stages, rows.config), np.arange(rows.stages)[::-1]
-    held = stages.in_flight(rows.config, rows.vpp, group, below)
-    place = places_of(rows.stages)
-    most = stages.max_sizes(rows.recompute, rows.vpp, rows.options, place, held)
-    depth = np.full(len(rows), rows.stages)
-    paces = stages.paces(rows.config, rows.recompute, rows.vpp, rows.options, place, depth)
-    found: list[ChunkedPipelines] = [rows.take(slice(0))]
+    small = stages.layers <= SMALL_MODEL_LAYERS
+    vpps = set(rows.vpp.tolist()) if every or small else set()
+    lists = {vpp: listed_sizes(rows.stages, vpp, stages.layers) for vpp in vpps}
+    few = np.array([small and _length(lists[vpp]) <= FEW_LISTED for vpp in rows.vpp.tolist()])
+    found = [rows.take(slice(0))]
     origin = [np.zeros(0, np.int64)]
-    for more in (0, 1):  # a stage with a short chunk may fit where one of whole chunks does not
-        most[:, [0, -1]] += more
-        pace_s = least_pace_s(paces, most, rows.vpp, stages.layers)
-        for table, own in _at_pace(stages, rows, paces, most, pace_s, every):
+    for row in np.flatnonzero(few).tolist():
+        found.append(_with_sizes(rows, row, lists[int(rows.vpp[row])]))
+        origin.append(np.full(len(found[-1]), row))
+    rest = np.flatnonzero(~few)
+    if len(rest):
+        for table, own in _near_pace(stages, rows.take(rest), lists if every else {}):
             found.append(table)
-            origin.append(own)
+            origin.append(rest[own])
     return joined(found), np.concatenate(origin)
 
 
-def _at_pace(
-    stages: ChunkedStages,
-    rows: ChunkedPipelines,
-    paces: StagePaces,
-    most: Ints,
-    pace_s: Floats,
-    every: bool,
-) -> list[tuple[ChunkedPipelines, Ints]]:
-    """Pipelines whose stages are about as slow as that, and the row that each is of."""
-    row, found = np.flatnonzero(np.isfinite(pace_s)), []
-    vpps = set(rows.vpp[row].tolist()) if every else set()
-    lists = {vpp: listed_sizes(rows.stages, vpp, stages.layers) for vpp in vpps}
-    has_list = np.array([lists.get(v) is not None for v in rows.vpp[row].tolist()], np.bool_)
-    for here in row[has_list].tolist():
-        table = _near_pace(
-            lists[int(rows.vpp[here])], paces.take(slice(here, here + 1)), pace_s[here], rows, here
-        )
-        found.append((table, np.full(len(table), here)))
-    rest = row[~has_list]
-    if len(rest):
-        _, sizes = _held_at(pace_s[rest], paces.take(rest), most[rest], rows.vpp[rest])
-        base = replace(rows.take(rest), sizes=sizes)
-        for table, own in _trimmed(base, paces.layer_s[rest], stages.layers, every):
-            found.append((table, rest[own]))
-    return found
+def _length(listed: Ints | None) -> float:
+    return np.inf if listed is None else len(listed)
+
+
+def _with_sizes(rows: ChunkedPipelines, row: int, listed: Ints | None) -> ChunkedPipelines:
+    """A pipeline with each of the listed sizes."""
+    assert listed is not None
+    copies = rows.take(np.full(len(listed), row))
+    sizes, short_first, short_last = listed[:, :-2], listed[:, -2], listed[:, -1]
+    return replace(copies, sizes=sizes, short_first=short_first, short_last=short_last)
 
 
 def _near_pace(
-    listed: Ints | None, paces: StagePaces, pace_s: float, rows: ChunkedPipelines, row: int
-) -> ChunkedPipelines:
-    """A pipeline with each of the listed sizes at which no stage is much slower than that."""
-    assert listed is not None
-    layers = listed[:, :-2] * rows.vpp[row]
-    layers[:, 0] -= listed[:, -2]
-    layers[:, -1] -= listed[:, -1]
-    some = listed[paces.stage_s(layers).max(axis=1) <= LISTED_PACE * pace_s]
-    copies = rows.take(np.full(len(some), row))
-    return replace(copies, sizes=some[:, :-2], short_first=some[:, -2], short_last=some[:, -1])
+    stages: ChunkedStages, rows: ChunkedPipelines, lists: Mapping[int, Ints | None]
+) -> list[tuple[ChunkedPipelines, Ints]]:
+    """Pipelines whose stages are about as slow as they must be, and the row that each is of.
+
+    With `lists`: all of the sizes listed by vpp, or many variants where there is no list.
+    """
+    group, below = stages.groups(rows.stages, rows.config), np.arange(rows.stages)[::-1]
+    held = stages.in_flight(rows.config, rows.vpp, group, below)
+    place, depth = places_of(rows.stages), np.full(len(rows), rows.stages)
+    most = stages.max_sizes(rows.recompute, rows.vpp, rows.options, place, held)
+    paces = stages.paces(rows.config, rows.recompute, rows.vpp, rows.options, place, depth)
+    found = []
+    for more in (0, 1):  # a stage with a short chunk may fit where one of whole chunks does not
+        most[:, [0, -1]] += more
+        pace_s = least_pace_s(paces, most, rows.vpp, stages.layers)
+        row = np.flatnonzero(np.isfinite(pace_s))
+        has_list = [lists.get(vpp) is not None for vpp in rows.vpp[row].tolist()]
+        for here in row[np.array(has_list, np.bool_)].tolist():
+            table = _with_sizes(rows, here, lists[int(rows.vpp[here])])
+            layers = table.chunk_layers.sum(axis=1)
+            stage_s = paces.take(slice(here, here + 1)).stage_s(layers)
+            table = table.take(stage_s.max(axis=1) <= LISTED_PACE * pace_s[here])
+            found.append((table, np.full(len(table), here)))
+        rest = row[~np.array(has_list, np.bool_)]
+        if len(rest):
+            _, sizes = _held_at(pace_s[rest], paces.take(rest), most[rest], rows.vpp[rest])
+            base = replace(rows.take(rest), sizes=sizes)
+            for table, own in _trimmed(base, paces.layer_s[rest], stages.layers, bool(lists)):
+                found.append((table, rest[own]))
+    return found
 
 
 @lru_cache(maxsize=256)

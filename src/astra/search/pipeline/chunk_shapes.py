@@ -26,6 +26,7 @@ from astra.strategy.space import Space
 COUNTS = 2  # most stages of a type that are tried: all, and one fewer
 SMALL_COUNTS = 4  # numbers of stages of a type that are all tried
 CAPPED_COUNTS = 8  # that are tried where GPUs are capped
+MAX_FIRST = 6000  # prospects that are estimated
 HALVINGS = 20  # of the pace at which a shape holds the model
 
 
@@ -90,8 +91,26 @@ def prospects_of(space: Space, stages: ChunkedStages, vpps: Ints) -> Prospects:
         tables.append((np.full(len(options), row), options, counts[good]))
     row_of, options, counts = (np.concatenate(each) for each in zip(*tables, strict=True))
     found = Prospects(row_of, options, counts, np.full(len(counts), np.inf))
+    if len(found) > MAX_FIRST:
+        found = found.take(np.argsort(_bound_s(stages, found), kind="stable")[:MAX_FIRST])
     shapes = shapes_of(stages, found, vpps)
     np.minimum.at(found.estimate_s, shapes.prospect, shapes.estimate_s)
+    return found
+
+
+def _bound_s(stages: ChunkedStages, prospects: Prospects) -> Floats:
+    """About the least step of prospects, memory and whole layers left out. (prospect,)
+
+        T = (K + (p - 1) p / L) L / sum over stages of 1 / t
+
+    with as many chunks as there are layers for.
+    """
+    config, counts = prospects.config, prospects.counts
+    depth, none = counts.sum(axis=1), np.zeros(len(prospects), np.int64)
+    inside = np.full_like(counts, INSIDE)
+    paces = stages.paces(config, none, none + 1, prospects.options, inside, depth)
+    turns = stages.micro_batches[config] + (depth - 1) * depth / stages.layers
+    found: Floats = turns * stages.layers / (counts / paces.layer_s).sum(axis=1)
     return found
 
 

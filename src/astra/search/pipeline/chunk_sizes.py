@@ -134,24 +134,25 @@ def _near_pace(
 @lru_cache(maxsize=256)
 def listed_sizes(stages: int, vpp: int, layers: int) -> Ints | None:
     """Every way to cut the layers, (sizes of the stages, short first, short last); None: many."""
-    found = np.zeros((1, 0), np.int64)
-    most = -(-layers // vpp) + layers // vpp  # chunk layers of all stages, with what is short
-    for place in range(stages):
-        left = stages - 1 - place
-        size = np.arange(1, layers // (vpp - 1) + 2)
-        found = np.concatenate(
-            [np.repeat(found, len(size), axis=0), np.tile(size, len(found))[:, np.newaxis]], axis=1
-        )
-        found = found[found.sum(axis=1) + left <= most]
-        if len(found) > 20 * MAX_LISTED:
+    upper = np.zeros((1, 0), np.int64)  # all stages but the last
+    for place in range(stages - 1):
+        left = stages - 2 - place
+        size = np.arange(1, layers // vpp + 1)
+        copies, tiled = np.repeat(upper, len(size), axis=0), np.tile(size, len(upper))
+        upper = np.concatenate([copies, tiled[:, np.newaxis]], axis=1)
+        upper = upper[vpp * (upper.sum(axis=1) + left) < layers]
+        if len(upper) > MAX_LISTED:
             return None
     tables = []
     for short_first in (0, 1):
-        short_last = vpp * found.sum(axis=1) - layers - short_first
-        good = (short_last >= 0) & (short_last < found[:, -1]) & (found[:, 0] > short_first)
-        some = found[good]
-        ends = np.stack([np.full(len(some), short_first), short_last[good]], axis=1)
-        tables.append(np.concatenate([some, ends], axis=1))
+        some = upper[upper[:, 0] > short_first]
+        rest = layers + short_first - vpp * some.sum(axis=1)  # for the last stage
+        least, most = np.maximum(-(-rest // vpp), 1), (rest - 1) // (vpp - 1)  # lacks < a chunk
+        number = np.maximum(most - least + 1, 0)
+        row = np.repeat(np.arange(len(some)), number)
+        size = least[row] + np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
+        ends = np.stack([size, np.full(len(row), short_first), vpp * size - rest[row]], axis=1)
+        tables.append(np.concatenate([some[row], ends], axis=1))
     table = np.concatenate(tables)
     return table if len(table) <= MAX_LISTED else None
 

@@ -47,7 +47,7 @@ class Prospects:
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class ChunkShapes:
     """Prospects with a number of chunks and a recompute setting. (shape,)"""
 
     prospect: Ints
@@ -55,8 +55,8 @@ class Shapes:
     vpp: Ints
     estimate_s: Floats
 
-    def take(self, rows: Ints | Flags) -> "Shapes":
-        return Shapes(*(getattr(self, each.name)[rows] for each in fields(self)))
+    def take(self, rows: Ints | Flags) -> "ChunkShapes":
+        return ChunkShapes(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def ranks(self) -> Ints:
         """How many shapes of its prospect are before each. (shape,)"""
@@ -145,7 +145,7 @@ def _allowed(space: Space, config: ParallelConfig, counts: Ints, vpp: int) -> Fl
     return good & np.array([False, False, *deep])[stages]
 
 
-def shapes_of(stages: ChunkedStages, prospects: Prospects, vpps: Ints) -> Shapes:
+def shapes_of(stages: ChunkedStages, prospects: Prospects, vpps: Ints) -> ChunkShapes:
     """Every number of chunks and recompute setting, with an estimate of the step:
 
         T = (K - 1) B + S / v
@@ -178,7 +178,7 @@ def shapes_of(stages: ChunkedStages, prospects: Prospects, vpps: Ints) -> Shapes
         work_s *= stages.layers / np.maximum(layers.sum(axis=1), 1)
         step_s = (stages.micro_batches[config] - 1) * pace_s + work_s / vpp
         estimate_s = np.minimum(estimate_s, step_s)
-    return Shapes(prospect, recompute, vpp, estimate_s)
+    return ChunkShapes(prospect, recompute, vpp, estimate_s)
 
 
 def _shows_experts(recompute: Recompute) -> bool:
@@ -222,7 +222,7 @@ def _least_pace_s(
 
 
 def in_orders(
-    prospects: Prospects, shapes: Shapes, layer_s: Floats, most: int | None
+    prospects: Prospects, shapes: ChunkShapes, layer_s: Floats, most: int | None
 ) -> Iterator[ChunkedPipelines]:
     """The shapes with their types in an order, a table for every depth; chunk sizes still open.
 

@@ -149,6 +149,15 @@ def test_no_more_gpus_are_taken_than_allowed_and_all_where_asked() -> None:
     assert all(sum(plan.gpus.values()) == 32 for plan in every)
 
 
+def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> None:
+    question = "llama-3-70b", "l40s:64,a100-40g:64"
+    (best, *_), (plain, *_) = (
+        searched(space_of(*question, *texts, batch=256)).kept for texts in ((), ("cp=1",))
+    )
+    assert best.plans.cp[0] > 1
+    assert best.step_s < 0.95 * plain.step_s
+
+
 def test_few_plans_are_priced() -> None:
     evaluator = searched(space_of("llama-3-70b", "h100:64,a100-80g:64,h200:64", batch=512))
     assert evaluator.kept

@@ -74,17 +74,43 @@ class InterleavedPipeline:
 
     def search(self, evaluator: Evaluator) -> float:
         """Hands the best pipelines to the evaluator; nothing bounds the others: 0."""
-        pricer = StagePricer(self.workload, evaluator.stack, evaluator.margin, evaluator.cache)
-        configs = self._configs(evaluator) if len(self.vpps) else []
-        if not configs:
+        if not len(self.vpps):
             return np.inf
+        found = self._simulated(evaluator, self._configs(evaluator, self.space), np.inf)
+        if self._is_short_of_memory(found):
+            best_s = min((each.best_s for each in found), default=np.inf)
+            every = {"cp": self.space.values("cp") or (1,)}
+            configs = self._configs(evaluator, Space(self.workload, self.space.settings | every))
+            configs = [each for each in configs if each.setting.cp > 1]
+            found += self._simulated(evaluator, configs, best_s)
+        self._price(evaluator, found)
+        return 0.0
+
+    def _is_short_of_memory(self, found: Sequence[_Simulated]) -> bool:
+        """Whether the best pipeline recomputes much, or none fits: then context parallelism may
+        help short sequences too. Models with experts have so many configs that it is not tried.
+        """
+        if "cp" in self.space.settings or self.task.model.moe is not None:
+            return False
+        best = min(found, key=lambda each: each.best_s, default=None)
+        if best is None:
+            return True
+        recompute = self.recomputes[int(best.pipelines.recompute[0])]
+        return recompute.mode.startswith("full") or not set(recompute.modules) <= LIGHT_MODULES
+
+    def _simulated(
+        self, evaluator: Evaluator, configs: Sequence[ParallelConfig], best_s: float
+    ) -> list[_Simulated]:
+        """The best pipelines of these configs, prospect by prospect."""
+        if not configs:
+            return []
+        pricer = StagePricer(self.workload, evaluator.stack, evaluator.margin, evaluator.cache)
         first = ChunkedStages(pricer, configs, self._first_recomputes())
         near = self.vpps[self.vpps <= FIRST_VPP]
         prospects = prospects_of(self.space, first, near if len(near) else self.vpps[:1])
         evaluator.charge(len(prospects))
         order = np.argsort(prospects.estimate_s, kind="stable")[:MAX_PROSPECTS]
         found: list[_Simulated] = []
-        best_s = np.inf
         for start in range(0, len(order), PROSPECTS):
             limit_s = min(best_s, evaluator.limit_s)
             some = prospects.take(order[start : start + PROSPECTS])
@@ -94,14 +120,13 @@ class InterleavedPipeline:
                 break
             found += self._best_of(evaluator, pricer, configs, first, some, limit_s)
             best_s = min([best_s, *(each.best_s for each in found)])
-        self._price(evaluator, found)
-        return 0.0 if len(prospects) else np.inf
+        return found
 
-    def _configs(self, evaluator: Evaluator) -> list[ParallelConfig]:
+    def _configs(self, evaluator: Evaluator, space: Space) -> list[ParallelConfig]:
         """With the traffic of experts in the open, and hidden."""
         found: list[ParallelConfig] = []
-        known = settings_with_options(self.space, evaluator.rules)
-        for hides in self.space.values("overlap_ep") or (False,):
+        known = settings_with_options(space, evaluator.rules)
+        for hides in space.values("overlap_ep") or (False,):
             for setting, options in known:
                 has_traffic = (setting.shared.ep or 1) > 1
                 if len({each.pool for each in options}) > 1 and (has_traffic or not hides):

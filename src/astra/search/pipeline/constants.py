@@ -3,7 +3,9 @@
 # Paces: most seconds that a stage may take with one micro-batch.
 PACE_RATIO = 1.02  # of two neighbouring paces
 PACES = 24  # tried at a time
-PACE_BLOCKS = 8  # of so many paces, until the stages hold the model
+WIDE_RATIO = 1.15  # of two neighbouring paces above these, for stages of few layers
+WIDE_PACES = 8  # such paces
+PACE_BLOCKS = 8  # times that paces are raised, until the stages hold the model
 FILL_RATIOS = (1.0, 1.03, 1.08)  # paces at which layers are filled in, over the least one
 
 # A first look at a setting.

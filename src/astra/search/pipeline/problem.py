@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from astra.search.evaluator import Evaluator
+from astra.search.pipeline.bound import setting_bound_s
 from astra.search.pipeline.constants import (
     MODULE_SETS,
     MOVED,
@@ -28,7 +29,7 @@ from astra.search.pipeline.stage_lines import (
     StageLines,
     StagePricer,
 )
-from astra.search.pipeline.stage_table import StageTable
+from astra.search.pipeline.stage_table import MAX_GROUP_LAYERS, StageTable
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
@@ -78,7 +79,25 @@ class _Search:
         else:
             self._look_at_all()
         self._move_layers(self._priced(self.found))
-        return 0.0
+        return self._bound_s()
+
+    def _bound_s(self) -> float:
+        """What no pipeline of any setting can beat, beyond the limit or not. [s]"""
+        best_s = self.evaluator.limit_s
+        if not np.isfinite(best_s):
+            return 0.0
+        single = [each for each in self.modules if len(each.modules) == 1]
+        asked = [each.layers for each in self.recomputes if each and each.mode == "full:uniform"]
+        least_s, group = best_s, max([MAX_GROUP_LAYERS, *asked])
+        for setting, options in self.options.items():
+            self.evaluator.charge(len(options))
+            lines = self.lines[setting]
+            if single:
+                pairs = [(setting, option) for option in options]
+                lines = lines.with_more(*self.pricer.module_lines(pairs, single))
+            own = setting, options, lines, self.pricer.layers
+            least_s = min(least_s, setting_bound_s(*own, least_s, group))
+        return least_s
 
     @property
     def limit_s(self) -> float:

@@ -107,6 +107,11 @@ class StageLines:
         fixed = {name: each[:, options] for name, each in self.fixed.items()}
         return StageLines(fixed, again, self.working_bytes[recomputes][:, options])
 
+    def with_more(self, recomputed: dict[str, Floats], working_bytes: Floats) -> "StageLines":
+        """The same with further recompute settings."""
+        again = {n: np.concatenate([each, recomputed[n]]) for n, each in self.recomputed.items()}
+        return StageLines(self.fixed, again, np.concatenate([self.working_bytes, working_bytes]))
+
 
 class StagePricer:
     """Prices stages and links of one workload."""

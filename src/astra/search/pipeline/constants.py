@@ -3,7 +3,9 @@
 # Paces: most seconds that a stage may take with one micro-batch.
 PACE_RATIO = 1.02  # of two neighbouring paces
 PACES = 24  # tried at a time
-PACE_BLOCKS = 8  # of so many paces, until the stages hold the model
+WIDE_RATIO = 1.15  # of two neighbouring paces above these, for stages of few layers
+WIDE_PACES = 8  # such paces
+PACE_BLOCKS = 8  # times that paces are raised, until the stages hold the model
 FILL_RATIOS = (1.0, 1.03, 1.08)  # paces at which layers are filled in, over the least one
 
 # A first look at a setting.
@@ -20,9 +22,12 @@ OTHER_COUNTS = 4  # numbers of stages of a segment whose option is changed
 SIMULATED = 24  # pipelines of one depth, those of the least bounds
 KEPT_PER_SETTING = 6  # pipelines
 
-# Recompute settings for all stages.
-RECOMPUTE_SETTINGS = 8  # sets of modules, or numbers of layers, tried in each of these settings
-RECOMPUTED_SETTINGS = 4  # the best so far
+# One recompute setting for all stages.
+RECOMPUTED_FIRST = 3  # global settings, the best so far, in which all that are worth it are tried
+MODULE_SETS = 8  # sets of modules that are worth it, from few bytes saved to many
+SAME_RECOMPUTE = 0.02  # less time by no more than that is not worth a set of its own
+RECOMPUTED_SETTINGS = 8  # global settings, those included, in which the best of these are tried
+RECOMPUTES_NEXT = 3  # the best of these
 
 # Whole plans.
 PRICED = 200  # plans that the evaluator prices at a time

@@ -19,6 +19,8 @@ from astra.search.pipeline.constants import (
     PACE_BLOCKS,
     PACE_RATIO,
     PACES,
+    WIDE_PACES,
+    WIDE_RATIO,
 )
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s, place_of
 from astra.search.pipeline.plan_columns import SegmentOption
@@ -70,9 +72,10 @@ class Constructor:
         """
         count, table = self.table.setting.micro_batches, self.table
         deep = min(self.limits.stages, int(sum(self._most_of(each) for each in self.types)))
+        fine = PACE_RATIO ** np.arange(PACES)
+        steps: Floats = np.append(fine, fine[-1] * WIDE_RATIO ** np.arange(1, WIDE_PACES + 1))
         for block in range(PACE_BLOCKS):
-            level = np.arange(PACES) + block * (PACES - 2)
-            pace_s: Floats = np.array(least_s * PACE_RATIO**level, np.float64)
+            pace_s = least_s * PACE_RATIO ** (block * (PACES - 2)) * steps
             pace_s = pace_s[(count + 1) * pace_s < limit_s * NEAR_BEST]
             if not len(pace_s):
                 return False
@@ -104,10 +107,10 @@ class Constructor:
         table, paces = self.table, len(self.pace_s)
         choice = table.at(LAST if below == 0 else INSIDE, table.in_flight(below))
         ends = np.arange(self.layers + 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.log(choice.stage_s / self.pace_s[0]) / np.log(PACE_RATIO)
-        level = np.ceil(np.clip(np.nan_to_num(ratio, nan=paces, posinf=paces), 0, paces) - 1e-9)
-        level = level.astype(np.int64)  # (option, set): the first pace at which it fits
+        # (option, set): the first pace at which it fits
+        level = np.searchsorted(self.pace_s, choice.stage_s.reshape(-1)).reshape(
+            choice.stage_s.shape
+        )
         options = np.arange(len(level))
         if table.layers.has_one_kind:
             first = options[:, np.newaxis] * (paces + 1) + level[:, 1:]

@@ -13,6 +13,8 @@ from astra.search.pipeline.constants import (
 from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines
 from astra.strategy.plans import Floats, Ints
+from astra.strategy.recompute import Recompute
+from astra.timing.stage import exposed_s
 
 LOOKED_PACES = 600  # from the fastest layer of all upwards
 
@@ -21,9 +23,13 @@ LOOKED_PACES = 600  # from the fastest layer of all upwards
 class FirstLook:
     """What mean layers say of a setting."""
 
+    setting: GlobalSetting
+    recompute: Recompute | None
+    options: list[SegmentOption]  # those worth a closer look
     step_s: float  # about the least in which the types together hold the model; may be infinite
+    recompute_s: float  # of a mean layer, over all options
+    saved_bytes: float  # likewise
     pace_s: float  # of the slowest stage, at least
-    options: Ints  # those worth a closer look
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +37,8 @@ class _MeanLayer:
     """A layer of the mean kind on a stage of every option. (option,)"""
 
     layer_s: Floats
-    recompute_s: Floats
+    first_recompute_s: Floats  # a part of it
+    recompute_s: Floats  # of recomputing all of it, on top
     states_bytes: Floats
     saved_bytes: Floats  # a micro-batch in flight
     checkpoint_bytes: Floats  # likewise, where it is recomputed
@@ -58,14 +65,22 @@ class _MeanLayer:
             return np.maximum(self.free_bytes / (self.states_bytes + kept), 0.0)
 
 
-def _mean_layer(lines: StageLines, layers: StageLayers) -> _MeanLayer:
+def _mean_layer(setting: GlobalSetting, lines: StageLines, layers: StageLayers) -> _MeanLayer:
     mean = layers.counts[layers.at[layers.layers, layers.layers]] / layers.layers
     mean[0] = 0.0
     fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
     again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
     free = lines.fixed["free_bytes"][INSIDE, :, 0] - lines.working_bytes[-1].max(axis=1)
+    layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0]
+    if setting.sharding == "parameters":
+        slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.ones(len(layer_s), np.bool_)
+        gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
+        layer_s = layer_s + exposed_s(gather_s, compute_s, always, slow)
+        both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
+        layer_s = layer_s + exposed_s(both_s, compute_s, always, slow)
     return _MeanLayer(
-        layer_s=fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0],
+        layer_s=layer_s,
+        first_recompute_s=again["recompute_s"][0],
         recompute_s=again["recompute_s"][-1] - again["recompute_s"][0],
         states_bytes=-fixed["free_bytes"],
         saved_bytes=again["saved_bytes"][0],
@@ -75,7 +90,11 @@ def _mean_layer(lines: StageLines, layers: StageLayers) -> _MeanLayer:
 
 
 def first_look(
-    setting: GlobalSetting, options: list[SegmentOption], lines: StageLines, layers: StageLayers
+    setting: GlobalSetting,
+    options: list[SegmentOption],
+    lines: StageLines,
+    layers: StageLayers,
+    recompute: Recompute | None,
 ) -> FirstLook:
     """With mean layers, and half of a segment's stages in flight. Where that holds too few layers,
     with one micro-batch in flight.
@@ -85,7 +104,8 @@ def first_look(
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
     count, number = setting.micro_batches, layers.layers
-    layer, types = _mean_layer(lines, layers), np.unique(pool)
+    layer, types = _mean_layer(setting, lines, layers), np.unique(pool)
+    again = float(layer.first_recompute_s.mean()), float(layer.saved_bytes.mean())
     pace_s = layer.layer_s.min() * PACE_RATIO ** np.arange(LOOKED_PACES)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
 
@@ -98,7 +118,7 @@ def first_look(
         if None not in levels:
             break
     else:
-        return FirstLook(np.inf, np.inf, np.zeros(0, np.int64))
+        return FirstLook(setting, recompute, [], np.inf, *again, np.inf)
     low, at = levels[0] or 0, levels[1] or 0
     rows: set[int] = set()
     for each in types:
@@ -107,8 +127,9 @@ def first_look(
         own = np.flatnonzero(pool == each)
         roomy = layer.most_held(np.ones(len(most)))[own]
         rows |= set(own[np.argsort(-roomy, kind="stable")[:ROOMIEST]].tolist())
-    kept = np.array(sorted(row for row in rows if layer.free_bytes[row] > 0), np.int64)
-    return FirstLook(float(pace_s[at, 0]) * (count + 1), float(pace_s[low, 0]), kept)
+    kept = [options[row] for row in sorted(rows) if layer.free_bytes[row] > 0]
+    step_s = float(pace_s[at, 0]) * (count + 1)
+    return FirstLook(setting, recompute, kept, step_s, *again, float(pace_s[low, 0]))
 
 
 def _enough(held: Floats, pool: Ints, types: Ints, layers: int) -> int | None:

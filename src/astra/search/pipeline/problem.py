@@ -1,16 +1,21 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from astra.search.evaluator import Evaluator
+from astra.hardware.stack import Stack
+from astra.search.pipeline.bound import setting_bound_s
 from astra.search.pipeline.constants import (
+    MODULE_SETS,
     MOVED,
     PRICED,
     PRICED_TABLES,
-    RECOMPUTE_SETTINGS,
+    RECOMPUTED_FIRST,
     RECOMPUTED_SETTINGS,
+    RECOMPUTES_NEXT,
+    SAME_RECOMPUTE,
 )
 from astra.search.pipeline.construct import Constructor, best_first, skeleton_limits
 from astra.search.pipeline.estimate import PipelineCandidate, to_plans
@@ -25,10 +30,28 @@ from astra.search.pipeline.stage_lines import (
     StageLines,
     StagePricer,
 )
-from astra.search.pipeline.stage_table import StageTable
+from astra.search.pipeline.stage_table import MAX_GROUP_LAYERS, StageTable
+from astra.strategy.plans import Floats, Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
+from astra.timing.layer import LayerCache
+
+
+class PlanEvaluator(Protocol):
+    """What decides on plans: all that a search of pipelines asks of it."""
+
+    @property
+    def stack(self) -> Stack: ...
+    @property
+    def margin(self) -> float: ...
+    @property
+    def cache(self) -> LayerCache: ...
+    @property
+    def limit_s(self) -> float: ...
+    def charge(self, rows: float) -> None: ...
+    def steps_s(self, plans: Plans) -> Floats: ...
+
 
 Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it
 
@@ -39,7 +62,7 @@ class MixedPipeline:
     def __init__(self, space: Space) -> None:
         self.space = space
 
-    def search(self, evaluator: Evaluator) -> float:
+    def search(self, evaluator: PlanEvaluator) -> float:
         """Hands the best pipelines to the evaluator; no pipeline has a shorter step than what
         comes back, 0 where nothing is known of that, infinity where there is none. [s]
         """
@@ -49,14 +72,15 @@ class MixedPipeline:
 class _Search:
     """What one search has in hand."""
 
-    def __init__(self, space: Space, evaluator: Evaluator) -> None:
+    def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
         self.space, self.evaluator, self.workload = space, evaluator, space.workload
         self.pricer = StagePricer(
             space.workload, evaluator.stack, evaluator.margin, evaluator.cache
         )
         self.limits = skeleton_limits(space.workload)
         self.recomputes = recompute_settings(space)
-        self.settings: list[tuple[GlobalSetting, list[SegmentOption]]] = []
+        self.modules = [each for each in self.recomputes if each and each.mode == "selective"]
+        self.options: dict[GlobalSetting, list[SegmentOption]] = {}
         self.lines: dict[GlobalSetting, StageLines] = {}
         self.found: list[PipelineCandidate] = []
 
@@ -64,18 +88,35 @@ class _Search:
         rules = rules_for(self.workload.task.runtime)
         for setting, options in settings_with_options(self.space, rules):
             if len({option.pool for option in options}) >= self.limits.types:
-                self.settings.append((setting, options))
-        if not self.settings:
+                self.options[setting] = options
+        if not self.options:
             return np.inf
         self._price_stages()
-        every = [options for _, options in self.settings]
+        every = list(self.options.values())
         if are_few(every, len(self.recomputes), self.limits, self.pricer.layers.layers):
             self._list_all()
         else:
             self._look_at_all()
-            self._recompute_otherwise()
         self._move_layers(self._priced(self.found))
-        return 0.0
+        return self._bound_s()
+
+    def _bound_s(self) -> float:
+        """What no pipeline of any setting can beat, beyond the limit or not. [s]"""
+        best_s = self.evaluator.limit_s
+        if not np.isfinite(best_s):
+            return 0.0
+        single = [each for each in self.modules if len(each.modules) == 1]
+        asked = [each.layers for each in self.recomputes if each and each.mode == "full:uniform"]
+        least_s, group = best_s, max([MAX_GROUP_LAYERS, *asked])
+        for setting, options in self.options.items():
+            self.evaluator.charge(len(options))
+            lines = self.lines[setting]
+            if single:
+                pairs = [(setting, option) for option in options]
+                lines = lines.with_more(*self.pricer.module_lines(pairs, single))
+            own = setting, options, lines, self.pricer.layers
+            least_s = min(least_s, setting_bound_s(*own, least_s, group))
+        return least_s
 
     @property
     def limit_s(self) -> float:
@@ -86,10 +127,12 @@ class _Search:
     def _price_stages(self) -> None:
         """Lines of all options, with nothing and with all layers recomputed."""
         start = 0
-        pairs = [(setting, option) for setting, options in self.settings for option in options]
+        pairs = [
+            (setting, option) for setting, options in self.options.items() for option in options
+        ]
         self.evaluator.charge(len(pairs))
         whole = self.pricer.lines(pairs)
-        for setting, options in self.settings:
+        for setting, options in self.options.items():
             self.lines[setting] = whole.take(slice(start, start + len(options)))
             start += len(options)
 
@@ -99,11 +142,15 @@ class _Search:
         """Of some options of a setting: with nothing and with all layers recomputed, or with a set
         of modules.
         """
-        every = dict(self.settings)[setting]
-        if recompute is not None and recompute.mode == "selective":
-            return self.pricer.lines([(setting, option) for option in options], [recompute])
-        rows = {option: row for row, option in enumerate(every)}
-        return self.lines[setting].take(np.array([rows[option] for option in options], np.int64))
+        rows = {option: row for row, option in enumerate(self.options[setting])}
+        lines = self.lines[setting].take(np.array([rows[option] for option in options], np.int64))
+        if recompute is None or recompute.mode != "selective":
+            return lines
+        pairs = [(setting, option) for option in options]
+        again, working = self.pricer.module_lines(pairs, self.modules)
+        row = self.modules.index(recompute)
+        again = {name: each[row : row + 1] for name, each in again.items()}
+        return StageLines(lines.fixed, again, working[row : row + 1])
 
     def _first_recomputes(self) -> list[Recompute | None]:
         """What is tried in every setting."""
@@ -115,59 +162,84 @@ class _Search:
 
     def _look_at_all(self) -> None:
         """The settings that a first look finds most promising come first."""
-        looks: list[tuple[float, int, int, FirstLook]] = []
-        recomputes = self._first_recomputes()
-        for row, (setting, options) in enumerate(self.settings):
-            for place, recompute in enumerate(recomputes):
-                look = self._look(setting, options, recompute)
-                looks.append((look.step_s, row, place, look))
-        for _, row, place, look in sorted(looks, key=lambda each: each[:3]):
-            setting, options = self.settings[row]
-            some = [options[at] for at in look.options.tolist()]
+        looks = [
+            self._look(setting, options, recompute)
+            for setting, options in self.options.items()
+            for recompute in self._first_recomputes()
+        ]
+        self._construct_all(looks)
+        self._recompute_otherwise(looks)
+
+    def _construct_all(self, looks: Iterable[FirstLook]) -> None:
+        for look in sorted(looks, key=lambda each: each.step_s):
             if look.step_s < self.limit_s:
-                self._construct(setting, some, recomputes[place], look.pace_s)
+                self._construct(look)
 
     def _look(
-        self, setting: GlobalSetting, options: list[SegmentOption], recompute: Recompute | None
+        self,
+        setting: GlobalSetting,
+        options: list[SegmentOption],
+        recompute: Recompute | None,
     ) -> FirstLook:
         lines = self._lines_with(setting, options, recompute)
         if recompute in (NO_RECOMPUTE, ALL_LAYERS):
             row = 0 if recompute == NO_RECOMPUTE else 1
             lines = lines.take(slice(None), slice(row, row + 1))
-        return first_look(setting, options, lines, self.pricer.layers)
+        return first_look(setting, options, lines, self.pricer.layers, recompute)
 
-    def _construct(
+    def _construct(self, look: FirstLook) -> None:
+        """The best pipelines of one setting."""
+        if len({option.pool for option in look.options}) < self.limits.types:
+            return
+        self.evaluator.charge(len(look.options))
+        own = look.setting, look.options
+        lines = self._lines_with(*own, look.recompute)
+        table = StageTable(self.pricer, *own, lines, look.recompute)
+        constructor = Constructor(table, self.limits, self.evaluator.charge)
+        if constructor.find_paces(look.pace_s, self.limit_s):
+            self.found += improved(constructor, self.limit_s)
+
+    def _recompute_otherwise(self, looks: Iterable[FirstLook]) -> None:
+        """The most promising settings with one recompute setting for all stages: the best few with
+        all that are worth a look, the next with those that were best there.
+        """
+        others = [each for each in self.recomputes if each not in self._first_recomputes()]
+        promising: dict[GlobalSetting, list[SegmentOption]] = {}
+        for each in best_first(self.found):
+            promising.setdefault(each.table.setting, each.table.options)
+        for look in sorted(looks, key=lambda each: each.step_s):
+            if look.step_s < self.limit_s:
+                promising.setdefault(look.setting, look.options)
+        every = list(promising.items())
+        for setting, options in every[:RECOMPUTED_FIRST]:
+            self._construct_all(self._worth_a_look(setting, options, others))
+        best = [each.table.recompute for each in best_first(self.found)]
+        best = [each for each in dict.fromkeys(best) if each in others][:RECOMPUTES_NEXT]
+        for setting, options in every[RECOMPUTED_FIRST:RECOMPUTED_SETTINGS]:
+            self._construct_all(self._look(setting, options, each) for each in best)
+
+    def _worth_a_look(
         self,
         setting: GlobalSetting,
         options: list[SegmentOption],
-        recompute: Recompute | None,
-        pace_s: float,
-    ) -> None:
-        """The best pipelines of one setting."""
-        if len({option.pool for option in options}) < self.limits.types:
-            return
-        self.evaluator.charge(len(options))
-        lines = self._lines_with(setting, options, recompute)
-        table = StageTable(self.pricer, setting, options, lines, recompute)
-        constructor = Constructor(table, self.limits, self.evaluator.charge)
-        if constructor.find_paces(pace_s, self.limit_s):
-            self.found += improved(constructor, self.limit_s)
-
-    def _recompute_otherwise(self) -> None:
-        """The best settings with one recompute setting for all stages."""
-        others = [each for each in self.recomputes if each not in self._first_recomputes()]
-        best: dict[GlobalSetting, StageTable] = {}
-        for each in best_first(self.found):
-            best.setdefault(each.table.setting, each.table)
-        for setting, table in list(best.items())[:RECOMPUTED_SETTINGS]:
-            looks = [self._look(setting, table.options, recompute) for recompute in others]
-            order = np.argsort([look.step_s for look in looks], kind="stable")
-            for row in order[:RECOMPUTE_SETTINGS].tolist():
-                if looks[row].step_s < self.limit_s:
-                    self._construct(setting, table.options, others[row], looks[row].pace_s)
+        recomputes: Sequence[Recompute | None],
+    ) -> list[FirstLook]:
+        """With these recompute settings; of sets of modules some that save little to much, each
+        taking less time than all that save more.
+        """
+        self.evaluator.charge(len(options) * len(recomputes))
+        looks = [self._look(setting, options, recompute) for recompute in recomputes]
+        modules = [look for look in looks if look.recompute in self.modules]
+        front: list[FirstLook] = []
+        for look in sorted(modules, key=lambda each: (each.saved_bytes, each.recompute_s)):
+            if not front or look.recompute_s < front[-1].recompute_s * (1 - SAME_RECOMPUTE):
+                front.append(look)
+        spread = np.linspace(0, len(front) - 1, min(len(front), MODULE_SETS))
+        picked = [front[row] for row in np.unique(spread.round().astype(np.int64)).tolist()]
+        return picked + [look for look in looks if look not in modules]
 
     def _list_all(self) -> None:
-        for setting, options in self.settings:
+        for setting, options in self.options.items():
             for recompute in self.recomputes:
                 lines = self._lines_with(setting, options, recompute)
                 table = StageTable(self.pricer, setting, options, lines, recompute)

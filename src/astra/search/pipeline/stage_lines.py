@@ -12,6 +12,7 @@ import numpy as np
 
 from astra.cost.evaluate import ROWS_PER_BLOCK
 from astra.hardware.stack import Stack
+from astra.hardware.topology import even_share
 from astra.memory.stage import activation_bytes, offload_frees_bytes
 from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
@@ -106,6 +107,11 @@ class StageLines:
         fixed = {name: each[:, options] for name, each in self.fixed.items()}
         return StageLines(fixed, again, self.working_bytes[recomputes][:, options])
 
+    def with_more(self, recomputed: dict[str, Floats], working_bytes: Floats) -> "StageLines":
+        """The same with further recompute settings."""
+        again = {n: np.concatenate([each, recomputed[n]]) for n, each in self.recomputed.items()}
+        return StageLines(self.fixed, again, np.concatenate([self.working_bytes, working_bytes]))
+
 
 class StagePricer:
     """Prices stages and links of one workload."""
@@ -121,6 +127,7 @@ class StagePricer:
         self.last_kind = layer_kinds(self.model).of_layer[-1]  # of MTP layers too
         self.usable_bytes = np.array([pool.gpu.usable_bytes for pool in pools])
         self.basis = [self._basis(place) for place in PLACES]
+        self._module_lines: dict[tuple[object, ...], tuple[dict[str, Floats], Floats]] = {}
 
     def _basis(self, place: int) -> Ints:
         """(start, layers) of a few stages that span all stages at a place. (2, stage)"""
@@ -161,6 +168,33 @@ class StagePricer:
                 kind = held[stage, 1:].argmax()
                 working[:, :, kind] = found["working_bytes"][:, :, stage]
         return StageLines(fixed, again, working)
+
+    def module_lines(
+        self, pairs: Sequence[Pair], recomputes: Sequence[Recompute]
+    ) -> tuple[dict[str, Floats], Floats]:
+        """What `StageLines` has of recompute settings that no number of replicas changes; each
+        distinct option is priced once for all global settings.
+        """
+        keys = [(*self._kernels_of(*pair), *recomputes) for pair in pairs]
+        known = self._module_lines
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in known}
+        if new:
+            found = self.lines(list(new.values()), recomputes)
+            for row, key in enumerate(new):
+                again = {name: each[:, :, row] for name, each in found.recomputed.items()}
+                self._module_lines[key] = again, found.working_bytes[:, row]
+        own = [known[key] for key in keys]
+        again = {n: np.stack([each[n] for each, _ in own], axis=2) for n in RECOMPUTE_FIELDS}
+        return again, np.stack([working for _, working in own], axis=1)
+
+    def _kernels_of(self, setting: GlobalSetting, option: SegmentOption) -> tuple[object, ...]:
+        """What the kernels of a layer depend on."""
+        gpu = self.workload.task.cluster.pools[option.pool].gpu
+        used = option.stages[0] * option.stage_gpus
+        shares = [int(even_share(used, most)) for most in (gpu.link.domain_gpus, gpu.node.gpus)]
+        traffic = setting.cp, setting.cp_comm_type, setting.overlap_tp, setting.overlap_ep
+        degrees = option.pool, option.tp, option.micro_batch, option.ep, option.etp
+        return (*traffic, *degrees, *shares)
 
     def _priced(
         self,

@@ -104,9 +104,12 @@ def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
     return msgspec.structs.replace(gpu, usable_bytes=share * gpu.usable_bytes, node=node)
 
 
-def best_step_s(space: Space, stack: Stack) -> tuple[float, int]:
-    """The shortest step of all plans of two stages or more, and how many were tried."""
-    return shortest_of(every_plan(space), lambda some: _shortest(some, stack))
+def best_step_s(space: Space, stack: Stack, types: int = 1) -> tuple[float, int]:
+    """The shortest step of all plans of two stages or more, over so many types at least, and how
+    many were tried.
+    """
+    plans = (p for p in every_plan(space) if len({s.gpu for s in p.pipelines[0].segments}) >= types)
+    return shortest_of(plans, lambda some: _shortest(some, stack))
 
 
 def shortest_of(

@@ -31,7 +31,7 @@ class StageKind(Protocol):
     def stages(self) -> Sequence[int]: ...
 
 
-class GlobalSetting(Protocol):
+class MixedCell(Protocol):
     """One choice of what holds for a whole plan."""
 
     @property
@@ -78,7 +78,7 @@ def kind_columns(kinds: Sequence[StageKind]) -> Columns:
 
 def plans_table(
     workload: Workload,
-    cells: Sequence[GlobalSetting],
+    cells: Sequence[MixedCell],
     which: Ints,
     slots: Columns,
     sequence_parallel: NDArray[np.bool_],
@@ -142,7 +142,7 @@ def plans_table(
 
 
 def one_stage(
-    workload: Workload, cells: Sequence[GlobalSetting], which: Ints, kinds: Sequence[StageKind]
+    workload: Workload, cells: Sequence[MixedCell], which: Ints, kinds: Sequence[StageKind]
 ) -> Plans:
     """A plan of equal stages for every kind: what rules and layer times are asked on."""
     zeros = np.zeros((1, len(kinds)), np.int64)

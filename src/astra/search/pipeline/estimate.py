@@ -1,0 +1,169 @@
+"""Steps of pipelines out of stage tables, and the plans that they are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astra.search.pipeline.constants import SIMULATED
+from astra.search.pipeline.plan_columns import (
+    DEGREES,
+    RECOMPUTE_COLUMNS,
+    Columns,
+    GlobalSetting,
+    plans_from_stages,
+)
+from astra.search.pipeline.stage_table import FIRST, INSIDE, LAST, StageTable
+from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
+from astra.strategy.plans import Flags, Floats, Ints, Plans
+from astra.strategy.space import Workload
+from astra.timing.bounds import one_f_one_b_bound_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineCandidate:
+    """One pipeline: option and layers of every stage, the first on top."""
+
+    step_s: float  # as the stage table has it
+    table: StageTable
+    option: Ints
+    layers: Ints
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal pipelines."""
+        return (*self.skeleton_key, self.layers.tobytes())
+
+    @property
+    def skeleton_key(self) -> tuple[object, ...]:
+        """Equal for pipelines that differ in layers alone."""
+        options = tuple(self.table.options[row] for row in self.option.tolist())
+        return self.table.setting, self.table.recompute, options
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineStages:
+    """Stages of many pipelines of one depth. (stage, pipeline)"""
+
+    forward_s: Floats
+    backward_s: Floats
+    after_s: Floats  # behind the last backward, once a step
+    link_s: Floats  # one way to the next stage
+    first_gather_s: Floats
+    mode: Ints  # of recompute, as a code
+    number: Ints
+    fits: Flags  # (pipeline,)
+    micro_batches: int
+
+    @property
+    def bound_s(self) -> Floats:
+        """About the least step; infinite where the pipeline does not fit. (pipeline,)"""
+        depth, count = self.forward_s.shape
+        bound_s = one_f_one_b_bound_s(
+            np.ones((depth, count), np.int64),
+            self.forward_s,
+            self.backward_s,
+            np.full(count, self.micro_batches),
+            np.zeros_like(self.link_s),
+            self.link_s,
+            self.first_gather_s,
+        )
+        return np.where(self.fits, bound_s + self.after_s[0], np.inf)
+
+    def simulated_s(self, rows: Ints) -> Floats:
+        """The step of these, by the simulator. (row,)"""
+        if not len(rows):
+            return np.zeros(0)
+        depth, one = len(self.forward_s), np.ones(len(rows), np.int64)
+        link_s, gather_s = self.link_s[:, rows], self.first_gather_s[np.newaxis, :, rows]
+        columns = PipelineColumns(
+            stages=one * depth,
+            chunks=one,
+            micro_batches=one * self.micro_batches,
+            group=one * depth,
+            extra_warmup=one * 0,
+            forward_s=self.forward_s[np.newaxis, :, rows],
+            backward_s=self.backward_s[np.newaxis, :, rows],
+            forward_link_s=link_s,
+            backward_link_s=link_s,
+            first_gather_s=gather_s,
+            last_reduce_s=np.zeros_like(gather_s),
+        )
+        steps: Floats = (stage_end_s(columns) + self.after_s[:, rows]).max(axis=0)
+        return steps
+
+
+def place_of(stage: int, depth: int) -> int:
+    """Where a stage lies in a pipeline of so many."""
+    return FIRST if stage == 0 else LAST if stage == depth - 1 else INSIDE
+
+
+def pipeline_stages(table: StageTable, option: Ints, layers: Ints) -> PipelineStages:
+    """The stages of these pipelines, (stage, pipeline) columns of options and layers."""
+    depth, end = len(option), np.cumsum(layers, axis=0)
+    forward, backward, after, gather, mode, number = (np.zeros(option.shape) for _ in range(6))
+    doublings = np.log2(table.stage_gpus[option].sum(axis=0))
+    good = (layers > 0).all(axis=0) & (end[-1] == table.layers.layers)
+    for stage in range(depth):
+        held = table.layers.at[
+            np.clip(end[stage], 0, table.layers.layers), np.maximum(layers[stage], 0)
+        ]
+        choice = table.at(place_of(stage, depth), table.in_flight(depth - 1 - stage))
+        at = option[stage], held
+        forward[stage], backward[stage] = choice.forward_s[at], choice.backward_s[at]
+        after[stage] = choice.step_end_s[at] + choice.straggler_s[at] * doublings
+        mode[stage], number[stage] = choice.mode[at], choice.number[at]
+        if stage == 0:
+            gather[0] = choice.first_gather_s[at]
+    if table.is_tied:
+        after[0] += table.tied_s[0, option[0], option[-1]]
+        after[-1] += table.tied_s[1, option[0], option[-1]]
+    link_s = np.zeros(option.shape)
+    link_s[:-1] = table.link_s[option[:-1], option[1:]]
+    good &= np.isfinite(backward).all(axis=0)
+    return PipelineStages(
+        forward_s=forward,
+        backward_s=np.where(good, backward, 1.0),
+        after_s=after,
+        link_s=link_s,
+        first_gather_s=gather,
+        mode=mode.astype(np.int64),
+        number=number.astype(np.int64),
+        fits=good,
+        micro_batches=table.setting.micro_batches,
+    )
+
+
+def estimated_steps_s(
+    table: StageTable, option: Ints, layers: Ints, simulated: int = SIMULATED
+) -> Floats:
+    """The simulated step of the most promising pipelines, infinite for all others. (pipeline,)"""
+    stages = pipeline_stages(table, option, layers)
+    bound_s = stages.bound_s
+    rows = np.argsort(bound_s, kind="stable")[:simulated]
+    rows = rows[np.isfinite(bound_s[rows])]
+    steps = np.full(option.shape[1], np.inf)
+    steps[rows] = stages.simulated_s(rows)
+    return steps
+
+
+def to_plans(workload: Workload, candidates: Sequence[PipelineCandidate]) -> Plans:
+    """Pipelines as a table of plans, a slot for every stage."""
+    depth = max(len(each.option) for each in candidates)
+    shape = depth, len(candidates)
+    slots: Columns = {
+        name: np.zeros(shape, np.int64) for name in ("gpu", "stages", "layers", *RECOMPUTE_COLUMNS)
+    }
+    slots |= {name: np.ones(shape, np.int64) for name in DEGREES}
+    rows: dict[GlobalSetting, int] = {}
+    which = [rows.setdefault(each.table.setting, len(rows)) for each in candidates]
+    for row, each in enumerate(candidates):
+        stages = pipeline_stages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
+        here, again = slice(0, len(each.option)), each.table.recompute
+        for name, column in each.table.degrees.items():
+            slots[name][here, row] = column[each.option]
+        slots["stages"][here, row], slots["layers"][here, row] = 1, each.layers
+        slots["recompute"][here, row] = stages.mode[:, 0]
+        slots["recompute_layers"][here, row] = stages.number[:, 0]
+        slots["recompute_modules"][here, row] = again.module_bits if again else 0
+    return plans_from_stages(workload, list(rows), np.array(which, np.int64), slots)

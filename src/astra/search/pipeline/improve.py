@@ -1,0 +1,104 @@
+"""Pipelines made better: one segment changed, or one layer moved."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from astra.columns import REL_EPS
+from astra.search.pipeline.constants import (
+    CHANGED,
+    KEPT_PER_SETTING,
+    NEAR_BEST,
+    OTHER_COUNTS,
+    PATIENCE,
+    ROUNDS,
+)
+from astra.search.pipeline.construct import Charge, Constructor, Segments, best_first
+from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
+from astra.search.pipeline.stage_table import StageTable
+
+IMPROVED = 0.9999  # of the best step before: less is not worth another round
+
+
+def improved(constructor: Constructor, limit_s: float) -> list[PipelineCandidate]:
+    """The best pipelines of a stage table: seeds, then one segment changed at a time, while that
+    helps and is near the limit.
+    """
+    known = constructor.filled(constructor.seeds())
+    for _ in range(ROUNDS):
+        ranked = sorted(known, key=lambda segments: known[segments].step_s)[:CHANGED]
+        if not ranked or not np.isfinite(known[ranked[0]].step_s):
+            break
+        best_s = known[ranked[0]].step_s
+        near_s = min(limit_s, best_s) * NEAR_BEST
+        near = [segments for segments in ranked if known[segments].step_s < near_s]
+        other = {other for each in near for other in changed(constructor.table, each)} - set(known)
+        new = constructor.filled(sorted(other))
+        known |= new
+        if min((each.step_s for each in new.values()), default=np.inf) >= best_s * IMPROVED:
+            break
+    return best_first(known.values())[:KEPT_PER_SETTING]
+
+
+def changed(table: StageTable, segments: Segments) -> Iterator[Segments]:
+    """The same with one segment left out, moved, of another option with about as many GPUs, or of
+    a type that was not used.
+    """
+    for place, (row, count) in enumerate(segments):
+        above, below = segments[:place], segments[place + 1 :]
+        rest = above + below
+        if len(rest) > 1:
+            yield rest
+        for to in range(len(rest) + 1):
+            if to != place:
+                yield (*rest[:to], (row, count), *rest[to:])
+        gpus = int(table.stage_gpus[row]) * count
+        for other in np.flatnonzero(table.pool == table.pool[row]).tolist():
+            option = table.options[other]
+            near = sorted(option.stages, key=lambda n: abs(n - gpus / option.stage_gpus))
+            for number in near[:OTHER_COUNTS]:
+                yield (*above, (other, number), *below)
+    used = {int(table.pool[row]) for row, _ in segments}
+    for other, option in enumerate(table.options):
+        if option.pool not in used:
+            for place in range(len(segments) + 1):
+                for number in option.stages[-2:]:
+                    yield (*segments[:place], (other, number), *segments[place:])
+
+
+def layers_moved(start: PipelineCandidate, charge: Charge) -> list[PipelineCandidate]:
+    """The pipelines that a walk visits: each time the best move of one layer from one stage to
+    another. Some moves in a row need not help, and none is visited twice.
+    """
+    table, option, depth = start.table, start.option, len(start.option)
+    source, target = np.nonzero(~np.eye(depth, dtype=np.bool_))
+    every, walked = np.arange(len(source)), list[PipelineCandidate]()
+    now, best_s, seen, worse = start.layers, start.step_s, {start.layers.tobytes()}, 0
+    while worse < PATIENCE:
+        layers = np.repeat(now[:, np.newaxis], len(source), axis=1)
+        layers[source, every] -= 1
+        layers[target, every] += 1
+        new = [row for row in every.tolist() if now[source[row]] > 1]
+        new = [row for row in new if layers[:, row].tobytes() not in seen]
+        if not new:
+            break
+        layers = layers[:, new]
+        charge(layers.size)
+        steps = estimated_steps_s(table, np.repeat(option[:, np.newaxis], len(new), axis=1), layers)
+        row = int(steps.argmin())
+        if not np.isfinite(steps[row]):
+            break
+        now = layers[:, row].copy()
+        seen.add(now.tobytes())
+        walked.append(PipelineCandidate(float(steps[row]), table, option, now))
+        worse = 0 if steps[row] < best_s * (1 - REL_EPS) else worse + 1
+        best_s = min(best_s, float(steps[row]))
+    return walked
+
+
+def distinct_skeletons(candidates: Sequence[PipelineCandidate]) -> list[PipelineCandidate]:
+    """The first of each skeleton."""
+    kept: dict[tuple[object, ...], PipelineCandidate] = {}
+    for each in candidates:
+        kept.setdefault(each.skeleton_key, each)
+    return list(kept.values())

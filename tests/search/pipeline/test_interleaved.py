@@ -1,0 +1,189 @@
+"""Interleaved pipelines over several GPU types: as good as brute force, and as asked for."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+from tests.search.mixed_brute import MARGIN, every_plan, fitting, random_space
+
+import astra
+from astra.api.asked import machines_of, shape_of
+from astra.cost.evaluate import simulate
+from astra.hardware.stack import find_stack
+from astra.search.evaluator import Evaluator, Limits
+from astra.search.pipeline.chunk_sizes import listed_sizes
+from astra.search.pipeline.interleaved import MAX_PRICED, InterleavedPipeline
+from astra.strategy.plan import Plan, Segment
+from astra.strategy.plans import Task, plan_at, plans_of
+from astra.strategy.rules.registry import broken_rules, rules_for
+from astra.strategy.space import Space, Workload, parse_set
+
+RULES = rules_for("megatron")
+STACK = find_stack("megatron")
+
+
+def searched(space: Space) -> Evaluator:
+    evaluator = Evaluator(
+        task=space.workload.task, rules=RULES, stack=STACK, margin=MARGIN, limits=Limits()
+    )
+    InterleavedPipeline(space).search(evaluator)
+    return evaluator
+
+
+def found_in(space: Space) -> list[Plan]:
+    """The best first."""
+    return [plan_at(each.plans, 0, space.workload.task) for each in searched(space).kept]
+
+
+def space_of(
+    model: str,
+    gpus: str,
+    *texts: str,
+    batch: int = 64,
+    use_all: bool = False,
+    max_gpus: int | None = None,
+) -> Space:
+    cluster, _ = machines_of(gpus, None, "bf16")
+    cluster = msgspec.structs.replace(cluster, max_gpus=max_gpus)
+    task = Task(model=shape_of(model), cluster=cluster, runtime="megatron", stack=STACK.full_name)
+    return Space(Workload(task, batch, 4096, use_all=use_all), parse_set(texts))
+
+
+def brute_step_s(space: Space) -> float:
+    """The shortest step of all interleaved plans over two types or more."""
+    plans = [plan for plan in every_plan(space) if plan.vpp > 1 and len(plan.gpus) > 1]
+    plans = fitting(plans, STACK) if plans else []
+    steps_s = simulate(plans_of(plans), space.workload.task, STACK) if plans else np.zeros(0)
+    return float(steps_s.min(initial=np.inf))
+
+
+def check_against_brute_force(seeds: range, **options: bool) -> int:
+    """How many pools have an interleaved plan. Brute force tries no last chunk that is larger than
+    its share of the model and short; the search does, so it may find a shorter step.
+    """
+    answered = 0
+    for seed in seeds:
+        space = random_space(seed, turns=True, **options)
+        wanted_s, evaluator = brute_step_s(space), searched(space)
+        if np.isfinite(wanted_s):
+            answered += 1
+            assert evaluator.kept, seed
+            assert evaluator.kept[0].step_s <= wanted_s * (1 + 1e-9), seed
+        for each in evaluator.kept[:1]:
+            plan = plan_at(each.plans, 0, space.workload.task)
+            assert not broken_rules(plan)
+            assert astra.predict_plan(plan).step_s == pytest.approx(each.step_s, rel=1e-12)
+    return answered
+
+
+def test_no_plan_of_small_pools_is_faster() -> None:
+    assert check_against_brute_force(range(1007, 1027)) >= 10
+
+
+@pytest.mark.slow
+def test_no_plan_of_many_small_pools_is_faster() -> None:
+    assert check_against_brute_force(range(1027, 1098)) >= 40
+
+
+@pytest.mark.slow
+def test_no_plan_of_layers_of_several_kinds_is_faster() -> None:
+    assert check_against_brute_force(range(1101, 1160), experts=True) >= 8
+
+
+def test_no_plan_that_hides_the_traffic_of_experts_is_faster() -> None:
+    assert check_against_brute_force(range(1208, 1222), experts=True, hides=True) >= 3
+
+
+def test_hidden_expert_traffic_is_searched_and_pays() -> None:
+    question = "gpt-oss-20b", "h100:16,a100-80g:16", "ep=8", "cp=1"
+    open_, hidden, either = (
+        searched(space_of(*question, f"overlap_ep={words}"))
+        for words in ("false", "true", "false,true")
+    )
+    assert hidden.limit_s < open_.limit_s
+    assert either.limit_s == pytest.approx(hidden.limit_s, rel=1e-3)
+    assert hidden.kept[0].plans.overlap_ep.all()
+    assert not open_.kept[0].plans.overlap_ep.any()
+
+
+@pytest.mark.parametrize(
+    ("texts", "holds"),
+    [
+        (("tp=2", "dp=4"), lambda p: {s.tp for s in segments(p)} == {2} and replicas(p) == 4),
+        (("micro_batch=2",), lambda p: p.micro_batch == 2),
+        (("cp=2",), lambda p: p.cp == 2),
+        (("sharding=parameters",), lambda p: p.sharding == "parameters"),
+        (("vpp=3,5",), lambda p: p.vpp in (3, 5)),
+        (("pp=3",), lambda p: p.pp == 3),
+        (("recompute=full:block:2",), lambda p: segments(p)[0].recompute == "full:block:2"),
+        (("recompute=full:uniform:2",), lambda p: segments(p)[0].recompute == "full:uniform:2"),
+        (("offload_optimizer=1",), lambda p: p.offload_optimizer_fraction == 1.0),
+    ],
+)
+def test_what_is_set_is_obeyed(texts: tuple[str, ...], holds: Callable[[Plan], bool]) -> None:
+    plans = found_in(space_of("llama-3-8b", "h100:16,a100-80g:16", *texts))
+    assert plans
+    assert all(holds(plan) and plan.vpp > 1 and len(plan.gpus) > 1 for plan in plans)
+
+
+def test_degrees_of_experts_are_obeyed() -> None:
+    plans = found_in(
+        space_of("mixtral-8x7b", "h100:32,a100-80g:32", "ep=4", "etp=1", "overlap_ep=true")
+    )
+    assert plans
+    assert {(plan.ep, plan.etp, plan.overlap_ep) for plan in plans} == {(4, 1, True)}
+
+
+def test_one_chunk_for_each_stage_is_not_interleaved() -> None:
+    assert not found_in(space_of("llama-3-8b", "h100:16,a100-80g:16", "vpp=1"))
+
+
+def test_no_more_gpus_are_taken_than_allowed_and_all_where_asked() -> None:
+    pool = "h100:16,a100-80g:16"
+    few = found_in(space_of("llama-3-8b", pool, max_gpus=16))
+    assert few
+    assert all(sum(plan.gpus.values()) <= 16 for plan in few)
+    every = found_in(space_of("llama-3-8b", pool, use_all=True))
+    assert every
+    assert all(sum(plan.gpus.values()) == 32 for plan in every)
+
+
+def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> None:
+    question = "llama-3-70b", "l40s:64,a100-40g:64"
+    (best, *_), (plain, *_) = (
+        searched(space_of(*question, *texts, batch=256)).kept for texts in ((), ("cp=1",))
+    )
+    assert best.plans.cp[0] > 1
+    assert best.step_s < 0.95 * plain.step_s
+
+
+def test_few_plans_are_priced() -> None:
+    evaluator = searched(space_of("llama-3-70b", "h100:64,a100-80g:64,h200:64", batch=512))
+    assert evaluator.kept
+    assert evaluator.funnel.priced <= 1.2 * MAX_PRICED
+
+
+@pytest.mark.parametrize(("stages", "vpp", "layers"), [(2, 2, 9), (3, 2, 12), (2, 3, 11)])
+def test_listed_sizes_are_all_ways_to_cut_the_layers(stages: int, vpp: int, layers: int) -> None:
+    table = listed_sizes(stages, vpp, layers)
+    assert table is not None
+    known = set(map(tuple, table.tolist()))
+    assert len(known) == len(table)
+    sizes = np.indices((layers + 2,) * stages).reshape(stages, -1).T
+    wanted = set()
+    for own in sizes[(sizes > 0).all(axis=1)].tolist():
+        for first in (0, 1):
+            last = vpp * sum(own) - first - layers
+            if 0 <= last < own[-1] and own[0] > first:
+                wanted.add((*own, first, last))
+    assert known == wanted
+
+
+def segments(plan: Plan) -> tuple[Segment, ...]:
+    (pipeline,) = plan.pipelines
+    return pipeline.segments
+
+
+def replicas(plan: Plan) -> int:
+    return plan.pipelines[0].replicas

@@ -32,7 +32,9 @@ RECOMPUTES_NEXT = 3  # the best of these
 # Whole plans.
 PRICED = 200  # plans that the evaluator prices at a time
 PRICED_TABLES = 8  # of them at most, while none is allowed
-MOVED = 8  # plans between whose stages layers are moved
+MOVED = 8  # plans between whose stages layers are moved, at least
+MOVED_STAGES = 128  # more such plans, while all have so many stages together
+MOVED_AT_MOST = 40  # of such plans
 PATIENCE = 8  # moves in a row that need not help
 
 # Small pools.

@@ -10,7 +10,7 @@ from astra.search.pipeline.bound import setting_bound_s
 from astra.search.pipeline.constants import (
     MODULE_SETS,
     MOVED,
-    MOVED_AT_MOST,
+    MOVED_PER_SETTING,
     MOVED_STAGES,
     PRICED,
     PRICED_TABLES,
@@ -268,7 +268,7 @@ class _Search:
     def _move_layers(self, priced: Sequence[Priced]) -> None:
         """Layers moved between stages of the best plans."""
         walked: list[PipelineCandidate] = []
-        ranked = distinct_skeletons([candidate for _, candidate in priced])[:MOVED_AT_MOST]
+        ranked = distinct_skeletons([candidate for _, candidate in priced], MOVED_PER_SETTING)
         stages = np.cumsum([len(each.option) for each in ranked])
         for row, each in enumerate(ranked):
             if row < MOVED or stages[row] <= MOVED_STAGES:

@@ -109,7 +109,7 @@ def _layer_bounds(
     weight = mean * layers.layers / float(number @ mean)  # of a layer of each kind
     forward, head_s = fixed["forward_s"], both[LAST, :, 0] - both[INSIDE, :, 0]
     if setting.sharding == "parameters":
-        # Of what is gathered one part shows at least, which is linear in layers. A head hides some of it.
+        # Of what is gathered one part shows at least, linear in layers; a head hides some.
         both, head_s = both + _gathered_s(fixed), np.zeros_like(head_s)
         slow, overlaps = fixed["slowdown"][:, :, :1], np.ones(1, np.bool_)
         shown = exposed_s(fixed["gather_s"], fixed["forward_compute_s"], overlaps, slow)

@@ -28,7 +28,7 @@ from astra.timing.layer import LayerCache
 
 SEED = 20261118
 POOLS = 50
-TYPES = ("h100", "a100-80g", "h200", "l40s", "a100-40g", "h20", "b200", "mi300x", "l4")
+TYPES = ("h100", "a100-80g", "h200", "l40s", "a100-40g", "h20", "b200", "l4")
 MODELS = {
     "llama-3-8b": (8, 16, 32),
     "llama-2-13b": (8, 16, 64),

@@ -86,7 +86,7 @@ def check_against_brute_force(seeds: range, **options: bool) -> None:
     ],
 )
 def test_small_pools_are_as_by_brute_force(start: int, options: dict[str, bool]) -> None:
-    check_against_brute_force(range(start, start + 3), **options)
+    check_against_brute_force(range(start, start + 4), **options)
 
 
 @pytest.mark.usefixtures("whole_layers")

@@ -78,9 +78,9 @@ def setting_bound_s(
     return least_s
 
 
-def _gathered_s(fixed: dict[str, Floats], number: Floats) -> Floats:
+def _gathered_s(fixed: dict[str, Floats]) -> Floats:
     """At least, of sharded parameters in both passes of a micro-batch. (place, option, 1 + kind)"""
-    total, mean = np.zeros_like(fixed["gather_s"]), np.append(0.0, number)
+    total = np.zeros_like(fixed["gather_s"])
     hides = 1 - fixed["slowdown"][INSIDE, :, 0][:, np.newaxis]
     both_s = fixed["gather_s"] + fixed["reduce_s"]
     for traffic_s, compute_s in (
@@ -89,8 +89,8 @@ def _gathered_s(fixed: dict[str, Floats], number: Floats) -> Floats:
     ):
         behind_all = traffic_s * (1 - hides * (1 - timing_constants().shows.data))
         behind_compute = traffic_s - hides * compute_s
-        larger = (behind_all[INSIDE] @ mean > behind_compute[INSIDE] @ mean)[:, np.newaxis]
-        total += np.where(larger, behind_all, behind_compute)
+        apart = (behind_compute - behind_all)[INSIDE, :, 1:].min(axis=1)[:, np.newaxis]
+        total += np.where(apart > 0, behind_compute, behind_all)  # one for layers of all kinds
     return total
 
 
@@ -109,9 +109,8 @@ def _layer_bounds(
     weight = mean * layers.layers / float(number @ mean)  # of a layer of each kind
     forward, head_s = fixed["forward_s"], both[LAST, :, 0] - both[INSIDE, :, 0]
     if setting.sharding == "parameters":
-        # Of what is gathered one part shows at least, the part for a mean layer: it is linear in
-        # layers. A head hides some of it.
-        both, head_s = both + _gathered_s(fixed, number), np.zeros_like(head_s)
+        # Of what is gathered one part shows at least, linear in layers; a head hides some.
+        both, head_s = both + _gathered_s(fixed), np.zeros_like(head_s)
         slow, overlaps = fixed["slowdown"][:, :, :1], np.ones(1, np.bool_)
         shown = exposed_s(fixed["gather_s"], fixed["forward_compute_s"], overlaps, slow)
         forward = forward + np.maximum(shown, 0.0)  # of all layers no more than of each

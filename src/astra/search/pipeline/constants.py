@@ -20,7 +20,7 @@ ROUNDS = 6  # of changes to one segment
 CHANGED = 8  # skeletons, each round
 OTHER_COUNTS = 4  # numbers of stages of a segment whose option is changed
 SIMULATED = 24  # pipelines of one depth, those of the least bounds
-KEPT_PER_SETTING = 6  # pipelines
+KEPT_PER_SETTING = 16  # pipelines
 
 # One recompute setting for all stages.
 RECOMPUTED_FIRST = 3  # global settings, the best so far, in which all that are worth it are tried
@@ -32,7 +32,9 @@ RECOMPUTES_NEXT = 3  # the best of these
 # Whole plans.
 PRICED = 200  # plans that the evaluator prices at a time
 PRICED_TABLES = 8  # of them at most, while none is allowed
-MOVED = 8  # plans between whose stages layers are moved
+MOVED = 8  # plans between whose stages layers are moved, at least
+MOVED_STAGES = 160  # more such plans, while all have so many stages together
+MOVED_PER_SETTING = 10  # such plans of one global setting
 PATIENCE = 8  # moves in a row that need not help
 
 # Small pools.

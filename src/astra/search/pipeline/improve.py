@@ -1,5 +1,6 @@
 """Pipelines made better: one segment changed, or one layer moved."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from astra.search.pipeline.constants import (
 )
 from astra.search.pipeline.construct import Charge, Constructor, Segments, best_first
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
+from astra.search.pipeline.plan_columns import GlobalSetting
 from astra.search.pipeline.stage_table import StageTable
 
 IMPROVED = 0.9999  # of the best step before: less is not worth another round
@@ -96,9 +98,15 @@ def layers_moved(start: PipelineCandidate, charge: Charge) -> list[PipelineCandi
     return walked
 
 
-def distinct_skeletons(candidates: Sequence[PipelineCandidate]) -> list[PipelineCandidate]:
-    """The first of each skeleton."""
+def distinct_skeletons(
+    candidates: Sequence[PipelineCandidate], per_setting: int
+) -> list[PipelineCandidate]:
+    """The first of each skeleton, so many of each global setting at most."""
     kept: dict[tuple[object, ...], PipelineCandidate] = {}
+    number: Counter[GlobalSetting] = Counter()
     for each in candidates:
-        kept.setdefault(each.skeleton_key, each)
+        setting, key = each.table.setting, each.skeleton_key
+        if key not in kept and number[setting] < per_setting:
+            kept[key] = each
+            number[setting] += 1
     return list(kept.values())

@@ -10,6 +10,8 @@ from astra.search.pipeline.bound import setting_bound_s
 from astra.search.pipeline.constants import (
     MODULE_SETS,
     MOVED,
+    MOVED_PER_SETTING,
+    MOVED_STAGES,
     PRICED,
     PRICED_TABLES,
     RECOMPUTED_FIRST,
@@ -266,6 +268,9 @@ class _Search:
     def _move_layers(self, priced: Sequence[Priced]) -> None:
         """Layers moved between stages of the best plans."""
         walked: list[PipelineCandidate] = []
-        for each in distinct_skeletons([candidate for _, candidate in priced])[:MOVED]:
-            walked += layers_moved(each, self.evaluator.charge)
+        ranked = distinct_skeletons([candidate for _, candidate in priced], MOVED_PER_SETTING)
+        stages = np.cumsum([len(each.option) for each in ranked])
+        for row, each in enumerate(ranked):
+            if row < MOVED or stages[row] <= MOVED_STAGES:
+                walked += layers_moved(each, self.evaluator.charge)
         self._priced(walked)

@@ -8,14 +8,15 @@ import pytest
 from tests.search.mixed_brute import MARGIN, every_plan, fitting, random_space
 
 import astra
-from astra.api.asked import machines_of, shape_of
+from astra.api.inputs import cluster_of, model_of
 from astra.cost.evaluate import simulate
 from astra.hardware.stack import find_stack
-from astra.search.evaluator import Evaluator, Limits
+from astra.search.evaluator import Evaluator
+from astra.search.objective import Fastest
 from astra.search.pipeline.chunk_sizes import listed_sizes
 from astra.search.pipeline.interleaved import MAX_PRICED, InterleavedPipeline
 from astra.strategy.plan import Plan, Segment
-from astra.strategy.plans import Task, plan_at, plans_of
+from astra.strategy.plans import Task, plans_of
 from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space, Workload, parse_set
 
@@ -25,7 +26,7 @@ STACK = find_stack("megatron")
 
 def searched(space: Space) -> Evaluator:
     evaluator = Evaluator(
-        task=space.workload.task, rules=RULES, stack=STACK, margin=MARGIN, limits=Limits()
+        task=space.workload.task, rules=RULES, stack=STACK, margin=MARGIN, objective=Fastest(10)
     )
     InterleavedPipeline(space).search(evaluator)
     return evaluator
@@ -33,7 +34,7 @@ def searched(space: Space) -> Evaluator:
 
 def found_in(space: Space) -> list[Plan]:
     """The best first."""
-    return [plan_at(each.plans, 0, space.workload.task) for each in searched(space).kept]
+    return searched(space).plans()
 
 
 def space_of(
@@ -44,9 +45,9 @@ def space_of(
     use_all: bool = False,
     max_gpus: int | None = None,
 ) -> Space:
-    cluster, _ = machines_of(gpus, None, "bf16")
+    cluster, _ = cluster_of(gpus, None, "bf16")
     cluster = msgspec.structs.replace(cluster, max_gpus=max_gpus)
-    task = Task(model=shape_of(model), cluster=cluster, runtime="megatron", stack=STACK.full_name)
+    task = Task(model=model_of(model), cluster=cluster, runtime="megatron", stack=STACK.full_name)
     return Space(Workload(task, batch, 4096, use_all=use_all), parse_set(texts))
 
 
@@ -68,12 +69,10 @@ def check_against_brute_force(seeds: range, **options: bool) -> int:
         wanted_s, evaluator = brute_step_s(space), searched(space)
         if np.isfinite(wanted_s):
             answered += 1
-            assert evaluator.kept, seed
-            assert evaluator.kept[0].step_s <= wanted_s * (1 + 1e-9), seed
-        for each in evaluator.kept[:1]:
-            plan = plan_at(each.plans, 0, space.workload.task)
+            assert evaluator.best_s <= wanted_s * (1 + 1e-9), seed
+        for plan in evaluator.plans()[:1]:
             assert not broken_rules(plan)
-            assert astra.predict_plan(plan).step_s == pytest.approx(each.step_s, rel=1e-12)
+            assert astra.predict_plan(plan).step_s == pytest.approx(evaluator.best_s, rel=1e-12)
     return answered
 
 
@@ -101,10 +100,9 @@ def test_hidden_expert_traffic_is_searched_and_pays() -> None:
         searched(space_of(*question, f"overlap_ep={words}"))
         for words in ("false", "true", "false,true")
     )
-    assert hidden.limit_s < open_.limit_s
-    assert either.limit_s == pytest.approx(hidden.limit_s, rel=1e-3)
-    assert hidden.kept[0].plans.overlap_ep.all()
-    assert not open_.kept[0].plans.overlap_ep.any()
+    assert hidden.best_s < open_.best_s
+    assert either.best_s == pytest.approx(hidden.best_s, rel=1e-3)
+    assert hidden.plans()[0].overlap_ep and not open_.plans()[0].overlap_ep
 
 
 @pytest.mark.parametrize(
@@ -151,16 +149,14 @@ def test_no_more_gpus_are_taken_than_allowed_and_all_where_asked() -> None:
 
 def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> None:
     question = "llama-3-70b", "l40s:64,a100-40g:64"
-    (best, *_), (plain, *_) = (
-        searched(space_of(*question, *texts, batch=256)).kept for texts in ((), ("cp=1",))
-    )
-    assert best.plans.cp[0] > 1
-    assert best.step_s < 0.95 * plain.step_s
+    best, plain = (searched(space_of(*question, *texts, batch=256)) for texts in ((), ("cp=1",)))
+    assert best.plans()[0].cp > 1
+    assert best.best_s < 0.95 * plain.best_s
 
 
 def test_few_plans_are_priced() -> None:
     evaluator = searched(space_of("llama-3-70b", "h100:64,a100-80g:64,h200:64", batch=512))
-    assert evaluator.kept
+    assert evaluator.plans()
     assert evaluator.funnel.priced <= 1.2 * MAX_PRICED
 
 

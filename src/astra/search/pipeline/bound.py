@@ -21,7 +21,7 @@ from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.stage_lines import INSIDE, LAST, StageLayers, StageLines
 from astra.strategy.plans import Floats, Ints
 from astra.timing.constants import timing_constants
-from astra.timing.stage import exposed_s
+from astra.timing.stage import exposed_data_parallel_s
 
 BOUND_PACES = 48  # between the least pace there can be and that of the best step known
 CHOICES_PER_BLOCK = 1 << 12  # joint choices of finenesses looked at together
@@ -112,7 +112,9 @@ def _layer_bounds(
         # Of what is gathered one part shows at least, linear in layers; a head hides some.
         both, head_s = both + _gathered_s(fixed), np.zeros_like(head_s)
         slow, overlaps = fixed["slowdown"][:, :, :1], np.ones(1, np.bool_)
-        shown = exposed_s(fixed["gather_s"], fixed["forward_compute_s"], overlaps, slow)
+        shown = exposed_data_parallel_s(
+            fixed["gather_s"], fixed["forward_compute_s"], overlaps, slow
+        )
         forward = forward + np.maximum(shown, 0.0)  # of all layers no more than of each
     layer_s = (both[INSIDE, :, 1:] / weight).min(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):

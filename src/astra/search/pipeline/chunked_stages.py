@@ -24,7 +24,7 @@ from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import Recompute
-from astra.timing.stage import exposed_s
+from astra.timing.stage import exposed_data_parallel_s
 
 ROUNDING_LAYERS = 1e-9
 
@@ -300,11 +300,15 @@ class ChunkedStages:
         overlaps = copies & self.is_sharded[config][:, np.newaxis]
         behind = fixed["backward_compute_s"] + again
         slow = fixed["slowdown"]
-        gather = exposed_s(fixed["gather_s"], fixed["forward_compute_s"], overlaps, slow)
-        reduce = exposed_s(fixed["reduce_s"], behind, copies, slow)
+        gather = exposed_data_parallel_s(
+            fixed["gather_s"], fixed["forward_compute_s"], overlaps, slow
+        )
+        reduce = exposed_data_parallel_s(fixed["reduce_s"], behind, copies, slow)
         by_layer = self.gathers[config][:, np.newaxis]
         if by_layer.any():
-            both = exposed_s(fixed["gather_s"] + fixed["reduce_s"], behind, overlaps, slow)
+            both = exposed_data_parallel_s(
+                fixed["gather_s"] + fixed["reduce_s"], behind, overlaps, slow
+            )
             forward = forward + np.where(by_layer, gather, 0.0)
             backward = backward + np.where(by_layer, both, 0.0)
             gather, reduce = (np.where(by_layer, 0.0, each) for each in (gather, reduce))

@@ -14,7 +14,7 @@ from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
-from astra.timing.stage import exposed_s
+from astra.timing.stage import exposed_data_parallel_s
 
 LOOKED_PACES = 600  # from the fastest layer of all upwards
 
@@ -75,9 +75,9 @@ def _mean_layer(setting: GlobalSetting, lines: StageLines, layers: StageLayers) 
     if setting.sharding == "parameters":
         slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.ones(len(layer_s), np.bool_)
         gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
-        layer_s = layer_s + exposed_s(gather_s, compute_s, always, slow)
+        layer_s = layer_s + exposed_data_parallel_s(gather_s, compute_s, always, slow)
         both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
-        layer_s = layer_s + exposed_s(both_s, compute_s, always, slow)
+        layer_s = layer_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
     return _MeanLayer(
         layer_s=layer_s,
         first_recompute_s=again["recompute_s"][0],

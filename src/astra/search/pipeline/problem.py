@@ -40,7 +40,7 @@ from astra.strategy.space import Space
 from astra.timing.layer import LayerCache
 
 
-class PlanEvaluator(Protocol):
+class PipelineEvaluator(Protocol):
     """What decides on plans: all that a search of pipelines asks of it."""
 
     @property
@@ -64,7 +64,7 @@ class MixedPipeline:
     def __init__(self, space: Space) -> None:
         self.space = space
 
-    def search(self, evaluator: PlanEvaluator) -> float:
+    def search(self, evaluator: PipelineEvaluator) -> float:
         """Hands the best pipelines to the evaluator; no pipeline has a shorter step than what
         comes back, 0 where nothing is known of that, infinity where there is none. [s]
         """
@@ -74,7 +74,7 @@ class MixedPipeline:
 class _Search:
     """What one search has in hand."""
 
-    def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
+    def __init__(self, space: Space, evaluator: PipelineEvaluator) -> None:
         self.space, self.evaluator, self.workload = space, evaluator, space.workload
         self.pricer = StagePricer(
             space.workload, evaluator.stack, evaluator.margin, evaluator.cache

@@ -16,7 +16,7 @@ from astra.search.pipeline.stage_lines import (
 )
 from astra.strategy.plans import Flags, Floats, Ints, code
 from astra.strategy.recompute import Recompute
-from astra.timing.stage import exposed_s
+from astra.timing.stage import exposed_data_parallel_s
 
 __all__ = ["FIRST", "INSIDE", "LAST", "StageChoice", "StageTable"]
 
@@ -121,12 +121,18 @@ class StageTable:
         if self.setting.sharding == "parameters":
             both_s = v["gather_s"] + v["reduce_s"]
             gather_s, reduce_s = np.zeros_like(both_s), np.zeros_like(both_s)
-            forward_s = forward_s + exposed_s(v["gather_s"], v["forward_compute_s"], copies, slow)
-            backward_s = backward_s + exposed_s(both_s, backward_compute_s, copies, slow)
+            forward_s = forward_s + exposed_data_parallel_s(
+                v["gather_s"], v["forward_compute_s"], copies, slow
+            )
+            backward_s = backward_s + exposed_data_parallel_s(
+                both_s, backward_compute_s, copies, slow
+            )
         else:
             overlaps = copies & (sharded and not self.pricer.stack.owned_tensors)
-            gather_s = exposed_s(v["gather_s"], v["forward_compute_s"], overlaps, slow)
-            reduce_s = exposed_s(v["reduce_s"], backward_compute_s, copies, slow)
+            gather_s = exposed_data_parallel_s(
+                v["gather_s"], v["forward_compute_s"], overlaps, slow
+            )
+            reduce_s = exposed_data_parallel_s(v["reduce_s"], backward_compute_s, copies, slow)
         return StageChoice(
             forward_s=forward_s,
             backward_s=np.where(fits, backward_s, np.inf),

@@ -16,6 +16,7 @@ from astra.cli.main import run
 from astra.cli.stopping import StopRequest
 from astra.errors import InputError
 from astra.notes import NoteCode, has
+from astra.report.answer import answer_page
 from astra.search.evaluator import Limits
 from astra.search.solve import solve
 
@@ -71,6 +72,33 @@ def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
                 and (p.usd or 0) <= (point.usd or 0) * (1 + 1e-9)
                 for p in whole.frontier
             )
+
+
+@pytest.mark.parametrize("runtime", [None, "any"])
+def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: Any) -> None:
+    """Nor that nothing fits a type, or that a runtime is slower, where it was not looked."""
+    job: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096}
+    whole = astra.plan("llama-3-8b", **job, runtime=runtime)
+    assert whole.mixed is not None and whole.mixed.gap_fraction is not None and whole.best
+    stopped = [
+        astra.plan("llama-3-8b", **job, runtime=runtime, is_cancelled=After(n))
+        for n in (0, 8, 16, 24, 32)
+    ]
+    stopped = [answer for answer in stopped if answer.search.status == "cancelled"]
+    assert {bool(answer.plans) for answer in stopped} == {True, False}
+    for answer in stopped:
+        mixed = answer.mixed
+        assert mixed is not None and mixed.gap_fraction is None
+        assert (
+            None not in mixed.alone_step_s.values() and None not in mixed.runtimes_step_s.values()
+        )
+        page = " ".join(str(part) for part in answer_page(answer, None))
+        assert "Proven" not in page and "nothing fits" not in page
+        if answer.best is not None:
+            assert answer.best.step_s >= whole.best.step_s * (1 - 1e-9)
+            assert "nothing is proven" in page
+        else:
+            assert "No plan was found yet" in page and "no mixed plan fits" not in page
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
+from astra.notes import NoteCode, has
 from astra.report.comparison import comparison_part
 from astra.report.document import AnswerDocument
 from astra.report.note_lines import note_lines
@@ -193,9 +194,15 @@ def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
     return table
 
 
+def _no_plan(nothing_fits: NothingFits) -> str:
+    if has(nothing_fits.reasons, NoteCode.NO_PLAN_YET):
+        return "No plan was found yet."
+    return "No plan fits." if nothing_fits.closest else "No plan is left."
+
+
 def _nothing_fits_page(answer: AnswerDocument, nothing_fits: NothingFits) -> list["RenderableType"]:
     lines: list[RenderableType] = [
-        "No plan fits." if nothing_fits.closest else "No plan is left.",
+        _no_plan(nothing_fits),
         funnel_line(answer),
         f"Binding: {nothing_fits.binding}.",
     ]

@@ -60,7 +60,9 @@ def _comparison_lines(
     idle = _idle(comparison)
     if idle:
         gpus = ", ".join(f"{count} {name}" for name, count in idle.items())
-        lines.append(f"Idle: {gpus}; {_why_idle(best, idle, request)}.")
+        is_stopped = comparison.gap_fraction is None
+        why = "the search was stopped" if is_stopped else _why_idle(best, idle, request)
+        lines.append(f"Idle: {gpus}; {why}.")
     lines += [f"{text}." for text in comparison.left_out]
     return [*lines, _launch_line(best, comparison), *_proof_lines(comparison)]
 
@@ -103,6 +105,8 @@ def _proof_lines(comparison: Comparison) -> list[str]:
     """What is known of the space that was searched, and what that space is."""
     mixes = [words for name, words in MIXED_PIPELINES.items() if name in comparison.pipelines_of]
     uniform = "Of uniform plans it is the best found."
+    if comparison.gap_fraction is None:
+        return ["It is the best found before the search was stopped: nothing is proven."]
     if not mixes:
         return [f"Proven of each type alone: none is faster. {uniform}"]
     space = f"pipelines that mix types ({'; '.join(mixes)})"

@@ -36,9 +36,9 @@ def solve_any(query: Query, limits: Limits) -> Result:
     query = query.of_runtime("any")
     evaluator = evaluator_of(query, Fastest(MAX_KEPT, ceiling_s=limit_s), limits)
     evaluator.rules = (*query.rules, *host_rules(query.cluster, query.stack))
-    problem, bound_s = ReplicaGroups(query.space), 0.0
+    bound_s: float | None = None  # of plans whose replicas differ; not known where it was stopped
     with suppress(Stopped):
-        bound_s = problem.search(evaluator)
+        bound_s = ReplicaGroups(query.space).search(evaluator)
     found = evaluator.plans()
     chosen = _folded(found) if query.fold else found
     priced = price_plans([_launchable(plan) for plan in chosen[: query.top]], query.margin)
@@ -77,19 +77,21 @@ def _launchable(plan: Plan) -> Plan:
 
 
 def _compared(
-    query: Query, launched: Result, bound_s: float, plans: tuple[PricedPlan, ...]
+    query: Query, launched: Result, bound_s: float | None, plans: tuple[PricedPlan, ...]
 ) -> Comparison | None:
     """What the best plan is worth; what is proven holds for both kinds of plans."""
     known = launched.comparison
     if known is None or not plans:
         return known
-    best = plans[0]
-    least = bound_s or best.step_s
-    if launched.best is not None:
-        least = min(least, launched.best.step_s / (1 + known.gap_fraction))
+    best, gap = plans[0], None
+    if bound_s is not None and known.gap_fraction is not None:
+        least_s = bound_s
+        if launched.best is not None:
+            least_s = min(least_s, launched.best.step_s / (1 + known.gap_fraction))
+        gap = max(best.step_s / least_s - 1, 0.0)
     return msgspec.structs.replace(
         known,
-        gap_fraction=max(best.step_s / least - 1, 0.0),
+        gap_fraction=gap,
         idle=idle_gpus(query, plans),
         stages=stage_summaries(best, query.stack),
         launched_step_s=launched.best.step_s if launched.best else None,

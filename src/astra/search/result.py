@@ -73,7 +73,8 @@ class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What the best plan over several GPU types is worth."""
 
-    gap_fraction: float  # proven: no pipeline over several types is faster by more; 0: none is
+    # Proven: no pipeline over several types is faster by more; 0: none is; None: it was stopped.
+    gap_fraction: float | None
     alone_step_s: dict[str, float | None]  # the best on each type; None: nothing fits there
     uniform_step_s: float | None = None  # the best uniform plan over several types
     even_split_step_s: float | None  # all GPUs, one tp, equal layers

@@ -9,7 +9,7 @@ from astra.search.best_plans import fewest_gpus, solve_one_type
 from astra.search.bill import with_dollars
 from astra.search.evaluator import Limits
 from astra.search.query import Query
-from astra.search.result import Result
+from astra.search.result import NothingFits, Result
 
 
 def solve(query: Query, limits: Limits | None = None) -> Result:
@@ -28,7 +28,13 @@ def solve(query: Query, limits: Limits | None = None) -> Result:
         plans=len(found.plans),
         gap_fraction=found.gap_fraction,
     )
-    return replace(found, status=limits.stopped, notes=(*found.notes, early))
+    none_yet = NothingFits(closest=None, reasons=(note(NoteCode.NO_PLAN_YET),))
+    return replace(
+        found,
+        status=limits.stopped,
+        nothing_fits=None if found.plans else none_yet,
+        notes=(*found.notes, early),
+    )
 
 
 def _solve_for_money(query: Query, limits: Limits) -> Result:

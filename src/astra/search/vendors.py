@@ -63,14 +63,15 @@ def _compared(results: Sequence[Result], query: Query, best: PricedPlan | None) 
     bounds = [
         each.best.step_s / (1 + each.comparison.gap_fraction)
         for each in results
-        if each.best and each.comparison
+        if each.best and each.comparison and each.comparison.gap_fraction is not None
     ]
+    is_known = all(own.gap_fraction is not None for own in known)
     launched = [own.launched_step_s for own in known if own.launched_step_s is not None]
     used = best.gpus if best else {}
     caps = {pool.gpu.name: pool.count for pool in query.cluster.pools}
     idle = {name: count - used.get(name, 0) for name, count in caps.items()}
     return Comparison(
-        gap_fraction=max(best.step_s / min(bounds) - 1, 0.0) if best else 0.0,
+        gap_fraction=_gap(best, bounds) if is_known else None,
         alone_step_s={name: step for own in known for name, step in own.alone_step_s.items()},
         uniform_step_s=_least([own.uniform_step_s for own in known]),
         even_split_step_s=None,  # over all GPUs
@@ -85,6 +86,10 @@ def _compared(results: Sequence[Result], query: Query, best: PricedPlan | None) 
         stages=stage_summaries(best, query.stack) if best else (),
         launched_step_s=min(launched, default=None),
     )
+
+
+def _gap(best: PricedPlan | None, bounds_s: Sequence[float]) -> float:
+    return max(best.step_s / min(bounds_s) - 1, 0.0) if best else 0.0
 
 
 def _least(steps_s: Sequence[float | None]) -> float | None:

@@ -80,7 +80,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     ranked = ranked_plans(found, query)
     slowest_s = COMPARED * _fastest_s(found)
     even_s = None if limits.stopped else _even_split_s(list(mixing.values()))
-    gap = _gap(ranked, [each.open_s for each in mixing.values()])
+    gap = None if limits.stopped else _gap(ranked, [each.open_s for each in mixing.values()])
     return Result(
         query=asked,
         funnel=sum_funnels(funnels),
@@ -88,10 +88,14 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
         plans=ranked,
         nothing_fits=None if ranked else _nothing(query, singles, limits),
         notes=(*asked.notes, *_narrowed(mixing.values())),
-        gap_fraction=None if limits.stopped else gap,
+        gap_fraction=gap,
         comparison=Comparison(
             gap_fraction=gap,
-            alone_step_s={name: _least_s(best) for name, best in singles.items()},
+            alone_step_s={
+                name: _least_s(best)
+                for name, best in singles.items()
+                if limits.stopped is None or np.isfinite(best.best_s)
+            },
             uniform_step_s=min(
                 (s for s in (uniform.step_s, even_s) if s is not None and s < np.inf), default=None
             ),
@@ -99,6 +103,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
             runtimes_step_s={
                 runtime: step_s if step_s < slowest_s else None
                 for runtime, step_s in steps_s.items()
+                if limits.stopped is None or step_s < slowest_s
             },
             pipelines_of=tuple(runtime for runtime, each in mixing.items() if each.finder),
             idle=idle_gpus(query, ranked),

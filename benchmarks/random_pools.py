@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from astra.cost.evaluate import simulate_fitting
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
+from astra.search.evaluator import evaluator_of
+from astra.search.objective import Fastest
 from astra.search.pipeline.problem import MixedPipeline
-from astra.strategy.plans import Floats, Plans, Task
-from astra.strategy.rules.registry import check, rules_for
+from astra.search.query import query_of_space
+from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload
-from astra.timing.layer import LayerCache
 
 SEED = 20261118
 POOLS = 50
@@ -40,27 +40,6 @@ MODELS = {
     "llama-3.1-405b": (256, 512),
 }
 BEST = Path(__file__).parent / "random_pools.json"
-MARGIN = 0.05
-
-
-class Evaluator:
-    """Rules, memory and simulator; the best step found."""
-
-    def __init__(self, task: Task) -> None:
-        self.task, self.stack, self.margin = task, find_stack("megatron"), MARGIN
-        self.limit_s, self.cache = np.inf, LayerCache()
-
-    def charge(self, rows: float) -> None:
-        """Nothing is limited."""
-
-    def steps_s(self, plans: Plans) -> Floats:
-        found = np.full(len(plans), np.inf)
-        rows = np.flatnonzero(check(plans, self.task, rules_for(self.task.runtime)).allowed)
-        if len(rows):
-            some = plans.take(rows)
-            found[rows], _ = simulate_fitting(some, self.task, self.stack, MARGIN, self.cache)
-        self.limit_s = min(self.limit_s, float(found.min(initial=np.inf)))
-        return found
 
 
 def pools(count: int) -> list[tuple[str, str, int, int]]:
@@ -92,10 +71,10 @@ def main() -> None:
     for question in pools(first + count)[first:]:
         name = " ".join(str(part) for part in question)
         start, space = time.process_time(), space_of(*question)
-        evaluator = Evaluator(space.workload.task)
+        evaluator = evaluator_of(query_of_space(space, find_stack("megatron")), Fastest(1))
         bound_s = MixedPipeline(space).search(evaluator)
         spent.append(time.process_time() - start)
-        step_s = evaluator.limit_s
+        step_s = evaluator.best_s
         best_s = min(known.get(name) or np.inf, step_s)
         known[name] = best_s if np.isfinite(best_s) else None
         ratio = step_s / best_s if np.isfinite(best_s) else 1.0

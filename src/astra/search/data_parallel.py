@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from astra.columns import REL_EPS
+from astra.search.evaluator import PlanEvaluator
 from astra.search.group_cuts import (
     CutSource,
     GroupCuts,
-    PlanEvaluator,
     most_by_key,
     samples_under_cap,
 )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -59,6 +59,25 @@ class Limits:
         if self.watch:
             self.watch(self.candidates)
         self.check()
+
+
+class PlanEvaluator(Protocol):
+    """What a problem that constructs whole plans asks of an evaluator."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def rules(self) -> Sequence[Rule]: ...
+    @property
+    def stack(self) -> Stack: ...
+    @property
+    def margin(self) -> float: ...
+    @property
+    def cache(self) -> LayerCache: ...
+    @property
+    def limit_s(self) -> float: ...
+    def charge(self, rows: float) -> None: ...
+    def steps_s(self, plans: Plans) -> Floats: ...
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,17 +10,17 @@ import numpy as np
 from astra.columns import REL_EPS, factorized
 from astra.cost.evaluate import evaluate, least_memory_fraction
 from astra.hardware.cluster import Cluster
-from astra.hardware.stack import Stack
+from astra.search.evaluator import PlanEvaluator
 from astra.strategy.complete import fp8_recipe
 from astra.strategy.enumerate import Layouts
-from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, Task, concatenate
+from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.registry import check
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view, without_layers
 from astra.strategy.variants import Variants, depends_on_variant, variants_in, variants_of
 from astra.timing.group_bounds import GroupBound, group_bounds, joined_bounds
-from astra.timing.layer import LayerCache, work_s
+from astra.timing.layer import work_s
 from astra.timing.plan_bounds import fill_bound_s, variant_added_s
 
 LAYOUTS_PER_BLOCK = 1 << 10  # whose variants are looked at together
@@ -48,25 +48,6 @@ OPTION_COLUMNS = tuple(
 )
 # Settings that an option does not fix: rules about them are asked later.
 OPEN_SETTINGS = {"layers", "chunk_layers", "vpp", "schedule", "overlap_p2p", "microbatch_group"}
-
-
-class PlanEvaluator(Protocol):
-    """What the search of replica groups asks of an evaluator."""
-
-    @property
-    def task(self) -> Task: ...
-    @property
-    def rules(self) -> Sequence[Rule]: ...
-    @property
-    def stack(self) -> Stack: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def cache(self) -> LayerCache: ...
-    @property
-    def limit_s(self) -> float: ...
-    def charge(self, rows: float) -> None: ...
-    def steps_s(self, plans: Plans) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

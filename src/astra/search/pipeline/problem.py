@@ -1,11 +1,10 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 
-from astra.hardware.stack import Stack
+from astra.search.evaluator import PlanEvaluator
 from astra.search.pipeline.bound import setting_bound_s
 from astra.search.pipeline.constants import (
     MODULE_SETS,
@@ -33,27 +32,9 @@ from astra.search.pipeline.stage_lines import (
     StagePricer,
 )
 from astra.search.pipeline.stage_table import MAX_GROUP_LAYERS, StageTable
-from astra.strategy.plans import Floats, Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
-from astra.timing.layer import LayerCache
-
-
-class PipelineEvaluator(Protocol):
-    """What decides on plans: all that a search of pipelines asks of it."""
-
-    @property
-    def stack(self) -> Stack: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def cache(self) -> LayerCache: ...
-    @property
-    def limit_s(self) -> float: ...
-    def charge(self, rows: float) -> None: ...
-    def steps_s(self, plans: Plans) -> Floats: ...
-
 
 Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it
 
@@ -64,7 +45,7 @@ class MixedPipeline:
     def __init__(self, space: Space) -> None:
         self.space = space
 
-    def search(self, evaluator: PipelineEvaluator) -> float:
+    def search(self, evaluator: PlanEvaluator) -> float:
         """Hands the best pipelines to the evaluator; no pipeline has a shorter step than what
         comes back, 0 where nothing is known of that, infinity where there is none. [s]
         """
@@ -74,7 +55,7 @@ class MixedPipeline:
 class _Search:
     """What one search has in hand."""
 
-    def __init__(self, space: Space, evaluator: PipelineEvaluator) -> None:
+    def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
         self.space, self.evaluator, self.workload = space, evaluator, space.workload
         self.pricer = StagePricer(
             space.workload, evaluator.stack, evaluator.margin, evaluator.cache

@@ -12,7 +12,7 @@ from astra.explain.result import Explanation
 from astra.files import convert, read_json
 from astra.report.document import AnswerDocument
 from astra.report.explanation_words import explanation_with_words
-from astra.report.words import words
+from astra.report.words import search_words
 from astra.search.request import read_request
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
@@ -50,7 +50,7 @@ def explain_answer(
 
     def tell(what: "Note") -> None:
         if say:
-            say(_search_words(what))
+            say(search_words(what))
 
     explanation = explain_plan(
         plans, rank, against, asked=query, margin=margin, quick=quick, say=tell
@@ -60,14 +60,6 @@ def explain_answer(
             explanation, read_request(request, plans[0], where), source, tell
         )
     return explanation_with_words(explanation)
-
-
-def _search_words(what: "Note") -> str:
-    """A search in words, behind `searching`."""
-    from astra.notes import NoteCode
-
-    alone = what.code is NoteCode.TYPE_ALONE
-    return words(what) if alone else f"the best plan with {words(what)}"
 
 
 def _plans_of(

@@ -285,6 +285,12 @@ def words(note: Note) -> str:
     return sentence.format(**note.facts) if isinstance(sentence, str) else sentence(note.facts)
 
 
+def search_words(what: Note) -> str:
+    """What is being searched for, behind `searching`."""
+    alone = what.code is NoteCode.TYPE_ALONE
+    return words(what) if alone else f"the best plan with {words(what)}"
+
+
 def all_words(notes: Iterable[Note]) -> tuple[str, ...]:
     return tuple(words(note) for note in notes)
 

@@ -7,7 +7,7 @@ from astra.errors import InputError
 from astra.explain.explained_plan import ExplainedPlan, difference
 from astra.explain.result import Alternative
 from astra.notes import NoteCode, note
-from astra.search.mixed.answer import narrowed_by
+from astra.search.mixed_space import narrowed_by
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result
 from astra.search.solve import solve

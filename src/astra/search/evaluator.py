@@ -27,6 +27,8 @@ from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import depends_on_variant
 from astra.timing.layer import LayerCache
 
+SIMULATED = 4  # plans of a table that are simulated together
+
 StoppedBy = Literal["cancelled", "time_limit"]
 
 
@@ -76,6 +78,8 @@ class PlanEvaluator(Protocol):
     def cache(self) -> LayerCache: ...
     @property
     def limit_s(self) -> float: ...
+    @property
+    def best_s(self) -> float: ...
     def charge(self, rows: float) -> None: ...
     def steps_s(self, plans: Plans) -> Floats: ...
 
@@ -181,15 +185,34 @@ class Evaluator:
             found[fitting] = self.simulate(plans.take(fitting))
         return found
 
+    def search_table(self, plans: Plans) -> float:
+        """The fastest of a table, simulated in the order of their bounds; none other is faster."""
+        rows = np.flatnonzero(self.allowed(plans))
+        self.funnel.candidates += len(plans)
+        self.funnel.priced += len(rows)
+        plans = plans.take(rows)
+        found = self.evaluate(plans)
+        order = self.in_ram(plans, np.flatnonzero(found.fits))
+        self.funnel.out_of_memory += len(plans) - len(order)
+        order = order[np.argsort(found.bound_s[order], kind="stable")]
+        while len(order):
+            self.simulate(plans.take(order[:SIMULATED]))
+            order = order[SIMULATED:]
+            order = order[found.bound_s[order] < self.limit_s]
+        return np.inf
+
     def plans(self) -> list[Plan]:
         """The incumbents, fastest first."""
         return [plan_at(plan, 0, self.task) for *_, plan in self.objective.incumbents]
 
-    def run(self, search: Callable[["Evaluator"], float]) -> "Evaluator":
-        """A problem's search, to its end or until it is stopped: what was kept is there then."""
+    def run(self, search: Callable[["Evaluator"], float]) -> float:
+        """A problem's search, to its end or until it is stopped: what was kept is there then.
+
+        What comes back is the least step of what was not looked at; 0: nothing is known of it.
+        """
         with suppress(Stopped):
-            search(self)
-        return self
+            return search(self)
+        return 0.0
 
     @property
     def best_s(self) -> float:

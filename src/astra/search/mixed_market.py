@@ -26,23 +26,19 @@ from astra.notes import Note, NoteCode, note
 from astra.search.bill import bill_of
 from astra.search.evaluator import Limits, Stopped
 from astra.search.market import Trade, beaten_by, best_of
-from astra.search.mixed.answer import MIXES, mixed_space, why_not_mixed
-from astra.search.mixed.cells import Cell, Kind, cells_of, legal_kinds
-from astra.search.mixed.pipelines import best_pipelines
-from astra.search.mixed.solve import MixedFinder
-from astra.search.mixed.speed import LayerSeconds, layer_seconds
-from astra.search.mixed.uniform import UniformSearch
+from astra.search.mixed_space import MIXES, why_not_mixed
 from astra.search.objective import checkpoint_sizes
+from astra.search.pipeline.settings import settings_with_options
+from astra.search.pipeline.stage_lines import INSIDE, NO_RECOMPUTE, LineCache, StagePricer
+from astra.search.pipelines import Pipelines
 from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
 from astra.search.query import Query
-from astra.strategy.plans import Floats, plan_at
+from astra.search.uniform import UniformSearch
+from astra.strategy.plans import Floats
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
-from astra.timing.layer import LayerCache
 
-MOST_WORK = 120_000_000  # of all mixtures together, counted as in a search of one
-MOST_OF_ONE = 30_000_000
-SHORTER = 4  # rounds: they overrun what is left by less
+MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
 
 
 class MixedSearch:
@@ -65,25 +61,26 @@ class MixedSearch:
         )
         self.trades, self.limits = list(known), limits
         self.beaten: set[tuple[float, float]] = set()
-        self.labels = self.open = self.skipped = 0
-        self.left = MOST_WORK
+        self.searched = self.skipped = 0
         asked = query.settings
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
         self.known: dict[tuple[object, ...], tuple[float, PricedPlan | None]] = {}
         self.most = query.cluster.pools
         self.seconds: dict[Gpu, Floats] = {}
+        self.lines = LineCache()
+        self.least_waste = self._least_waste()
 
     def run(self, mixtures: Sequence[Mixture]) -> None:
         """The most promising first: those that would be cheapest if nothing were lost and those
         that would be fastest, by turns, so that either end of the frontier is looked at early."""
-        least = [self._work_s(each) for each in mixtures]
+        least = [self._work_s(each.pools) for each in mixtures]
         usd = [s * each.usd_per_hour for s, each in zip(least, mixtures, strict=True)]
         turns = np.stack([np.argsort(usd, kind="stable"), np.argsort(least, kind="stable")], axis=1)
         for row in dict.fromkeys(turns.ravel().tolist()):
             limit = self._limit_s(mixtures[row])
-            if least[row] < limit:
-                if self.left > 0 or self.query.exact:
+            if least[row] * self.least_waste < limit:
+                if self.searched < MAX_SEARCHED or self.query.exact:
                     self._search(mixtures[row], limit)
                 else:
                     self.skipped += 1
@@ -102,7 +99,18 @@ class MixedSearch:
     def _space(self, cluster: Cluster) -> Space:
         return self.query.on(cluster).of_runtime("flagscale").space
 
-    def _work_s(self, mixture: Mixture) -> float:
+    def _least_waste(self) -> float:
+        """How many times its work the step of the most efficient known plan on one type takes:
+        plans over several types are taken to waste no less.
+        """
+        ratios = []
+        for each in price_plans([trade.plan for trade in self.trades], self.query.margin):
+            (pool,), (count,) = each.plan.cluster.pools, each.gpus.values()
+            work_s = self._work_s([msgspec.structs.replace(pool, count=count)])
+            ratios += [each.step_s / work_s] if work_s else []
+        return max(min(ratios, default=1.0), 1.0)
+
+    def _work_s(self, pools: Sequence[Pool]) -> float:
         """No plan is faster than all these GPUs at their best, none of them ever waiting. [s]
 
             T >= batch x (work of all layers for one sample) / sum over types of n / g
@@ -111,12 +119,12 @@ class MixedSearch:
         of each kind weigh as much as on the first type.
         """
         counts = np.array(layer_kinds(self.query.model).counts)
-        each = [self._gpu_seconds(pool) for pool in mixture.pools]
+        each = [self._gpu_seconds(pool) for pool in pools]
         weight = each[0]
         with np.errstate(invalid="ignore"):
             speed = sum(
                 pool.count / float((own / weight).min())
-                for pool, own in zip(mixture.pools, each, strict=True)
+                for pool, own in zip(pools, each, strict=True)
                 if np.isfinite(own).all()
             )
         if not speed or not np.isfinite(weight).all():
@@ -128,27 +136,16 @@ class MixedSearch:
         if pool.gpu not in self.seconds:
             own = next(p for p in self.most if p.gpu.name == pool.gpu.name)
             whole = msgspec.structs.replace(own, gpu=pool.gpu)
-            space = mixed_space(self._space(Cluster(name=pool.gpu.name, pools=(whole,))))
-            cells = legal_kinds(space, cells_of(space), rules_for("flagscale"))
-            kinds = len(layer_kinds(space.workload.task.model).counts)
-            least = np.full(kinds, np.inf)
-            for (cell, ways), own_s in zip(cells, self._layer_seconds(space, cells), strict=True):
-                gpus = np.array([way.tp * way.dp * cell.cp for way in ways])
-                each = own_s.whole_s * gpus / cell.samples
-                least = np.minimum(least, each.min(axis=1))
-            self.seconds[pool.gpu] = least
+            space = self._space(Cluster(name=pool.gpu.name, pools=(whole,)))
+            self.seconds[pool.gpu] = _layer_gpu_seconds(space, self.query)
         return self.seconds[pool.gpu]
-
-    def _layer_seconds(
-        self, space: Space, cells: list[tuple[Cell, list[Kind]]]
-    ) -> list[LayerSeconds]:
-        return layer_seconds(space, cells, self.query.stack, LayerCache()) if cells else []
 
     def _search(self, mixture: Mixture, limit: float) -> None:
         key = (mixture.room_bytes if self.offloads else np.inf, mixture.machines)
         under, best = self.known.get(key, (0.0, None))
         if best is None and under < limit:
             best = self._fastest(mixture, limit)
+            self.searched += 1
             self.known[key] = (limit, best)
         if best is None or len(best.gpus) < 2:
             return
@@ -171,31 +168,32 @@ class MixedSearch:
             own = replace(own, user_rules=(*own.user_rules, rule))
         asked = MIXES if "any" in own.runtimes else own.runtimes
         uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit).run()
-        self.labels += sum(funnel.candidates for funnel in uniform.funnels)
         best = uniform.found[0] if uniform.found and uniform.step_s < limit else None
         for runtime in asked:
-            mixing = own.of_runtime(runtime)
-            if why_not_mixed(mixing.space) is None:
-                found = self._pipeline(mixing, best.step_s if best else limit)
-                best = found or best
+            pipelines = Pipelines(own.of_runtime(runtime), self.limits, self.lines)
+            found = pipelines.search(best.step_s if best else limit)
+            best = found[0] if found else best
         return best
 
-    def _pipeline(self, query: Query, limit: float) -> PricedPlan | None:
-        """The fastest pipeline over these types by the rules of one runtime, below the limit."""
-        space = mixed_space(query.space)
-        finder = MixedFinder(space, query.rules, query.stack, query.margin, limit, query.exact)
-        if not query.exact:  # what is not proven then is told
-            finder.most_total, finder.most_work = MOST_OF_ONE, finder.most_work // SHORTER
-        found = best_pipelines(finder, rules_for(space.workload.task.runtime))
-        self.left -= finder.tally.work
-        self.open += bool(np.isfinite(finder.tally.open_s))
-        self.labels += finder.tally.labels
-        self.limits.looked_at(finder.tally.labels)
-        if not found or found[0].step_s >= limit:
-            return None
-        plan = plan_at(found[0].plans, 0, space.workload.task)
-        (priced,) = price_plans([plan], query.margin)
-        return priced
+
+def _layer_gpu_seconds(space: Space, query: Query) -> Floats:
+    """The least that a layer of each kind takes of one sample on the type of a space, both ways,
+    times the GPUs it takes; experts' traffic in the open or hidden. (layer kind,)
+    """
+    hidden = (False, True) if query.model.moe is not None else (False,)
+    pairs = [
+        (replace(setting, overlap_ep=hides), option)
+        for setting, options in settings_with_options(space, rules_for("flagscale"))
+        for option in options
+        for hides in hidden
+    ]
+    if not pairs:
+        return np.full(len(layer_kinds(query.model).counts), np.inf)
+    lines = StagePricer(space.workload, query.stack, query.margin).lines(pairs, [NO_RECOMPUTE])
+    both_s = (lines.fixed["forward_s"] + lines.fixed["backward_s"])[INSIDE, :, 1:]
+    each = [option.stage_gpus / setting.samples for setting, option in pairs]
+    least: Floats = (both_s * np.array(each)[:, np.newaxis]).min(axis=0)
+    return least
 
 
 def mixed_trades(
@@ -236,8 +234,6 @@ def mixed_trades(
             notes.append(why)
     if query.runtime == "any":
         notes.append(note(NoteCode.MIXTURES_OF_LAUNCHABLE))
-    if search.open:
-        notes.append(note(NoteCode.MIXTURES_NOT_PROVEN, mixtures=search.open))
     if search.skipped:
         notes.append(note(NoteCode.MIXTURES_SKIPPED, mixtures=search.skipped))
     return search.trades, search.beaten, notes

@@ -405,4 +405,5 @@ def search_fastest(
 ) -> Evaluator:
     """The fastest plans of a query on one GPU type, as the evaluator has kept them."""
     evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
-    return evaluator.run(OneType(query.space, seeds).search)
+    evaluator.run(OneType(query.space, seeds).search)
+    return evaluator

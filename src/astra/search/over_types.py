@@ -8,7 +8,7 @@ from astra.hardware.vendors import vendor_note
 from astra.search.any_runtime import solve_any
 from astra.search.best_plans import reaching
 from astra.search.evaluator import Limits
-from astra.search.mixed.answer import solve_mixed
+from astra.search.mixed import solve_mixed
 from astra.search.query import Query
 from astra.search.result import Result
 from astra.search.vendors import solve_each_vendor

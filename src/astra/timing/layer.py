@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.columns import factorized
+from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
@@ -102,12 +103,13 @@ class Layers:
 
 
 class LayerCache:
-    """Layer times worked out so far, for the many tables of one search in one stack.
+    """Layer times worked out so far, for the many tables of one model in one stack.
 
     Shapes come back table after table; each is timed once. `used` tells of all of them together.
     """
 
     def __init__(self) -> None:
+        self.gpus: dict[Gpu, int] = {}
         self.rows: dict[tuple[Any, ...], int] = {}
         self.columns: dict[str, dict[str, Floats]] = {}
         self.used = SourceUse()
@@ -116,7 +118,9 @@ class LayerCache:
         """The rows of these shapes, timed now where they are new."""
         shared = table["tp"] > 1  # one rank has no sequence to share, and no traffic to hide
         table = table | {name: table[name] & shared for name in ("sequence_parallel", "overlap_tp")}
-        keys = list(zip(*(table[name].tolist() for name in SHAPE_COLUMNS), strict=True))
+        known = [self.gpus.setdefault(p.gpu, len(self.gpus)) for p in task.cluster.pools]
+        columns = table | {"gpu": np.array(known)[table["gpu"]]}  # pools of other clusters too
+        keys = list(zip(*(columns[name].tolist() for name in SHAPE_COLUMNS), strict=True))
         keys = [tuple(None if value != value else value for value in key) for key in keys]
         new = {key: place for place, key in enumerate(keys) if key not in self.rows}
         if new:

@@ -59,7 +59,7 @@ class StageWork:
 
     @cached_property
     def _both_link_s(self) -> tuple[Floats, Floats]:
-        return _link_s(self.view, self.stack)
+        return link_seconds(self.view, self.stack)
 
     @property
     def link_s(self) -> Floats:
@@ -74,7 +74,7 @@ class StageWork:
     @cached_property
     def tied_s(self) -> Floats:
         """Per step: gradients of tied embeddings between the ends of the pipeline."""
-        return _tied_s(self.view, self.stack)
+        return tied_seconds(self.view, self.stack)
 
 
 def summed_work(view: StageView, layers: Layers, stack: Stack) -> StageWork:
@@ -159,7 +159,7 @@ def tied_sends(view: StageView, stack: Stack) -> StageSends:
     )
 
 
-def _tied_s(view: StageView, stack: Stack) -> Floats:
+def tied_seconds(view: StageView, stack: Stack) -> Floats:
     """What such an exchange takes. [s]"""
     if not view.task.model.tied_embeddings:
         return np.zeros(view.stages.count.shape)
@@ -252,7 +252,7 @@ def _senders_share(view: StageView, stack: Stack) -> Ints:
     return np.where(shared, tp, 1)
 
 
-def _link_s(view: StageView, stack: Stack) -> tuple[Floats, Floats]:
+def link_seconds(view: StageView, stack: Stack) -> tuple[Floats, Floats]:
     """To the next stage, and how much of it blocks both stages.
 
     Where sends are waited for, NCCL's buffer takes a small message and lets the stages go; a larger

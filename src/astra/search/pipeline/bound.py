@@ -1,8 +1,8 @@
 """What no pipeline of a global setting can beat, whatever it recomputes: told as the gap.
 
 No stage takes longer than B. The d-th stage from the end of a segment has at least d micro-batches
-in flight, so an option holds so many layers at most, the cheapest way to free memory counted. For
-every joint choice of how finely each type is cut, p stages together, the types must hold the model;
+in flight, so an option holds so many layers at most, recompute taken to cost nothing. For every
+joint choice of how finely each type is cut, p stages together, the types must hold the model;
 with S the least seconds of all layers then, K micro-batches, and f <= phi t on every stage:
 
     T >= K B,    T >= S + (K - 1 - (min(p, K) - 1) phi) B,    T >= 2 S + (K - 1 - p) B   (K > p)
@@ -10,6 +10,9 @@ with S the least seconds of all layers then, K micro-batches, and f <= phi t on 
 The second is the way down to the slowest stage and back, the third that of a stage which waits for
 those below it in either pass. S falls as B grows, so the least over all B is told. What a stage
 does behind its last backward counts in the first alone: it need not end last.
+
+Interleaved stages obey the first. With v chunks and groups of p micro-batches or more, a stage has
+(v - 1) p + 1 chunks in flight or more, so (p + 1) / 2 micro-batches at least.
 """
 
 from dataclasses import dataclass
@@ -35,9 +38,7 @@ class _LayerBounds:
     layer_s: Floats
     once_s: Floats  # behind the last backward, once a step
     states_bytes: Floats
-    saved_bytes: Floats  # a micro-batch, nothing recomputed
-    least_saved_bytes: Floats  # whatever is recomputed
-    seconds_per_byte: Floats  # of recompute, at the cheapest
+    saved_bytes: Floats  # a micro-batch, whatever is recomputed
     free_bytes: Floats  # at most, of a stage
     head_layers: Floats  # the seconds of the last stage's head, in layers
     phi: float  # share of the forward pass in a stage's seconds, at most
@@ -53,8 +54,8 @@ def setting_bound_s(
 ) -> float:
     """No pipeline of the setting is faster; `best_s` where that is all that is known. [s]
 
-    `lines`: with nothing recomputed, all layers, and every module. `group`: layers that may be
-    recomputed as one, at most.
+    `lines`: with nothing and with all layers recomputed. `group`: layers that may be recomputed as
+    one, at most.
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
     gpus = np.array([option.stage_gpus for option in options])
@@ -76,6 +77,40 @@ def setting_bound_s(
         found = _least_s(classes, some[used], plain, ended, each, pace_s, count, number)
         least_s = min(least_s, found)
     return least_s
+
+
+def interleaved_bound_s(
+    setting: GlobalSetting,
+    options: list[SegmentOption],
+    lines: StageLines,
+    layers: StageLayers,
+    best_s: float,
+    group: int,
+) -> float:
+    """The same for pipelines whose stages have several chunks each. [s]"""
+    pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
+    gpus = np.array([option.stage_gpus for option in options])
+    count, number = setting.micro_batches, layers.layers
+    each = _layer_bounds(setting, lines, layers, gpus, best_s, group)
+    layer_s, types = each.layer_s + each.once_s / count, np.unique(pool)
+    fastest = [float((most / layer_s)[pool == row].max()) for row in types]
+    low_s, top_s = number / sum(fastest), best_s / count
+    if low_s >= top_s:
+        return best_s
+    pace_s = low_s * (top_s / low_s) ** np.linspace(0.0, 1.0, BOUND_PACES)
+    deepest = min(sum(int(most[pool == row].max()) for row in types), number // 2)
+    depth = np.arange(2, deepest + 1)  # a stage has two layers or more
+    in_flight = np.minimum((depth + 1) / 2, count)
+    held = _stage_holds(each, layer_s, pace_s, in_flight)  # (pace, option, depth)
+    if layers.has_one_kind:
+        held = np.floor(held + ROUNDING_LAYERS)
+    best = np.stack([held[:, pool == row].max(axis=1) for row in types])  # (type, pace, depth)
+    stages = np.array([most[pool == row].max() for row in types])
+    order = np.argsort(-best, axis=0)  # as many stages as can be where they hold most
+    used = np.minimum(np.cumsum(stages[order], axis=0), depth)
+    used = np.diff(used, axis=0, prepend=0)
+    can = ((np.take_along_axis(best, order, axis=0) * used).sum(axis=0) >= number).any(axis=1)
+    return count * float(pace_s[max(int(can.argmax()) - 1, 0)]) if can.any() else best_s
 
 
 def _gathered_s(fixed: dict[str, Floats]) -> Floats:
@@ -117,30 +152,23 @@ def _layer_bounds(
         )
         forward = forward + np.maximum(shown, 0.0)  # of all layers no more than of each
     layer_s = (both[INSIDE, :, 1:] / weight).min(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(both > 0, forward / (forward + fixed["backward_s"]), 0.0)
+    held = layers.counts[layers.sizes > 0].T  # (1 + kind, set)
+    forward, backward = forward @ held, fixed["backward_s"] @ held
     # All GPUs together have that many seconds for the work of a step that is no slower.
     fewest = max(layers.layers * count * float((layer_s * gpus).min()) / best_s, 2.0)
     once = fixed["optimizer_s"] + fixed["straggler_s"] * count * np.log2(fewest)
     once_s = np.maximum((once[..., 1:] / weight).min(axis=(0, 2)), 0.0)
-    saved = again["saved_bytes"][:, INSIDE, :, 1:] / weight  # (recompute, option, kind)
-    saved = np.maximum(saved, 0.0)
+    saved = np.maximum(again["saved_bytes"][:, INSIDE, :, 1:] / weight, 0.0)
     saved[1] /= group  # one checkpoint for a group
-    freed = np.maximum(saved[0] - saved[1:], 0.0).max(axis=2)
-    seconds = (again["recompute_s"][1:, INSIDE, :, 1:] / weight).min(axis=2)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        per_byte = np.where(freed > 0, np.maximum(seconds, 0.0) / freed, np.inf).min(axis=0)
     free = fixed["free_bytes"][..., 0].max(axis=0)
     return _LayerBounds(
         layer_s=layer_s,
         once_s=once_s,
         states_bytes=(-fixed["free_bytes"][INSIDE, :, 1:] / weight).min(axis=1),
-        saved_bytes=saved[0].min(axis=1),
-        least_saved_bytes=saved.min(axis=(0, 2)),
-        seconds_per_byte=per_byte,
+        saved_bytes=saved.min(axis=(0, 2)),
         free_bytes=free - lines.working_bytes.min(axis=(0, 2)),
         head_layers=np.maximum(head_s / layer_s, 0.0),
-        phi=min(float(share.max()), 1.0),
+        phi=min(float((forward / (forward + backward)).max()), 1.0),
     )
 
 
@@ -151,31 +179,23 @@ def _held(
     its last stage has the head. (pace, option)
     """
     depth = np.arange(1, int(most.max()) + 1)
-    in_flight = np.minimum(depth, count)
-    states, saved, fewer, free, price, head, second = (
-        column[:, np.newaxis]
-        for column in (
-            each.states_bytes,
-            each.saved_bytes,
-            each.least_saved_bytes,
-            each.free_bytes,
-            each.seconds_per_byte,
-            each.head_layers,
-            layer_s,
-        )
-    )
-    time = pace_s[:, np.newaxis, np.newaxis]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        roomy = np.maximum(free / (states + saved * in_flight), 0.0)  # nothing recomputed
-        tight = np.maximum(free / (states + fewer * in_flight), 0.0)  # whatever is
-        more = second + (states + saved * in_flight) / in_flight * price  # of a layer beyond
-        beyond = np.where(np.isfinite(more), np.maximum(time - roomy * second, 0.0) / more, 0.0)
-    timely = np.minimum(np.minimum(time / second, roomy + beyond), np.maximum(tight, roomy))
-    headed = np.minimum(time / second - head, timely)[..., :1]
+    timely = _stage_holds(each, layer_s, pace_s, np.minimum(depth, count))
+    second, head = layer_s[:, np.newaxis], each.head_layers[:, np.newaxis]
+    headed = np.minimum(pace_s[:, np.newaxis, np.newaxis] / second - head, timely)[..., :1]
     if whole:
         timely, headed = np.floor(timely + ROUNDING_LAYERS), np.floor(headed + ROUNDING_LAYERS)
     lacking = timely[..., 0] - np.maximum(headed[..., 0], 0.0)
     return np.where(depth <= most[:, np.newaxis], timely, 0.0).sum(axis=2), lacking
+
+
+def _stage_holds(each: _LayerBounds, layer_s: Floats, pace_s: Floats, in_flight: Floats) -> Floats:
+    """Layers of a stage at a pace, at most, with so many micro-batches in flight.
+    (pace, option, in flight)
+    """
+    kept_bytes = each.states_bytes[:, np.newaxis] + each.saved_bytes[:, np.newaxis] * in_flight
+    with np.errstate(divide="ignore"):
+        roomy = np.maximum(each.free_bytes[:, np.newaxis] / kept_bytes, 0.0)
+    return np.minimum(pace_s[:, np.newaxis, np.newaxis] / layer_s[:, np.newaxis], roomy)
 
 
 def _classes(own: Ints, most: Ints) -> list[tuple[int, Ints]]:

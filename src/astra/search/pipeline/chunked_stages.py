@@ -356,10 +356,14 @@ class ChunkedStages:
     def _link_s(self, pipelines: ChunkedPipelines) -> Floats:
         """From every stage to the next, from the last to the first. (pipeline, stage)"""
         found = np.zeros(pipelines.options.shape)
-        for config in np.unique(pipelines.config).tolist():
-            each, rows = self.configs[config], np.flatnonzero(pipelines.config == config)
-            if config not in self._links:
-                self._links[config] = self.pricer.links_s(each.setting, each.options)[0]
+        used = np.unique(pipelines.config).tolist()
+        new = [config for config in used if config not in self._links]
+        if new:
+            groups = [(self.configs[each].setting, self.configs[each].options) for each in new]
+            links = self.pricer.links_s(groups)
+            self._links |= {config: each for config, (each, _) in zip(new, links, strict=True)}
+        for config in used:
+            rows = np.flatnonzero(pipelines.config == config)
             own = pipelines.options[rows] - self.first_option[config]
             found[rows] = self._links[config][own, np.roll(own, -1, axis=1)]
         return found

@@ -35,6 +35,7 @@ PRICED_TABLES = 8  # of them at most, while none is allowed
 MOVED = 8  # plans between whose stages layers are moved, at least
 MOVED_STAGES = 160  # more such plans, while all have so many stages together
 MOVED_PER_SETTING = 10  # such plans of one global setting
+NEAR_MOVED = 1.02  # times the best step known, within which layers are moved
 PATIENCE = 8  # moves in a row that need not help
 
 # Small pools.

@@ -1,5 +1,6 @@
 """A first look at a global setting: about the least step, and the options worth a closer one."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +12,34 @@ from astra.search.pipeline.constants import (
     WORTHWHILE,
 )
 from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
-from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines
+from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.timing.stage import exposed_data_parallel_s
 
-LOOKED_PACES = 600  # from the fastest layer of all upwards
+LOOKED_PACES = 600  # upwards, where no limit is known
+MORE_PACES = 8  # above the least that is enough, at which options are chosen too
+
+
+def balanced_steps_s(
+    pricer: StagePricer, options: Mapping[GlobalSetting, Sequence[SegmentOption]]
+) -> dict[GlobalSetting, float]:
+    """By setting: the step if every GPU did as much as it can of a mean layer, and none waited. [s]
+
+    T = K layers / sum over types of the most stages / seconds of a layer
+    """
+    pairs = [(setting, option) for setting, own in options.items() for option in own]
+    fixed, layers = pricer.lines(pairs).fixed, pricer.layers
+    number = layers.counts[layers.at[layers.layers, layers.layers], 1:]
+    layer_s = (fixed["forward_s"] + fixed["backward_s"])[INSIDE, :, 1:] @ number
+    speed = iter((np.array([option.most for _, option in pairs]) / layer_s).tolist())
+    found = {}
+    for setting, own in options.items():
+        fastest: dict[int, float] = {}
+        for option, each in zip(own, speed, strict=False):
+            fastest[option.pool] = max(fastest.get(option.pool, 0.0), each)
+        found[setting] = setting.micro_batches / sum(fastest.values())
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +118,7 @@ def first_look(
     lines: StageLines,
     layers: StageLayers,
     recompute: Recompute | None,
+    limit_s: float,
 ) -> FirstLook:
     """With mean layers, and half of a segment's stages in flight. Where that holds too few layers,
     with one micro-batch in flight.
@@ -106,7 +130,7 @@ def first_look(
     count, number = setting.micro_batches, layers.layers
     layer, types = _mean_layer(setting, lines, layers), np.unique(pool)
     again = float(layer.first_recompute_s.mean()), float(layer.saved_bytes.mean())
-    pace_s = layer.layer_s.min() * PACE_RATIO ** np.arange(LOOKED_PACES)[:, np.newaxis]
+    pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
 
         def total(limit_s: Floats, in_flight: Floats = in_flight, least: float = least) -> Floats:
@@ -122,7 +146,7 @@ def first_look(
     low, at = levels[0] or 0, levels[1] or 0
     rows: set[int] = set()
     for each in types:
-        for level in (at, min(at + 8, len(pace_s) - 1)):
+        for level in (at, min(at + MORE_PACES, len(pace_s) - 1)):
             rows |= _holding_most(np.where(pool == each, timely[level], 0.0), most)
         own = np.flatnonzero(pool == each)
         roomy = layer.most_held(np.ones(len(most)))[own]
@@ -130,6 +154,16 @@ def first_look(
     kept = [options[row] for row in sorted(rows) if layer.free_bytes[row] > 0]
     step_s = float(pace_s[at, 0]) * (count + 1)
     return FirstLook(setting, recompute, kept, step_s, *again, float(pace_s[low, 0]))
+
+
+def _paces_s(layer: _MeanLayer, pool: Ints, most: Ints, number: int, limit_s: float) -> Floats:
+    """From the one at which all stages hold the model if memory does not bind, past the limit."""
+    speed = [float((most / layer.layer_s)[pool == each].max()) for each in np.unique(pool)]
+    least_s, paces = min(number / sum(speed), limit_s), LOOKED_PACES
+    if np.isfinite(limit_s):
+        paces = int(np.log(limit_s / least_s) / np.log(PACE_RATIO)) + 2 * MORE_PACES
+    found: Floats = np.float64(least_s) * PACE_RATIO ** np.arange(min(paces, LOOKED_PACES))
+    return found
 
 
 def _enough(held: Floats, pool: Ints, types: Ints, layers: int) -> int | None:

@@ -7,7 +7,7 @@ simulated on the lines of their stages. Sizes of the best are moved by a layer, 
 prices what is left as whole plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -22,13 +22,21 @@ from astra.search.pipeline.chunked_stages import (
     ParallelConfig,
     joined,
 )
-from astra.search.pipeline.plan_columns import option_columns, plans_from_stages
+from astra.search.pipeline.first_look import balanced_steps_s
+from astra.search.pipeline.plan_columns import (
+    GlobalSetting,
+    SegmentOption,
+    option_columns,
+    plans_from_stages,
+)
 from astra.search.pipeline.settings import recompute_settings, settings_with_options
 from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
 from astra.strategy.plans import Floats, Ints, Plans, code
 from astra.strategy.recompute import Recompute
+from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
 
+Options = Mapping[GlobalSetting, Sequence[SegmentOption]]
 LIGHT_MODULES = {"layernorm", "moe_act", "mla_up_proj"}  # take little to recompute
 MAX_FIRST_RECOMPUTES = 6  # settings of the first look, where they were asked for
 FIRST_VPP = 4  # chunks of a stage in the first look, at most
@@ -63,10 +71,10 @@ class _Simulated:
 class InterleavedPipeline:
     """Pipelines over several types that Megatron-LM interleaves."""
 
-    name = "interleaved"
-
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, pricer: StagePricer, options: Options) -> None:
+        """`options`: of every global setting with one chunk for each stage."""
         self.space, self.workload, self.task = space, space.workload, space.workload.task
+        self.pricer, self.options = pricer, options
         self.layers = self.task.model.layers
         asked = space.settings.get("vpp", range(2, self.layers // 2 + 1))
         self.vpps = np.array([vpp for vpp in asked if 2 <= vpp <= self.layers // 2], np.int64)
@@ -76,11 +84,14 @@ class InterleavedPipeline:
         """Hands the best pipelines to the evaluator; nothing bounds the others: 0."""
         if not len(self.vpps):
             return np.inf
-        found = self._simulated(evaluator, self._configs(evaluator, self.space), np.inf)
+        configs = self._configs(evaluator, self.options)
+        found = self._simulated(evaluator, configs, np.inf)
         if self._is_short_of_memory(found):
             best_s = min((each.best_s for each in found), default=np.inf)
             every = {"cp": self.space.values("cp") or (1,)}
-            configs = self._configs(evaluator, Space(self.workload, self.space.settings | every))
+            wider = Space(self.workload, self.space.settings | every)
+            known = dict(settings_with_options(wider, rules_for(self.task.runtime)))
+            configs = self._configs(evaluator, known)
             configs = [each for each in configs if each.setting.cp > 1]
             found += self._simulated(evaluator, configs, best_s)
         self._price(evaluator, found)
@@ -104,34 +115,37 @@ class InterleavedPipeline:
         """The best pipelines of these configs, prospect by prospect."""
         if not configs:
             return []
-        pricer = StagePricer(self.workload, evaluator.stack, evaluator.margin, evaluator.cache)
-        first = ChunkedStages(pricer, configs, self._first_recomputes())
+        first = ChunkedStages(self.pricer, configs, self._first_recomputes())
         near = self.vpps[self.vpps <= FIRST_VPP]
         prospects = prospects_of(self.space, first, near if len(near) else self.vpps[:1])
         evaluator.charge(len(prospects))
         order = np.argsort(prospects.estimate_s, kind="stable")[:MAX_PROSPECTS]
         found: list[_Simulated] = []
         for start in range(0, len(order), PROSPECTS):
-            limit_s = min(best_s, evaluator.limit_s)
+            limit_s = min(best_s, evaluator.limit_s, evaluator.best_s)
             some = prospects.take(order[start : start + PROSPECTS])
             if len(order) > PROSPECTS:
                 some = some.take(some.estimate_s < limit_s * SLACK)
             if not len(some):
                 break
-            found += self._best_of(evaluator, pricer, configs, first, some, limit_s)
+            found += self._best_of(evaluator, configs, first, some, limit_s)
             best_s = min([best_s, *(each.best_s for each in found)])
         return found
 
-    def _configs(self, evaluator: Evaluator, space: Space) -> list[ParallelConfig]:
-        """With the traffic of experts in the open, and hidden."""
+    def _configs(self, evaluator: Evaluator, known: Options) -> list[ParallelConfig]:
+        """With the traffic of experts in the open, and hidden; those that can beat the limit."""
         found: list[ParallelConfig] = []
-        known = settings_with_options(space, evaluator.rules)
-        for hides in space.values("overlap_ep") or (False,):
-            for setting, options in known:
-                has_traffic = (setting.shared.ep or 1) > 1
-                if len({each.pool for each in options}) > 1 and (has_traffic or not hides):
-                    changed = replace(setting, overlap_ep=hides)
-                    found.append(ParallelConfig(changed, tuple(options)))
+        limit_s = min(evaluator.limit_s, evaluator.best_s)
+        for hides in self.space.values("overlap_ep") or (False,):
+            every = {
+                replace(setting, overlap_ep=hides): options
+                for setting, options in known.items()
+                if ((setting.shared.ep or 1) > 1 or not hides)
+                and len({each.pool for each in options}) > 1
+            }
+            for setting, step_s in balanced_steps_s(self.pricer, every).items():
+                if step_s < limit_s:
+                    found.append(ParallelConfig(setting, tuple(every[setting])))
         return found
 
     def _first_recomputes(self) -> list[Recompute]:
@@ -146,7 +160,6 @@ class InterleavedPipeline:
     def _best_of(
         self,
         evaluator: Evaluator,
-        pricer: StagePricer,
         configs: Sequence[ParallelConfig],
         first: ChunkedStages,
         prospects: Prospects,
@@ -154,7 +167,9 @@ class InterleavedPipeline:
     ) -> list[_Simulated]:
         """The best pipelines of some prospects, by the lines of their stages."""
         rows, own = np.unique(prospects.config, return_inverse=True)
-        stages = ChunkedStages(pricer, [configs[row] for row in rows.tolist()], self.recomputes)
+        stages = ChunkedStages(
+            self.pricer, [configs[row] for row in rows.tolist()], self.recomputes
+        )
         own = own.reshape(-1)
         moved = (stages.first_option[own] - first.first_option[prospects.config])[:, np.newaxis]
         here = replace(prospects, config=own, options=prospects.options + moved)

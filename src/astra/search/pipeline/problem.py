@@ -1,16 +1,19 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from astra.search.evaluator import PlanEvaluator
-from astra.search.pipeline.bound import setting_bound_s
+from astra.search.pipeline.bound import interleaved_bound_s, setting_bound_s
 from astra.search.pipeline.constants import (
     MODULE_SETS,
     MOVED,
     MOVED_PER_SETTING,
     MOVED_STAGES,
+    NEAR_MOVED,
     PRICED,
     PRICED_TABLES,
     RECOMPUTED_FIRST,
@@ -18,9 +21,9 @@ from astra.search.pipeline.constants import (
     RECOMPUTES_NEXT,
     SAME_RECOMPUTE,
 )
-from astra.search.pipeline.construct import Constructor, best_first, skeleton_limits
+from astra.search.pipeline.construct import Charge, Constructor, best_first, skeleton_limits
 from astra.search.pipeline.estimate import PipelineCandidate, to_plans
-from astra.search.pipeline.first_look import FirstLook, first_look
+from astra.search.pipeline.first_look import FirstLook, balanced_steps_s, first_look
 from astra.search.pipeline.improve import distinct_skeletons, improved, layers_moved
 from astra.search.pipeline.listing import are_few, listed
 from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
@@ -28,6 +31,7 @@ from astra.search.pipeline.settings import recompute_settings, settings_with_opt
 from astra.search.pipeline.stage_lines import (
     ALL_LAYERS,
     NO_RECOMPUTE,
+    PLACES,
     StageLines,
     StagePricer,
 )
@@ -42,100 +46,82 @@ Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it
 class MixedPipeline:
     """Pipelines over two types or more, each stage one chunk."""
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
-
-    def search(self, evaluator: PlanEvaluator) -> float:
-        """Hands the best pipelines to the evaluator; no pipeline has a shorter step than what
-        comes back, 0 where nothing is known of that, infinity where there is none. [s]
-        """
-        return _Search(self.space, evaluator).run()
-
-
-class _Search:
-    """What one search has in hand."""
-
-    def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
-        self.space, self.evaluator, self.workload = space, evaluator, space.workload
-        self.pricer = StagePricer(
-            space.workload, evaluator.stack, evaluator.margin, evaluator.cache
-        )
+    def __init__(self, space: Space, pricer: StagePricer) -> None:
+        self.space, self.pricer, self.workload = space, pricer, space.workload
         self.limits = skeleton_limits(space.workload)
         self.recomputes = recompute_settings(space)
         self.modules = [each for each in self.recomputes if each and each.mode == "selective"]
         self.options: dict[GlobalSetting, list[SegmentOption]] = {}
-        self.lines: dict[GlobalSetting, StageLines] = {}
-        self.found: list[PipelineCandidate] = []
-
-    def run(self) -> float:
         rules = rules_for(self.workload.task.runtime)
-        for setting, options in settings_with_options(self.space, rules):
+        for setting, options in settings_with_options(space, rules):
             if len({option.pool for option in options}) >= self.limits.types:
                 self.options[setting] = options
+
+    def search(self, evaluator: PlanEvaluator) -> float:
+        """Hands the best pipelines to the evaluator; others may be faster: 0, or infinity where
+        there is none. `least_s` says by how much at most. [s]
+        """
         if not self.options:
             return np.inf
-        self._price_stages()
-        every = list(self.options.values())
-        if are_few(every, len(self.recomputes), self.limits, self.pricer.layers.layers):
-            self._list_all()
-        else:
-            self._look_at_all()
-        self._move_layers(self._priced(self.found))
-        return self._bound_s()
-
-    def _bound_s(self) -> float:
-        """What no pipeline of any setting can beat, beyond the limit or not. [s]"""
-        best_s = self.evaluator.limit_s
-        if not np.isfinite(best_s):
-            return 0.0
-        single = [each for each in self.modules if len(each.modules) == 1]
-        asked = [each.layers for each in self.recomputes if each and each.mode == "full:uniform"]
-        least_s, group = best_s, max([MAX_GROUP_LAYERS, *asked])
-        for setting, options in self.options.items():
-            self.evaluator.charge(len(options))
-            lines = self.lines[setting]
-            if single:
-                pairs = [(setting, option) for option in options]
-                lines = lines.with_more(*self.pricer.module_lines(pairs, single))
-            own = setting, options, lines, self.pricer.layers
-            least_s = min(least_s, setting_bound_s(*own, least_s, group))
-        return least_s
+        _Search(self, evaluator).run()
+        return 0.0
 
     @property
-    def limit_s(self) -> float:
-        """What a step must beat, as far as stage tables tell."""
-        best_s = min((each.step_s for each in self.found), default=np.inf)
-        return min(self.evaluator.limit_s, best_s)
+    def allowed_types(self) -> set[int]:
+        """The types that the rules allow in a pipeline over several."""
+        return {option.pool for options in self.options.values() for option in options}
 
-    def _price_stages(self) -> None:
-        """Lines of all options, with nothing and with all layers recomputed."""
-        start = 0
-        pairs = [
-            (setting, option) for setting, options in self.options.items() for option in options
-        ]
-        self.evaluator.charge(len(pairs))
-        whole = self.pricer.lines(pairs)
-        for setting, options in self.options.items():
-            self.lines[setting] = whole.take(slice(start, start + len(options)))
-            start += len(options)
+    def types_with_room(self) -> set[int]:
+        """The types of which a stage can hold one layer."""
+        balanced_steps_s(self.pricer, self.options)  # prices all options at once
+        types, found = self.allowed_types, set[int]()
+        one = self.pricer.layers.sizes == 1
+        for setting, recompute in product(self.options, self.first_recomputes()):
+            options = [each for each in self.options[setting] if each.pool not in found]
+            if found != types and options:
+                lines = self.lines_with(setting, options, recompute)
+                table = StageTable(self.pricer, setting, options, lines, recompute)
+                for place in PLACES:
+                    fits = np.isfinite(table.at(place, 1).stage_s[:, one]).any(axis=1)
+                    found |= set(table.pool[fits].tolist())
+        return found
 
-    def _lines_with(
+    def lines_with(
         self, setting: GlobalSetting, options: Sequence[SegmentOption], recompute: Recompute | None
     ) -> StageLines:
         """Of some options of a setting: with nothing and with all layers recomputed, or with a set
         of modules.
         """
-        rows = {option: row for row, option in enumerate(self.options[setting])}
-        lines = self.lines[setting].take(np.array([rows[option] for option in options], np.int64))
-        if recompute is None or recompute.mode != "selective":
-            return lines
         pairs = [(setting, option) for option in options]
-        again, working = self.pricer.module_lines(pairs, self.modules)
-        row = self.modules.index(recompute)
-        again = {name: each[row : row + 1] for name, each in again.items()}
-        return StageLines(lines.fixed, again, working[row : row + 1])
+        if recompute is None or recompute.mode != "selective":
+            return self.pricer.lines(pairs)
+        return self.pricer.lines(pairs, [recompute])
 
-    def _first_recomputes(self) -> list[Recompute | None]:
+    def least_s(self, best_s: float, useful_s: float, charge: Charge) -> float:
+        """What no pipeline of any setting can beat, `best_s` where nothing more is known; 0 where
+        it would be less than `useful_s`. [s]
+        """
+        groups = [each.layers if each else MAX_GROUP_LAYERS for each in self.recomputes]
+        least_s, group = best_s, max([1, *groups])
+        bounds = []
+        if self.workload.task.runtime == "megatron" and self.space.allows("vpp", 2):
+            hides = self.space.values("overlap_ep") or (False,)
+            bounds += [(interleaved_bound_s, hidden) for hidden in hides]
+        if self.space.allows("vpp", 1):
+            bounds.append((setting_bound_s, False))
+        for bound, hidden in bounds:
+            every = {replace(each, overlap_ep=hidden): o for each, o in self.options.items()}
+            balanced_s = balanced_steps_s(self.pricer, every)
+            for setting in sorted(every, key=balanced_s.__getitem__):
+                options = every[setting]
+                charge(len(options))
+                lines, layers = self.lines_with(setting, options, None), self.pricer.layers
+                least_s = min(least_s, bound(setting, options, lines, layers, least_s, group))
+                if least_s < useful_s:
+                    return 0.0
+        return least_s
+
+    def first_recomputes(self) -> list[Recompute | None]:
         """What is tried in every setting."""
         if "recompute" in self.space.settings:
             return self.recomputes
@@ -143,12 +129,43 @@ class _Search:
             return [NO_RECOMPUTE, ALL_LAYERS]
         return [None]
 
+
+class _Search:
+    """What one search has in hand."""
+
+    def __init__(self, problem: MixedPipeline, evaluator: PlanEvaluator) -> None:
+        self.problem, self.evaluator = problem, evaluator
+        self.pricer, self.options = problem.pricer, problem.options
+        self.limits, self.recomputes, self.modules = (
+            problem.limits,
+            problem.recomputes,
+            problem.modules,
+        )
+        self.found: list[PipelineCandidate] = []
+
+    def run(self) -> None:
+        self.evaluator.charge(len(self.options))
+        every = list(self.options.values())
+        if are_few(every, len(self.recomputes), self.limits, self.pricer.layers.layers):
+            self._list_all()
+        else:
+            self._look_at_all()
+        self._move_layers(self._priced(self.found))
+
+    @property
+    def limit_s(self) -> float:
+        """What a step must beat, as far as stage tables tell."""
+        best_s = min((each.step_s for each in self.found), default=np.inf)
+        return min(self.evaluator.limit_s, self.evaluator.best_s, best_s)
+
     def _look_at_all(self) -> None:
         """The settings that a first look finds most promising come first."""
+        balanced_s = balanced_steps_s(self.pricer, self.options)
         looks = [
             self._look(setting, options, recompute)
             for setting, options in self.options.items()
-            for recompute in self._first_recomputes()
+            for recompute in self.problem.first_recomputes()
+            if balanced_s[setting] * (1 + 1 / setting.micro_batches) < self.limit_s
         ]
         self._construct_all(looks)
         self._recompute_otherwise(looks)
@@ -164,11 +181,11 @@ class _Search:
         options: list[SegmentOption],
         recompute: Recompute | None,
     ) -> FirstLook:
-        lines = self._lines_with(setting, options, recompute)
+        lines = self.problem.lines_with(setting, options, recompute)
         if recompute in (NO_RECOMPUTE, ALL_LAYERS):
-            row = 0 if recompute == NO_RECOMPUTE else 1
-            lines = lines.take(slice(None), slice(row, row + 1))
-        return first_look(setting, options, lines, self.pricer.layers, recompute)
+            lines = lines.with_recompute(0 if recompute == NO_RECOMPUTE else 1)
+        own = setting, options, lines, self.pricer.layers, recompute
+        return first_look(*own, self.limit_s)
 
     def _construct(self, look: FirstLook) -> None:
         """The best pipelines of one setting."""
@@ -176,7 +193,7 @@ class _Search:
             return
         self.evaluator.charge(len(look.options))
         own = look.setting, look.options
-        lines = self._lines_with(*own, look.recompute)
+        lines = self.problem.lines_with(*own, look.recompute)
         table = StageTable(self.pricer, *own, lines, look.recompute)
         constructor = Constructor(table, self.limits, self.evaluator.charge)
         if constructor.find_paces(look.pace_s, self.limit_s):
@@ -186,7 +203,7 @@ class _Search:
         """The most promising settings with one recompute setting for all stages: the best few with
         all that are worth a look, the next with those that were best there.
         """
-        others = [each for each in self.recomputes if each not in self._first_recomputes()]
+        others = [each for each in self.recomputes if each not in self.problem.first_recomputes()]
         promising: dict[GlobalSetting, list[SegmentOption]] = {}
         for each in best_first(self.found):
             promising.setdefault(each.table.setting, each.table.options)
@@ -211,6 +228,8 @@ class _Search:
         taking less time than all that save more.
         """
         self.evaluator.charge(len(options) * len(recomputes))
+        if self.modules:  # priced all at once
+            self.pricer.lines([(setting, option) for option in options], self.modules)
         looks = [self._look(setting, options, recompute) for recompute in recomputes]
         modules = [look for look in looks if look.recompute in self.modules]
         front: list[FirstLook] = []
@@ -224,7 +243,7 @@ class _Search:
     def _list_all(self) -> None:
         for setting, options in self.options.items():
             for recompute in self.recomputes:
-                lines = self._lines_with(setting, options, recompute)
+                lines = self.problem.lines_with(setting, options, recompute)
                 table = StageTable(self.pricer, setting, options, lines, recompute)
                 limit_s = self.evaluator.limit_s
                 self.found += listed(table, self.limits, limit_s, self.evaluator.charge)
@@ -236,7 +255,7 @@ class _Search:
         ranked, found = best_first(candidates), list[Priced]()
         for start in range(0, min(len(ranked), PRICED * PRICED_TABLES), PRICED):
             some = ranked[start : start + PRICED]
-            steps_s = self.evaluator.steps_s(to_plans(self.workload, some))
+            steps_s = self.evaluator.steps_s(to_plans(self.problem.workload, some))
             found += [
                 (float(step_s), each)
                 for step_s, each in zip(steps_s, some, strict=True)
@@ -252,6 +271,7 @@ class _Search:
         ranked = distinct_skeletons([candidate for _, candidate in priced], MOVED_PER_SETTING)
         stages = np.cumsum([len(each.option) for each in ranked])
         for row, each in enumerate(ranked):
-            if row < MOVED or stages[row] <= MOVED_STAGES:
+            near = each.step_s < self.limit_s * NEAR_MOVED
+            if near and (row < MOVED or stages[row] <= MOVED_STAGES):
                 walked += layers_moved(each, self.evaluator.charge)
         self._priced(walked)

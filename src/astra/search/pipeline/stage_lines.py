@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.cost.evaluate import ROWS_PER_BLOCK
+from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
 from astra.hardware.topology import even_share
 from astra.memory.stage import activation_bytes, offload_frees_bytes
@@ -31,6 +32,7 @@ from astra.strategy.space import Workload
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.layer import LayerCache
 from astra.timing.stage import StageTime, stage_times, stage_work
+from astra.timing.stage_work import link_seconds, tied_seconds
 
 FIRST, INSIDE, LAST = PLACES = range(3)  # places of a stage in the pipeline
 NO_RECOMPUTE, ALL_LAYERS = Recompute(), Recompute("full:uniform", 1, ())
@@ -50,6 +52,7 @@ FIXED_FIELDS = (
 )
 RECOMPUTE_FIELDS = ("recompute_s", "saved_bytes", "working_bytes")
 Pair = tuple[GlobalSetting, SegmentOption]
+LinkGroup = tuple[GlobalSetting, Sequence[SegmentOption]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +104,62 @@ class StageLines:
     recomputed: dict[str, Floats]  # (recompute, place, option, 1 + kind)
     working_bytes: Floats  # (recompute, option, kind) while a layer of the kind is worked on
 
-    def take(self, options: Ints | slice, recomputes: Ints | slice = slice(None)) -> "StageLines":
-        """Of some options and recompute settings."""
-        again = {name: each[recomputes][:, :, options] for name, each in self.recomputed.items()}
-        fixed = {name: each[:, options] for name, each in self.fixed.items()}
-        return StageLines(fixed, again, self.working_bytes[recomputes][:, options])
+    def with_recompute(self, row: int) -> "StageLines":
+        """Of one recompute setting."""
+        again = {name: each[row : row + 1] for name, each in self.recomputed.items()}
+        return StageLines(self.fixed, again, self.working_bytes[row : row + 1])
 
-    def with_more(self, recomputed: dict[str, Floats], working_bytes: Floats) -> "StageLines":
-        """The same with further recompute settings."""
-        again = {n: np.concatenate([each, recomputed[n]]) for n, each in self.recomputed.items()}
-        return StageLines(self.fixed, again, np.concatenate([self.working_bytes, working_bytes]))
+
+class LineCache:
+    """Lines that are known, by what they depend on: shared by all pools of one question."""
+
+    def __init__(self) -> None:
+        self.layers = LayerCache()
+        self.gpus: dict[Gpu, int] = {}
+        self.recomputes: dict[Recompute, int] = {}
+        self.options: dict[tuple[object, ...], int] = {}  # all but how many stages there are
+        self.kernels: dict[tuple[object, ...], int] = {}  # what seconds of a layer depend on
+        self.fixed: dict[str, Floats] = {}  # (place, option, 1 + kind)
+        self.again: dict[str, Floats] = {}  # (place, row, 1 + kind)
+        self.working: Floats = np.zeros((0, 0))  # (row, kind)
+        self.row_of: Ints = np.full((0, 0), -1)  # (kernels, recompute)
+
+    def gpu(self, gpu: Gpu) -> int:
+        return self.gpus.setdefault(gpu, len(self.gpus))
+
+    def grow(self) -> None:
+        """Makes place for all kernels and recompute settings there are."""
+        wider = np.full((len(self.kernels), len(self.recomputes)), -1)
+        wider[: self.row_of.shape[0], : self.row_of.shape[1]] = self.row_of
+        self.row_of = wider
+
+    def add(self, table: dict[str, Floats], lines: dict[str, Floats]) -> None:
+        """Puts (place, row, 1 + kind) lines behind those of a table."""
+        for name, each in lines.items():
+            table[name] = np.concatenate([table[name], each], axis=1) if name in table else each
 
 
 class StagePricer:
     """Prices stages and links of one workload."""
 
     def __init__(
-        self, workload: Workload, stack: Stack, margin: float, cache: LayerCache | None = None
+        self,
+        workload: Workload,
+        stack: Stack,
+        margin: float,
+        known: LineCache | None = None,
     ) -> None:
+        """`known`: of the same model, batch, stack and margin."""
         self.workload, self.stack, self.margin = workload, stack, margin
-        self.cache = LayerCache() if cache is None else cache
+        self.known = LineCache() if known is None else known
         self.model = workload.task.model
         self.layers = stage_layers(self.model)
         pools = workload.task.cluster.pools
+        self.gpus = [self.known.gpu(pool.gpu) for pool in pools]
         self.last_kind = layer_kinds(self.model).of_layer[-1]  # of MTP layers too
         self.usable_bytes = np.array([pool.gpu.usable_bytes for pool in pools])
         self.basis = [self._basis(place) for place in PLACES]
-        self._module_lines: dict[tuple[object, ...], tuple[dict[str, Floats], Floats]] = {}
+        self.shares: dict[tuple[int, int], tuple[int, int]] = {}
 
     def _basis(self, place: int) -> Ints:
         """(start, layers) of a few stages that span all stages at a place. (2, stage)"""
@@ -149,52 +181,91 @@ class StagePricer:
     def lines(
         self, pairs: Sequence[Pair], recomputes: Sequence[Recompute] = (NO_RECOMPUTE, ALL_LAYERS)
     ) -> StageLines:
-        """Of these options in their settings, with each of these recompute settings."""
+        """Of these options in their settings, with each of these recompute settings.
+
+        Each is priced once: what replicas exchange for each distinct option, recompute for each
+        distinct set of kernels.
+        """
+        known = self.known
+        keys = [self._kernels_of(*pair) for pair in pairs]
+        kernels = np.array([known.kernels.setdefault(key, len(known.kernels)) for key in keys])
+        asked = [known.recomputes.setdefault(each, len(known.recomputes)) for each in recomputes]
+        known.grow()
+        options = self._option_rows(pairs, keys)
+        missing = (known.row_of[kernels][:, asked] < 0).any(axis=1)
+        if missing.any():
+            new = {int(kernels[row]): pairs[row] for row in np.flatnonzero(missing).tolist()}
+            self._price_recomputes(new, recomputes, asked)
+        rows = known.row_of[kernels][:, asked].T  # (recompute, pair)
+        again = {name: np.moveaxis(each[:, rows], 1, 0) for name, each in known.again.items()}
+        fixed = {name: each[:, options] for name, each in known.fixed.items()}
+        return StageLines(fixed, again, known.working[rows])
+
+    def _option_rows(self, pairs: Sequence[Pair], kernels: list[tuple[object, ...]]) -> Ints:
+        """Rows of the fixed lines, those that are new priced."""
+        known, before, new = self.known, len(self.known.options), list[Pair]()
+        found = []
+        for (setting, option), key in zip(pairs, kernels, strict=True):
+            whole = (*key, option.dp, setting.sharding, setting.offload_fraction)
+            row = known.options.setdefault(whole, len(known.options))
+            if row == before + len(new):
+                new.append((setting, option))
+            found.append(row)
+        if new:
+            fixed, _ = self._solved(new, [NO_RECOMPUTE], FIXED_FIELDS)
+            known.add(known.fixed, {name: each[0] for name, each in fixed.items()})
+        return np.array(found, np.int64)
+
+    def _price_recomputes(
+        self, new: dict[int, Pair], recomputes: Sequence[Recompute], asked: list[int]
+    ) -> None:
+        """Lines of recompute settings for kernels that lack any of them."""
+        known, before = self.known, len(self.known.working)
+        again, working = self._solved(list(new.values()), recomputes, RECOMPUTE_FIELDS)
         width = self.layers.counts.shape[1]
-        shape = len(PLACES), len(pairs), width
-        fixed = {name: np.zeros(shape) for name in FIXED_FIELDS}
-        again = {name: np.zeros((len(recomputes), *shape)) for name in RECOMPUTE_FIELDS}
+        flat = {n: np.moveaxis(a, 0, 1).reshape(len(PLACES), -1, width) for n, a in again.items()}
+        known.add(known.again, flat)
+        own = working.reshape(-1, width - 1)
+        known.working = np.concatenate([known.working, own]) if before else own
+        number = np.arange(before, before + len(own)).reshape(len(asked), len(new))
+        known.row_of[np.ix_(list(new), asked)] = number.T
+
+    def _solved(
+        self, pairs: Sequence[Pair], recomputes: Sequence[Recompute], names: Sequence[str]
+    ) -> tuple[dict[str, Floats], Floats]:
+        """Lines through a few small plans of every pair, (recompute, place, pair, 1 + kind); and
+        bytes while a layer is worked on, (recompute, pair, kind).
+        """
+        width = self.layers.counts.shape[1]
+        shape = len(recomputes), len(PLACES), len(pairs), width
+        lines = {name: np.zeros(shape) for name in names}
         working = np.zeros((len(recomputes), len(pairs), width - 1))
         for place in PLACES:
             start, size = self.basis[place]
             held = self.layers.counts[self.layers.at[start + size, size]]
             solve = np.linalg.pinv(held)
             found = self._priced(pairs, start, size, recomputes, place)  # (recompute, pair, stage)
-            for name in RECOMPUTE_FIELDS:
-                again[name][:, place] = found[name] @ solve.T
-            for name in FIXED_FIELDS:
-                fixed[name][place] = found[name][0] @ solve.T
+            for name in names:
+                lines[name][:, place] = found[name] @ solve.T
             for stage in np.flatnonzero(size == 1) if place == INSIDE else ():
                 kind = held[stage, 1:].argmax()
                 working[:, :, kind] = found["working_bytes"][:, :, stage]
-        return StageLines(fixed, again, working)
-
-    def module_lines(
-        self, pairs: Sequence[Pair], recomputes: Sequence[Recompute]
-    ) -> tuple[dict[str, Floats], Floats]:
-        """What `StageLines` has of recompute settings that no number of replicas changes; each
-        distinct option is priced once for all global settings.
-        """
-        keys = [(*self._kernels_of(*pair), *recomputes) for pair in pairs]
-        known = self._module_lines
-        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in known}
-        if new:
-            found = self.lines(list(new.values()), recomputes)
-            for row, key in enumerate(new):
-                again = {name: each[:, :, row] for name, each in found.recomputed.items()}
-                self._module_lines[key] = again, found.working_bytes[:, row]
-        own = [known[key] for key in keys]
-        again = {n: np.stack([each[n] for each, _ in own], axis=2) for n in RECOMPUTE_FIELDS}
-        return again, np.stack([working for _, working in own], axis=1)
+        return lines, working
 
     def _kernels_of(self, setting: GlobalSetting, option: SegmentOption) -> tuple[object, ...]:
         """What the kernels of a layer depend on."""
-        gpu = self.workload.task.cluster.pools[option.pool].gpu
-        used = option.stages[0] * option.stage_gpus
-        shares = [int(even_share(used, most)) for most in (gpu.link.domain_gpus, gpu.node.gpus)]
+        shares = self._shares(option.pool, option.stages[0] * option.stage_gpus)
         traffic = setting.cp, setting.cp_comm_type, setting.overlap_tp, setting.overlap_ep
-        degrees = option.pool, option.tp, option.micro_batch, option.ep, option.etp
+        degrees = self.gpus[option.pool], option.tp, option.micro_batch, option.ep, option.etp
         return (*traffic, *degrees, *shares)
+
+    def _shares(self, pool: int, used: int) -> tuple[int, int]:
+        """GPUs of a job of so many in each link domain, and in each node."""
+        if (pool, used) not in self.shares:
+            gpu = self.workload.task.cluster.pools[pool].gpu
+            domain, node = gpu.link.domain_gpus, gpu.node.gpus
+            self.shares[pool, used] = int(even_share(used, domain)), int(even_share(used, node))
+        return self.shares[pool, used]
 
     def _priced(
         self,
@@ -260,7 +331,7 @@ class StagePricer:
 
     def _times(self, plans: Plans) -> tuple[StageView, StageTime]:
         view = stage_view(plans, self.workload.task)
-        return view, stage_times(view, self.stack, stage_work(view, self.stack, self.cache))
+        return view, stage_times(view, self.stack, stage_work(view, self.stack, self.known.layers))
 
     def _fields(self, plans: Plans, place: int) -> dict[str, Floats]:
         """What is asked of the stage of every plan. (plan,)"""
@@ -295,34 +366,49 @@ class StagePricer:
             name: np.broadcast_to(column, shape)[0, slot, rows] for name, column in columns.items()
         }
 
-    def links_s(
-        self, setting: GlobalSetting, options: Sequence[SegmentOption]
-    ) -> tuple[Floats, Floats]:
+    def links_s(self, groups: Sequence[LinkGroup]) -> list[tuple[Floats, Floats]]:
         """Seconds one way from a stage of an option to the next of another, (option, next); and of
-        tied embeddings, on the first stage and on the last, (2, first option, last option).
+        tied embeddings, on the first stage and on the last, (2, first option, last option). Of each
+        global setting with its options.
         """
-        count, degrees = len(options), option_columns(options)
-        at, to = np.divmod(np.arange(count**2), count)
-        pool, most = degrees["gpu"], np.array([option.most for option in options])
-        there = (pool[at] != pool[to]) | (at == to)
-        at, to = at[there], to[there]
-        inside, one = at == to, np.ones_like(at)
-        slots: Columns = {
-            name: np.stack([degrees[name][at], degrees[name][to]]) for name in DEGREES
-        }
-        other = (pool[to] + 1) % len(self.usable_bytes)
-        slots["gpu"] = np.stack([pool[at], np.where(inside, other, pool[to])])
-        slots["stages"] = np.stack([np.where(inside, np.maximum(most[at], 2), 1), one])
-        slots["layers"] = np.stack([one, one])
-        slots |= dict.fromkeys(RECOMPUTE_COLUMNS, np.zeros_like(slots["gpu"]))
-        link_s, tied_s = np.zeros((count, count)), np.zeros((2, count, count))
-        for begin in range(0, len(at), ROWS_PER_BLOCK):
+        rows, cells = list[Columns](), list[tuple[Ints, Ints]]()
+        for _, options in groups:
+            count, degrees = len(options), option_columns(options)
+            at, to = np.divmod(np.arange(count**2), count)
+            pool, most = degrees["gpu"], np.array([option.most for option in options])
+            there = (pool[at] != pool[to]) | (at == to)
+            at, to = at[there], to[there]
+            inside, one = at == to, np.ones_like(at)
+            other = (pool[to] + 1) % len(self.usable_bytes)
+            slots = {name: np.stack([degrees[name][at], degrees[name][to]]) for name in DEGREES}
+            slots["gpu"] = np.stack([pool[at], np.where(inside, other, pool[to])])
+            slots["stages"] = np.stack([np.where(inside, np.maximum(most[at], 2), 1), one])
+            slots["layers"] = np.stack([one, one])
+            slots |= dict.fromkeys(RECOMPUTE_COLUMNS, np.zeros_like(slots["gpu"]))
+            rows.append(slots)
+            cells.append((at, to))
+        together = {name: np.concatenate([s[name] for s in rows], axis=1) for name in rows[0]}
+        settings = [each for (each, _), (at, _) in zip(groups, cells, strict=True) for _ in at]
+        link_s, tied_s = self._sent_s(settings, together)
+        found, start = list[tuple[Floats, Floats]](), 0
+        for (_, options), (at, to) in zip(groups, cells, strict=True):
+            own, count = slice(start, start + len(at)), len(options)
+            links, tied = np.zeros((count, count)), np.zeros((2, count, count))
+            links[at, to], tied[:, at, to] = link_s[own], tied_s[:, own]
+            found.append((links, tied))
+            start += len(at)
+        return found
+
+    def _sent_s(self, settings: Sequence[GlobalSetting], slots: Columns) -> tuple[Floats, Floats]:
+        """From the first stage of each plan, (plan,); and of tied embeddings, (2, plan)."""
+        link_s, tied_s = np.zeros(len(settings)), np.zeros((2, len(settings)))
+        for begin in range(0, len(settings), ROWS_PER_BLOCK):
             some = slice(begin, begin + ROWS_PER_BLOCK)
             part = {name: column[:, some] for name, column in slots.items()}
-            view, times = self._times(self._plans([setting] * len(at[some]), part))
-            link_s[at[some], to[some]] = times.part("link_s")[0, 0]
+            view = stage_view(self._plans(settings[some], part), self.workload.task)
+            link_s[some] = link_seconds(view.shared, self.stack)[0][0, 0, view.rows]
             if self.model.tied_embeddings:
-                tied = times.tied_s()[0]
-                tied_s[0, at[some], to[some]] = np.where(view.stages.embedding[0], tied, 0).sum(0)
-                tied_s[1, at[some], to[some]] = np.where(view.stages.head[0], tied, 0).sum(0)
+                tied = tied_seconds(view.shared, self.stack)[..., view.rows][0]
+                tied_s[0, some] = np.where(view.stages.embedding[0], tied, 0).sum(0)
+                tied_s[1, some] = np.where(view.stages.head[0], tied, 0).sum(0)
         return link_s, tied_s

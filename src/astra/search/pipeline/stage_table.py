@@ -89,14 +89,14 @@ class StageTable:
     def link_s(self) -> Floats:
         """One way from a stage of an option to the next of another. (option, next) [s]"""
         if self._links is None:
-            self._links = self.pricer.links_s(self.setting, self.options)
+            (self._links,) = self.pricer.links_s([(self.setting, self.options)])
         return self._links[0]
 
     @property
     def tied_s(self) -> Floats:
         """Once a step, of the first and the last stage. (2, first option, last option) [s]"""
         if self._links is None:
-            self._links = self.pricer.links_s(self.setting, self.options)
+            (self._links,) = self.pricer.links_s([(self.setting, self.options)])
         return self._links[1]
 
     def at(self, place: int, in_flight: int) -> StageChoice:

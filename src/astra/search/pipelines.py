@@ -1,0 +1,93 @@
+"""Pipelines over several GPU types by the rules of one runtime: 1F1B, and interleaved ones."""
+
+import msgspec
+
+from astra.cost.host import host_rules
+from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
+from astra.hardware.cluster import Cluster
+from astra.notes import Note
+from astra.search.evaluator import Evaluator, Limits
+from astra.search.even_split import even_split_s
+from astra.search.mixed_space import lacking, too_small, why_not_mixed, without_types
+from astra.search.objective import Fastest
+from astra.search.pipeline.interleaved import InterleavedPipeline
+from astra.search.pipeline.problem import MixedPipeline
+from astra.search.pipeline.stage_lines import LineCache, StagePricer
+from astra.search.query import Query
+from astra.strategy.plan import Plan
+from astra.strategy.space import Space
+
+
+class Pipelines:
+    """The problems of one runtime, on the types that can hold a layer, and their evaluator."""
+
+    def __init__(self, query: Query, limits: Limits, known: LineCache) -> None:
+        self.query, self.known = query, known
+        self.why_not: Note | None = why_not_mixed(query.space)  # None: they are searched
+        self.left_out: dict[str, Note] = {}  # types that are not used
+        self.evaluator = self._evaluator(query.space, limits)
+        if self.why_not:
+            return
+        problem = self._problem(query.space)
+        space, ruled_out = without_types(query.space, problem.allowed_types, lacking)
+        if ruled_out:
+            problem = self._problem(space)
+        space, small = without_types(space, problem.types_with_room(), too_small)
+        self.left_out = ruled_out | small
+        self.evaluator = self._evaluator(space, limits)
+        self.problem = self._problem(space) if small else problem
+
+    @property
+    def are_searched(self) -> bool:
+        """Whether there are any over two types or more."""
+        return self.why_not is None and len(self.evaluator.task.cluster.pools) > 1
+
+    def search(self, limit_s: float) -> list[PricedPlan]:
+        """Those over two types or more that are faster than the limit, the fastest first."""
+        if not self.are_searched:
+            return []
+        space, evaluator = self.problem.space, self.evaluator
+        evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
+        if self.query.runtime == "megatron":
+            evaluator.run(
+                InterleavedPipeline(space, self.problem.pricer, self.problem.options).search
+            )
+        if space.allows("vpp", 1):
+            evaluator.run(self.problem.search)
+        whole = [_whole(plan, self.query.cluster) for plan in evaluator.plans()]
+        return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]
+
+    def least_s(self, best_s: float, useful_s: float) -> float:
+        """No pipeline is faster; `best_s` where that is all that is known, 0 where it would be less
+        than `useful_s`, or the search was stopped. [s]
+        """
+        if not self.are_searched:
+            return best_s
+        bounds = self.problem
+        return self.evaluator.run(lambda each: bounds.least_s(best_s, useful_s, each.charge))
+
+    def even_split_s(self) -> float | None:
+        """The least step of all even splits over all GPUs; None where none fits. [s]"""
+        space, limits = self.problem.space, self.evaluator.limits
+        return even_split_s(space, self._evaluator(space, limits, top=1))
+
+    def _problem(self, space: Space) -> MixedPipeline:
+        pricer = StagePricer(space.workload, self.query.stack, self.query.margin, self.known)
+        return MixedPipeline(space, pricer)
+
+    def _evaluator(self, space: Space, limits: Limits, top: int | None = None) -> Evaluator:
+        task = space.workload.task
+        return Evaluator(
+            task=task,
+            rules=(*self.query.rules, *host_rules(task.cluster, self.query.stack)),
+            stack=self.query.stack,
+            margin=self.query.margin,
+            objective=Fastest(top or self.query.top, self.query.fold),
+            limits=limits,
+            cache=self.known.layers,
+        )
+
+
+def _whole(plan: Plan, cluster: Cluster) -> Plan:
+    return msgspec.structs.replace(plan, cluster=cluster)

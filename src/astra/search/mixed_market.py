@@ -41,6 +41,9 @@ from astra.strategy.space import Space
 MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
 
 
+Searched = tuple[float, tuple[tuple[Gpu, int], ...]]  # room of a node for offload; GPUs
+
+
 class MixedSearch:
     """One search over mixtures; what one finds prunes the next."""
 
@@ -65,7 +68,7 @@ class MixedSearch:
         asked = query.settings
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
-        self.known: dict[tuple[object, ...], tuple[float, PricedPlan | None]] = {}
+        self.known: dict[Searched, tuple[float, PricedPlan | None]] = {}
         self.most = query.cluster.pools
         self.seconds: dict[Gpu, Floats] = {}
         self.lines = LineCache()
@@ -143,7 +146,7 @@ class MixedSearch:
     def _search(self, mixture: Mixture, limit: float) -> None:
         key = (mixture.room_bytes if self.offloads else np.inf, mixture.machines)
         under, best = self.known.get(key, (0.0, None))
-        if best is None and under < limit:
+        if best is None and under < limit and self._least_known_s(mixture) < limit:
             best = self._fastest(mixture, limit)
             self.searched += 1
             self.known[key] = (limit, best)
@@ -157,6 +160,20 @@ class MixedSearch:
         every = [*self.trades, trade]
         self.trades = best_of(every)
         self.beaten |= beaten_by(self.trades, every)
+
+    def _least_known_s(self, mixture: Mixture) -> float:
+        """What as many GPUs or more, with networks no slower, take at least, as far as they were
+        searched. [s]
+        """
+        found = [0.0]
+        for (room_bytes, machines), (under, best) in self.known.items():
+            pools = {gpu.name: (gpu, count) for gpu, count in machines}
+            if (not self.offloads or mixture.room_bytes <= room_bytes) and all(
+                pool.gpu.name in pools and _is_no_better(pool, *pools[pool.gpu.name])
+                for pool in mixture.pools
+            ):
+                found.append(best.step_s if best else under)
+        return max(found)
 
     def _fastest(self, mixture: Mixture, limit: float) -> PricedPlan | None:
         """The fastest plan on these GPUs with a step below the limit: uniform, or a pipeline over
@@ -174,6 +191,13 @@ class MixedSearch:
             found = pipelines.search(best.step_s if best else limit)
             best = found[0] if found else best
         return best
+
+
+def _is_no_better(pool: Pool, gpu: Gpu, count: int) -> bool:
+    """Than so many of the same type in other nodes."""
+    node, other = pool.gpu.node, gpu.node
+    alike = msgspec.structs.replace(gpu, node=node) == pool.gpu and node.gpus == other.gpus
+    return alike and pool.count <= count and node.nic_bytes_per_s <= other.nic_bytes_per_s
 
 
 def _layer_gpu_seconds(space: Space, query: Query) -> Floats:

@@ -49,7 +49,7 @@ class Mixture:
         return [pool.count // offer.machine.gpus for pool, offer in pairs]
 
     @property
-    def machines(self) -> tuple[object, ...]:
+    def machines(self) -> tuple[tuple[Gpu, int], ...]:
         """What its plans depend on: prices do not."""
         return tuple((pool.gpu, pool.count) for pool in self.pools)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from astra.notes import Note
     from astra.search.evaluator import Limits
     from astra.search.query import Query
+    from astra.search.result import Progress
     from astra.strategy.plan import Runtime
 
 
@@ -53,7 +54,7 @@ def plan(
     fold: bool = True,
     exact: bool = False,
     pipeline_model: str = "simulated",
-    progress: Callable[[int], None] | None = None,
+    progress: "Callable[[Progress], None] | None" = None,
     time_limit: float | None = None,
     is_cancelled: Callable[[], bool] | None = None,
     **money: Any,
@@ -96,7 +97,7 @@ def plan(
 
 
 def _limits(
-    progress: Callable[[int], None] | None,
+    progress: "Callable[[Progress], None] | None",
     time_limit: float | None,
     is_cancelled: Callable[[], bool] | None,
 ) -> "Limits":

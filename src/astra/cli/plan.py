@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from astra.api.answers import Answer
     from astra.cli.stopping import StopRequest
+    from astra.search.result import Progress
 
 EXAMPLES = """\
 examples:
@@ -83,7 +84,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     space.add_argument(
         "--exact",
         action="store_true",
-        help="several GPU types: look a hundred times as long for a proof",
+        help="several GPU types: look at ten times as much; takes minutes",
     )
     space.add_argument("--use-all", action="store_true", help="use no fewer GPUs than given")
     parser.add_argument(
@@ -208,7 +209,7 @@ def _search(
     options: argparse.Namespace,
     batch: int,
     seq_len: int,
-    progress: "Callable[[int], None] | None",
+    progress: "Callable[[Progress], None] | None",
     time_limit: float | None,
     request: "StopRequest",
 ) -> "Answer":

@@ -70,7 +70,7 @@ def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTy
     return [
         sentence(best),
         "",
-        *(comparison_part(best, answer.mixed, answer.request) if answer.mixed else []),
+        *_comparison(answer, best),
         _table(answer.plans),
         *(paper_table(answer.paper) if answer.paper else []),
         *safer_plan(answer.plans),
@@ -92,6 +92,13 @@ def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTy
         f"  astra explain {next_file}",
         *_export_hint(answer.plans, next_file),
     ]
+
+
+def _comparison(answer: AnswerDocument, best: PricedPlan) -> list["RenderableType"]:
+    if answer.mixed is None:
+        return []
+    is_stopped = answer.search.status in ("time_limit", "cancelled")
+    return comparison_part(best, answer.mixed, answer.request, is_stopped)
 
 
 def _export_hint(plans: Sequence[PricedPlan], file: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A plan over several GPU types beside others: what it gains, who launches it, what is proven."""
+"""A plan over several GPU types beside others: what it gains, who launches it, what is known."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -31,22 +31,25 @@ MIXED_PIPELINES = {  # of runtimes that launch some
 
 
 def comparison_part(
-    best: PricedPlan, comparison: Comparison, request: Request
+    best: PricedPlan, comparison: Comparison, request: Request, is_stopped: bool
 ) -> list["RenderableType"]:
-    """The best plan stage by stage, first to last, and what others would take."""
+    """The best plan stage by stage, first to last, and what others would take.
+
+    `is_stopped`: whether the search ended before all was looked at.
+    """
     what = ", work of a step and memory of a GPU"
     return [
         *draw_pipelines(best.plan, comparison.stages, best.step_s, what),
         "",
-        *_comparison_lines(best, comparison, request),
+        *_comparison_lines(best, comparison, request, is_stopped),
         "",
     ]
 
 
 def _comparison_lines(
-    best: PricedPlan, comparison: Comparison, request: Request
+    best: PricedPlan, comparison: Comparison, request: Request, is_stopped: bool
 ) -> list["RenderableType"]:
-    """What others would take, what stays idle, who launches it, and what is proven."""
+    """What others would take, what stays idle, who launches it, and how good it is known to be."""
     lines: list[RenderableType] = []
     for name, step_s in comparison.alone_step_s.items():
         lines.append(_speedup_line(f"{name} alone", step_s, best))
@@ -60,11 +63,10 @@ def _comparison_lines(
     idle = _idle(comparison)
     if idle:
         gpus = ", ".join(f"{count} {name}" for name, count in idle.items())
-        is_stopped = comparison.gap_fraction is None
         why = "the search was stopped" if is_stopped else _why_idle(best, idle, request)
         lines.append(f"Idle: {gpus}; {why}.")
     lines += [f"{text}." for text in comparison.left_out]
-    return [*lines, _launch_line(best, comparison), *_proof_lines(comparison)]
+    return [*lines, _launch_line(best, comparison), *_known_lines(comparison, is_stopped)]
 
 
 def _speedup_line(what: str, step_s: float | None, best: PricedPlan) -> str:
@@ -101,24 +103,23 @@ def _launch_line(best: PricedPlan, comparison: Comparison) -> str:
     return f"{names} {'launch' if equal else 'launches'} it{''.join(longer)}."
 
 
-def _proof_lines(comparison: Comparison) -> list[str]:
+def _known_lines(comparison: Comparison, is_stopped: bool) -> list[str]:
     """What is known of the space that was searched, and what that space is."""
-    mixes = [words for name, words in MIXED_PIPELINES.items() if name in comparison.pipelines_of]
-    uniform = "Of uniform plans it is the best found."
-    if comparison.gap_fraction is None:
+    if is_stopped:
         return ["It is the best found before the search was stopped: nothing is proven."]
-    if not mixes:
-        return [f"Proven of each type alone: none is faster. {uniform}"]
-    space = f"pipelines that mix types ({'; '.join(mixes)})"
-    if comparison.gap_fraction <= 0:
-        return [f"Proven of each type alone and of {space}: none is faster. {uniform}"]
-    more = "" if comparison.launched_step_s is not None else "; --exact looks longer"
-    space += ", and plans whose replicas differ," if comparison.launched_step_s is not None else ""
-    lines = [
-        f"Of {space} none is faster by more than {comparison.gap_fraction:.2%}{more}. Proven of "
-        f"each type alone: none is faster. {uniform}"
-    ]
-    return lines if comparison.launched_step_s is None else [*lines, REPLICAS_DIFFER]
+    mixes = [words for name, words in MIXED_PIPELINES.items() if name in comparison.pipelines_of]
+    kinds = ["uniform plans"]
+    kinds += [f"pipelines that mix types ({'; '.join(mixes)})"] if mixes else []
+    replicas_differ = comparison.launched_step_s is not None
+    kinds += ["plans whose replicas differ"] if replicas_differ else []
+    gap = comparison.gap_fraction
+    limit = f"; no such pipeline is faster by more than {gap:.1%}" if mixes and gap else ""
+    line = f"Of {_listed(kinds)} it is the best found{limit}. Proven of each type alone."
+    return [line, REPLICAS_DIFFER] if replicas_differ else [line]
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _idle(comparison: Comparison) -> dict[str, int]:

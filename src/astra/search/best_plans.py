@@ -19,7 +19,7 @@ from astra.search.result import Result
 def solve_one_type(query: Query, limits: Limits) -> Result:
     """The fastest plans."""
     start = time.perf_counter()
-    searched = search_fastest(query, limits)
+    searched = search_fastest(query, limits, is_alone=True)
     priced = price_plans(searched.plans(), query.margin)
     ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
     nothing = None if ranked else nothing_fits(query, searched, limits)

@@ -16,9 +16,9 @@ from astra.cost.evaluate import Evaluation, evaluate, memory_fraction, simulate
 from astra.cost.host import host_bytes_per_node, is_offloading, pool_usable_ram_bytes
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.search.objective import Objective
+from astra.search.objective import Fastest, Objective
 from astra.search.query import Query
-from astra.search.result import Funnel
+from astra.search.result import Funnel, Progress
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, plan_at
 from astra.strategy.rules.registry import rules_for
@@ -42,8 +42,10 @@ class Limits:
 
     until_s: float = np.inf  # on the monotonic clock
     is_cancelled: Callable[[], bool] = lambda: False
-    watch: Callable[[int], None] | None = None  # hears how many candidates were looked at
+    watch: Callable[[Progress], None] | None = None
     candidates: int = 0
+    best_s: float = np.inf  # of all plans so far, where one is wanted
+    least_s: float = 0.0  # no plan is faster
     stopped: StoppedBy | None = None  # what ended the search, if anything did
 
     def check(self) -> None:
@@ -59,7 +61,9 @@ class Limits:
     def looked_at(self, candidates: int) -> None:
         self.candidates += candidates
         if self.watch:
-            self.watch(self.candidates)
+            is_known = np.isfinite(self.best_s)
+            gap = self.best_s / self.least_s - 1 if is_known and self.least_s > 0 else None
+            self.watch(Progress(self.candidates, self.best_s if is_known else None, gap))
         self.check()
 
 
@@ -80,7 +84,7 @@ class PlanEvaluator(Protocol):
     def limit_s(self) -> float: ...
     @property
     def best_s(self) -> float: ...
-    def charge(self, rows: float) -> None: ...
+    def charge(self, candidates: int) -> None: ...
     def steps_s(self, plans: Plans) -> Floats: ...
 
 
@@ -100,6 +104,7 @@ class Evaluator:
     closest: tuple[float, Plans | None] = (np.inf, None)  # memory fraction of what fits least badly
     least_host: tuple[float, Plans | None] = (np.inf, None)  # bytes; fits but for a node's RAM
     least_s: float = 0.0  # no plan of the problem is faster
+    is_alone: bool = False  # no other problem has plans that are wanted too
 
     def __post_init__(self) -> None:
         if self.usable_ram_bytes < 0:
@@ -116,9 +121,13 @@ class Evaluator:
         """No step from this one on is of use, whatever its plan."""
         return self.objective.limit_s
 
-    def charge(self, rows: float) -> None:  # noqa: ARG002 - time is what is limited
-        """Asked between pieces of work: raises Stopped at a limit."""
-        self.limits.check()
+    def charge(self, candidates: int) -> None:
+        """Between pieces of work: so many were estimated, and are looked at again if they are
+        promising. Raises Stopped at a limit.
+        """
+        self.funnel.candidates += candidates
+        self.funnel.bounded += candidates
+        self.limits.looked_at(candidates)
 
     def allowed(
         self, plans: Plans, counts: Ints | None = None, rules: Sequence[Rule] | None = None
@@ -163,6 +172,9 @@ class Evaluator:
         steps = simulate(plans, self.task, self.stack, self.cache)
         self.funnel.simulated += len(plans)
         self.objective.add(plans, steps)
+        if isinstance(self.objective, Fastest):
+            self.limits.best_s = min(self.limits.best_s, float(steps.min()))
+            self.limits.least_s = self.least_s if self.is_alone else 0.0
         return steps
 
     def steps_s(self, plans: Plans) -> Floats:

@@ -34,10 +34,12 @@ def even_split_s(space: Space, evaluator: Evaluator) -> float | None:
         return None
     tps = tuple(tp for tp in TPS if space.allows("tp", tp))
     alike = Space(replace(space.workload, use_all=True), {**asked, **pinned, "tp": tps})
+    pools = space.workload.task.cluster.pools
     rows: list[tuple[GlobalSetting, list[SegmentOption]]] = []
     for setting, options in settings_with_options(alike, evaluator.rules):
         for tp in tps:
             own = [option for option in options if option.tp == tp]
+            own.sort(key=lambda option: pools[option.pool].gpu.name)
             if (tp > 1) == setting.overlap_tp and _is_whole(own, space):
                 rows.append((setting, own))
     if not rows:
@@ -49,11 +51,13 @@ def even_split_s(space: Space, evaluator: Evaluator) -> float | None:
 def _is_whole(options: list[SegmentOption], space: Space) -> bool:
     """Whether these take all GPUs of every type."""
     pools = space.workload.task.cluster.pools
-    if [option.pool for option in options] != list(range(len(pools))):
+    if {option.pool for option in options} != set(range(len(pools))) or len(options) > len(pools):
         return False
     stages = sum(option.most for option in options)
-    used = [option.most * option.stage_gpus for option in options]
-    enough = used == [allowed_counts(pool)[-1] for pool in pools]
+    enough = all(
+        option.most * option.stage_gpus == allowed_counts(pools[option.pool])[-1]
+        for option in options
+    )
     return enough and stages <= space.workload.task.model.layers
 
 

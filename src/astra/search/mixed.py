@@ -109,10 +109,12 @@ def _names(query: Query) -> list[str]:
 
 def _gap(best_s: float, pipelines: Iterable[Pipelines]) -> float | None:
     """How much faster a pipeline may be than the best plan, at most; None: not usefully known."""
-    least_s = min(
-        (each.least_s(best_s, best_s / (1 + USEFUL_GAP)) for each in pipelines), default=best_s
-    )
-    return best_s / least_s - 1 if least_s > 0 else None
+    least_s = best_s
+    for each in pipelines:
+        least_s = min(least_s, each.least_s(best_s))
+        if best_s > least_s * (1 + USEFUL_GAP):
+            return None
+    return best_s / least_s - 1
 
 
 def _even_split_s(pipelines: Mapping[Runtime, Pipelines]) -> float | None:

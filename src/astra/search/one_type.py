@@ -401,9 +401,16 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
 
 
 def search_fastest(
-    query: Query, limits: Limits | None = None, seeds: Sequence[Plans] = ()
+    query: Query,
+    limits: Limits | None = None,
+    seeds: Sequence[Plans] = (),
+    is_alone: bool = False,
 ) -> Evaluator:
-    """The fastest plans of a query on one GPU type, as the evaluator has kept them."""
+    """The fastest plans of a query on one GPU type, as the evaluator has kept them.
+
+    `is_alone`: no other plans are wanted.
+    """
     evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
+    evaluator.is_alone = is_alone
     evaluator.run(OneType(query.space, seeds).search)
     return evaluator

@@ -18,6 +18,8 @@ from astra.search.query import Query
 from astra.strategy.plan import Plan
 from astra.strategy.space import Space
 
+EXACT_BREADTH = 10  # times as much is looked at with --exact
+
 
 class Pipelines:
     """The problems of one runtime, on the types that can hold a layer, and their evaluator."""
@@ -58,14 +60,15 @@ class Pipelines:
         whole = [_whole(plan, self.query.cluster) for plan in evaluator.plans()]
         return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]
 
-    def least_s(self, best_s: float, useful_s: float) -> float:
-        """No pipeline is faster; `best_s` where that is all that is known, 0 where it would be less
-        than `useful_s`, or the search was stopped. [s]
+    def least_s(self, best_s: float) -> float:
+        """No pipeline is faster; `best_s` where that is all that is known, 0 where nothing is: of
+        interleaved ones, or after a search that was stopped. [s]
         """
         if not self.are_searched:
             return best_s
-        bounds = self.problem
-        return self.evaluator.run(lambda each: bounds.least_s(best_s, useful_s, each.charge))
+        if self.query.runtime == "megatron" and self.problem.space.allows("vpp", 2):
+            return 0.0
+        return self.evaluator.run(lambda each: self.problem.least_s(best_s, each.charge))
 
     def even_split_s(self) -> float | None:
         """The least step of all even splits over all GPUs; None where none fits. [s]"""
@@ -74,7 +77,7 @@ class Pipelines:
 
     def _problem(self, space: Space) -> MixedPipeline:
         pricer = StagePricer(space.workload, self.query.stack, self.query.margin, self.known)
-        return MixedPipeline(space, pricer)
+        return MixedPipeline(space, pricer, EXACT_BREADTH if self.query.exact else 1)
 
     def _evaluator(self, space: Space, limits: Limits, top: int | None = None) -> Evaluator:
         task = space.workload.task

@@ -5,7 +5,7 @@ stand beside them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +15,6 @@ from astra.cost.result import MixedStage, PaperComparison, PricedPlan
 from astra.notes import HEADINGS, Note
 from astra.search.query import Query
 
-Progress = Callable[[int], None]  # hears how many candidates were looked at
 Status = Literal["proven", "searched", "time_limit", "cancelled"]
 
 
@@ -50,9 +49,13 @@ def sum_funnels(parts: Iterable[Funnel]) -> Funnel:
     )
 
 
-def progress_after(progress: Progress | None, done: int) -> Progress | None:
-    """The same, counting on from what was looked at before."""
-    return (lambda count: progress(done + count)) if progress else None
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of a search that is under way."""
+
+    candidates: int
+    best_step_s: float | None  # None: none fits yet, or several are wanted
+    gap_fraction: float | None  # no plan is faster by more; None: not known
 
 
 class NothingFits(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,7 +80,9 @@ class UniformSearch:
             objective=objective,
             limits=self.limits,
         )
+        best_s = self.limits.best_s
         evaluator.run(OneType(single).search)
+        self.limits.best_s = best_s  # no plan on these types has been priced yet
         self.funnels.append(evaluator.funnel)
         for plan in evaluator.plans():
             self._price(plan, pools)

@@ -32,9 +32,7 @@ RECOMPUTES_NEXT = 3  # the best of these
 # Whole plans.
 PRICED = 200  # plans that the evaluator prices at a time
 PRICED_TABLES = 8  # of them at most, while none is allowed
-MOVED = 8  # plans between whose stages layers are moved, at least
-MOVED_STAGES = 160  # more such plans, while all have so many stages together
-MOVED_PER_SETTING = 10  # such plans of one global setting
+MOVED = 24  # plans between whose stages layers are moved, at most
 NEAR_MOVED = 1.02  # times the best step known, within which layers are moved
 PATIENCE = 8  # moves in a row that need not help
 

@@ -29,7 +29,7 @@ from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.space import Workload
 
 Segments = tuple[tuple[int, int], ...]  # (row of the option, stages), the first on top
-Charge = Callable[[float], None]  # told how many rows were looked at
+Charge = Callable[[int], None]  # told how many pipelines were estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Constructor:
             held = held[np.minimum(table.most, deep) - 1, :, np.arange(len(table.most))]
             most = [held[table.pool == each].max(axis=0) for each in self.types]
             total = np.sum(most, axis=0)
-            self.charge(self.holds.size)
+            self.charge(0)
             if (total >= self.layers).any():
                 at = min(int((total >= self.layers).argmax()) + 3, len(pace_s) - 1)
                 self.held = held[:, at]  # layers of all stages of an option, a little above
@@ -190,7 +190,7 @@ class Constructor:
             ways = list(product((True, False), FILL_RATIOS))
             layers = [self._fill(option, pace_s * ratio, down) for down, ratio in ways]
             whole, size = np.tile(option, len(ways)), np.hstack(layers)
-            self.charge(whole.size)
+            self.charge(whole.shape[1])
             steps = estimated_steps_s(self.table, whole, size)
             for row in np.argsort(-steps, kind="stable").tolist():  # the best of each comes last
                 own = float(steps[row]), self.table, whole[:, row], size[:, row]

@@ -119,6 +119,7 @@ def first_look(
     layers: StageLayers,
     recompute: Recompute | None,
     limit_s: float,
+    breadth: int,
 ) -> FirstLook:
     """With mean layers, and half of a segment's stages in flight. Where that holds too few layers,
     with one micro-batch in flight.
@@ -147,7 +148,7 @@ def first_look(
     rows: set[int] = set()
     for each in types:
         for level in (at, min(at + MORE_PACES, len(pace_s) - 1)):
-            rows |= _holding_most(np.where(pool == each, timely[level], 0.0), most)
+            rows |= _holding_most(np.where(pool == each, timely[level], 0.0), most, breadth)
         own = np.flatnonzero(pool == each)
         roomy = layer.most_held(np.ones(len(most)))[own]
         rows |= set(own[np.argsort(-roomy, kind="stable")[:ROOMIEST]].tolist())
@@ -172,13 +173,13 @@ def _enough(held: Floats, pool: Ints, types: Ints, layers: int) -> int | None:
     return int((total >= layers).argmax()) if total[-1] >= layers else None
 
 
-def _holding_most(held: Floats, most: Ints) -> set[int]:
+def _holding_most(held: Floats, most: Ints, breadth: int) -> set[int]:
     """The best options of one type, for each number of stages."""
     worth, rows = WORTHWHILE * held.max(), set[int]()
     if worth <= 0:
         return rows
     for stages in np.unique(most[held > worth]):
         own = np.where(most == stages, held, 0.0)
-        best = np.argsort(-own, kind="stable")[:OPTIONS_PER_FINENESS]
+        best = np.argsort(-own, kind="stable")[: OPTIONS_PER_FINENESS * breadth]
         rows |= set(best[own[best] > worth].tolist())
     return rows

@@ -1,7 +1,6 @@
 """Pipelines made better: one segment changed, or one layer moved."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -16,19 +15,18 @@ from astra.search.pipeline.constants import (
 )
 from astra.search.pipeline.construct import Charge, Constructor, Segments, best_first
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
-from astra.search.pipeline.plan_columns import GlobalSetting
 from astra.search.pipeline.stage_table import StageTable
 
 IMPROVED = 0.9999  # of the best step before: less is not worth another round
 
 
-def improved(constructor: Constructor, limit_s: float) -> list[PipelineCandidate]:
+def improved(constructor: Constructor, limit_s: float, breadth: int) -> list[PipelineCandidate]:
     """The best pipelines of a stage table: seeds, then one segment changed at a time, while that
     helps and is near the limit.
     """
     known = constructor.filled(constructor.seeds())
     for _ in range(ROUNDS):
-        ranked = sorted(known, key=lambda segments: known[segments].step_s)[:CHANGED]
+        ranked = sorted(known, key=lambda segments: known[segments].step_s)[: CHANGED * breadth]
         if not ranked or not np.isfinite(known[ranked[0]].step_s):
             break
         best_s = known[ranked[0]].step_s
@@ -39,7 +37,7 @@ def improved(constructor: Constructor, limit_s: float) -> list[PipelineCandidate
         known |= new
         if min((each.step_s for each in new.values()), default=np.inf) >= best_s * IMPROVED:
             break
-    return best_first(known.values())[:KEPT_PER_SETTING]
+    return best_first(known.values())[: KEPT_PER_SETTING * breadth]
 
 
 def changed(table: StageTable, segments: Segments) -> Iterator[Segments]:
@@ -85,7 +83,7 @@ def layers_moved(start: PipelineCandidate, charge: Charge) -> list[PipelineCandi
         if not new:
             break
         layers = layers[:, new]
-        charge(layers.size)
+        charge(layers.shape[1])
         steps = estimated_steps_s(table, np.repeat(option[:, np.newaxis], len(new), axis=1), layers)
         row = int(steps.argmin())
         if not np.isfinite(steps[row]):
@@ -96,17 +94,3 @@ def layers_moved(start: PipelineCandidate, charge: Charge) -> list[PipelineCandi
         worse = 0 if steps[row] < best_s * (1 - REL_EPS) else worse + 1
         best_s = min(best_s, float(steps[row]))
     return walked
-
-
-def distinct_skeletons(
-    candidates: Sequence[PipelineCandidate], per_setting: int
-) -> list[PipelineCandidate]:
-    """The first of each skeleton, so many of each global setting at most."""
-    kept: dict[tuple[object, ...], PipelineCandidate] = {}
-    number: Counter[GlobalSetting] = Counter()
-    for each in candidates:
-        setting, key = each.table.setting, each.skeleton_key
-        if key not in kept and number[setting] < per_setting:
-            kept[key] = each
-            number[setting] += 1
-    return list(kept.values())

@@ -56,7 +56,7 @@ def listed(
         for rows in _blocks(options, max(ROWS_PER_BLOCK // split.shape[1], 1)):
             option = np.repeat(np.array(rows).T, split.shape[1], axis=1)
             layers = np.tile(split, len(rows))
-            charge(option.size)
+            charge(option.shape[1])
             stages = pipeline_stages(table, option, layers)
             worst_s = found[PRICED - 1].step_s if len(found) >= PRICED else np.inf
             wanted_s = min(limit_s * NEARLY_EXACT, worst_s)

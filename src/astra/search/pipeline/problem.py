@@ -1,18 +1,15 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from astra.search.evaluator import PlanEvaluator
-from astra.search.pipeline.bound import interleaved_bound_s, setting_bound_s
+from astra.search.pipeline.bound import SettingBound
 from astra.search.pipeline.constants import (
     MODULE_SETS,
     MOVED,
-    MOVED_PER_SETTING,
-    MOVED_STAGES,
     NEAR_MOVED,
     PRICED,
     PRICED_TABLES,
@@ -24,7 +21,7 @@ from astra.search.pipeline.constants import (
 from astra.search.pipeline.construct import Charge, Constructor, best_first, skeleton_limits
 from astra.search.pipeline.estimate import PipelineCandidate, to_plans
 from astra.search.pipeline.first_look import FirstLook, balanced_steps_s, first_look
-from astra.search.pipeline.improve import distinct_skeletons, improved, layers_moved
+from astra.search.pipeline.improve import improved, layers_moved
 from astra.search.pipeline.listing import are_few, listed
 from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.settings import recompute_settings, settings_with_options
@@ -46,8 +43,10 @@ Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it
 class MixedPipeline:
     """Pipelines over two types or more, each stage one chunk."""
 
-    def __init__(self, space: Space, pricer: StagePricer) -> None:
+    def __init__(self, space: Space, pricer: StagePricer, breadth: int = 1) -> None:
+        """`breadth`: times as much is looked at, at every step of the search."""
         self.space, self.pricer, self.workload = space, pricer, space.workload
+        self.breadth = breadth
         self.limits = skeleton_limits(space.workload)
         self.recomputes = recompute_settings(space)
         self.modules = [each for each in self.recomputes if each and each.mode == "selective"]
@@ -97,29 +96,15 @@ class MixedPipeline:
             return self.pricer.lines(pairs)
         return self.pricer.lines(pairs, [recompute])
 
-    def least_s(self, best_s: float, useful_s: float, charge: Charge) -> float:
-        """What no pipeline of any setting can beat, `best_s` where nothing more is known; 0 where
-        it would be less than `useful_s`. [s]
-        """
+    def least_s(self, best_s: float, charge: Charge) -> float:
+        """What no pipeline of any setting can beat, `best_s` where nothing more is known. [s]"""
         groups = [each.layers if each else MAX_GROUP_LAYERS for each in self.recomputes]
-        least_s, group = best_s, max([1, *groups])
-        bounds = []
-        if self.workload.task.runtime == "megatron" and self.space.allows("vpp", 2):
-            hides = self.space.values("overlap_ep") or (False,)
-            bounds += [(interleaved_bound_s, hidden) for hidden in hides]
-        if self.space.allows("vpp", 1):
-            bounds.append((setting_bound_s, False))
-        for bound, hidden in bounds:
-            every = {replace(each, overlap_ep=hidden): o for each, o in self.options.items()}
-            balanced_s = balanced_steps_s(self.pricer, every)
-            for setting in sorted(every, key=balanced_s.__getitem__):
-                options = every[setting]
-                charge(len(options))
-                lines, layers = self.lines_with(setting, options, None), self.pricer.layers
-                least_s = min(least_s, bound(setting, options, lines, layers, least_s, group))
-                if least_s < useful_s:
-                    return 0.0
-        return least_s
+        for setting, options in self.options.items():
+            charge(0)
+            lines = self.lines_with(setting, options, None)
+            own = setting, options, lines, self.pricer.layers, max([1, *groups])
+            best_s = SettingBound(*own).least_s(best_s)
+        return best_s
 
     def first_recomputes(self) -> list[Recompute | None]:
         """What is tried in every setting."""
@@ -136,15 +121,15 @@ class _Search:
     def __init__(self, problem: MixedPipeline, evaluator: PlanEvaluator) -> None:
         self.problem, self.evaluator = problem, evaluator
         self.pricer, self.options = problem.pricer, problem.options
-        self.limits, self.recomputes, self.modules = (
-            problem.limits,
+        self.recomputes, self.limits, self.charge = (
             problem.recomputes,
-            problem.modules,
+            problem.limits,
+            evaluator.charge,
         )
         self.found: list[PipelineCandidate] = []
 
     def run(self) -> None:
-        self.evaluator.charge(len(self.options))
+        self.charge(0)
         every = list(self.options.values())
         if are_few(every, len(self.recomputes), self.limits, self.pricer.layers.layers):
             self._list_all()
@@ -185,19 +170,19 @@ class _Search:
         if recompute in (NO_RECOMPUTE, ALL_LAYERS):
             lines = lines.with_recompute(0 if recompute == NO_RECOMPUTE else 1)
         own = setting, options, lines, self.pricer.layers, recompute
-        return first_look(*own, self.limit_s)
+        return first_look(*own, self.limit_s, self.problem.breadth)
 
     def _construct(self, look: FirstLook) -> None:
         """The best pipelines of one setting."""
         if len({option.pool for option in look.options}) < self.limits.types:
             return
-        self.evaluator.charge(len(look.options))
+        self.charge(0)
         own = look.setting, look.options
         lines = self.problem.lines_with(*own, look.recompute)
         table = StageTable(self.pricer, *own, lines, look.recompute)
-        constructor = Constructor(table, self.limits, self.evaluator.charge)
+        constructor = Constructor(table, self.limits, self.charge)
         if constructor.find_paces(look.pace_s, self.limit_s):
-            self.found += improved(constructor, self.limit_s)
+            self.found += improved(constructor, self.limit_s, self.problem.breadth)
 
     def _recompute_otherwise(self, looks: Iterable[FirstLook]) -> None:
         """The most promising settings with one recompute setting for all stages: the best few with
@@ -211,11 +196,12 @@ class _Search:
             if look.step_s < self.limit_s:
                 promising.setdefault(look.setting, look.options)
         every = list(promising.items())
-        for setting, options in every[:RECOMPUTED_FIRST]:
+        first, next_ = (n * self.problem.breadth for n in (RECOMPUTED_FIRST, RECOMPUTED_SETTINGS))
+        for setting, options in every[:first]:
             self._construct_all(self._worth_a_look(setting, options, others))
         best = [each.table.recompute for each in best_first(self.found)]
         best = [each for each in dict.fromkeys(best) if each in others][:RECOMPUTES_NEXT]
-        for setting, options in every[RECOMPUTED_FIRST:RECOMPUTED_SETTINGS]:
+        for setting, options in every[first:next_]:
             self._construct_all(self._look(setting, options, each) for each in best)
 
     def _worth_a_look(
@@ -227,16 +213,16 @@ class _Search:
         """With these recompute settings; of sets of modules some that save little to much, each
         taking less time than all that save more.
         """
-        self.evaluator.charge(len(options) * len(recomputes))
-        if self.modules:  # priced all at once
-            self.pricer.lines([(setting, option) for option in options], self.modules)
+        self.charge(0)
+        if self.problem.modules:  # priced all at once
+            self.pricer.lines([(setting, option) for option in options], self.problem.modules)
         looks = [self._look(setting, options, recompute) for recompute in recomputes]
-        modules = [look for look in looks if look.recompute in self.modules]
+        modules = [look for look in looks if look.recompute in self.problem.modules]
         front: list[FirstLook] = []
         for look in sorted(modules, key=lambda each: (each.saved_bytes, each.recompute_s)):
             if not front or look.recompute_s < front[-1].recompute_s * (1 - SAME_RECOMPUTE):
                 front.append(look)
-        spread = np.linspace(0, len(front) - 1, min(len(front), MODULE_SETS))
+        spread = np.linspace(0, len(front) - 1, min(len(front), MODULE_SETS * self.problem.breadth))
         picked = [front[row] for row in np.unique(spread.round().astype(np.int64)).tolist()]
         return picked + [look for look in looks if look not in modules]
 
@@ -246,7 +232,7 @@ class _Search:
                 lines = self.problem.lines_with(setting, options, recompute)
                 table = StageTable(self.pricer, setting, options, lines, recompute)
                 limit_s = self.evaluator.limit_s
-                self.found += listed(table, self.limits, limit_s, self.evaluator.charge)
+                self.found += listed(table, self.limits, limit_s, self.charge)
 
     def _priced(self, candidates: Sequence[PipelineCandidate]) -> list[Priced]:
         """The most promising as the evaluator prices them, the fastest first; more where none of
@@ -267,11 +253,8 @@ class _Search:
 
     def _move_layers(self, priced: Sequence[Priced]) -> None:
         """Layers moved between stages of the best plans."""
-        walked: list[PipelineCandidate] = []
-        ranked = distinct_skeletons([candidate for _, candidate in priced], MOVED_PER_SETTING)
-        stages = np.cumsum([len(each.option) for each in ranked])
-        for row, each in enumerate(ranked):
-            near = each.step_s < self.limit_s * NEAR_MOVED
-            if near and (row < MOVED or stages[row] <= MOVED_STAGES):
-                walked += layers_moved(each, self.evaluator.charge)
-        self._priced(walked)
+        best: dict[tuple[object, ...], PipelineCandidate] = {}
+        for step_s, each in priced:
+            if step_s < self.limit_s * NEAR_MOVED and len(best) < MOVED * self.problem.breadth:
+                best.setdefault(each.skeleton_key, each)
+        self._priced([to for each in best.values() for to in layers_moved(each, self.charge)])

@@ -40,7 +40,7 @@ def even_split_s(space: Space, evaluator: Evaluator) -> float | None:
         for tp in tps:
             own = [option for option in options if option.tp == tp]
             own.sort(key=lambda option: pools[option.pool].gpu.name)
-            if (tp > 1) == setting.overlap_tp and _is_whole(own, space):
+            if _is_whole(own, space):
                 rows.append((setting, own))
     if not rows:
         return None

@@ -15,6 +15,8 @@ ROOMIEST = 2  # options of a type that are kept whatever they hold in time
 
 # Skeletons of a setting.
 MAX_STAGES = 64
+MAX_SEEDS = 1000  # of as many types, with finenesses of their own
+FILLED = 32  # skeletons of one depth, those of the least paces
 NEAR_BEST = 1.1  # times the best step known, within which a skeleton is worth changing
 ROUNDS = 6  # of changes to one segment
 CHANGED = 8  # skeletons, each round

@@ -8,12 +8,15 @@ which a skeleton holds the model says how many layers go where.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from astra.search.pipeline.constants import (
     FILL_RATIOS,
+    FILLED,
+    MAX_SEEDS,
     MAX_STAGES,
     NEAR_BEST,
     PACE_BLOCKS,
@@ -132,16 +135,23 @@ class Constructor:
 
     def seeds(self) -> list[Segments]:
         """Every order of every two or more types; for each fineness the best option of each type
-        near it, with all its stages, or fewer where they are too many.
+        near it, with all its stages, or fewer where they are too many. Where types are few, every
+        fineness of one with every fineness of the others.
         """
-        table, found = self.table, dict[Segments, None]()
-        for fineness in np.unique(table.most):
-            picked = {int(each): self._near(int(each), int(fineness)) for each in self.types}
-            for number in range(max(2, self.limits.types), len(self.types) + 1):
-                for order in permutations(picked, number):
-                    rows = [picked[each] for each in order]
+        found = dict[Segments, None]()
+        near = {
+            int(each): [self._near(int(each), int(stages)) for stages in np.unique(self.table.most)]
+            for each in self.types
+        }
+        for number in range(max(2, self.limits.types), len(near) + 1):
+            orders = list(permutations(near, number))
+            for order in orders:
+                own = [list(dict.fromkeys(near[each])) for each in order]
+                is_small = len(orders) * prod(len(rows) for rows in own) <= MAX_SEEDS
+                every = product(*own) if is_small else zip(*(near[e] for e in order), strict=True)
+                for rows in every:
                     for ranks in (range(number), range(number)[::-1]):
-                        segments = self._trimmed(rows, ranks)
+                        segments = self._trimmed(list(rows), ranks)
                         if segments is not None:
                             found[segments] = None
         return list(found)
@@ -184,6 +194,7 @@ class Constructor:
             option = np.array([[row for row, n in each for _ in range(n)] for each in some]).T
             pace_s, holds = self._least_paces(option)
             rows = np.flatnonzero(holds)
+            rows = rows[np.argsort(pace_s[rows], kind="stable")[:FILLED]]
             if not len(rows):
                 continue
             option, pace_s = option[:, rows], pace_s[rows]

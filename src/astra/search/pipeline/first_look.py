@@ -174,12 +174,12 @@ def _enough(held: Floats, pool: Ints, types: Ints, layers: int) -> int | None:
 
 
 def _holding_most(held: Floats, most: Ints, breadth: int) -> set[int]:
-    """The best options of one type, for each number of stages."""
+    """The best options of one type, for each number of stages: one at least, more if they hold
+    about as much as the best of all.
+    """
     worth, rows = WORTHWHILE * held.max(), set[int]()
-    if worth <= 0:
-        return rows
-    for stages in np.unique(most[held > worth]):
+    for stages in np.unique(most[held > 0]):
         own = np.where(most == stages, held, 0.0)
         best = np.argsort(-own, kind="stable")[: OPTIONS_PER_FINENESS * breadth]
-        rows |= set(best[own[best] > worth].tolist())
+        rows |= {int(best[0]), *best[own[best] > worth].tolist()}
     return rows

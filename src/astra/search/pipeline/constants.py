@@ -17,7 +17,7 @@ ROOMIEST = 2  # options of a type that are kept whatever they hold in time
 MAX_STAGES = 64
 MAX_SEEDS = 1000  # of as many types, with finenesses of their own
 FILLED = 32  # skeletons of one depth, those of the least paces
-NEAR_BEST = 1.1  # times the best step known, within which a skeleton is worth changing
+NEAR_BEST = 1.1  # times the best step known, within which a pipeline is worth changing
 ROUNDS = 6  # of changes to one segment
 CHANGED = 8  # skeletons, each round
 OTHER_COUNTS = 4  # numbers of stages of a segment whose option is changed
@@ -34,8 +34,8 @@ RECOMPUTES_NEXT = 3  # the best of these
 # Whole plans.
 PRICED = 200  # plans that the evaluator prices at a time
 PRICED_TABLES = 8  # of them at most, while none is allowed
-MOVED = 24  # plans between whose stages layers are moved, at most
-NEAR_MOVED = 1.02  # times the best step known, within which layers are moved
+MOVED = 16  # plans between whose stages layers are moved, at most
+MOVED_PER_SETTING = 4  # of one global setting
 PATIENCE = 8  # moves in a row that need not help
 
 # Small pools.

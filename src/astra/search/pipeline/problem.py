@@ -1,5 +1,6 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 
@@ -10,7 +11,8 @@ from astra.search.pipeline.bound import SettingBound
 from astra.search.pipeline.constants import (
     MODULE_SETS,
     MOVED,
-    NEAR_MOVED,
+    MOVED_PER_SETTING,
+    NEAR_BEST,
     PRICED,
     PRICED_TABLES,
     RECOMPUTED_FIRST,
@@ -126,6 +128,7 @@ class _Search:
             problem.limits,
             evaluator.charge,
         )
+        self.breadth = problem.breadth
         self.found: list[PipelineCandidate] = []
 
     def run(self) -> None:
@@ -170,7 +173,7 @@ class _Search:
         if recompute in (NO_RECOMPUTE, ALL_LAYERS):
             lines = lines.with_recompute(0 if recompute == NO_RECOMPUTE else 1)
         own = setting, options, lines, self.pricer.layers, recompute
-        return first_look(*own, self.limit_s, self.problem.breadth)
+        return first_look(*own, self.limit_s, self.breadth)
 
     def _construct(self, look: FirstLook) -> None:
         """The best pipelines of one setting."""
@@ -182,7 +185,7 @@ class _Search:
         table = StageTable(self.pricer, *own, lines, look.recompute)
         constructor = Constructor(table, self.limits, self.charge)
         if constructor.find_paces(look.pace_s, self.limit_s):
-            self.found += improved(constructor, self.limit_s, self.problem.breadth)
+            self.found += improved(constructor, self.limit_s, self.breadth)
 
     def _recompute_otherwise(self, looks: Iterable[FirstLook]) -> None:
         """The most promising settings with one recompute setting for all stages: the best few with
@@ -196,7 +199,7 @@ class _Search:
             if look.step_s < self.limit_s:
                 promising.setdefault(look.setting, look.options)
         every = list(promising.items())
-        first, next_ = (n * self.problem.breadth for n in (RECOMPUTED_FIRST, RECOMPUTED_SETTINGS))
+        first, next_ = (n * self.breadth for n in (RECOMPUTED_FIRST, RECOMPUTED_SETTINGS))
         for setting, options in every[:first]:
             self._construct_all(self._worth_a_look(setting, options, others))
         best = [each.table.recompute for each in best_first(self.found)]
@@ -222,7 +225,7 @@ class _Search:
         for look in sorted(modules, key=lambda each: (each.saved_bytes, each.recompute_s)):
             if not front or look.recompute_s < front[-1].recompute_s * (1 - SAME_RECOMPUTE):
                 front.append(look)
-        spread = np.linspace(0, len(front) - 1, min(len(front), MODULE_SETS * self.problem.breadth))
+        spread = np.linspace(0, len(front) - 1, min(len(front), MODULE_SETS * self.breadth))
         picked = [front[row] for row in np.unique(spread.round().astype(np.int64)).tolist()]
         return picked + [look for look in looks if look not in modules]
 
@@ -239,8 +242,9 @@ class _Search:
         them is allowed.
         """
         ranked, found = best_first(candidates), list[Priced]()
-        for start in range(0, min(len(ranked), PRICED * PRICED_TABLES), PRICED):
-            some = ranked[start : start + PRICED]
+        size = PRICED * self.breadth
+        for start in range(0, min(len(ranked), size * PRICED_TABLES), size):
+            some = ranked[start : start + size]
             steps_s = self.evaluator.steps_s(to_plans(self.problem.workload, some))
             found += [
                 (float(step_s), each)
@@ -252,9 +256,12 @@ class _Search:
         return sorted(found, key=lambda pair: pair[0])
 
     def _move_layers(self, priced: Sequence[Priced]) -> None:
-        """Layers moved between stages of the best plans."""
+        """Layers moved between stages of the best plans, a few of each global setting."""
         best: dict[tuple[object, ...], PipelineCandidate] = {}
+        count: Counter[GlobalSetting] = Counter()
         for step_s, each in priced:
-            if step_s < self.limit_s * NEAR_MOVED and len(best) < MOVED * self.problem.breadth:
-                best.setdefault(each.skeleton_key, each)
+            is_new = each.skeleton_key not in best and count[each.table.setting] < MOVED_PER_SETTING
+            if is_new and step_s < self.limit_s * NEAR_BEST and len(best) < MOVED * self.breadth:
+                best[each.skeleton_key] = each
+                count[each.table.setting] += 1
         self._priced([to for each in best.values() for to in layers_moved(each, self.charge)])

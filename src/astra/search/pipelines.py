@@ -1,5 +1,7 @@
 """Pipelines over several GPU types by the rules of one runtime: 1F1B, and interleaved ones."""
 
+from functools import partial
+
 import msgspec
 
 from astra.cost.host import host_rules
@@ -55,8 +57,9 @@ class Pipelines:
             evaluator.run(
                 InterleavedPipeline(space, self.problem.pricer, self.problem.options).search
             )
-        if space.allows("vpp", 1):
-            evaluator.run(self.problem.search)
+        for breadth in (1, EXACT_BREADTH) if self.query.exact else (1,):
+            if space.allows("vpp", 1):
+                evaluator.run(partial(self.problem.search, breadth=breadth))
         whole = [_whole(plan, self.query.cluster) for plan in evaluator.plans()]
         return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]
 
@@ -77,7 +80,7 @@ class Pipelines:
 
     def _problem(self, space: Space) -> MixedPipeline:
         pricer = StagePricer(space.workload, self.query.stack, self.query.margin, self.known)
-        return MixedPipeline(space, pricer, EXACT_BREADTH if self.query.exact else 1)
+        return MixedPipeline(space, pricer)
 
     def _evaluator(self, space: Space, limits: Limits, top: int | None = None) -> Evaluator:
         task = space.workload.task

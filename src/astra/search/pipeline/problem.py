@@ -45,10 +45,8 @@ Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it
 class MixedPipeline:
     """Pipelines over two types or more, each stage one chunk."""
 
-    def __init__(self, space: Space, pricer: StagePricer, breadth: int = 1) -> None:
-        """`breadth`: times as much is looked at, at every step of the search."""
+    def __init__(self, space: Space, pricer: StagePricer) -> None:
         self.space, self.pricer, self.workload = space, pricer, space.workload
-        self.breadth = breadth
         self.limits = skeleton_limits(space.workload)
         self.recomputes = recompute_settings(space)
         self.modules = [each for each in self.recomputes if each and each.mode == "selective"]
@@ -58,13 +56,15 @@ class MixedPipeline:
             if len({option.pool for option in options}) >= self.limits.types:
                 self.options[setting] = options
 
-    def search(self, evaluator: PlanEvaluator) -> float:
+    def search(self, evaluator: PlanEvaluator, breadth: int = 1) -> float:
         """Hands the best pipelines to the evaluator; others may be faster: 0, or infinity where
         there is none. `least_s` says by how much at most. [s]
+
+        `breadth`: times as much is looked at, at every step.
         """
         if not self.options:
             return np.inf
-        _Search(self, evaluator).run()
+        _Search(self, evaluator, breadth).run()
         return 0.0
 
     @property
@@ -120,15 +120,14 @@ class MixedPipeline:
 class _Search:
     """What one search has in hand."""
 
-    def __init__(self, problem: MixedPipeline, evaluator: PlanEvaluator) -> None:
-        self.problem, self.evaluator = problem, evaluator
+    def __init__(self, problem: MixedPipeline, evaluator: PlanEvaluator, breadth: int) -> None:
+        self.problem, self.evaluator, self.breadth = problem, evaluator, breadth
         self.pricer, self.options = problem.pricer, problem.options
         self.recomputes, self.limits, self.charge = (
             problem.recomputes,
             problem.limits,
             evaluator.charge,
         )
-        self.breadth = problem.breadth
         self.found: list[PipelineCandidate] = []
 
     def run(self) -> None:

@@ -13,7 +13,7 @@ from astra.files import convert, read_json
 from astra.report.document import AnswerDocument
 from astra.report.explanation_words import explanation_with_words
 from astra.report.words import search_words
-from astra.search.request import read_request
+from astra.report.request import read_request
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
 from astra.strategy.rule_messages import refusal_message

@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Protocol
 
 import numpy as np
 
-from astra.model.parameters import parameters
+from astra.cost.checkpoint import checkpoint_bytes_of, checkpoint_sizes
 from astra.money.conditions import Conditions
 from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
-from astra.strategy.plans import DTYPE_BYTES, Floats, Ints, Plans, dtype_bytes
+from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
 
 HEURISTIC_LAYOUTS = 32  # layouts of a table that are tried at once, for a time to beat
 LAYOUTS_PER_COUNT = 4  # of a GPU count, for a limit on the frontier
-STATE_DTYPES = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
 
 Key = tuple[int, ...]
 Incumbent = tuple[float, int, Key, Plans]  # step, order of finding, key, one plan
@@ -146,27 +144,6 @@ class FrontierPoint:
     step_s: float
     rent: int  # which of the objective's
     plan: Plans
-
-
-def checkpoint_bytes_of(plans: Plans, space: Space) -> Floats:
-    """Bytes to resume from: weights in two bytes, master weights and moments as they are kept."""
-    states = np.sum([dtype_bytes(plans, name) for name in STATE_DTYPES], axis=0)
-    return _trained_parameters(space) * (2.0 + states)
-
-
-def checkpoint_sizes(space: Space) -> Floats:
-    """All that occur in a space, smallest first. [bytes]"""
-    kept = [
-        [DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))]
-        for name in STATE_DTYPES
-    ]
-    count = _trained_parameters(space)
-    return np.array(sorted({count * (2.0 + sum(sizes)) for sizes in product(*kept)}))
-
-
-def _trained_parameters(space: Space) -> int:
-    held = parameters(space.workload.task.model)
-    return held.total + (held.mtp_total if space.workload.mtp_layers else 0)
 
 
 class Frontier:

@@ -5,17 +5,18 @@ stand beside them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
 from astra.cost.result import MixedStage, PaperComparison, PricedPlan
+from astra.money.goals import GoalOutcome
+from astra.money.machines import NodeSummary, OtherRegion
 from astra.notes import HEADINGS, Note
 from astra.search.query import Query
 
-Progress = Callable[[int], None]  # hears how many candidates were looked at
 Status = Literal["proven", "searched", "time_limit", "cancelled"]
 
 
@@ -50,11 +51,6 @@ def sum_funnels(parts: Iterable[Funnel]) -> Funnel:
     )
 
 
-def progress_after(progress: Progress | None, done: int) -> Progress | None:
-    """The same, counting on from what was looked at before."""
-    return (lambda count: progress(done + count)) if progress else None
-
-
 class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no plan, the closest one, and what would help."""
 
@@ -87,50 +83,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         None  # with runtime any: the best that a public runtime launches
     )
     types_left_out: tuple[Note, ...] = msgspec.field(default=(), name="left_out_codes")
-
-
-class GoalOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A goal about money, and what comes of it."""
-
-    what: str  # within budget, within deadline, within both
-    possible: bool
-    rank: int  # place in the frontier: the answer, or what comes nearest
-    gap_usd: float | None = None  # that the nearest costs more than the budget
-    gap_hours: float | None = None  # that it takes longer than the deadline
-    also_rank: int | None = None  # nearest the other way, where both cannot be had
-    also_gap_usd: float | None = None
-    also_gap_hours: float | None = None
-    tokens: float | None = None  # of the nearest that keep all goals; None where they are met
-
-
-class OtherRegion(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan in another place."""
-
-    cloud: str
-    region: str
-    instance: str
-    spot: bool
-    price_date: str
-    network_certainty: str
-    usd_per_hour: float
-    hours: float
-    usd: float
-
-
-class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of node that was compared, and the cheapest place to rent it."""
-
-    gpu: str
-    node_gpus: int
-    nic_bytes_per_s: float
-    most_gpus: int
-    cloud: str
-    region: str
-    instance: str
-    usd_per_gpu_hour: float
-    spot_usd_per_gpu_hour: float | None
-    network_certainty: str
-    points: int  # of the frontier that it has
 
 
 class MarketWhatIf(msgspec.Struct, frozen=True, kw_only=True):

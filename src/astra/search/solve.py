@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from astra.cost.bill import with_dollars
 from astra.cost.host import ram_notes
 from astra.cost.paper import compared
 from astra.notes import NoteCode, note
 from astra.search.best_plans import fewest_gpus, solve_one_type
-from astra.search.bill import with_dollars
 from astra.search.evaluator import Limits
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result

@@ -4,7 +4,6 @@ Parts are in the words of the JSON. Notes have codes and numbers; `report` makes
 stand beside them.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -37,18 +36,16 @@ class Funnel:
 
 def sum_funnels(parts: Iterable[Funnel]) -> Funnel:
     """Where the candidates of several searches went."""
-    parts = list(parts)
-    removed: Counter[str] = Counter()
+    total = Funnel()
     for part in parts:
-        removed.update(part.removed_by_rule)
-    return Funnel(
-        candidates=sum(part.candidates for part in parts),
-        removed_by_rule=dict(removed),
-        bounded=sum(part.bounded for part in parts),
-        out_of_memory=sum(part.out_of_memory for part in parts),
-        priced=sum(part.priced for part in parts),
-        simulated=sum(part.simulated for part in parts),
-    )
+        total.candidates += part.candidates
+        total.bounded += part.bounded
+        total.out_of_memory += part.out_of_memory
+        total.priced += part.priced
+        total.simulated += part.simulated
+        for rule, count in part.removed_by_rule.items():
+            total.remove(rule, count)
+    return total
 
 
 class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +76,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     idle: dict[str, int]  # GPUs that the best plan leaves alone
     left_out: tuple[str, ...] = ()  # in words
     stages: tuple[MixedStage, ...]
-    launched_step_s: float | None = (
-        None  # with runtime any: the best that a public runtime launches
-    )
+    # With runtime any: the best that a public runtime launches.
+    launched_step_s: float | None = None
     types_left_out: tuple[Note, ...] = msgspec.field(default=(), name="left_out_codes")
 
 

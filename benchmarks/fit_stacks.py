@@ -31,7 +31,7 @@ from astra.fit.runs import Run, read_files
 from astra.fit.score import is_timed, pair_spread, score
 from astra.fit.validate import SWEEP_ROWS, sweep_key
 from astra.hardware.stack import FOLDER, Stack, StackSetting, find_stack, stack_names
-from astra.search.ranking import FILE as RANKING
+from astra.report.ranking import FILE as RANKING
 
 RUNS = Path(__file__).parents[1] / "validation" / "runs" / "one-type.csv"
 ROUNDS = 3

@@ -220,7 +220,9 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
         "all-to-all": all_to_all_s,
     }[exchange.operation]
     ranks = np.array([exchange.ranks])
-    near, node = (ranks_per_domain(ranks, stride, share) for share in detail.shares)
+    at = (detail.pipeline, detail.slot, 0)
+    shares = (int(detail.view.domain[at]), int(detail.view.node[at]))  # GPUs of the job in each
+    near, node = (ranks_per_domain(ranks, stride, share) for share in shares)
     payload = np.array([exchange.payload_bytes])
     return float(collective(payload, ranks, near, detail.gpu, node)[0])
 

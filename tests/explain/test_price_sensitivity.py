@@ -8,8 +8,8 @@ from tests.search.test_market import PRICES, asked
 
 from astra.api.answers import Answer
 from astra.errors import InputError
-from astra.explain.result import PriceSensitivity, RunnerUp
 from astra.money.catalogue import shipped_offers
+from astra.money.price_sensitivity import PriceSensitivity, RunnerUp
 from astra.money.what_if import changed_offers, parse_what_if
 from astra.report.explain import _price_line
 

@@ -12,11 +12,11 @@ import pytest
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan
 
 from astra.cli import export as command
-from astra.cost.result import RentedNodes
 from astra.errors import InputError
 from astra.export.launchers import LAUNCHERS, skypilot_files, slurm_files
 from astra.export.rents import read_rents
 from astra.export.targets import export_files
+from astra.money.rented import RentedNodes
 
 
 def test_the_command_line_knows_the_launchers() -> None:

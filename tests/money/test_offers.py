@@ -16,7 +16,7 @@ from astra.money.catalogue import Offer, instances, machine_gpu, shipped_offers
 from astra.money.offers import offers_of
 from astra.money.options import MoneyOptions
 from astra.report.money import money_page
-from astra.search.request import read_request
+from astra.report.request import read_request
 
 SLOW = """\
 [[pools]]

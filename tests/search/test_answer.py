@@ -11,8 +11,8 @@ import astra
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.report.answer import safer_plan
+from astra.report.ranking import as_fast, ranking
 from astra.search.objective import plan_family
-from astra.search.ranking import as_fast, ranking
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plans import plans_of
 

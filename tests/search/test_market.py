@@ -15,6 +15,7 @@ from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 
 import astra
+from astra.cost.bill import with_money
 from astra.cost.evaluate import evaluate
 from astra.cost.result import PricedPlan
 from astra.cost.step import simulated_step
@@ -25,15 +26,14 @@ from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.money.catalogue import Instance, Offer, instances, shipped_offers
 from astra.money.conditions import Conditions, conditions
+from astra.money.goals import GoalOutcome, goal_outcome
+from astra.money.machines import Machine, machines_of
 from astra.money.options import MoneyOptions, goals_of, hours_until
 from astra.report.money import money_page
 from astra.report.words import with_words
-from astra.search.bill import with_money
 from astra.search.evaluator import Limits
-from astra.search.goals import goal_outcome
-from astra.search.market import Machine, MarketSearch, machines_of
+from astra.search.market import MarketSearch, RentalMarket
 from astra.search.query import Query, query_of_space
-from astra.search.result import GoalOutcome
 from astra.strategy.plans import Task
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space, Workload
@@ -132,9 +132,10 @@ class Market:
         return machines_of(self.query.cluster.pools, self.offers)
 
     def searched(self) -> list[tuple[float, float]]:
-        found = MarketSearch(
-            self.query, self.machines(), self.tokens, self.kept, math.inf, Limits()
-        ).run()
+        market = RentalMarket(
+            query=self.query, offers=self.offers, tokens=self.tokens, conditions=self.kept
+        )
+        found = MarketSearch(market, Limits()).run()
         return [(trade.wall_h, trade.usd) for trade in found.trades]
 
     def by_brute_force(self) -> list[tuple[float, float]]:
@@ -335,7 +336,7 @@ def test_ram_that_is_not_known_is_said() -> None:
 
 def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:
     from astra.money.catalogue import filter_offers, shipped_offers
-    from astra.search.market import undominated
+    from astra.money.machines import undominated
 
     pools = (Pool(gpu=find_gpu("h100")[0], count=1024),)
     machines = machines_of(pools, filter_offers(shipped_offers()))

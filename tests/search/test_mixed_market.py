@@ -14,13 +14,14 @@ from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import find_stack
 from astra.money.catalogue import Instance, Offer
 from astra.money.conditions import conditions
+from astra.money.places import mixtures_of, places_of
 from astra.money.user_prices import user_offer
 from astra.notes import NoteCode, note
 from astra.report.answer import answer_json
 from astra.report.words import words
 from astra.search.evaluator import Limits
+from astra.search.market import MarketSearch, RentalMarket
 from astra.search.mixed_market import MixedSearch
-from astra.search.places import mixtures_of, places_of
 from astra.search.query import Query, query_of_space
 from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload, parse_set
@@ -132,7 +133,7 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
 
 def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is searched and spends all; then those that may win are counted, not lost."""
-    monkeypatch.setattr("astra.search.mixed_market.MOST_WORK", 1)
+    monkeypatch.setattr("astra.search.mixed_market.MAX_SEARCHED", 1)
     told: list[list[str]] = []
     for answer in (asked(), asked(exact=True)):
         notes = answer.request.notes
@@ -150,7 +151,8 @@ def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
 def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
     pools, query = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
-    search = MixedSearch(query, [], 2e10, conditions(), 1e6, Limits())
+    rental = RentalMarket(query=query, offers=offers, tokens=2e10, conditions=conditions())
+    search = MixedSearch(MarketSearch(rental, Limits(), 1e6))
     (place,) = places_of(pools, offers, anywhere=False)
     mixtures = mixtures_of(pools, place, None)
     assert [[pool.count for pool in each.pools] for each in mixtures] == [
@@ -161,7 +163,7 @@ def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
     for mixture in mixtures:
         found = search._fastest(mixture, 1e9)
         assert found is not None
-        least = search._work_s(mixture)
+        least = search._work_s(mixture.pools)
         assert 0.5 * found.step_s < least <= found.step_s
         assert search._fastest(mixture, least) is None
 

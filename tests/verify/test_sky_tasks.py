@@ -14,11 +14,11 @@ needs("sky", "yaml")
 
 from tests.support.launch_plans import job_of, mixed_plan, plain_plan  # noqa: E402
 
-from astra.cost.result import RentedNodes  # noqa: E402
 from astra.errors import InputError  # noqa: E402
 from astra.export.launchers import LaunchJob, skypilot_files  # noqa: E402
 from astra.export.rents import SKY_CLOUDS  # noqa: E402
 from astra.money.catalogue import Instance, Offer, shipped_offers  # noqa: E402
+from astra.money.rented import RentedNodes  # noqa: E402
 from astra.money.skypilot_catalogue import names  # noqa: E402
 
 HERE = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from astra.money.goals import goals_missed
 from astra.report.document import AnswerDocument, document
-from astra.search.goals import goals_missed
 from astra.search.result import Result
 
 if TYPE_CHECKING:

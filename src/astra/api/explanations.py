@@ -12,8 +12,8 @@ from astra.explain.result import Explanation
 from astra.files import convert, read_json
 from astra.report.document import AnswerDocument
 from astra.report.explanation_words import explanation_with_words
+from astra.report.request import read_request
 from astra.report.words import search_words
-from astra.search.request import read_request
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
 from astra.strategy.rule_messages import refusal_message
@@ -21,7 +21,7 @@ from astra.strategy.rules.registry import broken_rules
 
 if TYPE_CHECKING:
     from astra.cost.result import PricedPlan
-    from astra.explain.price_sensitivity import Choice
+    from astra.money.price_sensitivity import Choice
     from astra.notes import Note
     from astra.search.query import Query
 
@@ -97,13 +97,13 @@ def _mixed_choices(
     source: "str | Path | Plan | PricedPlan | AnswerDocument",
 ) -> "Sequence[Choice]":
     """The points of a frontier that mix GPU types, out of an answer or its file."""
-    from astra.explain.price_sensitivity import SavedPoint, choice_of
+    from astra.money.price_sensitivity import Choice
 
-    points: Sequence[Any] = ()
+    saved: Any = None
     if isinstance(source, AnswerDocument):
-        points = source.frontier
+        saved = msgspec.to_builtins(source.frontier)
     elif isinstance(source, str | Path):
         document = read_json(Path(source))
         saved = document.get("frontier") if isinstance(document, dict) else None
-        points = [convert(each, SavedPoint, f"{source}: frontier") for each in saved or ()]
-    return [choice_of(point) for point in points if len(point.gpus) > 1]
+    choices = [convert(each, Choice, f"{source}: frontier") for each in saved or ()]
+    return [choice for choice in choices if len(choice.gpus) > 1]

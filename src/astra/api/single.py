@@ -115,7 +115,7 @@ def _with_money_and_words(
 
         priced = by_paper(priced)
     if money:
-        from astra.search.bill import with_dollars
+        from astra.cost.bill import with_dollars
 
         (priced,) = with_dollars([priced], money_options(money), machines)
     return with_words(priced)

@@ -7,18 +7,14 @@ import numpy as np
 
 from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.pools import is_user_described
+from astra.hardware.pools import RESERVED_RAM_FRACTION, is_user_described, usable_ram_bytes
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
-from astra.money.catalogue import Instance, instances
+from astra.money.catalogue import instances
 from astra.notes import Note, NoteCode, has, note
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task
 from astra.strategy.rules.rule import Rule
 from astra.strategy.stage_view import stage_view
-
-RESERVED_RAM_FRACTION = (
-    0.1  # guessed: share of a node's RAM for the system, the processes and the data
-)
 
 
 def offload_bytes_per_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int) -> Floats:
@@ -48,28 +44,16 @@ def host_bytes_per_node(plans: Plans, task: Task, stack: Stack) -> Floats:
     return found
 
 
-def usable_ram_bytes(machine: Instance) -> float:
-    """What plans may keep in the RAM of such a node; infinite where its RAM is not known."""
-    return _usable_ram_bytes(machine.ram_bytes)
-
-
 def pool_usable_ram_bytes(pools: Sequence[Pool]) -> float:
-    """The same of nodes that were described; of several kinds the smallest that is known."""
-    return min(_usable_ram_bytes(pool.gpu.node.ram_bytes) for pool in pools)
-
-
-def _usable_ram_bytes(ram_bytes: float | None) -> float:
-    return np.inf if ram_bytes is None else ram_bytes * (1 - RESERVED_RAM_FRACTION)
+    """What plans may keep in the RAM of a node; of several kinds the smallest that is known."""
+    return min(usable_ram_bytes(pool.gpu.node.ram_bytes) for pool in pools)
 
 
 @cache
 def least_usable_ram_bytes(gpu: str, node_gpus: int) -> float:
     """Of the smallest node for rent with so many of these GPUs; 0 where none is known."""
     alike = (m for m in instances().values() if (m.gpu, m.gpus) == (gpu, node_gpus))
-    return min(
-        (_usable_ram_bytes(machine.ram_bytes) for machine in alike if machine.ram_bytes),
-        default=0.0,
-    )
+    return min((m.usable_ram_bytes for m in alike if m.ram_bytes), default=0.0)
 
 
 def is_ram_unknown(pool: Pool, need: float) -> bool:

@@ -6,6 +6,7 @@ from math import erf, sqrt
 import msgspec
 import numpy as np
 
+from astra.cost.checkpoint import checkpoint_bytes
 from astra.cost.host import (
     is_ram_unknown,
     offload_bytes_per_node,
@@ -19,10 +20,9 @@ from astra.hardware.stack import Stack, find_stack, release_note
 from astra.memory.constants import memory_constants
 from astra.memory.stage import MemoryColumns, memory_of
 from astra.model.flops import step_flops
-from astra.model.parameters import parameters
 from astra.notes import Note, NoteCode, note
 from astra.strategy.plan import Plan
-from astra.strategy.plans import DTYPE_BYTES, Floats, plans_of, task_of
+from astra.strategy.plans import Floats, plans_of, task_of
 from astra.strategy.stage_view import stage_view
 from astra.timing.device import SourceUse, dense_peak
 from astra.timing.link_curves import link_source
@@ -195,17 +195,6 @@ def _host_bytes(plan: Plan, memory: MemoryColumns, row: int) -> float:
     per_node = max(pool.gpu.node.gpus for pool in plan.cluster.pools)
     own = memory.host_bytes[..., row : row + 1]
     return float(offload_bytes_per_node(own, sum(plan.gpus.values()), per_node)[0])
-
-
-def checkpoint_bytes(plan: Plan) -> float:
-    """A checkpoint to resume from: weights, master weights and two moments, each once. [bytes]
-
-    bf16 weights, and 4 + 4 + 4 bytes of states unless the plan keeps them in smaller types.
-    """
-    trained = parameters(plan.model)
-    count = trained.total + (trained.mtp_total if plan.mtp_layers else 0)
-    states = sum(DTYPE_BYTES[dtype] for dtype in (plan.master_dtype, *plan.moment_dtypes))
-    return count * (2.0 + states)
 
 
 def _provenance(

@@ -5,7 +5,7 @@ Notes have codes and numbers; their sentences are made by `report`, beside them.
 
 import msgspec
 
-from astra.money.catalogue import PriceFrom
+from astra.money.rented import Money
 from astra.notes import Note, NoteCode, has
 from astra.strategy.plan import Plan
 
@@ -63,51 +63,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     guessed_fraction: float
     notes: tuple[str, ...] = ()  # in words
     sources: tuple[Note, ...] = msgspec.field(default=(), name="note_codes")
-
-
-class RentedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of one kind, and what an hour of them costs."""
-
-    gpu: str
-    cloud: str
-    region: str
-    instance: str
-    spot: bool
-    nodes: int
-    node_gpus: int
-    idle_gpus: int  # paid for, not used
-    node_usd_per_hour: float
-    usd_per_gpu_hour: float
-    price_date: str
-    price_source: str
-    network_certainty: str  # of what joins the nodes: high, medium, low or guessed
-    node_ram_bytes: float | None = None  # None: not known
-    price_from: PriceFrom = "catalogue"
-
-
-class Money(msgspec.Struct, frozen=True, kw_only=True):
-    """Hours and dollars of a whole run, term by term.
-
-    hours = training_hours / goodput_fraction + startup_hours; the four fractions sum to one.
-    usd = hours x (sum of nodes x node_usd_per_hour) + storage_usd + egress_usd.
-    """
-
-    tokens: float
-    rents: tuple[RentedNodes, ...]
-    training_hours: float
-    goodput_fraction: float
-    writing_fraction: float
-    lost_fraction: float
-    restarting_fraction: float
-    failures_per_hour: float
-    checkpoint_s: float
-    checkpoint_interval_s: float | None  # of training; None: none is needed
-    restart_s: float
-    startup_hours: float
-    rent_usd: float
-    storage_usd: float
-    egress_usd: float
-    usd_per_million_tokens: float
 
 
 class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,6 @@ Bytes are those that the seconds are counted from: `timing` keeps the ledger, wi
 every exchange and how often a step has it; here it is picked for one stage.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from astra.explain.plan_detail import PlanDetail
@@ -16,15 +14,8 @@ from astra.timing.data_parallel import data_parallel_collectives
 from astra.timing.layer import layer_collectives
 from astra.timing.stage_work import StageSends, arrival_gather, stage_sends, tied_sends
 
-SENT: dict[
-    str, Callable[[int], float]
-] = {  # what one of n ranks sends of a payload, by a ring or directly
-    "all-gather": lambda n: (n - 1) / n,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "send": lambda _: 1.0,
-}
+# By a ring or directly, one of n ranks sends so many times (n - 1) / n of a payload.
+RING_PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "all-reduce": 2}
 
 
 def exchanges_of(detail: PlanDetail) -> tuple[Exchange, ...]:
@@ -36,7 +27,8 @@ def exchanges_of(detail: PlanDetail) -> tuple[Exchange, ...]:
 def _exchange(detail: PlanDetail, each: timed.Collective, count: float) -> Exchange:
     group = each.group
     ranks, domain, node = (int(detail.at(c)) for c in (group.ranks, group.domain, group.node))
-    payload, sent = float(detail.at(each.payload_bytes)), SENT[each.operation](ranks)
+    payload = float(detail.at(each.payload_bytes))
+    sent = 1.0 if each.operation == "send" else RING_PASSES[each.operation] * (ranks - 1) / ranks
     return Exchange(
         group=group.name,
         operation=each.operation,

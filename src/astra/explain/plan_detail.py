@@ -82,12 +82,6 @@ class PlanDetail:
         return found
 
     @cached_property
-    def shares(self) -> tuple[int, int]:
-        """GPUs of the job in each link domain, and in each node."""
-        at = (self.pipeline, self.slot, 0)
-        return int(self.view.domain[at]), int(self.view.node[at])
-
-    @cached_property
     def layer_shape(self) -> tuple[LayerShape, Device]:
         """How the stage cuts a layer, and what runs it."""
         return layer_shape(self.view, self.stack, self.pipeline, self.slot)

@@ -6,6 +6,7 @@ Notes have codes and numbers; sentences stand beside them, made by `report`.
 import msgspec
 
 from astra.cost.result import MixedStage
+from astra.money.price_sensitivity import PriceSensitivity
 from astra.notes import Note
 
 
@@ -64,29 +65,6 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanDifference | None  # None: no plan fits
     same_plan: bool
     change: Note = msgspec.field(name="what_code")
-
-
-class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan that is chosen once a price has moved."""
-
-    summary: str
-    gpus: dict[str, int]
-    usd: float  # at the prices of today
-    hours: float
-
-
-class PriceSensitivity(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the prices of one GPU type must move for the answer to change; None: never."""
-
-    gpu: str
-    rise_fraction: float | None
-    fall_fraction: float | None
-    rise_rival: RunnerUp | None = None
-    fall_rival: RunnerUp | None = None
-    rival: str | None = None  # of the fall; of the rise, where no fall changes the answer
-    rival_gpus: dict[str, int] | None = None
-    rival_usd: float | None = None  # at the prices of today
-    rival_hours: float | None = None
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """What would be with a faster network, more memory, another micro-batch or other GPUs."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -12,19 +13,20 @@ from astra.notes import Note, NoteCode, note
 from astra.search.query import Query
 from astra.search.solve import solve
 
-FORMATS = ("bf16", "fp16", "tf32", "fp8", "fp4", "fp32")
+RATES = tuple(f"{name}_flops_per_s" for name in ("bf16", "fp16", "tf32", "fp8", "fp4", "fp32"))
 FEWER_GPUS = 0.9  # of those that the plan runs on
 Change = Callable[[Gpu], Gpu]
+Thing = TypeVar("Thing", bound=msgspec.Struct)
 
 
 def repriced(explained: ExplainedPlan) -> list[WhatIf]:
     """The same plan on other hardware."""
     bandwidth = note(NoteCode.MORE_MEMORY_BANDWIDTH, factor=1.5)
     changes: list[tuple[Note, Change]] = [
-        (note(NoteCode.MORE_NETWORK, factor=2), lambda gpu: _faster_nic(gpu, 2.0)),
-        (note(NoteCode.MORE_LINK, factor=2), lambda gpu: _faster_link(gpu, 2.0)),
-        (bandwidth, lambda gpu: _faster_memory(gpu, 1.5)),
-        (note(NoteCode.MORE_COMPUTE, factor=1.5), lambda gpu: _faster_compute(gpu, 1.5)),
+        (note(NoteCode.MORE_NETWORK, factor=2), _faster_nic),
+        (note(NoteCode.MORE_LINK, factor=2), _faster_link),
+        (bandwidth, lambda gpu: _times(gpu, 1.5, "memory_bytes_per_s")),
+        (note(NoteCode.MORE_COMPUTE, factor=1.5), lambda gpu: _times(gpu, 1.5, *RATES)),
     ]
     if len(explained.plan.gpus) > 1:
         changes += [
@@ -42,37 +44,23 @@ def repriced(explained: ExplainedPlan) -> list[WhatIf]:
 
 def _nic_of(name: str) -> Change:
     """A faster network on one type: the slower of two ends rules what passes between types."""
-    return lambda gpu: _faster_nic(gpu, 2.0) if gpu.name == name else gpu
+    return lambda gpu: _faster_nic(gpu) if gpu.name == name else gpu
 
 
-def _faster_nic(gpu: Gpu, times: float) -> Gpu:
-    node = msgspec.structs.replace(gpu.node, nic_bytes_per_s=times * gpu.node.nic_bytes_per_s)
-    return msgspec.structs.replace(gpu, node=node)
+def _times(thing: Thing, factor: float, *figures: str) -> Thing:
+    """With these figures so many times as large; those that nobody knows or that are 0 stay."""
+    known = {name: getattr(thing, name) for name in figures}
+    larger = {name: factor * figure for name, figure in known.items() if figure}
+    return msgspec.structs.replace(thing, **larger)
 
 
-def _faster_link(gpu: Gpu, times: float) -> Gpu:
-    link = msgspec.structs.replace(
-        gpu.link,
-        bytes_per_s=times * gpu.link.bytes_per_s,
-        peer_bytes_per_s=times * gpu.link.peer_bytes_per_s,
-    )
+def _faster_nic(gpu: Gpu) -> Gpu:
+    return msgspec.structs.replace(gpu, node=_times(gpu.node, 2.0, "nic_bytes_per_s"))
+
+
+def _faster_link(gpu: Gpu) -> Gpu:
+    link = _times(gpu.link, 2.0, "bytes_per_s", "peer_bytes_per_s")
     return msgspec.structs.replace(gpu, link=link)
-
-
-def _faster_memory(gpu: Gpu, times: float) -> Gpu:
-    return msgspec.structs.replace(gpu, memory_bytes_per_s=times * gpu.memory_bytes_per_s)
-
-
-def _faster_compute(gpu: Gpu, times: float) -> Gpu:
-    rates = {f"{name}_flops_per_s": getattr(gpu, f"{name}_flops_per_s") for name in FORMATS}
-    faster = {name: times * rate for name, rate in rates.items() if rate}
-    return msgspec.structs.replace(gpu, **faster)
-
-
-def _larger(gpu: Gpu, times: float) -> Gpu:
-    return msgspec.structs.replace(
-        gpu, memory_bytes=times * gpu.memory_bytes, usable_bytes=times * gpu.usable_bytes
-    )
 
 
 def _on_gpus(cluster: Cluster, change: Change) -> Cluster:
@@ -87,7 +75,8 @@ def searched(explained: ExplainedPlan) -> list[WhatIf]:
     queries: list[tuple[Note, Query]] = []
     if not explained.is_best:
         queries.append((note(NoteCode.AS_IS), query))
-    larger = _on_gpus(query.cluster, lambda gpu: _larger(gpu, 1.25))
+    roomy = ("memory_bytes", "usable_bytes")
+    larger = _on_gpus(query.cluster, lambda gpu: _times(gpu, 1.25, *roomy))
     queries.append((note(NoteCode.MORE_MEMORY, factor=1.25), query.on(larger)))
     if len(query.cluster.pools) > 1:
         queries += _other_pools(query)
@@ -101,7 +90,7 @@ def searched(explained: ExplainedPlan) -> list[WhatIf]:
         counts = [count for count in allowed_counts(pool) if count <= FEWER_GPUS * used]
         if counts:
             what = note(NoteCode.OTHER_COUNT, count=max(counts), gpu=None)
-            queries.append((what, _with_pools(query, (_counted(pool, max(counts)),))))
+            queries.append((what, query.on_pools((_counted(pool, max(counts)),))))
     return [_best(what, other, explained) for what, other in queries]
 
 
@@ -112,18 +101,14 @@ def _other_pools(query: Query) -> list[tuple[Note, Query]]:
         twice, name = _counted(pool, 2 * pool.count), pool.gpu.name
         before, behind = pools[:row], pools[row + 1 :]
         more = note(NoteCode.OTHER_COUNT, count=twice.count, gpu=name)
-        found.append((more, _with_pools(query, (*before, twice, *behind))))
+        found.append((more, query.on_pools((*before, twice, *behind))))
         none = note(NoteCode.WITHOUT_TYPE, gpu=name)
-        found.append((none, _with_pools(query, (*before, *behind))))
+        found.append((none, query.on_pools((*before, *behind))))
     return found
 
 
 def _counted(pool: Pool, count: int) -> Pool:
     return msgspec.structs.replace(pool, count=count)
-
-
-def _with_pools(query: Query, pools: tuple[Pool, ...]) -> Query:
-    return query.on(msgspec.structs.replace(query.cluster, pools=pools, max_gpus=None))
 
 
 def _best(what: Note, query: Query, explained: ExplainedPlan) -> WhatIf:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from astra.cost.result import RentedNodes
 from astra.errors import InputError
 from astra.files import convert, read_json
+from astra.money.rented import RentedNodes
 
 Rents = tuple[RentedNodes, ...]
 USER_CLOUD = "given"  # the cloud of prices that the user gave

@@ -1,6 +1,7 @@
 """Pools side by side: every type once, equal ones under two names merged, sorted by name."""
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from msgspec import to_builtins
@@ -15,6 +16,8 @@ from astra.hardware.units import quantities
 from astra.notes import Note, NoteCode, note
 
 MAX_GPUS_PER_TYPE = 10**7
+# Guessed: the share of a node's RAM for the system, the processes and the data.
+RESERVED_RAM_FRACTION = 0.1
 
 
 def merge_equal_pools(
@@ -82,6 +85,11 @@ def is_user_described(pool: Pool) -> bool:
     if pool.described or gpu.name not in gpu_names():
         return True
     return gpu_specs(gpu) != gpu_specs(find_gpu(gpu.name)[0])
+
+
+def usable_ram_bytes(ram_bytes: float | None) -> float:
+    """What plans may keep in the RAM of a node; infinite where its RAM is not known."""
+    return inf if ram_bytes is None else ram_bytes * (1 - RESERVED_RAM_FRACTION)
 
 
 def idle_note(pool: Pool) -> Note | None:

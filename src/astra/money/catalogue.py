@@ -15,6 +15,7 @@ from astra.errors import InputError, did_you_mean, shorten
 from astra.files import Source, convert, read_text, read_toml
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Count, Gpu, Positive
+from astra.hardware.pools import usable_ram_bytes
 
 FOLDER = Path(__file__).parent.parent / "data" / "prices"
 GBPS = 1e9 / 8
@@ -41,6 +42,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str  # of the network: high, medium, low or guessed
     network_source: str
     ram_bytes: Positive | None = None  # of the whole node; None: not known
+
+    @property
+    def usable_ram_bytes(self) -> float:
+        """What plans may keep there; infinite where it is not known."""
+        return usable_ram_bytes(self.ram_bytes)
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from astra.report.priced_plan import (
     time_bars,
     usable_sizes,
 )
-from astra.search.ranking import as_fast, ranking
+from astra.report.ranking import as_fast, ranking
 from astra.search.result import NothingFits
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from astra.cost.result import PricedPlan
 from astra.hardware.topology import allowed_counts
 from astra.report.pipeline_drawing import draw_pipelines
 from astra.report.priced_plan import seconds
-from astra.search.request import Request
+from astra.report.request import Request
 from astra.search.result import Comparison
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
+from astra.report.request import Request, request_of
 from astra.report.words import all_words, joined_words, with_words
-from astra.search.request import Request, request_of
 from astra.search.result import Comparison, MarketResult, NothingFits, Result, Status
 
 

@@ -9,10 +9,9 @@ from astra.explain.result import (
     Exchange,
     Explanation,
     PlanDifference,
-    PriceSensitivity,
-    RunnerUp,
     WhatIf,
 )
+from astra.money.price_sensitivity import PriceSensitivity, RunnerUp
 from astra.report.pipeline_drawing import draw_pipeline
 from astra.report.priced_plan import PART_NAMES, TIME_BAR_WIDTH, seconds
 

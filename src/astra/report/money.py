@@ -4,8 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from astra.cost.result import Money, PricedPlan, RentedNodes
+from astra.cost.result import PricedPlan
 from astra.money.dollars import GB, MONTH_H
+from astra.money.goals import GoalOutcome
+from astra.money.machines import OtherRegion
+from astra.money.rented import Money, RentedNodes
 from astra.report.document import AnswerDocument
 from astra.report.frontier_text import FrontierDrawing
 from astra.report.note_lines import note_lines
@@ -19,7 +22,7 @@ from astra.report.priced_plan import (
     titled_line,
     usable_sizes,
 )
-from astra.search.result import GoalOutcome, MarketResult, OtherRegion
+from astra.search.result import MarketResult
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

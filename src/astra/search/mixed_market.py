@@ -12,6 +12,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from astra.cost.bill import with_money
+from astra.cost.checkpoint import checkpoint_sizes
 from astra.cost.host import host_rule
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
@@ -19,24 +21,19 @@ from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import by_vendor, vendor_note
 from astra.model.layer_kinds import layer_kinds
-from astra.money.catalogue import Offer
-from astra.money.conditions import Conditions
 from astra.money.dollars import losses, step_within
-from astra.notes import Note, NoteCode, note
-from astra.search.bill import bill_of
-from astra.search.evaluator import Limits, Stopped
-from astra.search.market import Trade, beaten_by, best_of
+from astra.money.places import MOST_TYPES, Mixture, mixtures_of, places_of
+from astra.notes import NoteCode, note
+from astra.search.evaluator import Stopped
+from astra.search.market import MarketSearch, Trade
 from astra.search.mixed_space import MIXES, why_not_mixed
-from astra.search.objective import checkpoint_sizes
 from astra.search.pipeline.settings import settings_with_options
 from astra.search.pipeline.stage_lines import INSIDE, NO_RECOMPUTE, LineCache, StagePricer
 from astra.search.pipelines import Pipelines
-from astra.search.places import MOST_TYPES, Mixture, mixtures_of, places_of
 from astra.search.query import Query
 from astra.search.uniform import UniformSearch
 from astra.strategy.plans import Floats
 from astra.strategy.rules.registry import rules_for
-from astra.strategy.space import Space
 
 MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
 
@@ -47,29 +44,15 @@ Searched = tuple[float, tuple[tuple[Gpu, int], ...]]  # room of a node for offlo
 class MixedSearch:
     """One search over mixtures; what one finds prunes the next."""
 
-    def __init__(
-        self,
-        query: Query,
-        known: Sequence[Trade],
-        tokens: float,
-        conditions: Conditions,
-        latest_h: float,
-        limits: Limits,
-    ) -> None:
-        self.query, self.tokens, self.conditions, self.latest_h = (
-            query,
-            tokens,
-            conditions,
-            latest_h,
-        )
-        self.trades, self.limits = list(known), limits
-        self.beaten: set[tuple[float, float]] = set()
+    def __init__(self, frontier: MarketSearch) -> None:
+        """`frontier`: of machines of one type; it gets what mixtures add to it."""
+        self.frontier, self.market = frontier, frontier.market
+        self.query, self.limits = frontier.market.query, frontier.limits
         self.searched = self.skipped = 0
-        asked = query.settings
+        asked = self.query.settings
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         # By machines: the fastest plan, or None, and the limit under which it was looked for.
         self.known: dict[Searched, tuple[float, PricedPlan | None]] = {}
-        self.most = query.cluster.pools
         self.seconds: dict[Gpu, Floats] = {}
         self.lines = LineCache()
         self.least_waste = self._least_waste()
@@ -90,24 +73,21 @@ class MixedSearch:
 
     def _limit_s(self, mixture: Mixture) -> float:
         """The step from which on all these GPUs are dominated by what is known. [s]"""
-        steps = self.tokens / self.query.tokens_per_step
-        size = checkpoint_sizes(self.query.space)[:1]
+        market, size = self.market, checkpoint_sizes(self.query.space)[:1]
         gpus, nodes = np.array([mixture.gpus]), np.array([mixture.nodes])
-        lost = losses(gpus, nodes, np.array([mixture.spot_nodes]), size, self.conditions)
-        hours = np.array([*(trade.wall_h for trade in self.trades), self.latest_h])
-        usd = np.array([*(trade.usd for trade in self.trades), -np.inf])
+        lost = losses(gpus, nodes, np.array([mixture.spot_nodes]), size, market.conditions)
+        known_h, known_usd = self.frontier.points()
+        hours, usd = np.append(known_h, self.frontier.latest_h), np.append(known_usd, -np.inf)
         price = np.array([mixture.usd_per_hour])
-        return float(step_within(hours, usd, steps, lost, price, size, self.conditions).min())
-
-    def _space(self, cluster: Cluster) -> Space:
-        return self.query.on(cluster).of_runtime("flagscale").space
+        within = step_within(hours, usd, market.steps, lost, price, size, market.conditions)
+        return float(within.min())
 
     def _least_waste(self) -> float:
         """How many times its work the step of the most efficient known plan on one type takes:
         plans over several types are taken to waste no less.
         """
         ratios = []
-        for each in price_plans([trade.plan for trade in self.trades], self.query.margin):
+        for each in price_plans([trade.plan for trade in self.frontier.trades], self.query.margin):
             (pool,), (count,) = each.plan.cluster.pools, each.gpus.values()
             work_s = self._work_s([msgspec.structs.replace(pool, count=count)])
             ratios += [each.step_s / work_s] if work_s else []
@@ -137,10 +117,10 @@ class MixedSearch:
     def _gpu_seconds(self, pool: Pool) -> Floats:
         """Of a type: the least that a layer takes for one sample, both ways. (layer kind,)"""
         if pool.gpu not in self.seconds:
-            own = next(p for p in self.most if p.gpu.name == pool.gpu.name)
+            own = next(p for p in self.query.cluster.pools if p.gpu.name == pool.gpu.name)
             whole = msgspec.structs.replace(own, gpu=pool.gpu)
-            space = self._space(Cluster(name=pool.gpu.name, pools=(whole,)))
-            self.seconds[pool.gpu] = _layer_gpu_seconds(space, self.query)
+            alone = self.query.on(Cluster(name=pool.gpu.name, pools=(whole,)))
+            self.seconds[pool.gpu] = _layer_gpu_seconds(alone.of_runtime("flagscale"))
         return self.seconds[pool.gpu]
 
     def _search(self, mixture: Mixture, limit: float) -> None:
@@ -153,13 +133,12 @@ class MixedSearch:
         if best is None or len(best.gpus) < 2:
             return
         offers = {offer.machine.gpu: offer for offer in mixture.place}
-        bill = bill_of(best, offers, self.tokens, self.conditions).bill
-        hours, usd = float(bill.wall_h[0]), float(bill.usd[0])
+        billed = with_money(best, offers, self.market.tokens, self.market.conditions)
+        assert billed.hours is not None and billed.usd is not None
         plan = msgspec.structs.replace(best.plan, cluster=mixture.cluster)
-        trade = Trade(wall_h=hours, usd=usd, plan=plan, offers=offers, machine=None)
-        every = [*self.trades, trade]
-        self.trades = best_of(every)
-        self.beaten |= beaten_by(self.trades, every)
+        self.frontier.add(
+            [Trade(wall_h=billed.hours, usd=billed.usd, plan=plan, offers=offers, machine=None)]
+        )
 
     def _least_known_s(self, mixture: Mixture) -> float:
         """What as many GPUs or more, with networks no slower, take at least, as far as they were
@@ -200,10 +179,11 @@ def _is_no_better(pool: Pool, gpu: Gpu, count: int) -> bool:
     return alike and pool.count <= count and node.nic_bytes_per_s <= other.nic_bytes_per_s
 
 
-def _layer_gpu_seconds(space: Space, query: Query) -> Floats:
-    """The least that a layer of each kind takes of one sample on the type of a space, both ways,
-    times the GPUs it takes; experts' traffic in the open or hidden. (layer kind,)
+def _layer_gpu_seconds(query: Query) -> Floats:
+    """The least that a layer of each kind takes of one sample on one type, both ways, times the
+    GPUs it takes; experts' traffic in the open or hidden. (layer kind,)
     """
+    space = query.space
     hidden = (False, True) if query.model.moe is not None else (False,)
     pairs = [
         (replace(setting, overlap_ep=hides), option)
@@ -220,44 +200,35 @@ def _layer_gpu_seconds(space: Space, query: Query) -> Floats:
     return least
 
 
-def mixed_trades(
-    query: Query,
-    offers: Sequence[Offer],
-    anywhere: bool,
-    known: Sequence[Trade],
-    tokens: float,
-    conditions: Conditions,
-    latest_h: float,
-    limits: Limits,
-) -> tuple[list[Trade], set[tuple[float, float]], list[Note]]:
-    """The frontier with mixtures where they win, what fell from it, and notes on what was not
-    looked at."""
-    pools = query.cluster.pools
+def add_mixtures(frontier: MarketSearch, anywhere: bool) -> None:
+    """Adds mixtures to the frontier where they win, and notes on what was not looked at."""
+    query, notes = frontier.market.query, frontier.notes
+    pools, offers = query.cluster.pools, frontier.market.offers
     apart = vendor_note(query.cluster)
-    notes = [apart] if apart else []
+    notes += [apart] if apart else []
     most = max(len(own.pools) for own in by_vendor(query.cluster))
     if most < 2:
-        return list(known), set(), notes
+        return
     if most > MOST_TYPES:
-        many = note(NoteCode.MIXTURES_TOO_MANY_TYPES, most=MOST_TYPES, types=most)
-        return list(known), set(), [*notes, many]
+        notes.append(note(NoteCode.MIXTURES_TOO_MANY_TYPES, most=MOST_TYPES, types=most))
+        return
     places = places_of(pools, offers, anywhere)
     if not places:
         elsewhere = bool(places_of(pools, offers, True))
-        return list(known), set(), [*notes, note(NoteCode.MIXTURES_APART, elsewhere=elsewhere)]
+        notes.append(note(NoteCode.MIXTURES_APART, elsewhere=elsewhere))
+        return
     try:
-        search = MixedSearch(query, known, tokens, conditions, latest_h, limits)
+        search = MixedSearch(frontier)
         cap = query.cluster.max_gpus
         with suppress(Stopped):
             search.run([each for place in places for each in mixtures_of(pools, place, cap)])
     except InputError as error:  # models and settings that cannot be mixed
-        return list(known), set(), [*notes, note(NoteCode.MIXTURES_REFUSED, error=str(error))]
+        notes.append(note(NoteCode.MIXTURES_REFUSED, error=str(error)))
+        return
     notes.append(note(NoteCode.MIXTURES_SEARCHED))
-    for runtime in query.runtimes:
-        if why := why_not_mixed(query.of_runtime(runtime).space):
-            notes.append(why)
+    refusals = (why_not_mixed(query.of_runtime(runtime).space) for runtime in query.runtimes)
+    notes += [why for why in refusals if why]
     if query.runtime == "any":
         notes.append(note(NoteCode.MIXTURES_OF_LAUNCHABLE))
     if search.skipped:
         notes.append(note(NoteCode.MIXTURES_SKIPPED, mixtures=search.skipped))
-    return search.trades, search.beaten, notes

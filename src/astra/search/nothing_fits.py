@@ -77,15 +77,9 @@ def _contradiction(query: Query) -> NothingFits:
     for name, values in asked.items():
         rest = {key: allowed for key, allowed in query.settings.items() if key != name}
         if query.suggest and any(map(len, enumerate_layouts(Space(space.workload, rest)))):
-            searched = Space(space.workload).values(name)
-            tries.append(
-                note(
-                    NoteCode.TRY_WITHOUT_SETTING,
-                    setting=name,
-                    values=values,
-                    searched=list(searched or ()),
-                )
-            )
+            searched = list(Space(space.workload).values(name) or ())
+            code = NoteCode.TRY_WITHOUT_SETTING
+            tries.append(note(code, setting=name, values=values, searched=searched))
     reason = note(
         NoteCode.SETTINGS_BIND,
         settings=asked,
@@ -114,34 +108,29 @@ def _without_settings(query: Query) -> list[Note]:
     """Settings that were asked for, each left out: what is the best plan then? If no single one
     helps, all of them.
     """
-    left_out: list[tuple[str, ...]] = [(name,) for name in query.settings]
-    if len(left_out) > 1:
-        left_out.append(tuple(query.settings))
-    found: list[Note] = []
-    for names in left_out:
+
+    def best_without(names: list[str]) -> list[Note]:
         rest = {name: values for name, values in query.settings.items() if name not in names}
-        if len(names) == 1 or not found:
-            for plan in search_fastest(replace(query, top=1, settings=rest)).plans():
-                found.append(
-                    note(
-                        NoteCode.TRY_WITHOUT_SETTINGS, settings=list(names), summary=plan.summary()
-                    )
-                )
-    return found
+        found = search_fastest(replace(query, top=1, settings=rest)).plans()
+        code = NoteCode.TRY_WITHOUT_SETTINGS
+        return [note(code, settings=names, summary=plan.summary()) for plan in found]
+
+    names = list(query.settings)
+    helping = [each for name in names for each in best_without([name])]
+    return helping if helping or len(names) < 2 else best_without(names)
 
 
 def _more_gpus(query: Query) -> list[Note]:
     """The fewest GPUs that hold a plan: doubled until one fits, then halved in between."""
     pool = query.cluster.pools[0]
     last = pool.count
-    for times in GROWTH:
-        if not any_fits(with_count(query, pool.count * times)):
-            last = pool.count * times
-            continue
-        most = msgspec.structs.replace(pool, count=pool.count * times)
-        counts = [count for count in allowed_counts(most) if count > last]
-        fewest = least_of(counts, lambda count: any_fits(with_count(query, count)))
-        return [note(NoteCode.TRY_GPUS, count=fewest, gpu=None)]
+    for most in (pool.count * times for times in GROWTH):
+        if any_fits(with_count(query, most)):
+            larger = msgspec.structs.replace(pool, count=most)
+            counts = [count for count in allowed_counts(larger) if count > last]
+            fewest = least_of(counts, lambda count: any_fits(with_count(query, count)))
+            return [note(NoteCode.TRY_GPUS, count=fewest, gpu=None)]
+        last = most
     return []
 
 
@@ -156,8 +145,7 @@ def least_of(counts: list[int], enough: Callable[[int], bool]) -> int:
 
 def with_count(query: Query, count: int) -> Query:
     """The same on so many GPUs of its first type."""
-    pool = msgspec.structs.replace(query.cluster.pools[0], count=count)
-    return query.on(msgspec.structs.replace(query.cluster, pools=(pool,), max_gpus=None))
+    return query.on_pools((msgspec.structs.replace(query.cluster.pools[0], count=count),))
 
 
 def any_fits(query: Query) -> bool:

@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Protocol
 
 import numpy as np
 
-from astra.model.parameters import parameters
+from astra.cost.checkpoint import checkpoint_bytes_of, checkpoint_sizes
 from astra.money.conditions import Conditions
-from astra.money.dollars import Bill, Rent, bill, rented_losses, step_within
+from astra.money.dollars import Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
-from astra.strategy.plans import DTYPE_BYTES, Floats, Ints, Plans, dtype_bytes
+from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
 
 HEURISTIC_LAYOUTS = 32  # layouts of a table that are tried at once, for a time to beat
 LAYOUTS_PER_COUNT = 4  # of a GPU count, for a limit on the frontier
-STATE_DTYPES = ("master_dtype", "first_moment_dtype", "second_moment_dtype")
 
 Key = tuple[int, ...]
-Incumbent = tuple[float, int, Key, Plans]  # step, order of finding, key, one plan
+Incumbent = tuple[float, Key, Plans]  # step, key, one plan
 
 
 class Objective(Protocol):
@@ -75,15 +73,12 @@ def plan_key(plans: Plans, row: int) -> Key:
 def _merged(
     known: list[Incumbent], plans: Plans, step_s: Floats, keys: list[Key]
 ) -> list[Incumbent]:
-    """All of them, fastest first, of each key the fastest."""
-    count = len(known)
-    new = [
-        (float(step), count + row, keys[row], plans.take([row])) for row, step in enumerate(step_s)
-    ]
-    ranked = sorted(known + new, key=lambda entry: entry[:2])
-    first = {entry[2]: entry for entry in reversed(ranked)}
-    best = sorted(first.values(), key=lambda entry: entry[:2])
-    return [(step, place, key, plan) for place, (step, _, key, plan) in enumerate(best)]
+    """All of them, fastest first, of each key the fastest; of equal steps the one found first."""
+    new = [(float(step), keys[row], plans.take([row])) for row, step in enumerate(step_s)]
+    best: dict[Key, Incumbent] = {}
+    for entry in sorted([*known, *new], key=lambda entry: entry[0]):
+        best.setdefault(entry[1], entry)
+    return list(best.values())
 
 
 @dataclass(slots=True)
@@ -115,11 +110,10 @@ class Fastest:
     def heuristic(self, layouts: Plans, order: Ints) -> Ints:
         """The first few, each of another key."""
         ahead = order[: HEURISTIC_LAYOUTS * HEURISTIC_LAYOUTS]
-        keys = self.keys(layouts.take(ahead))
-        first = {key: int(row) for key, row in zip(reversed(keys), ahead[::-1], strict=True)}
-        place = {int(row): at for at, row in enumerate(ahead)}
-        chosen = sorted(first.values(), key=lambda row: place[row])
-        return np.array(chosen[:HEURISTIC_LAYOUTS], np.int64)
+        first: dict[Key, int] = {}
+        for key, row in zip(self.keys(layouts.take(ahead)), ahead.tolist(), strict=True):
+            first.setdefault(key, row)
+        return np.array(list(first.values())[:HEURISTIC_LAYOUTS], np.int64)
 
     def keys(self, plans: Plans) -> list[Key]:
         if self.fold:
@@ -127,7 +121,7 @@ class Fastest:
         return [plan_key(plans, row) for row in range(len(plans))]
 
     def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:  # noqa: ARG002
-        known = {key: step for step, _, key, _ in self.incumbents}
+        known = {key: step for step, key, _ in self.incumbents}
         for key, row in first.items():
             known[key] = min(float(bound_s[row]), known.get(key, np.inf))
         limit = sorted(known.values())[: self.top][-1]
@@ -143,30 +137,8 @@ class FrontierPoint:
 
     wall_h: float
     usd: float
-    step_s: float
     rent: int  # which of the objective's
     plan: Plans
-
-
-def checkpoint_bytes_of(plans: Plans, space: Space) -> Floats:
-    """Bytes to resume from: weights in two bytes, master weights and moments as they are kept."""
-    states = np.sum([dtype_bytes(plans, name) for name in STATE_DTYPES], axis=0)
-    return _trained_parameters(space) * (2.0 + states)
-
-
-def checkpoint_sizes(space: Space) -> Floats:
-    """All that occur in a space, smallest first. [bytes]"""
-    kept = [
-        [DTYPE_BYTES[dtype] for dtype in space.settings.get(name, ("fp32",))]
-        for name in STATE_DTYPES
-    ]
-    count = _trained_parameters(space)
-    return np.array(sorted({count * (2.0 + sum(sizes)) for sizes in product(*kept)}))
-
-
-def _trained_parameters(space: Space) -> int:
-    held = parameters(space.workload.task.model)
-    return held.total + (held.mtp_total if space.workload.mtp_layers else 0)
 
 
 class Frontier:
@@ -259,12 +231,10 @@ class Frontier:
         rows = np.array(sorted(first.values()), np.int64)
         some = plans.take(rows)
         sizes = checkpoint_bytes_of(some, self.space)
-        bills = [self._bill(bound_s[rows], some.gpus, sizes, rent) for rent in self.rents]
-        hours, usd = self._all_points()
-        hours = np.concatenate([*(each.wall_h for each in bills), hours])
-        usd = np.concatenate([*(each.usd for each in bills), usd])
-        best = frontier(hours, usd)
-        return sorted({int(rows[row % len(rows)]) for row in best if row < len(bills) * len(rows)})
+        hours, usd = self._billed(bound_s[rows], some.gpus, sizes)
+        known_h, known_usd = self._all_points()
+        best = frontier(np.append(hours, known_h), np.append(usd, known_usd))
+        return sorted({int(rows[row % len(rows)]) for row in best if row < len(hours)})
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         """Those on the frontier, here and among what is known from elsewhere."""
@@ -272,25 +242,18 @@ class Frontier:
         steps = np.array([step for step, *_ in found])
         gpus = np.concatenate([plan.gpus for *_, plan in found])
         sizes = np.concatenate([checkpoint_bytes_of(plan, self.space) for *_, plan in found])
-        bills = [self._bill(steps, gpus, sizes, rent) for rent in self.rents]
-        hours = np.concatenate([self.known_h, *(each.wall_h for each in bills)])
-        usd = np.concatenate([self.known_usd, *(each.usd for each in bills)])
-        best = set(frontier(hours, usd))
-        lost = [row for row in range(len(self.known_h), len(hours)) if row not in best]
-        self.dominated |= {(float(hours[row]), float(usd[row])) for row in lost}
-        own = [row - len(self.known_h) for row in sorted(best, key=lambda row: hours[row])]
-        places = [divmod(row, len(found)) for row in own if row >= 0]
+        hours, usd = self._billed(steps, gpus, sizes)
+        every_h, every_usd = np.append(self.known_h, hours), np.append(self.known_usd, usd)
+        best = frontier(every_h, every_usd) - len(self.known_h)
+        best = best[best >= 0]
+        lost = np.setdiff1d(np.arange(len(hours)), best)
+        self.dominated |= set(zip(hours[lost].tolist(), usd[lost].tolist(), strict=True))
+        rents, rows = np.divmod(best, len(found))
         self.points = [
-            FrontierPoint(
-                wall_h=float(bills[rent].wall_h[row]),
-                usd=float(bills[rent].usd[row]),
-                step_s=float(steps[row]),
-                rent=rent,
-                plan=found[row][-1],
-            )
-            for rent, row in places
+            FrontierPoint(float(hours[at]), float(usd[at]), int(rent), found[row][-1])
+            for at, rent, row in zip(best, rents, rows, strict=True)
         ]
-        self.incumbents = [found[row] for row in sorted({row for _, row in places})]
+        self.incumbents = [found[row] for row in np.unique(rows)]
         self._set_limits()
 
     def _all_points(self) -> tuple[Floats, Floats]:
@@ -299,9 +262,14 @@ class Frontier:
         usd = [*self.known_usd, *(point.usd for point in self.points)]
         return np.array(hours), np.array(usd)
 
-    def _bill(self, steps_s: Floats, gpus: Ints, sizes: Floats, rent: Rent) -> Bill:
-        lost, price = rented_losses(gpus, sizes, rent, self.conditions), rent.usd_per_hour(gpus)
-        return bill(steps_s, self.steps, lost, price, sizes, self.conditions)
+    def _billed(self, steps_s: Floats, gpus: Ints, sizes: Floats) -> tuple[Floats, Floats]:
+        """Hours and dollars of plans, under one rent after the other. (rent x plan,)"""
+        bills = []
+        for rent in self.rents:
+            lost, price = rented_losses(gpus, sizes, rent, self.conditions), rent.usd_per_hour(gpus)
+            bills.append(bill(steps_s, self.steps, lost, price, sizes, self.conditions))
+        hours = np.concatenate([each.wall_h for each in bills])
+        return hours, np.concatenate([each.usd for each in bills])
 
     def _set_limits(self) -> None:
         """The step of every key from which on it is dominated under every rent. (size, count)"""

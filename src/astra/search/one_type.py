@@ -4,8 +4,7 @@ Degrees with an option are bounded first, then their layouts, then the variants 
 promising first; each only takes longer than what it is made of. What is left out was counted.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from astra.cost.bounds import forced_recompute_bound_s
 from astra.cost.evaluate import least_memory_fraction, memory_fraction
 from astra.memory.stage import memory_of
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
-from astra.search.objective import Fastest
+from astra.search.objective import Fastest, Key
 from astra.search.query import Query
 from astra.strategy.enumerate import Layouts, enumerate_layouts, recompute_module_sets
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
@@ -47,30 +46,16 @@ MAX_SIMULATED = 16  # plans that are simulated together where none of the last w
 Tables = list[tuple[Plans, Floats]]  # plans and their bounds
 
 
-class OptionBounds(Protocol):
-    """What is known of degrees with an option before layers are split."""
-
-    layer: Ints  # (option,) the row of its layer in the cache
-
-    def degrees_s(self) -> Floats:
-        """The least bound over the options of each. (degrees,)"""
-
-    def layouts_s(self, layouts: Plans, options: Ints) -> Floats:
-        """Of layouts and the option of each. (layout,)"""
-
-    def below(self, limits_s: Floats) -> Flags | None:
-        """(option,) Those below the limit of their degrees; None: all are looked at."""
-
-
 class WorkBounds:
-    """The busiest stage does no less than the mean.
+    """What is known of degrees with an option before layers are split: the busiest stage does no
+    less than the mean.
 
     Options by the million share some thousand layers: what is kept of each is its layer.
     """
 
     def __init__(self, layouts: Layouts, evaluator: Evaluator) -> None:
         self.all = layouts
-        self.layer: Ints = np.zeros(int(layouts.counts.sum()), np.int32)
+        self.layer: Ints = np.zeros(int(layouts.counts.sum()), np.int32)  # (option,) in the cache
         views = (self._view(plans, evaluator) for plans in layouts.option_tables())
         found = cached_layer_rows(views, evaluator.stack, evaluator.cache)
         for (_, options), rows in zip(layouts.blocks(), found, strict=True):
@@ -82,18 +67,21 @@ class WorkBounds:
         return without_layers(plans, evaluator.task)
 
     def degrees_s(self) -> Floats:
+        """The least bound over the options of each. (degrees,)"""
         least = self.all.least_over_options(lambda options: self.total_s[self.layer[options]])
         return work_bound_s(self.all.micro_batches, self.all.stages, least)
 
     def layouts_s(self, layouts: Plans, options: Ints) -> Floats:
+        """Of layouts and the option of each. (layout,)"""
         total_s = self.total_s[self.layer[options]]
         return work_bound_s(layouts.micro_batches[0], layouts.pp[0], total_s)
 
     def below(self, limits_s: Floats) -> Flags | None:  # noqa: ARG002
+        """(option,) Those below the limit of their degrees; None: all are looked at."""
         return None
 
 
-class MemoryBounds:
+class MemoryBounds(WorkBounds):
     """The same with the recompute that memory forces: for a frontier, whose limits are tight."""
 
     def __init__(self, layouts: Layouts, evaluator: Evaluator) -> None:
@@ -101,7 +89,7 @@ class MemoryBounds:
         sets = recompute_module_sets(layouts.space.workload)
         modules = tuple(sorted({module for some in sets for module in some}))
         self.bound_s = np.zeros(int(layouts.counts.sum()))
-        self.layer: Ints = np.zeros(len(self.bound_s), np.int32)
+        self.layer = np.zeros(len(self.bound_s), np.int32)
         for (_, options), plans in zip(layouts.blocks(), layouts.option_tables(), strict=True):
             evaluator.limits.check()
             self.bound_s[options], self.layer[options] = forced_recompute_bound_s(
@@ -137,13 +125,12 @@ class OneType:
         self,
         space: Space,
         seeds: Sequence[Plans] = (),
-        bounds: Callable[[Layouts, Evaluator], OptionBounds] = WorkBounds,
+        bounds: type[WorkBounds] = WorkBounds,
     ) -> None:
         """`seeds`: plans, each a table of one, whose degrees are looked at first."""
         self.space, self.seeds, self.bounds = space, seeds, bounds
         self.overfull: Tables = []  # layouts of which no variant can fit, least memory fractions
         self.has_limit = False  # the seeds gave one
-        self.was_useful = True  # whether any degrees could be of use
 
     def search(self, evaluator: Evaluator) -> float:
         """Looks at all plans that can be of use; nothing is left open: infinity."""
@@ -157,7 +144,6 @@ class OneType:
         bound_s = options.degrees_s()
         evaluator.least_s = float(bound_s.min(initial=np.inf))
         order = objective.order_degrees(layouts.gpus, bound_s)
-        self.was_useful = bool(len(order))
         self._finish(self._layouts(layouts, order, bound_s))
         if not objective.incumbents:
             self._look_closer()
@@ -175,7 +161,9 @@ class OneType:
         for options, table in layouts.tables(order, FIRST_LAYOUTS, below):
             first = place[int(np.searchsorted(layouts.starts, options[0], side="right")) - 1]
             if rest_s[first] >= objective.limit_s:  # too slow, whatever their layout
-                self._prune(plan_count(layouts, order[first:]))
+                unseen = plan_count(layouts, order[first:])  # rules left aside
+                evaluator.funnel.candidates += unseen
+                evaluator.funnel.bounded += unseen
                 break
             counts = variant_counts(table, self.space)
             evaluator.funnel.candidates += int(counts.sum())
@@ -188,11 +176,6 @@ class OneType:
                 waiting.append(self._open(ahead))
                 ahead = []
         return [*waiting, self._open(ahead)] if ahead else waiting
-
-    def _prune(self, plans: int) -> None:
-        """Counted by what they would be, rules left aside."""
-        self.evaluator.funnel.candidates += plans
-        self.evaluator.funnel.bounded += plans
 
     def _look_at_degrees(self, layouts: Layouts, plan: Plans) -> None:
         """A limit first: of layouts with the degrees of this plan, whatever their chunks."""
@@ -352,16 +335,14 @@ class OneType:
             rows = [row for row in rows if row not in chosen]
 
     def _below_limits(
-        self, plans: Plans, keys: list[tuple[int, ...]], rows: list[int], bounds: Floats
+        self, plans: Plans, keys: list[Key], rows: list[int], bounds: Floats
     ) -> list[int]:
         """Without the plans that cannot beat their limit, nor the best known of their key."""
         objective = self.evaluator.objective
-        best = {key: step for step, _, key, _ in objective.incumbents}
-        limits = objective.limits_s(plans)
-        known = [min(float(limits[row]), best.get(keys[row], np.inf)) for row in rows]
-        return [
-            row for row, step in zip(rows, known, strict=True) if bounds[row] < step * (1 - REL_EPS)
-        ]
+        best = {key: step for step, key, _ in objective.incumbents}
+        limits = objective.limits_s(plans) * (1 - REL_EPS)
+        known = {key: best.get(key, np.inf) * (1 - REL_EPS) for key in keys}
+        return [row for row in rows if bounds[row] < min(limits[row], known[keys[row]])]
 
     def _look_closer(self) -> None:
         """Nothing fits: of the layouts that were left out, some variant may come closest."""
@@ -379,10 +360,13 @@ class OneType:
             plans = variants_of(layouts.take(rows), self.space)
             plans = plans.take(np.flatnonzero(self._holds(plans)))
             if len(plans):
-                view = stage_view(plans, evaluator.task)
-                memory = memory_of(view, evaluator.stack)
-                fraction = memory_fraction(view, memory, evaluator.stack)
+                fraction = _memory_fraction(plans, evaluator)
                 evaluator.remember_closest(plans, fraction, fraction <= 1 - evaluator.margin)
+
+
+def _memory_fraction(plans: Plans, evaluator: Evaluator) -> Floats:
+    view = stage_view(plans, evaluator.task)
+    return memory_fraction(view, memory_of(view, evaluator.stack), evaluator.stack)
 
 
 def any_fits(space: Space, evaluator: Evaluator) -> bool:
@@ -392,10 +376,8 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
         for at in range(0, len(layouts), MAX_GROUP):
             plans = variants_of(layouts.take(slice(at, at + MAX_GROUP)), space)
             plans = plans.take(evaluator.allowed(plans))
-            view = stage_view(plans, evaluator.task)
-            memory = memory_of(view, evaluator.stack)
-            fraction = memory_fraction(view, memory, evaluator.stack)
-            if len(evaluator.in_ram(plans, np.flatnonzero(fraction <= 1 - evaluator.margin))):
+            fits = _memory_fraction(plans, evaluator) <= 1 - evaluator.margin
+            if len(evaluator.in_ram(plans, np.flatnonzero(fits))):
                 return True
     return False
 

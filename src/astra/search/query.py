@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
+
 from astra.cost.price import MARGIN
-from astra.hardware.cluster import Cluster
+from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import Stack
 from astra.model.shape import Model
 from astra.money.options import Goals, MoneyOptions
@@ -94,6 +96,10 @@ class Query:
         """The same on other machines."""
         return replace(self, cluster=cluster)
 
+    def on_pools(self, pools: tuple[Pool, ...]) -> "Query":
+        """The same on other machines, as many in all as there are."""
+        return self.on(msgspec.structs.replace(self.cluster, pools=pools, max_gpus=None))
+
     def of_runtime(self, runtime: Runtime) -> "Query":
         """The same for plans of one runtime."""
         return replace(self, runtimes=(runtime,))
@@ -101,17 +107,8 @@ class Query:
 
 def query_of_space(space: Space, stack: Stack, **changes: Any) -> Query:
     """The question that a space is the space of."""
-    workload = space.workload
-    query = Query(
-        model=workload.task.model,
-        cluster=workload.task.cluster,
-        stack=stack,
-        global_batch=workload.global_batch,
-        seq_len=workload.seq_len,
-        runtimes=(workload.task.runtime,),
-        precision=workload.precision,
-        mtp_layers=workload.mtp_layers,
-        use_all=workload.use_all,
-        settings=space.settings,
-    )
-    return replace(query, **changes)
+    workload, task = space.workload, space.workload.task
+    names = ("global_batch", "seq_len", "precision", "mtp_layers", "use_all")
+    same = {name: getattr(workload, name) for name in names}
+    query = Query(model=task.model, cluster=task.cluster, stack=stack, **same)
+    return replace(query, **{"runtimes": (task.runtime,), "settings": space.settings, **changes})

@@ -4,7 +4,6 @@ Parts are in the words of the JSON. Notes have codes and numbers; `report` makes
 stand beside them.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,6 +11,8 @@ from typing import Literal
 import msgspec
 
 from astra.cost.result import MixedStage, PaperComparison, PricedPlan
+from astra.money.goals import GoalOutcome
+from astra.money.machines import NodeSummary, OtherRegion
 from astra.notes import HEADINGS, Note
 from astra.search.query import Query
 
@@ -35,18 +36,16 @@ class Funnel:
 
 def sum_funnels(parts: Iterable[Funnel]) -> Funnel:
     """Where the candidates of several searches went."""
-    parts = list(parts)
-    removed: Counter[str] = Counter()
+    total = Funnel()
     for part in parts:
-        removed.update(part.removed_by_rule)
-    return Funnel(
-        candidates=sum(part.candidates for part in parts),
-        removed_by_rule=dict(removed),
-        bounded=sum(part.bounded for part in parts),
-        out_of_memory=sum(part.out_of_memory for part in parts),
-        priced=sum(part.priced for part in parts),
-        simulated=sum(part.simulated for part in parts),
-    )
+        total.candidates += part.candidates
+        total.bounded += part.bounded
+        total.out_of_memory += part.out_of_memory
+        total.priced += part.priced
+        total.simulated += part.simulated
+        for rule, count in part.removed_by_rule.items():
+            total.remove(rule, count)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,54 +85,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     idle: dict[str, int]  # GPUs that the best plan leaves alone
     left_out: tuple[str, ...] = ()  # in words
     stages: tuple[MixedStage, ...]
-    launched_step_s: float | None = (
-        None  # with runtime any: the best that a public runtime launches
-    )
+    # With runtime any: the best that a public runtime launches.
+    launched_step_s: float | None = None
     types_left_out: tuple[Note, ...] = msgspec.field(default=(), name="left_out_codes")
-
-
-class GoalOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A goal about money, and what comes of it."""
-
-    what: str  # within budget, within deadline, within both
-    possible: bool
-    rank: int  # place in the frontier: the answer, or what comes nearest
-    gap_usd: float | None = None  # that the nearest costs more than the budget
-    gap_hours: float | None = None  # that it takes longer than the deadline
-    also_rank: int | None = None  # nearest the other way, where both cannot be had
-    also_gap_usd: float | None = None
-    also_gap_hours: float | None = None
-    tokens: float | None = None  # of the nearest that keep all goals; None where they are met
-
-
-class OtherRegion(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan in another place."""
-
-    cloud: str
-    region: str
-    instance: str
-    spot: bool
-    price_date: str
-    network_certainty: str
-    usd_per_hour: float
-    hours: float
-    usd: float
-
-
-class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of node that was compared, and the cheapest place to rent it."""
-
-    gpu: str
-    node_gpus: int
-    nic_bytes_per_s: float
-    most_gpus: int
-    cloud: str
-    region: str
-    instance: str
-    usd_per_gpu_hour: float
-    spot_usd_per_gpu_hour: float | None
-    network_certainty: str
-    points: int  # of the frontier that it has
 
 
 class MarketWhatIf(msgspec.Struct, frozen=True, kw_only=True):

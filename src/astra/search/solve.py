@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from astra.cost.bill import with_dollars
 from astra.cost.host import ram_notes
 from astra.cost.paper import compared
 from astra.notes import NoteCode, note
 from astra.search.best_plans import fewest_gpus, solve_one_type
-from astra.search.bill import with_dollars
 from astra.search.evaluator import Limits
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result
@@ -18,7 +18,7 @@ def solve(query: Query, limits: Limits | None = None) -> Result:
     Where `limits` end the search, the best so far is the result, and its status says so.
     """
     limits = limits or Limits()
-    found = _solve_for_money(query, limits) if query.is_for_money else _solve(query, limits)
+    found = _solve(query, limits)
     if limits.stopped is None:
         return found
     early = note(
@@ -37,13 +37,11 @@ def solve(query: Query, limits: Limits | None = None) -> Result:
     )
 
 
-def _solve_for_money(query: Query, limits: Limits) -> Result:
-    from astra.search.rent import solve_for_money
-
-    return solve_for_money(query, limits)
-
-
 def _solve(query: Query, limits: Limits) -> Result:
+    if query.is_for_money:
+        from astra.search.rent import solve_for_money
+
+        return solve_for_money(query, limits)
     with_dollars((), query.money, query.cluster)  # prices that cannot be are refused at once
     found = _search(query, limits)
     plans = tuple(with_dollars(found.plans, query.money, query.cluster))

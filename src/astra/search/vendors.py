@@ -1,6 +1,6 @@
 """A question over GPUs of several vendors: the results of each, as one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -11,13 +11,9 @@ from astra.hardware.cluster import Cluster
 from astra.hardware.vendors import by_vendor, vendor_of
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Limits
+from astra.search.mixed import idle_gpus
 from astra.search.query import Query
-from astra.search.result import (
-    Comparison,
-    NothingFits,
-    Result,
-    sum_funnels,
-)
+from astra.search.result import Comparison, NothingFits, Result, sum_funnels
 
 Solve = Callable[[Query, Limits], Result]
 
@@ -52,47 +48,42 @@ def _joined(results: Sequence[Result], query: Query, apart: Note) -> Result:
         seconds=sum(each.seconds for each in results),
         plans=ranked,
         nothing_fits=None if ranked else _nothing(results, by_vendor(query.cluster)),
-        comparison=_compared(results, query, ranked[0] if ranked else None),
+        comparison=_compared(results, query, ranked),
         notes=tuple(notes),
     )
 
 
-def _compared(results: Sequence[Result], query: Query, best: PricedPlan | None) -> Comparison:
+def _compared(results: Sequence[Result], query: Query, ranked: Sequence[PricedPlan]) -> Comparison:
     """What the best plan is worth beside those of every vendor."""
     known = [each.comparison for each in results if each.comparison]
-    bounds = [
-        each.best.step_s / (1 + each.comparison.gap_fraction)
-        for each in results
-        if each.best and each.comparison and each.comparison.gap_fraction is not None
-    ]
-    is_known = all(own.gap_fraction is not None for own in known)
-    launched = [own.launched_step_s for own in known if own.launched_step_s is not None]
-    used = best.gpus if best else {}
-    caps = {pool.gpu.name: pool.count for pool in query.cluster.pools}
-    idle = {name: count - used.get(name, 0) for name, count in caps.items()}
     return Comparison(
-        gap_fraction=_gap(best, bounds) if is_known else None,
+        gap_fraction=_gap(results, ranked),
         alone_step_s={name: step for own in known for name, step in own.alone_step_s.items()},
-        uniform_step_s=_least([own.uniform_step_s for own in known]),
+        uniform_step_s=_least(own.uniform_step_s for own in known),
         even_split_step_s=None,  # over all GPUs
         runtimes_step_s={
-            name: _least([own.runtimes_step_s.get(name) for own in known])
-            for own in known
-            for name in own.runtimes_step_s
+            name: _least(own.runtimes_step_s.get(name) for own in known)
+            for each in known
+            for name in each.runtimes_step_s
         },
         pipelines_of=tuple(dict.fromkeys(name for own in known for name in own.pipelines_of)),
-        idle={name: count for name, count in idle.items() if count},
+        idle=idle_gpus(query, ranked),
         types_left_out=tuple(each for own in known for each in own.types_left_out),
-        stages=stage_summaries(best, query.stack) if best else (),
-        launched_step_s=min(launched, default=None),
+        stages=stage_summaries(ranked[0], query.stack) if ranked else (),
+        launched_step_s=_least(own.launched_step_s for own in known),
     )
 
 
-def _gap(best: PricedPlan | None, bounds_s: Sequence[float]) -> float:
-    return max(best.step_s / min(bounds_s) - 1, 0.0) if best else 0.0
+def _gap(results: Sequence[Result], ranked: Sequence[PricedPlan]) -> float | None:
+    """How much faster than the best of all a plan of any vendor may be; None: not known."""
+    gaps = [(each.best, each.comparison.gap_fraction) for each in results if each.comparison]
+    if any(gap is None for _, gap in gaps):
+        return None
+    bounds_s = [best.step_s / (1 + gap) for best, gap in gaps if best and gap is not None]
+    return max(ranked[0].step_s / min(bounds_s) - 1, 0.0) if ranked else 0.0
 
 
-def _least(steps_s: Sequence[float | None]) -> float | None:
+def _least(steps_s: Iterable[float | None]) -> float | None:
     return min((step_s for step_s in steps_s if step_s is not None), default=None)
 
 

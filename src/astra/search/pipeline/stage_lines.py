@@ -188,7 +188,8 @@ class StagePricer:
         """
         known = self.known
         keys = [self._kernels_of(*pair) for pair in pairs]
-        kernels = np.array([known.kernels.setdefault(key, len(known.kernels)) for key in keys])
+        rows_of = [known.kernels.setdefault(key, len(known.kernels)) for key in keys]
+        kernels = np.array(rows_of, np.int64)
         asked = [known.recomputes.setdefault(each, len(known.recomputes)) for each in recomputes]
         known.grow()
         options = self._option_rows(pairs, keys)

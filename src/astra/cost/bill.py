@@ -1,89 +1,43 @@
 """Hours and dollars of a priced plan, every term of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from astra.cost.host import RESERVED_RAM_FRACTION, usable_ram_bytes
-from astra.cost.result import Money, PricedPlan, RentedNodes
+from astra.cost.result import PricedPlan
 from astra.errors import NoPriceError
 from astra.hardware.cluster import Cluster
+from astra.hardware.pools import RESERVED_RAM_FRACTION
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.dollars import Bill, Losses, Rent, bill, losses
+from astra.money.dollars import bill, losses
 from astra.money.goodput import HOUR_S
 from astra.money.offers import offers_for
 from astra.money.options import MoneyOptions, goals_of
+from astra.money.rented import Money, rented
 from astra.notes import Note, NoteCode, note
 
 MILLION = 1e6
-
-
-def rent_of(offer: Offer) -> Rent:
-    return Rent(node_gpus=offer.machine.gpus, node_usd_per_hour=offer.usd_per_hour, spot=offer.spot)
-
-
-def rented(gpu: str, count: int, offer: Offer) -> RentedNodes:
-    """Whole nodes that hold so many GPUs."""
-    machine = offer.machine
-    nodes = -(-count // machine.gpus)
-    return RentedNodes(
-        gpu=gpu,
-        cloud=machine.cloud,
-        region=offer.region,
-        instance=machine.instance,
-        spot=offer.spot,
-        nodes=nodes,
-        node_gpus=machine.gpus,
-        idle_gpus=nodes * machine.gpus - count,
-        node_usd_per_hour=offer.usd_per_hour,
-        usd_per_gpu_hour=offer.usd_per_gpu_hour,
-        price_date=offer.date,
-        price_source=offer.source,
-        network_certainty=machine.certainty,
-        node_ram_bytes=machine.ram_bytes,
-        price_from=offer.price_from,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunBill:
-    """What a run of so many tokens takes and costs on rented nodes."""
-
-    rents: tuple[RentedNodes, ...]
-    usd_per_hour: float
-    lost: Losses
-    bill: Bill
-
-
-def bill_of(
-    plan: PricedPlan, offers: Mapping[str, Offer], tokens: float, conditions: Conditions
-) -> RunBill:
-    """At an offer for each GPU type."""
-    rents = tuple(rented(gpu, count, offers[gpu]) for gpu, count in plan.gpus.items())
-    nodes = sum(rent.nodes for rent in rents)
-    spot = sum(rent.nodes for rent in rents if rent.spot)
-    per_hour = sum(rent.nodes * rent.node_usd_per_hour for rent in rents)
-    size = np.array([plan.checkpoint_bytes])
-    gpus = np.array([sum(plan.gpus.values())])
-    lost = losses(gpus, np.array([nodes]), np.array([spot]), size, conditions)
-    steps = tokens / (plan.plan.global_batch * plan.plan.seq_len)
-    found = bill(np.array([plan.step_s]), steps, lost, np.array([per_hour]), size, conditions)
-    return RunBill(rents=rents, usd_per_hour=float(per_hour), lost=lost, bill=found)
 
 
 def with_money(
     priced: PricedPlan, offers: Mapping[str, Offer], tokens: float, conditions: Conditions
 ) -> PricedPlan:
     """The plan with what a run of so many tokens takes and costs; an offer for each GPU type."""
-    whole = bill_of(priced, offers, tokens, conditions)
-    lost, found, share = whole.lost, whole.bill, whole.lost.goodput
-    interval = float(share.interval_s[0])
+    rents = tuple(rented(gpu, count, offers[gpu]) for gpu, count in priced.gpus.items())
+    nodes = np.array([sum(rent.nodes for rent in rents)])
+    spot = np.array([sum(rent.nodes for rent in rents if rent.spot)])
+    per_hour = float(sum(rent.nodes * rent.node_usd_per_hour for rent in rents))
+    size, gpus = np.array([priced.checkpoint_bytes]), np.array([sum(priced.gpus.values())])
+    lost = losses(gpus, nodes, spot, size, conditions)
+    steps = tokens / (priced.plan.global_batch * priced.plan.seq_len)
+    step_s, price = np.array([priced.step_s]), np.array([per_hour])
+    found = bill(step_s, steps, lost, price, size, conditions)
+    share, interval = lost.goodput, float(lost.goodput.interval_s[0])
     money = Money(
         tokens=tokens,
-        rents=whole.rents,
+        rents=rents,
         training_hours=float(found.training_h[0]),
         goodput_fraction=float(share.training[0]),
         writing_fraction=float(share.writing[0]),
@@ -102,7 +56,7 @@ def with_money(
     return msgspec.structs.replace(
         priced,
         money=money,
-        usd_per_hour=whole.usd_per_hour,
+        usd_per_hour=per_hour,
         hours=float(found.wall_h[0]),
         usd=float(found.usd[0]),
         notes=_notes(priced, offers),
@@ -119,7 +73,7 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
     need = priced.host_memory_bytes
     for gpu in priced.gpus if priced.fits_host else ():  # else it is said already
         machine = offers[gpu].machine
-        if need > usable_ram_bytes(machine):
+        if need > machine.usable_ram_bytes:
             found.append(
                 note(
                     NoteCode.INSTANCE_RAM_TOO_SMALL,

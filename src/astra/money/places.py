@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from astra.cost.host import usable_ram_bytes
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.vendors import vendor_of
 from astra.money.catalogue import Offer, joins
-from astra.search.market import gpu_in
+from astra.money.machines import gpu_in
 
 MOST_TYPES = 3  # that are mixed; more take minutes
 PARTS = (1, 2, 4, 8)  # of one type of a mixture: all there are, a half, a quarter, an eighth
@@ -56,7 +55,7 @@ class Mixture:
     @property
     def room_bytes(self) -> float:
         """Of the RAM of its smallest node, for what plans offload."""
-        return min(usable_ram_bytes(offer.machine) for offer in self.place)
+        return min(offer.machine.usable_ram_bytes for offer in self.place)
 
     @property
     def cluster(self) -> Cluster:

@@ -12,8 +12,8 @@ import astra
 from astra.api.plans import query_of
 from astra.errors import InputError
 from astra.notes import NoteCode, has
+from astra.report.request import read_request, request_of
 from astra.search.query import Query
-from astra.search.request import read_request, request_of
 from astra.strategy.plan import Plan
 
 PLAIN: dict[str, Any] = {

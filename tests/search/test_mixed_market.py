@@ -131,8 +131,8 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
 
 
 def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is searched and spends all; then those that may win are counted, not lost."""
-    monkeypatch.setattr("astra.search.mixed_market.MOST_WORK", 1)
+    """One is searched; then those that may win are counted, not lost."""
+    monkeypatch.setattr("astra.search.mixed_market.MAX_SEARCHED", 1)
     told: list[list[str]] = []
     for answer in (asked(), asked(exact=True)):
         notes = answer.request.notes
@@ -161,7 +161,7 @@ def test_no_mixed_plan_beats_its_gpus_at_their_best() -> None:
     for mixture in mixtures:
         found = search._fastest(mixture, 1e9)
         assert found is not None
-        least = search._work_s(mixture)
+        least = search._work_s(mixture.pools)
         assert 0.5 * found.step_s < least <= found.step_s
         assert search._fastest(mixture, least) is None
 

@@ -11,6 +11,7 @@ from astra.cli import progress as progress_module
 from astra.cli.main import run
 from astra.cli.progress import CLEAR_LINE, ProgressLine
 from astra.errors import InputError
+from astra.search.result import Progress
 
 PLAN = ("plan", "llama-3-8b", "--gpus", "h100:8", "--global-batch", "64", "--seq-len", "4096")
 
@@ -34,7 +35,7 @@ def test_it_says_what_is_done_before_anything_is_counted(monkeypatch: pytest.Mon
     stream = io.StringIO()
     with ProgressLine(stream, "pricing layers") as progress:
         until(lambda: "astra: pricing layers ... 0 s" in stream.getvalue())
-        progress(12_345)
+        progress(Progress(12_345, None, None))
         until(lambda: "astra: 12,345 candidates ... 0 s" in stream.getvalue())
     assert stream.getvalue().endswith(CLEAR_LINE)  # the answer begins on an empty line
     before = stream.getvalue()
@@ -45,7 +46,7 @@ def test_it_says_what_is_done_before_anything_is_counted(monkeypatch: pytest.Mon
 def test_nothing_is_said_of_what_is_soon_done() -> None:
     stream = io.StringIO()
     with ProgressLine(stream, "pricing layers") as progress:
-        progress(5)
+        progress(Progress(5, None, None))
     assert stream.getvalue() == ""
     assert progress_module.SILENT_S <= 1
 

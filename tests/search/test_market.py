@@ -575,7 +575,7 @@ def test_what_cannot_be_asked_is_an_error_that_helps(more: dict[str, Any], said:
 
 
 def test_prices_that_cannot_be_are_refused_before_a_search_for_time() -> None:
-    def searched(_: int) -> None:
+    def searched(_: object) -> None:
         raise AssertionError("the search has begun")
 
     for money in ({"owned": "h100=30000", "pue": 0}, {"price": "h100=dear"}, {"price": "b200=1"}):

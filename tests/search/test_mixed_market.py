@@ -132,7 +132,7 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
 
 
 def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is searched and spends all; then those that may win are counted, not lost."""
+    """One is searched; then those that may win are counted, not lost."""
     monkeypatch.setattr("astra.search.mixed_market.MAX_SEARCHED", 1)
     told: list[list[str]] = []
     for answer in (asked(), asked(exact=True)):

@@ -43,10 +43,14 @@ class Evaluator:
     cache: LayerCache = field(default_factory=LayerCache)
     kept: list[tuple[float, Plans]] = field(default_factory=list)  # best first
     simulated: int = 0
-    charged: float = 0.0
+    charged: int = 0
 
-    def charge(self, rows: float) -> None:
-        self.charged += rows
+    @property
+    def best_s(self) -> float:
+        return self.kept[0][0] if self.kept else np.inf
+
+    def charge(self, candidates: int) -> None:
+        self.charged += candidates
 
     def steps_s(self, plans: Plans) -> Floats:
         found = np.full(len(plans), np.inf)

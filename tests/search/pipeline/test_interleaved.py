@@ -3,38 +3,26 @@
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 import pytest
-from tests.search.mixed_brute import MARGIN, every_plan, fitting, random_space
+from tests.search.mixed_brute import every_chunking
+from tests.search.pipeline.small_pools import (
+    STACK,
+    assert_as_good,
+    search_interleaved,
+    small_pools,
+)
 
-import astra
 from astra.api.inputs import cluster_of, model_of
-from astra.cost.evaluate import simulate
-from astra.hardware.stack import find_stack
-from astra.search.evaluator import Evaluator
-from astra.search.objective import Fastest
 from astra.search.pipeline.chunk_sizes import listed_sizes
-from astra.search.pipeline.interleaved import MAX_PRICED, InterleavedPipeline
+from astra.search.pipeline.interleaved import MAX_PRICED
 from astra.strategy.plan import Plan, Segment
-from astra.strategy.plans import Task, plans_of
-from astra.strategy.rules.registry import broken_rules, rules_for
+from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload, parse_set
-
-RULES = rules_for("megatron")
-STACK = find_stack("megatron")
-
-
-def searched(space: Space) -> Evaluator:
-    evaluator = Evaluator(
-        task=space.workload.task, rules=RULES, stack=STACK, margin=MARGIN, objective=Fastest(10)
-    )
-    InterleavedPipeline(space).search(evaluator)
-    return evaluator
 
 
 def found_in(space: Space) -> list[Plan]:
     """The best first."""
-    return searched(space).plans()
+    return search_interleaved(space).plans()
 
 
 def space_of(
@@ -51,53 +39,46 @@ def space_of(
     return Space(Workload(task, batch, 4096, use_all=use_all), parse_set(texts))
 
 
-def brute_step_s(space: Space) -> float:
-    """The shortest step of all interleaved plans over two types or more."""
-    plans = [plan for plan in every_plan(space) if plan.vpp > 1 and len(plan.gpus) > 1]
-    plans = fitting(plans, STACK) if plans else []
-    steps_s = simulate(plans_of(plans), space.workload.task, STACK) if plans else np.zeros(0)
-    return float(steps_s.min(initial=np.inf))
-
-
-def check_against_brute_force(seeds: range, **options: bool) -> int:
-    """How many pools have an interleaved plan. Brute force tries no last chunk that is larger than
-    its share of the model and short; the search does, so it may find a shorter step.
-    """
-    answered = 0
-    for seed in seeds:
-        space = random_space(seed, turns=True, **options)
-        wanted_s, evaluator = brute_step_s(space), searched(space)
-        if np.isfinite(wanted_s):
-            answered += 1
-            assert evaluator.best_s <= wanted_s * (1 + 1e-9), seed
-        for plan in evaluator.plans()[:1]:
-            assert not broken_rules(plan)
-            assert astra.predict_plan(plan).step_s == pytest.approx(evaluator.best_s, rel=1e-12)
-    return answered
-
-
-def test_no_plan_of_small_pools_is_faster() -> None:
-    assert check_against_brute_force(range(1007, 1027)) >= 10
+def test_a_few_small_pools_are_as_by_brute_force() -> None:
+    assert_as_good(small_pools(range(1007, 1012), interleaved=True), at_least=3)
 
 
 @pytest.mark.slow
-def test_no_plan_of_many_small_pools_is_faster() -> None:
-    assert check_against_brute_force(range(1027, 1098)) >= 40
+@pytest.mark.parametrize(
+    ("seeds", "options", "at_least"),
+    [
+        (range(1007, 1031), {}, 12),
+        (range(1101, 1116), {"experts": True}, 3),
+        (range(1208, 1222), {"experts": True, "hides": True}, 3),
+    ],
+    ids=["plain", "layers of several kinds", "hidden traffic of experts"],
+)
+def test_small_pools_are_as_by_brute_force(
+    seeds: range, options: dict[str, bool], at_least: int
+) -> None:
+    assert_as_good(small_pools(seeds, interleaved=True, **options), at_least=at_least)
 
 
-@pytest.mark.slow
-def test_no_plan_of_layers_of_several_kinds_is_faster() -> None:
-    assert check_against_brute_force(range(1101, 1160), experts=True) >= 8
-
-
-def test_no_plan_that_hides_the_traffic_of_experts_is_faster() -> None:
-    assert check_against_brute_force(range(1208, 1222), experts=True, hides=True) >= 3
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("seeds", "options", "at_least"),
+    [
+        (range(1031, 1101), {}, 40),
+        (range(1116, 1200), {"experts": True}, 8),
+        (range(1222, 1300), {"experts": True, "hides": True}, 8),
+    ],
+    ids=["plain", "layers of several kinds", "hidden traffic of experts"],
+)
+def test_many_small_pools_are_as_by_brute_force(
+    seeds: range, options: dict[str, bool], at_least: int
+) -> None:
+    assert_as_good(small_pools(seeds, interleaved=True, **options), at_least=at_least)
 
 
 def test_hidden_expert_traffic_is_searched_and_pays() -> None:
     question = "gpt-oss-20b", "h100:16,a100-80g:16", "ep=8", "cp=1"
     open_, hidden, either = (
-        searched(space_of(*question, f"overlap_ep={words}"))
+        search_interleaved(space_of(*question, f"overlap_ep={words}"))
         for words in ("false", "true", "false,true")
     )
     assert hidden.best_s < open_.best_s
@@ -147,15 +128,20 @@ def test_no_more_gpus_are_taken_than_allowed_and_all_where_asked() -> None:
     assert all(sum(plan.gpus.values()) == 32 for plan in every)
 
 
+@pytest.mark.slow
 def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> None:
     question = "llama-3-70b", "l40s:64,a100-40g:64"
-    best, plain = (searched(space_of(*question, *texts, batch=256)) for texts in ((), ("cp=1",)))
+    best, plain = (
+        search_interleaved(space_of(*question, *texts, batch=256)) for texts in ((), ("cp=1",))
+    )
     assert best.plans()[0].cp > 1
     assert best.best_s < 0.95 * plain.best_s
 
 
 def test_few_plans_are_priced() -> None:
-    evaluator = searched(space_of("llama-3-70b", "h100:64,a100-80g:64,h200:64", batch=512))
+    evaluator = search_interleaved(
+        space_of("llama-3-70b", "h100:64,a100-80g:64,h200:64", batch=512)
+    )
     assert evaluator.plans()
     assert evaluator.funnel.priced <= 1.2 * MAX_PRICED
 
@@ -164,16 +150,13 @@ def test_few_plans_are_priced() -> None:
 def test_listed_sizes_are_all_ways_to_cut_the_layers(stages: int, vpp: int, layers: int) -> None:
     table = listed_sizes(stages, vpp, layers)
     assert table is not None
-    known = set(map(tuple, table.tolist()))
-    assert len(known) == len(table)
-    sizes = np.indices((layers + 2,) * stages).reshape(stages, -1).T
-    wanted = set()
-    for own in sizes[(sizes > 0).all(axis=1)].tolist():
-        for first in (0, 1):
-            last = vpp * sum(own) - first - layers
-            if 0 <= last < own[-1] and own[0] > first:
-                wanted.add((*own, first, last))
-    assert known == wanted
+    found = set()
+    for *sizes, first, last in table.tolist():
+        chunks = sizes * vpp
+        chunks[0], chunks[-1] = chunks[0] - first, chunks[-1] - last
+        found.add(tuple(chunks))
+    assert len(found) == len(table)
+    assert found == set(every_chunking(layers, stages, vpp))
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:

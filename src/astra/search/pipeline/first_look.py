@@ -29,6 +29,8 @@ def balanced_steps_s(
     T = K layers / sum over types of the most stages / seconds of a layer
     """
     pairs = [(setting, option) for setting, own in options.items() for option in own]
+    if not pairs:
+        return {}
     fixed, layers = pricer.lines(pairs).fixed, pricer.layers
     number = layers.counts[layers.at[layers.layers, layers.layers], 1:]
     layer_s = (fixed["forward_s"] + fixed["backward_s"])[INSIDE, :, 1:] @ number

@@ -9,9 +9,9 @@ from tests.search.uniform_brute import random_question as small_question
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.slowest import slowest_gpu
 from astra.hardware.stack import find_stack
-from astra.search.mixed_space import MIXES
 from astra.search.query import query_of_space
 from astra.search.solve import solve
+from astra.strategy.mixed_space import MIXES
 
 STACK = find_stack("megatron")
 ROUNDING = 1 + 1e-9

@@ -7,11 +7,11 @@ from astra.errors import InputError
 from astra.explain.explained_plan import ExplainedPlan, difference
 from astra.explain.result import Alternative
 from astra.notes import NoteCode, note
-from astra.search.mixed_space import narrowed_by
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result
 from astra.search.solve import solve
 from astra.strategy.complete import PlanSettings, complete
+from astra.strategy.mixed_space import narrowed_by
 from astra.strategy.plan import Plan
 from astra.strategy.rule_messages import rule_message as rule_in_words
 from astra.strategy.rules.registry import broken_rules

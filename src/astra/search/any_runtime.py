@@ -15,10 +15,10 @@ from astra.cost.stages import stage_summaries
 from astra.search.data_parallel import ReplicaGroups
 from astra.search.evaluator import Limits, Stopped, evaluator_of
 from astra.search.mixed import idle_gpus, ranked_plans, solve_mixed
-from astra.search.mixed_space import MIXES
 from astra.search.objective import Fastest
 from astra.search.query import Query
 from astra.search.result import Comparison, Result, sum_funnels
+from astra.strategy.mixed_space import MIXES
 from astra.strategy.plan import Plan
 from astra.strategy.rules.registry import broken_rules
 

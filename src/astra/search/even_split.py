@@ -6,7 +6,9 @@ import numpy as np
 
 from astra.hardware.topology import allowed_counts
 from astra.search.evaluator import Evaluator
-from astra.search.pipeline.plan_columns import (
+from astra.strategy.complete import split_layers
+from astra.strategy.plans import Plans, code
+from astra.strategy.segment_columns import (
     DEGREES,
     RECOMPUTE_COLUMNS,
     Columns,
@@ -15,9 +17,7 @@ from astra.search.pipeline.plan_columns import (
     option_columns,
     plans_from_stages,
 )
-from astra.search.pipeline.settings import settings_with_options
-from astra.strategy.complete import split_layers
-from astra.strategy.plans import Plans, code
+from astra.strategy.segment_options import settings_with_options
 from astra.strategy.space import Space
 
 TPS = (1, 2, 4, 8)

@@ -18,7 +18,6 @@ from astra.hardware.slowest import flops_per_s
 from astra.hardware.stack import Stack
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Evaluator, Limits
-from astra.search.mixed_space import MIXES, lacking
 from astra.search.nothing_fits import nothing_fits
 from astra.search.one_type import search_fastest
 from astra.search.pipeline.stage_lines import LineCache
@@ -26,6 +25,7 @@ from astra.search.pipelines import Pipelines
 from astra.search.query import Query
 from astra.search.result import Comparison, NothingFits, Result, sum_funnels
 from astra.search.uniform import UniformSearch
+from astra.strategy.mixed_space import MIXES, lacking
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.rules.registry import check, rules_for

@@ -26,14 +26,14 @@ from astra.money.places import MOST_TYPES, Mixture, mixtures_of, places_of
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Stopped
 from astra.search.market import MarketSearch, Trade
-from astra.search.mixed_space import MIXES, why_not_mixed
-from astra.search.pipeline.settings import settings_with_options
 from astra.search.pipeline.stage_lines import INSIDE, NO_RECOMPUTE, LineCache, StagePricer
 from astra.search.pipelines import Pipelines
 from astra.search.query import Query
 from astra.search.uniform import UniformSearch
+from astra.strategy.mixed_space import MIXES, why_not_mixed
 from astra.strategy.plans import Floats
 from astra.strategy.rules.registry import rules_for
+from astra.strategy.segment_options import settings_with_options
 
 MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
 

@@ -11,12 +11,12 @@ from astra.hardware.cluster import Cluster
 from astra.notes import Note
 from astra.search.evaluator import Evaluator, Limits
 from astra.search.even_split import even_split_s
-from astra.search.mixed_space import lacking, too_small, why_not_mixed, without_types
 from astra.search.objective import Fastest
 from astra.search.pipeline.interleaved import InterleavedPipeline
 from astra.search.pipeline.problem import MixedPipeline
 from astra.search.pipeline.stage_lines import LineCache, StagePricer
 from astra.search.query import Query
+from astra.strategy.mixed_space import lacking, too_small, why_not_mixed, without_types
 from astra.strategy.plan import Plan
 from astra.strategy.space import Space
 

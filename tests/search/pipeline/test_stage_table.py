@@ -10,12 +10,12 @@ from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import find_stack
 from astra.search.pipeline.construct import every_skeleton, skeleton_limits
 from astra.search.pipeline.estimate import PipelineCandidate, pipeline_stages, to_plans
-from astra.search.pipeline.settings import settings_with_options
 from astra.search.pipeline.stage_lines import StagePricer
 from astra.search.pipeline.stage_table import StageTable
 from astra.strategy.plans import Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
+from astra.strategy.segment_options import settings_with_options
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times

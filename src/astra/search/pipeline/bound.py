@@ -18,9 +18,9 @@ from itertools import product
 
 import numpy as np
 
-from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines
 from astra.strategy.plans import Floats, Ints
+from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 
 BOUND_PACES = 48  # between the least pace there can be and that of the best step known
 CHOICES_PER_BLOCK = 1 << 12  # joint choices of finenesses looked at together

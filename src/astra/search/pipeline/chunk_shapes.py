@@ -16,11 +16,11 @@ from astra.search.pipeline.chunked_stages import (
     ParallelConfig,
     StagePaces,
 )
-from astra.search.pipeline.plan_columns import SegmentOption
 from astra.search.pipeline.stage_lines import INSIDE, LAST
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import Recompute
+from astra.strategy.segment_columns import SegmentOption
 from astra.strategy.space import Space
 
 COUNTS = 2  # most stages of a type that are tried: all, and one fewer

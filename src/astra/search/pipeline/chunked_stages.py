@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astra.model.layer_kinds import layer_kinds
-from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.stage_lines import (
     ALL_LAYERS,
     FIRST,
@@ -24,6 +23,7 @@ from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import Recompute
+from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 from astra.timing.stage import exposed_data_parallel_s
 
 ROUNDING_LAYERS = 1e-9

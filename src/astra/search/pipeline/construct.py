@@ -26,9 +26,9 @@ from astra.search.pipeline.constants import (
     WIDE_RATIO,
 )
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s, place_of
-from astra.search.pipeline.plan_columns import SegmentOption
 from astra.search.pipeline.stage_table import FIRST, INSIDE, LAST, StageTable
 from astra.strategy.plans import Flags, Floats, Ints
+from astra.strategy.segment_columns import SegmentOption
 from astra.strategy.space import Workload
 
 Segments = tuple[tuple[int, int], ...]  # (row of the option, stages), the first on top

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from astra.search.pipeline.constants import SIMULATED
-from astra.search.pipeline.plan_columns import (
+from astra.search.pipeline.stage_table import FIRST, INSIDE, LAST, StageTable
+from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
+from astra.strategy.plans import Flags, Floats, Ints, Plans
+from astra.strategy.segment_columns import (
     DEGREES,
     RECOMPUTE_COLUMNS,
     Columns,
     GlobalSetting,
     plans_from_stages,
 )
-from astra.search.pipeline.stage_table import FIRST, INSIDE, LAST, StageTable
-from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
-from astra.strategy.plans import Flags, Floats, Ints, Plans
 from astra.strategy.space import Workload
 from astra.timing.bounds import one_f_one_b_bound_s
 

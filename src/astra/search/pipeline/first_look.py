@@ -11,10 +11,10 @@ from astra.search.pipeline.constants import (
     ROOMIEST,
     WORTHWHILE,
 )
-from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
+from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 from astra.timing.stage import exposed_data_parallel_s
 
 LOOKED_PACES = 600  # upwards, where no limit is known

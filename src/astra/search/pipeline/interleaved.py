@@ -23,17 +23,17 @@ from astra.search.pipeline.chunked_stages import (
     joined,
 )
 from astra.search.pipeline.first_look import balanced_steps_s
-from astra.search.pipeline.plan_columns import (
+from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
+from astra.strategy.plans import Floats, Ints, Plans, code
+from astra.strategy.recompute import Recompute
+from astra.strategy.rules.registry import rules_for
+from astra.strategy.segment_columns import (
     GlobalSetting,
     SegmentOption,
     option_columns,
     plans_from_stages,
 )
-from astra.search.pipeline.settings import recompute_settings, settings_with_options
-from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
-from astra.strategy.plans import Floats, Ints, Plans, code
-from astra.strategy.recompute import Recompute
-from astra.strategy.rules.registry import rules_for
+from astra.strategy.segment_options import recompute_settings, settings_with_options
 from astra.strategy.space import Space
 
 Options = Mapping[GlobalSetting, Sequence[SegmentOption]]

@@ -17,8 +17,8 @@ from astra.search.pipeline.construct import (
     every_split,
 )
 from astra.search.pipeline.estimate import PipelineCandidate, pipeline_stages
-from astra.search.pipeline.plan_columns import SegmentOption
 from astra.search.pipeline.stage_table import StageTable
+from astra.strategy.segment_columns import SegmentOption
 
 NEARLY_EXACT = 1.005  # what a stage table may be off by, beyond which a plan is not of use
 

@@ -25,8 +25,6 @@ from astra.search.pipeline.estimate import PipelineCandidate, to_plans
 from astra.search.pipeline.first_look import FirstLook, balanced_steps_s, first_look
 from astra.search.pipeline.improve import improved, layers_moved
 from astra.search.pipeline.listing import are_few, listed
-from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
-from astra.search.pipeline.settings import recompute_settings, settings_with_options
 from astra.search.pipeline.stage_lines import (
     ALL_LAYERS,
     NO_RECOMPUTE,
@@ -37,6 +35,8 @@ from astra.search.pipeline.stage_lines import (
 from astra.search.pipeline.stage_table import MAX_GROUP_LAYERS, StageTable
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
+from astra.strategy.segment_columns import GlobalSetting, SegmentOption
+from astra.strategy.segment_options import recompute_settings, settings_with_options
 from astra.strategy.space import Space
 
 Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it

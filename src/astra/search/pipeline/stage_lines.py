@@ -17,7 +17,9 @@ from astra.hardware.topology import even_share
 from astra.memory.stage import activation_bytes, offload_frees_bytes
 from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
-from astra.search.pipeline.plan_columns import (
+from astra.strategy.plans import Flags, Floats, Ints, Plans, code
+from astra.strategy.recompute import Recompute
+from astra.strategy.segment_columns import (
     DEGREES,
     RECOMPUTE_COLUMNS,
     Columns,
@@ -26,8 +28,6 @@ from astra.search.pipeline.plan_columns import (
     option_columns,
     plans_from_stages,
 )
-from astra.strategy.plans import Flags, Floats, Ints, Plans, code
-from astra.strategy.recompute import Recompute
 from astra.strategy.space import Workload
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.layer import LayerCache

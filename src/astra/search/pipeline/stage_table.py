@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption, option_columns
 from astra.search.pipeline.stage_lines import (
     FIRST,
     INSIDE,
@@ -16,6 +15,7 @@ from astra.search.pipeline.stage_lines import (
 )
 from astra.strategy.plans import Flags, Floats, Ints, code
 from astra.strategy.recompute import Recompute
+from astra.strategy.segment_columns import GlobalSetting, SegmentOption, option_columns
 from astra.timing.stage import exposed_data_parallel_s
 
 __all__ = ["FIRST", "INSIDE", "LAST", "StageChoice", "StageTable"]

@@ -8,15 +8,15 @@ import numpy as np
 
 from astra.hardware.cluster import Pool
 from astra.hardware.topology import allowed_counts, even_share
-from astra.search.pipeline.plan_columns import (
+from astra.strategy.enumerate import recompute_module_sets
+from astra.strategy.recompute import Recompute
+from astra.strategy.rules.rule import Rule
+from astra.strategy.segment_columns import (
     GlobalSetting,
     SegmentOption,
     SharedDegrees,
     equal_stages,
 )
-from astra.strategy.enumerate import recompute_module_sets
-from astra.strategy.recompute import Recompute
-from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, divisors
 
 MIN_CONTEXT_TOKENS = 4096  # of a GPU, below which context parallelism is tried only if asked for

@@ -56,7 +56,6 @@ class NoteCode(StrEnum):
     MIXTURES_OF_LAUNCHABLE = "mixtures_of_launchable"
     MIXTURES_TOO_MANY_TYPES = "mixtures_too_many_types"
     MIXTURES_REFUSED = "mixtures_refused"
-    MIXTURES_NOT_PROVEN = "mixtures_not_proven"
     MIXTURES_SKIPPED = "mixtures_skipped"
     # why nothing fits
     NO_PLAN_YET = "no_plan_yet"  # the search was stopped before one was found

@@ -231,9 +231,6 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         "mixed pools are searched over up to {most} types; these are {types}"
     ),
     NoteCode.MIXTURES_REFUSED: "mixed pools are left out: {error}",
-    NoteCode.MIXTURES_NOT_PROVEN: (
-        "of {mixtures} mixtures the fastest plan is not proven to be the fastest"
-    ),
     NoteCode.MIXTURES_SKIPPED: (
         "{mixtures} mixtures that may win were not looked at; --exact does"
     ),

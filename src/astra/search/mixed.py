@@ -119,10 +119,8 @@ def _gap(best_s: float, pipelines: Iterable[Pipelines]) -> float | None:
 
 def _even_split_s(pipelines: Mapping[Runtime, Pipelines]) -> float | None:
     """Of the last runtime that mixes types: FlagScale's meshes may have any even split."""
-    for each in reversed(list(pipelines.values())):
-        if each.are_searched:
-            return each.even_split_s()
-    return None
+    searched = [each for each in pipelines.values() if each.problem is not None]
+    return searched[-1].even_split_s() if searched else None
 
 
 def _launched_by(runtime: Runtime, priced: Sequence[PricedPlan]) -> list[PricedPlan]:

@@ -1,5 +1,6 @@
 """Pipelines over several GPU types by the rules of one runtime: 1F1B, and interleaved ones."""
 
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -9,7 +10,7 @@ from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster
 from astra.notes import Note
-from astra.search.evaluator import Evaluator, Limits
+from astra.search.evaluator import Evaluator, Limits, Stopped
 from astra.search.even_split import even_split_s
 from astra.search.objective import Fastest
 from astra.search.pipeline.interleaved import InterleavedPipeline
@@ -30,36 +31,36 @@ class Pipelines:
         self.query, self.known = query, known
         self.why_not: Note | None = why_not_mixed(query.space)  # None: they are searched
         self.left_out: dict[str, Note] = {}  # types that are not used
+        self.problem: MixedPipeline | None = None  # None: there is none over two types or more
         self.evaluator = self._evaluator(query.space, limits)
-        if self.why_not:
-            return
-        problem = self._problem(query.space)
-        space, ruled_out = without_types(query.space, problem.allowed_types, lacking)
+        if self.why_not is None:
+            with suppress(Stopped):
+                self._prepare(query.space, limits)
+
+    def _prepare(self, space: Space, limits: Limits) -> None:
+        """The problem on the types that the rules allow, and that can hold a layer."""
+        problem = self._problem(space, limits)
+        space, ruled_out = without_types(space, problem.allowed_types, lacking)
         if ruled_out:
-            problem = self._problem(space)
+            problem = self._problem(space, limits)
         space, small = without_types(space, problem.types_with_room(), too_small)
         self.left_out = ruled_out | small
         self.evaluator = self._evaluator(space, limits)
-        self.problem = self._problem(space) if small else problem
-
-    @property
-    def are_searched(self) -> bool:
-        """Whether there are any over two types or more."""
-        return self.why_not is None and len(self.evaluator.task.cluster.pools) > 1
+        if len(space.workload.task.cluster.pools) > 1:
+            self.problem = self._problem(space, limits) if small else problem
 
     def search(self, limit_s: float) -> list[PricedPlan]:
         """Those over two types or more that are faster than the limit, the fastest first."""
-        if not self.are_searched:
+        problem, evaluator = self.problem, self.evaluator
+        if problem is None:
             return []
-        space, evaluator = self.problem.space, self.evaluator
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
         if self.query.runtime == "megatron":
-            evaluator.run(
-                InterleavedPipeline(space, self.problem.pricer, self.problem.options).search
-            )
+            interleaved = InterleavedPipeline(problem.space, problem.pricer, problem.options)
+            evaluator.run(interleaved.search)
         for breadth in (1, EXACT_BREADTH) if self.query.exact else (1,):
-            if space.allows("vpp", 1):
-                evaluator.run(partial(self.problem.search, breadth=breadth))
+            if problem.space.allows("vpp", 1):
+                evaluator.run(partial(problem.search, breadth=breadth))
         whole = [_whole(plan, self.query.cluster) for plan in evaluator.plans()]
         return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]
 
@@ -67,20 +68,23 @@ class Pipelines:
         """No pipeline is faster; `best_s` where that is all that is known, 0 where nothing is: of
         interleaved ones, or after a search that was stopped. [s]
         """
-        if not self.are_searched:
+        problem = self.problem
+        if problem is None:
             return best_s
-        if self.query.runtime == "megatron" and self.problem.space.allows("vpp", 2):
+        if self.query.runtime == "megatron" and problem.space.allows("vpp", 2):
             return 0.0
-        return self.evaluator.run(lambda each: self.problem.least_s(best_s, each.charge))
+        return self.evaluator.run(lambda each: problem.least_s(best_s, each.charge))
 
     def even_split_s(self) -> float | None:
         """The least step of all even splits over all GPUs; None where none fits. [s]"""
+        if self.problem is None:
+            return None
         space, limits = self.problem.space, self.evaluator.limits
         return even_split_s(space, self._evaluator(space, limits, top=1))
 
-    def _problem(self, space: Space) -> MixedPipeline:
-        pricer = StagePricer(space.workload, self.query.stack, self.query.margin, self.known)
-        return MixedPipeline(space, pricer)
+    def _problem(self, space: Space, limits: Limits) -> MixedPipeline:
+        own = self.query.stack, self.query.margin, self.known, limits.check
+        return MixedPipeline(space, StagePricer(space.workload, *own))
 
     def _evaluator(self, space: Space, limits: Limits, top: int | None = None) -> Evaluator:
         task = space.workload.task

@@ -168,6 +168,7 @@ class _Search:
         options: list[SegmentOption],
         recompute: Recompute | None,
     ) -> FirstLook:
+        self.charge(0)
         lines = self.problem.lines_with(setting, options, recompute)
         if recompute in (NO_RECOMPUTE, ALL_LAYERS):
             lines = lines.with_recompute(0 if recompute == NO_RECOMPUTE else 1)

@@ -5,7 +5,7 @@ option tell of all its stages: at the first place of the pipeline, inside it, an
 Traffic between replicas is nearly linear; what is chosen in the end is priced as a whole plan.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,8 +148,12 @@ class StagePricer:
         stack: Stack,
         margin: float,
         known: LineCache | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`known`: of the same model, batch, stack and margin."""
+        """`known`: of the same model, batch, stack and margin. `check` is called between pieces of
+        work, and may end it.
+        """
+        self.check = check
         self.workload, self.stack, self.margin = workload, stack, margin
         self.known = LineCache() if known is None else known
         self.model = workload.task.model
@@ -281,6 +285,7 @@ class StagePricer:
         which, stage, again = (axis.reshape(-1) for axis in np.indices(shape))
         found = {name: np.zeros(len(which)) for name in (*FIXED_FIELDS, *RECOMPUTE_FIELDS)}
         for begin in range(0, len(which), ROWS_PER_BLOCK):
+            self.check()
             some = slice(begin, begin + ROWS_PER_BLOCK)
             rows = [pairs[row] for row in which[some].tolist()]
             settings = [recomputes[row] for row in again[some].tolist()]

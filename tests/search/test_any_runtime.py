@@ -63,7 +63,7 @@ def test_a_larger_pool_is_never_slower_and_any_is_never_slower_than_flagscale(se
             assert whole <= step_of(answered(on(space, smaller))) * (1 + 1e-9)
 
 
-def test_an_answer_says_who_launches_it_and_what_is_proven() -> None:
+def test_an_answer_says_who_launches_it_and_claims_no_proof() -> None:
     answer = small()
     best, mixed = answer.best, answer.mixed
     assert best is not None and mixed is not None
@@ -78,7 +78,8 @@ def test_an_answer_says_who_launches_it_and_what_is_proven() -> None:
     assert launched.best is not None
     assert mixed.launched_step_s == pytest.approx(launched.best.step_s)
     assert best.step_s < launched.best.step_s
-    assert mixed.gap_fraction is not None and 0 < mixed.gap_fraction < 0.1
+    assert answer.search.status == "searched"
+    assert mixed.gap_fraction is None or 0 < mixed.gap_fraction < 0.1
     assert [stage.pipeline for stage in mixed.stages] == [
         row for row, pipeline in enumerate(plan.pipelines) for _ in range(pipeline.stages)
     ]
@@ -94,7 +95,7 @@ def test_the_page_draws_every_pipeline_and_tells_the_space() -> None:
     assert answer.best is not None
     for row, pipeline in enumerate(answer.best.plan.pipelines, 1):
         assert f"{row}: {pipeline.replicas} replicas with {pipeline.micro_batches}" in text
-    assert "No public runtime launches it" in text and "none is faster by more than" in text
+    assert "No public runtime launches it" in text and "it is the best found" in text
     assert "Replicas that differ: each GPU type has one kind" in text
     assert "astra export result.json --rank" in text
 

@@ -18,8 +18,7 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
-from astra.search.data_parallel import ReplicaGroups
-from astra.search.split_batch import GroupShare, split_batch
+from astra.search.data_parallel import ReplicaGroups, taken_off
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, Plans, Task, plan_at
 from astra.strategy.rules.registry import broken_rules, check, rules_for
@@ -216,31 +215,12 @@ def test_groups_of_experts_and_of_other_kinds_of_stages_obey_the_rules() -> None
     assert min(ratios) >= 1 / SAME and np.isfinite(ratios).any()
 
 
-@st.composite
-def shares(draw: st.DrawFn) -> list[GroupShare]:
-    found = []
-    for _ in range(draw(st.integers(1, 3))):
-        unit, block = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((1, 2)))
-        replicas = block * draw(st.integers(1, 6))
-        found.append(GroupShare(replicas, unit * draw(st.integers(1, 8)), unit, block))
-    return found
-
-
-@given(shares(), st.integers(1, 200))
-def test_splits_add_up_and_no_replica_has_more_than_there_is_time_for(
-    groups: list[GroupShare], needed: int
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 8), st.integers(0, 60))
+def test_what_is_taken_off_adds_up_and_comes_in_whole_units(
+    replicas: int, unit: int, units: int, less: int
 ) -> None:
-    for splits in split_batch(groups, needed):
-        assert sum(replicas * count for split in splits for replicas, count in split) == needed
-        for group, split in zip(groups, splits, strict=True):
-            assert sum(replicas for replicas, _ in split) == group.replicas
-            for replicas, count in split:
-                assert 0 < count <= group.micro_batches and count % group.unit == 0
-                assert replicas % group.block == 0
-
-
-@given(shares(), st.integers(0, 60))
-def test_what_can_be_split_in_ones_is(groups: list[GroupShare], less: int) -> None:
-    groups = [group._replace(unit=1, block=1) for group in groups]
-    most, least = sum(group.total for group in groups), sum(group.replicas for group in groups)
-    assert bool(split_batch(groups, most - less)) is (most - less >= least)
+    less = min(less, replicas * (units - 1)) * unit  # every replica keeps one at least
+    parts = taken_off(replicas, unit * units, unit, less)
+    assert sum(number for number, _ in parts) == replicas and len(parts) <= 2
+    assert sum(number * count for number, count in parts) == replicas * unit * units - less
+    assert all(0 < count <= unit * units and count % unit == 0 for _, count in parts)

@@ -225,8 +225,7 @@ def _variant_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
 def _group_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
     """Of stages with equal chunks: replica groups have no others."""
     bound = group_bounds(plans, task, stack, LayerCache())
-    count, doublings = plans.micro_batches[0], float(np.log2(plans.gpus.min(initial=1)))
-    group_s = bound.step_s(count, doublings, False)
+    group_s = bound.step_s(plans.micro_batches[0])
     return np.where(plans.chunking < 0, group_s, _step_s(plans, task, stack, margin))
 
 

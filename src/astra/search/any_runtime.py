@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -10,14 +9,13 @@ import numpy as np
 
 from astra.cost.host import host_rules
 from astra.cost.price import price_plans
-from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.search.data_parallel import ReplicaGroups
-from astra.search.evaluator import Limits, Stopped, evaluator_of
-from astra.search.mixed import idle_gpus, ranked_plans, solve_mixed
+from astra.search.evaluator import Limits, evaluator_of
+from astra.search.mixed import USEFUL_GAP, idle_gpus, ranked_plans, solve_mixed
 from astra.search.objective import Fastest
 from astra.search.query import Query
-from astra.search.result import Comparison, Result, sum_funnels
+from astra.search.result import Result, sum_funnels
 from astra.strategy.mixed_space import MIXES
 from astra.strategy.plan import Plan
 from astra.strategy.rules.registry import broken_rules
@@ -26,33 +24,48 @@ MAX_KEPT = 64  # plans whose replicas differ, before near-identical ones are fol
 
 
 def solve_any(query: Query, limits: Limits) -> Result:
-    """The best that public runtimes launch, and the best whose replicas differ.
-
-    The gap is proven against pipelines over several types, and a bound on plans whose replicas
-    differ.
-    """
+    """The best that public runtimes launch, and the best whose replicas differ."""
     start, asked = time.perf_counter(), query
     launched = solve_mixed(replace(query, runtimes=MIXES), limits)
     limit_s = launched.best.step_s if launched.best else np.inf
     query = query.of_runtime("any")
     evaluator = evaluator_of(query, Fastest(MAX_KEPT, ceiling_s=limit_s), limits)
     evaluator.rules = (*query.rules, *host_rules(query.cluster, query.stack))
-    bound_s: float | None = None  # of plans whose replicas differ; not known where it was stopped
-    with suppress(Stopped):
-        bound_s = ReplicaGroups(query.space).search(evaluator)
+    bound_s = evaluator.run(ReplicaGroups(query.space).search)
     found = evaluator.plans()
     chosen = _folded(found) if query.fold else found
     priced = price_plans([_launchable(plan) for plan in chosen[: query.top]], query.margin)
     plans = ranked_plans([*launched.plans, *priced], query)
+    gap = _gap(launched, bound_s, plans[0].step_s) if plans else None
+    comparison = launched.comparison
+    if comparison and plans:
+        comparison = msgspec.structs.replace(
+            comparison,
+            gap_fraction=gap,
+            idle=idle_gpus(query, plans),
+            stages=stage_summaries(plans[0], query.stack),
+            launched_step_s=launched.best.step_s if launched.best else None,
+        )
     return replace(
         launched,
         query=asked,
         plans=plans,
         nothing_fits=None if plans else launched.nothing_fits,
-        comparison=_compared(query, launched, bound_s, plans),
+        comparison=comparison,
+        gap_fraction=gap,
         seconds=time.perf_counter() - start,
         funnel=sum_funnels([launched.funnel, evaluator.funnel]),
     )
+
+
+def _gap(launched: Result, bound_s: float, best_s: float) -> float | None:
+    """How much faster a plan of either kind may be than the best; None: not usefully known."""
+    if launched.best:
+        if launched.gap_fraction is None:
+            return None
+        bound_s = min(bound_s, launched.best.step_s / (1 + launched.gap_fraction))
+    is_useful = bound_s * (1 + USEFUL_GAP) >= best_s
+    return max(best_s / bound_s - 1, 0.0) if is_useful else None
 
 
 def _folded(plans: Sequence[Plan]) -> list[Plan]:
@@ -75,25 +88,3 @@ def _launchable(plan: Plan) -> Plan:
         if not broken_rules(launched):
             return launched
     return plan
-
-
-def _compared(
-    query: Query, launched: Result, bound_s: float | None, plans: tuple[PricedPlan, ...]
-) -> Comparison | None:
-    """What the best plan is worth; what is proven holds for both kinds of plans."""
-    known = launched.comparison
-    if known is None or not plans:
-        return known
-    best, gap = plans[0], None
-    if bound_s is not None and known.gap_fraction is not None:
-        least_s = bound_s
-        if launched.best is not None:
-            least_s = min(least_s, launched.best.step_s / (1 + known.gap_fraction))
-        gap = max(best.step_s / least_s - 1, 0.0)
-    return msgspec.structs.replace(
-        known,
-        gap_fraction=gap,
-        idle=idle_gpus(query, plans),
-        stages=stage_summaries(best, query.stack),
-        launched_step_s=launched.best.step_s if launched.best else None,
-    )

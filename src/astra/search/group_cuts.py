@@ -9,66 +9,33 @@ import numpy as np
 
 from astra.columns import REL_EPS, factorized
 from astra.cost.evaluate import evaluate, least_memory_fraction
-from astra.hardware.cluster import Cluster
 from astra.search.evaluator import PlanEvaluator
 from astra.strategy.complete import fp8_recipe
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, concatenate
 from astra.strategy.rules.registry import check
-from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view, without_layers
-from astra.strategy.variants import Variants, depends_on_variant, variants_in, variants_of
+from astra.strategy.variants import depends_on_variant, variants_in, variants_of
 from astra.timing.group_bounds import GroupBound, group_bounds, joined_bounds
 from astra.timing.layer import work_s
-from astra.timing.plan_bounds import fill_bound_s, variant_added_s
 
 LAYOUTS_PER_BLOCK = 1 << 10  # whose variants are looked at together
 # Columns of a plan that are a matter of each of its groups, or follow from others.
 OWN_COLUMNS = (
-    "ep",
-    "etp",
-    "microbatch_group",
-    "shard_group",
-    "chunking",
-    "schedule",
-    "sequence_parallel",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "overlap_p2p",
+    *("ep", "etp", "microbatch_group", "shard_group", "chunking", "schedule", "overlap_p2p"),
+    *("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"),
 )
-COMMON_COLUMNS = tuple(
-    name for name in COLUMNS if PLAN_AXES.get(name, 1) == 1 and name not in OWN_COLUMNS
+SHARED_COLUMNS = (
+    *(name for name in COLUMNS if PLAN_AXES.get(name, 1) == 1 and name not in OWN_COLUMNS),
+    "recompute_modules",
 )
-# Of an option: those that are not the workload's, nor known of layouts and variants alone.
-OPTION_COLUMNS = tuple(
-    name
-    for name in COMMON_COLUMNS
-    if name not in ("vpp", "offload_optimizer_fraction", "global_batch", "seq_len", "mtp_layers")
-)
-# Settings that an option does not fix: rules about them are asked later.
-OPEN_SETTINGS = {"layers", "chunk_layers", "vpp", "schedule", "overlap_p2p", "microbatch_group"}
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GroupOptions:
-    """Degrees and options of one GPU type, layers not yet split. (option,)"""
-
-    pool: int
-    layouts: Layouts
-    common: dict[str, Any]  # columns that all groups of a plan share
-    samples: Ints  # of one micro-batch of all replicas
-    gpus: Ints
-    mean_s: Floats  # of a mean stage and micro-batch; infinite where rules refuse it
-    layer_s: Floats  # of the lightest layer and a micro-batch, both ways
-    head_s: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GroupCuts:
-    """Replica groups on one GPU type. (cut,)"""
+    """Replica groups on one GPU type each. (cut,)"""
 
-    pool: int
     plans: Plans  # of one pipeline each
     cap: Ints  # most micro-batches that fit, or are of use
     bound: GroupBound
@@ -77,169 +44,106 @@ class GroupCuts:
     def __len__(self) -> int:
         return len(self.cap)
 
+    @property
+    def pool(self) -> Ints:
+        """The GPU type. (cut,)"""
+        return self.plans.gpu[0, 0]
+
     def take(self, rows: Any) -> "GroupCuts":
         """The cuts at `rows`."""
-        bound, key = self.bound.take(rows), self.key[rows]
-        return GroupCuts(self.pool, self.plans.take(rows), self.cap[rows], bound, key)
+        plans, bound = self.plans.take(rows), self.bound.take(rows)
+        return GroupCuts(plans, self.cap[rows], bound, self.key[rows])
 
-    @property
-    def unit_samples(self) -> Ints:
-        """Samples of one micro-batch of all replicas."""
-        return self.plans.replicas[0] * self.plans.micro_batch
+    def samples(self, limit_s: float) -> Ints:
+        """That end before the limit. (cut,)"""
+        plans = self.plans
+        return plans.replicas[0] * plans.micro_batch * self.bound.most(limit_s, self.cap)
 
-    def samples(self, limit_s: float, doublings: float, several: bool) -> Ints:
-        """Samples within the limit, beside other groups or alone."""
-        return self.unit_samples * self.bound.most(limit_s, doublings, self.cap, several)
-
-
-def common_keys(columns: Sequence[dict[str, Any]]) -> list[Ints]:
-    """Equal numbers for rows that are equal in all columns, over several tables."""
-    codes = np.zeros(sum(len(table["cp"]) for table in columns), np.int64)
-    for name in columns[0]:
-        known, index = factorized(np.concatenate([table[name] for table in columns]))
-        codes = codes * len(known) + index
-        if len(known) > 1:
-            codes = factorized(codes)[1]
-    ends = np.cumsum([len(table["cp"]) for table in columns])[:-1]
-    return np.split(codes, ends)
+    def most_samples(self, limit_s: float, max_gpus: int | None) -> tuple[Ints, Floats]:
+        """Its own samples, and the most of any plan with the cut that ends before the limit."""
+        own = self.samples(limit_s)
+        return own, own + others_samples(self.pool, self.key, self.plans.gpus, own, max_gpus)
 
 
-def samples_under_cap(rates: Floats, counts: Sequence[int], cap: Ints) -> Floats:
-    """Most samples of so many GPUs in all, the best types first. (column,)
-
-    `rates` (type, column) of one GPU; `counts` GPUs of each type; `cap` (column,).
-    """
-    total, left = np.zeros(rates.shape[1]), np.maximum(cap, 0).astype(np.float64)
-    every = np.arange(rates.shape[1])
-    for row in np.argsort(-rates, axis=0, kind="stable"):
-        share = np.minimum(left, np.array(counts, np.float64)[row])
-        total, left = total + share * rates[row, every], left - share
-    return total
-
-
-def most_by_key(key: Ints, values: Any, keys: int) -> Floats:
-    """The largest value of each key, 0 where there is none. (key,)"""
-    found = np.zeros(keys)
-    np.maximum.at(found, key, values)
-    return found
-
-
-Amount = tuple[int, Ints, Ints, Ints]  # a type; key, samples and GPUs of its rows
-
-
-def least_samples(parts: Sequence[Amount], batch: int, cluster: Cluster) -> list[Floats]:
-    """By type, samples that a group must do so that the best of the other types do the rest, on no
-    more GPUs than there may be; 1 at least. (row,)
-    """
-    keys = max((int(key.max(initial=0)) + 1 for _, key, _, _ in parts), default=1)
-    highest = [most_by_key(key, samples, keys) for _, key, samples, _ in parts]
-    rates = [most_by_key(key, samples / gpus, keys) for _, key, samples, gpus in parts]
-    found = []
-    for row, (_, key, _, gpus) in enumerate(parts):
-        others = [at for at in range(len(parts)) if at != row]
-        rest = sum((highest[at] for at in others), np.zeros(keys))[key]
-        if cluster.max_gpus is not None and others:
-            left = cluster.max_gpus - gpus
-            counts = [cluster.pools[parts[at][0]].count for at in others]
-            some = np.stack([rates[at][key] for at in others])
-            rest = np.minimum(rest, samples_under_cap(some, counts, left))
-        found.append(np.maximum(batch - rest, 1.0))
-    return found
+def others_samples(pool: Ints, key: Ints, gpus: Any, samples: Any, max_gpus: int | None) -> Floats:
+    """Most samples of groups on other types, beside each of these, that share its key. (row,)"""
+    if not len(samples):
+        return np.zeros(0)
+    best = np.zeros((int(pool.max()) + 1, int(key.max()) + 1))
+    np.maximum.at(best, (pool, key), samples)
+    rest: Floats = best.sum(axis=0)[key] - best[pool, key]
+    if max_gpus is not None:  # of the GPUs that are left the fastest first
+        rates, counts = np.zeros_like(best), np.zeros(len(best))
+        np.maximum.at(rates, (pool, key), samples / gpus)
+        np.maximum.at(counts, pool, gpus)
+        every, left, capped = np.arange(len(pool)), max_gpus - gpus, np.zeros(len(pool))
+        others = rates[:, key]
+        others[pool, every] = 0.0
+        for row in np.argsort(-others, axis=0):
+            share = np.minimum(left, counts[row])
+            left, capped = left - share, capped + share * others[row, every]
+        rest = np.minimum(rest, capped)
+    return rest
 
 
 class CutSource:
-    """Makes the cuts of each type; what is known of degrees and options serves every limit."""
+    """Makes the cuts; what is known of degrees and options serves every limit."""
 
     def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
         self.space, self.evaluator, self.task = space, evaluator, evaluator.task
-        self.batch = space.workload.global_batch
+        self.batch, self.max_gpus = space.workload.global_batch, self.task.cluster.max_gpus
         self.rules = [rule for rule in evaluator.rules if rule.name != "batch-adds-up"]
-        self.layout_rules = [rule for rule in self.rules if not depends_on_variant(rule)]
-        early = [rule for rule in self.layout_rules if OPEN_SETTINGS.isdisjoint(rule.settings)]
         pools = range(len(self.task.cluster.pools))
-        self.options = [self._options(pool, early) for pool in pools]
-        self.keys = common_keys([each.common for each in self.options])
-        self.looked = 0  # layouts below the last limit
-        self.doublings = 0.0  # of the GPUs of any plan below the last limit, at least
+        self.layouts = [Layouts(self._space_on(pool)) for pool in pools]
+        parts = [np.zeros((4, 0))]
+        for pool, layouts in enumerate(self.layouts):
+            for table in layouts.option_tables():
+                evaluator.charge(len(table))
+                view = without_layers(_on_pool(table, pool), self.task)
+                (work,) = work_s([view], evaluator.stack, evaluator.cache)
+                mean_s, samples = (
+                    work.total_s[0, 0] / table.pp[0],
+                    table.replicas[0] * table.micro_batch,
+                )
+                parts.append(np.stack([np.full(len(table), pool), samples, table.gpus, mean_s]))
+        # (option,) of all types: samples of one micro-batch, least time of a mean stage for it
+        pool_of, self.samples, self.gpus, self.mean_s = np.concatenate(parts, axis=1)
+        self.pool = pool_of.astype(np.int64)
 
-    def least_s(self) -> float:
-        """A first bound: all types at the best pace of a mean stage. [s]"""
-        keys = max((int(key.max(initial=0)) + 1 for key in self.keys), default=1)
-        rates = [
-            most_by_key(key, each.samples / each.mean_s, keys)
-            for each, key in zip(self.options, self.keys, strict=True)
-        ]
-        best = float(np.sum(rates, axis=0).max(initial=0.0))
-        return self.batch / best if best > 0 else np.inf
+    def least_s(self, pools: Sequence[int]) -> float:
+        """A first bound: these types at the best pace of a mean stage. [s]"""
+        pace = self.samples / self.mean_s
+        total = sum(float(pace[self.pool == pool].max(initial=0.0)) for pool in pools)
+        return self.batch / total if total else np.inf
 
-    def below(self, limit_s: float) -> list[GroupCuts]:
-        """By type, the cuts that can be part of a plan below the limit."""
-        amounts = []
-        for each, key in zip(self.options, self.keys, strict=True):
-            most = np.minimum(np.floor(limit_s / each.mean_s * (1 + REL_EPS)), self.batch)
-            samples = np.minimum(most * each.samples, self.batch + each.samples).astype(np.int64)
-            amounts.append((each.pool, key, samples, each.gpus))
-        self.doublings = self._doublings(amounts)
-        self.looked = 0
-        needs = least_samples(amounts, self.batch, self.task.cluster)
-        cuts = []
-        for each, (_, _, samples, _), need in zip(self.options, amounts, needs, strict=True):
-            cuts += self._layouts(each, need, samples >= need, limit_s)
-        varied: list[GroupCuts] = []
-        waiting = sorted(self._enough(cuts, limit_s), key=lambda each: len(each[0]))
-        for place, (own, need) in enumerate(waiting, 1):
-            parts = []
-            for some in self._variants(own, need, limit_s):
-                if place == len(waiting):  # what the others do is known
-                    enough = self._enough([*varied, some], limit_s)
-                    parts += [each for each, _ in enough if each.pool == own.pool]
-                else:
-                    parts.append(some)
-            varied += [_joined(parts)] if parts else []
-        varied.sort(key=lambda each: each.pool)
-        return [own for own, _ in self._enough(varied, limit_s)]
+    def below(self, limit_s: float, pools: Sequence[int]) -> GroupCuts | None:
+        """The cuts of these types that can be part of a plan below the limit; None: no plan is."""
+        count = np.minimum(np.floor(limit_s / self.mean_s * (1 + REL_EPS)), self.batch)
+        samples = np.minimum(count * self.samples, self.batch + self.samples)
+        samples = np.where(np.isin(self.pool, pools), samples, 0)
+        one_key = np.zeros_like(self.pool)
+        rest = others_samples(self.pool, one_key, self.gpus, samples, self.max_gpus)
+        need = np.maximum(self.batch - rest, 1.0)
+        need = np.where(samples >= need, need, np.inf)
+        self.are_several = len(pools) > 1
+        parts = [each for pool in pools for each in self._layouts(pool, need, limit_s)]
+        cuts = self._enough(parts, limit_s)
+        return self._enough(list(self._fitting(cuts, limit_s)), limit_s) if cuts else None
 
-    def _enough(self, cuts: list[GroupCuts], limit_s: float) -> list[tuple[GroupCuts, Floats]]:
-        """Those that do enough samples within the limit, and what that is; numbered by what all
-        groups of a plan share.
-        """
-        cuts = with_keys(cuts)
-        amounts = [
-            (each.pool, each.key, each.samples(limit_s, self.doublings, False), each.plans.gpus)
-            for each in cuts
-        ]
-        needs = least_samples(amounts, self.batch, self.task.cluster)
-        rows = [np.flatnonzero(own[2] >= need) for own, need in zip(amounts, needs, strict=True)]
-        each_type = zip(cuts, needs, rows, strict=True)
-        return [(each.take(own), need[own]) for each, need, own in each_type if len(own)]
+    def _enough(self, parts: list[GroupCuts], limit_s: float) -> GroupCuts | None:
+        """Those that do the batch with the best of the other types, numbered by what is shared."""
+        if not any(map(len, parts)):
+            return None
+        plans = concatenate([part.plans for part in parts])
+        cap = np.concatenate([part.cap for part in parts])
+        bound = joined_bounds([part.bound for part in parts])
+        cuts = GroupCuts(plans, cap, bound, shared_keys(plans))
+        own, most = cuts.most_samples(limit_s, self.max_gpus)
+        rows = np.flatnonzero((own > 0) & (most >= self.batch))
+        return cuts.take(rows) if len(rows) else None
 
-    def _options(self, pool: int, rules: Sequence[Rule]) -> GroupOptions:
-        """All of one type, bounded by the work of their layers."""
-        own, evaluator = self._own_space(pool), self.evaluator
-        layouts = Layouts(own)
-        domain = self.task.cluster.pools[pool].gpu.link.domain_gpus
-        common: dict[str, list[Any]] = {name: [np.zeros(0, np.int8)] for name in OPTION_COLUMNS}
-        parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 3]
-        for table in layouts.option_tables():
-            evaluator.charge(len(table))
-            table = _on_pool(table, pool)
-            tp = table.tp[0, 0]
-            allowed = ~table.overlap_tp | ((tp > 1) & (tp <= domain))
-            allowed &= check(table, self.task, rules).allowed
-            view = without_layers(table, self.task)
-            (work,) = work_s([view], evaluator.stack, evaluator.cache)
-            mean_s = np.where(allowed, work.total_s[0, 0] / table.pp[0], np.inf)
-            samples = table.replicas[0] * table.micro_batch
-            parts.append([samples, table.gpus, mean_s, work.layer_s[0, 0], work.head_s[0, 0]])
-            for name, column in common.items():
-                column.append(np.asarray(getattr(table, name)))
-        columns = {name: np.concatenate(some) for name, some in common.items()}
-        return GroupOptions(
-            pool, layouts, columns, *(np.concatenate(some) for some in zip(*parts, strict=True))
-        )
-
-    def _own_space(self, pool: int) -> Space:
-        """The space of groups on one type."""
+    def _space_on(self, pool: int) -> Space:
+        """Groups on one type."""
         cluster = self.task.cluster
         one = msgspec.structs.replace(cluster, pools=(cluster.pools[pool],))
         task = msgspec.structs.replace(self.task, cluster=one)
@@ -249,149 +153,67 @@ class CutSource:
             shared["fp8_recipe"] = (fp8_recipe(cluster),)
         return Space(workload, shared | self.space.settings)
 
-    def _doublings(self, amounts: Sequence[Amount]) -> float:
-        """Binary logarithm of the fewest GPUs that can do the batch: the best of them first."""
-        rates = [float((samples / gpus).max(initial=0.0)) for _, _, samples, gpus in amounts]
-        left, total = float(self.batch), 0.0
-        for row in np.argsort(rates)[::-1]:
-            if rates[row] > 0 and left > 0:
-                count = min(left / rates[row], self.task.cluster.pools[row].count)
-                total, left = total + count, left - count * rates[row]
-        return float(np.log2(max(total, 1.0))) * (1 - REL_EPS)
-
-    def _layouts(
-        self, options: GroupOptions, need: Floats, wanted: Any, limit_s: float
-    ) -> list[GroupCuts]:
-        """With every split of the layers, nothing recomputed; none or one table."""
-        evaluator, parts = self.evaluator, []
-        first = options.layouts
-        some = np.add.reduceat(wanted, first.starts) if len(first) else np.zeros(0)
+    def _layouts(self, pool: int, need: Floats, limit_s: float) -> Iterator[GroupCuts]:
+        """Every split of the layers, nothing recomputed, that may fit and do what its option needs
+        to; infinite: the option is not wanted.
+        """
+        stack, layouts, need = self.evaluator.stack, self.layouts[pool], need[self.pool == pool]
+        rules = [rule for rule in self.rules if not depends_on_variant(rule)]
+        domain = self.task.cluster.pools[pool].gpu.link.domain_gpus
         offloaded = max(self.space.values("offload_optimizer_fraction") or (0.0,))
-        for option, table in first.tables(np.flatnonzero(some), only=wanted):
-            evaluator.charge(len(table))
-            table = _on_pool(table, options.pool)
-            count = _required(table, need[option])
-            filled = fill_bound_s(
-                replace(table, micro_batches=count[np.newaxis]),
-                options.layer_s[option],
-                options.head_s[option],
-                evaluator.stack,
-            )
-            rows = np.flatnonzero((table.chunking < 0) & (filled * (1 - REL_EPS) < limit_s))
-            rows = rows[check(table.take(rows), self.task, self.layout_rules).allowed]
-            self.looked += len(rows)
-            if len(rows):
-                view = stage_view(table.take(rows), self.task)
-                least = least_memory_fraction(view, evaluator.stack, offloaded)
-                rows = rows[least <= 1 - evaluator.margin]
-            if len(rows):
-                table, count = table.take(rows), count[rows]
-                bound = group_bounds(table, self.task, evaluator.stack, evaluator.cache)
-                cap = -(-self.batch // (table.replicas[0] * table.micro_batch)) + table.pp[0]
-                cuts = GroupCuts(options.pool, table, cap, bound, np.zeros(len(rows), np.int64))
-                ends = bound.step_s(count, self.doublings, False) < limit_s
-                parts.append(cuts.take(np.flatnonzero(ends & (count <= cap))))
-        return [_joined(parts)] if any(map(len, parts)) else []
+        every = np.arange(len(layouts))
+        for option, table in layouts.tables(every, only=np.isfinite(need)) if len(need) else ():
+            self.evaluator.charge(len(table))
+            plans, tp = _on_pool(table, pool), table.tp[0, 0]
+            useful = (table.chunking < 0) & (~table.overlap_tp | ((tp > 1) & (tp <= domain)))
+            useful &= check(plans, self.task, rules).allowed
+            plans, needed = plans.take(useful), need[option[useful]]
+            if len(plans):
+                least = least_memory_fraction(stage_view(plans, self.task), stack, offloaded)
+                rows = np.flatnonzero(least <= 1 - self.evaluator.margin)
+                most = -(-self.batch // (plans.replicas[0] * plans.micro_batch)) + plans.pp[0]
+                cuts = self._cuts(plans.take(rows), most[rows])
+                yield cuts.take(np.flatnonzero(cuts.samples(limit_s) >= needed[rows]))
 
-    def _variants(self, cuts: GroupCuts, need: Floats, limit_s: float) -> Iterator[GroupCuts]:
-        """Each with the least recompute that fits, for every set of modules and every offload; and
-        again for fewer micro-batches, of which fewer are in flight. In small tables.
+    def _cuts(self, plans: Plans, cap: Ints) -> GroupCuts:
+        stack, cache = self.evaluator.stack, self.evaluator.cache
+        bound = group_bounds(plans, self.task, stack, cache, self.are_several)
+        return GroupCuts(plans, cap, bound, np.zeros_like(cap))
+
+    def _fitting(self, cuts: GroupCuts, limit_s: float) -> Iterator[GroupCuts]:
+        """Each with the recompute that takes least and fits as many micro-batches as end before
+        the limit, for every set of modules and every offload.
         """
-        most = cuts.bound.most(limit_s, self.doublings, cuts.cap, False)
-        while len(cuts):
-            for start in range(0, len(cuts), LAYOUTS_PER_BLOCK):
-                some = np.arange(start, min(start + LAYOUTS_PER_BLOCK, len(cuts)))
-                yield from self._fitting(cuts.take(some), most[some], need[some], limit_s)
-            most = _fewer(cuts, most)
-            rows = np.flatnonzero(most * cuts.unit_samples >= need)
-            cuts, most, need = cuts.take(rows), most[rows], need[rows]
-
-    def _fitting(
-        self, cuts: GroupCuts, most: Ints, need: Floats, limit_s: float
-    ) -> list[GroupCuts]:
-        """Of each cut and each choice that is shared, the variant with the least bound that fits;
-        none or one table.
-        """
-        evaluator, own = self.evaluator, self.options[cuts.pool].layouts.space
-        variants = self._fast(cuts, need, limit_s)
-        evaluator.charge(len(variants))
-        plans = variants_of(replace(cuts.plans, micro_batches=most[np.newaxis]), own, variants)
-        rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
-        if not len(rows):
-            return []
-        found = evaluate(
-            plans.take(rows), self.task, evaluator.stack, evaluator.margin, evaluator.cache
-        )
-        bound_s, rows = found.bound_s[found.fits], rows[found.fits]
-        keys = [variants.rows, variants.modules, factorized(variants.offloaded)[1]]
-        order = np.lexsort((bound_s, *(key[rows] for key in keys)))
-        rows = rows[order]
-        changed = np.ones(len(rows), np.bool_)
-        changed[1:] = np.any([key[rows][1:] != key[rows][:-1] for key in keys], axis=0)
-        rows = rows[changed]
-        if not len(rows):
-            return []
-        plans, at = plans.take(rows), variants.rows[rows]
-        bound = group_bounds(plans, self.task, evaluator.stack, evaluator.cache)
-        cap = np.where(most >= _full(cuts), cuts.cap, most)[at]
-        return [GroupCuts(cuts.pool, plans, cap, bound, cuts.key[at])]
-
-    def _fast(self, cuts: GroupCuts, need: Floats, limit_s: float) -> Variants:
-        """Variants that may do enough within the limit."""
-        count = _required(cuts.plans, need)
-        own = self.options[cuts.pool].layouts.space
-        variants = variants_in(cuts.plans, own)
-        plans = replace(cuts.plans, micro_batches=count[np.newaxis])
-        added = variant_added_s(
-            plans, variants, self.task, self.evaluator.stack, self.evaluator.cache
-        )
-        least = cuts.bound.step_s(count, self.doublings, False)[variants.rows] + added
-        return variants.take(np.flatnonzero(least < limit_s))
+        evaluator = self.evaluator
+        for start in range(0, len(cuts), LAYOUTS_PER_BLOCK):
+            some = cuts.take(slice(start, start + LAYOUTS_PER_BLOCK))
+            most = some.bound.most(limit_s, some.cap)
+            layouts = replace(some.plans, micro_batches=most[np.newaxis])
+            variants = variants_in(layouts, self.space)
+            evaluator.charge(len(variants))
+            plans = variants_of(layouts, self.space, variants)
+            rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
+            if len(rows):
+                margin, cache = evaluator.margin, evaluator.cache
+                found = evaluate(plans.take(rows), self.task, evaluator.stack, margin, cache)
+                order = np.argsort(found.bound_s, kind="stable")
+                rows = rows[order[found.fits[order]]]
+                choice = np.stack([variants.rows, variants.modules, variants.offloaded])[:, rows]
+                rows = rows[np.unique(choice, axis=1, return_index=True)[1]]
+                yield self._cuts(plans.take(rows), most[variants.rows[rows]])
 
 
-def with_keys(cuts: list[GroupCuts]) -> list[GroupCuts]:
-    """The cuts of all types with numbers for what they share."""
-    if not cuts:
-        return []
-    tables = []
-    for each in cuts:
-        table = {name: np.asarray(getattr(each.plans, name)) for name in COMMON_COLUMNS}
-        tables.append(table | {"modules": each.plans.recompute_modules[0, 0]})
-    return [replace(each, key=key) for each, key in zip(cuts, common_keys(tables), strict=True)]
+def shared_keys(plans: Plans) -> Ints:
+    """Equal numbers for groups that agree in all that the groups of a plan share. (plan,)"""
+    keys = np.zeros(len(plans), np.int64)
+    for name in SHARED_COLUMNS:
+        column = getattr(plans, name)
+        known, index = factorized(column[0, 0] if column.ndim > 1 else column)
+        if len(known) > 1:
+            keys = factorized(keys * len(known) + index)[1]
+    return keys
 
 
 def _on_pool(plans: Plans, pool: int) -> Plans:
     """Plans of one type as plans of the whole cluster."""
     return replace(plans, gpu=np.where(plans.used, pool, 0))
-
-
-def _joined(parts: list[GroupCuts]) -> GroupCuts:
-    return GroupCuts(
-        parts[0].pool,
-        concatenate([part.plans for part in parts]),
-        np.concatenate([part.cap for part in parts]),
-        joined_bounds([part.bound for part in parts]),
-        np.concatenate([part.key for part in parts]),
-    )
-
-
-def _required(plans: Plans, samples: Floats) -> Ints:
-    """Micro-batches of one replica with which all of them do so many samples. (plan,)"""
-    unit = np.where(plans.vpp > 1, plans.pp[0], 1)
-    each = plans.replicas[0] * plans.micro_batch * unit
-    return np.ceil(samples / each).astype(np.int64) * unit
-
-
-def _full(cuts: GroupCuts) -> Ints:
-    """Micro-batches from which on a group holds as many activations as it ever does."""
-    return np.where(cuts.plans.vpp > 1, 2, 1) * cuts.plans.pp[0]
-
-
-def _fewer(cuts: GroupCuts, most: Ints) -> Ints:
-    """The next number of micro-batches below, with which fewer are in flight.
-
-    Interleaved they come in rounds of the stages: one round, where there were more.
-    """
-    stages = cuts.plans.pp[0]
-    one = np.where(most > stages, stages, 0)
-    return np.where(cuts.plans.vpp > 1, one, np.minimum(most, stages) - 1)

@@ -1,10 +1,11 @@
 """Groups of replicas: which pipelines of a plan have the same shards, and the same layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from astra.strategy.plans import Flags, Floats, Ints, Plans, code
+from astra.strategy.plans import COLUMNS, PLAN_AXES, UNUSED, Flags, Floats, Ints, Plans, code
 from astra.strategy.stages import Stages
 
 SHARDS = ("layers", "tp", "segment_ep", "segment_etp")  # what a stage holds of the model
@@ -99,6 +100,32 @@ def shard_group_fraction(plans: Plans) -> Floats:
     copies = np.maximum(replicas_of_segment(plans)[0, 0] * plans.cp, 1)
     share: Floats = np.maximum(plans.shard_group, 1) / copies
     return share
+
+
+def combined_plans(table: Plans, rows: Ints, replicas: Ints, micro_batches: Ints) -> Plans:
+    """Rows of a table of one pipeline each, combined to plans of several. (pipeline, plan)
+
+    A pipeline with no replicas is not there. What a plan has once is its first pipeline's.
+    """
+    there = replicas > 0
+    columns: dict[str, Any] = table.take(rows[0]).columns()
+    for name in COLUMNS:
+        if PLAN_AXES.get(name, 1) == 3:
+            each = np.moveaxis(getattr(table, name)[0][:, rows], 0, 1)
+            columns[name] = np.where(there[:, np.newaxis], each, UNUSED.get(name, 1))
+            columns[name] = columns[name].astype(each.dtype)
+    columns["dp"] = np.where(columns["stages"] > 0, replicas[:, np.newaxis], 1)
+    columns |= {"replicas": replicas, "micro_batches": micro_batches}
+    copies = replicas.sum(axis=0) * columns["cp"]
+    sharded = columns["sharding"] != NOT_SHARDED
+    columns["sequence_parallel"] = (table.sequence_parallel[rows] & there).any(axis=0)
+    columns["overlap_grad_reduce"] = copies > 1
+    columns["overlap_param_gather"] = sharded & (copies > 1)
+    several = there.sum(axis=0) > 1
+    columns["microbatch_group"] = np.where(several, 0, table.pp[0][rows[0]])
+    combined = Plans(**columns, chunk_layers=table.chunk_layers)
+    group = replicas_of_segment(combined)[0, 0] * combined.cp
+    return replace(combined, shard_group=np.where(sharded, group, 1))
 
 
 def is_one_job(plans: Plans) -> Flags:

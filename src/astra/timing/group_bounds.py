@@ -25,9 +25,8 @@ class GroupBound:
     link_s: Floats
     head_s: Floats  # part of the last stage: in its last chunk
     vpp: Ints  # (plan,)
-    once_s: Floats  # (plan,) per step: first gather, last reduction, optimizer, the rest
-    inter_group_s: Floats  # (plan,) per step: gradients exchanged with one other group
-    straggler_s: Floats  # (plan,) for every doubling of the GPUs of the plan
+    once_s: Floats  # (plan,) per step: first gather, last reduction, other groups, optimizer
+    straggler_s: Floats  # (plan,) per micro-batch, of the GPUs of this group alone
 
     def take(self, rows: Ints) -> "GroupBound":
         """The plans at `rows`."""
@@ -38,12 +37,10 @@ class GroupBound:
         """Micro-batches come in so many: interleaved, one for every stage. (plan,)"""
         return np.where(self.vpp > 1, self.stages.sum(axis=0), 1)
 
-    def step_s(self, micro_batches: Ints, doublings: float, several: bool) -> Floats:
-        """Least step with so many micro-batches, beside other groups or alone. (plan,) [s]
+    def step_s(self, micro_batches: Ints) -> Floats:
+        """Least step with so many micro-batches. (plan,) [s]
 
-            T >= bound of the pipeline + once + inter-group + m D straggler
-
-        with D the binary logarithm of the plan's GPUs, or less.
+        T >= bound of the pipeline + once + m straggler
         """
         link, turns = self.link_s, self.vpp > 1
         pipeline = one_f_one_b_bound_s(
@@ -55,26 +52,30 @@ class GroupBound:
             none, chunks = np.zeros((1, 1, 1)), np.stack([first, both - first])
             least = interleaved_bound_s(self.stages, chunks, none, micro_batches, link, link)
             pipeline = np.where(turns, least, pipeline)
-        last = self.once_s + (self.inter_group_s if several else 0.0)
-        return pipeline + last + doublings * micro_batches * self.straggler_s
+        return pipeline + self.once_s + micro_batches * self.straggler_s
 
-    def most(self, limit_s: float, doublings: float, cap: Ints, several: bool) -> Ints:
+    def most(self, limit_s: float, cap: Ints) -> Ints:
         """Most micro-batches, up to a cap, that end before the limit; 0 where none does. (plan,)"""
         unit = self.unit
         low, high = np.zeros_like(cap), cap // unit
         while (open_ := low < high).any():
             middle = (low + high + 1) // 2
-            ends = self.step_s(np.maximum(middle, 1) * unit, doublings, several) < limit_s
+            ends = self.step_s(np.maximum(middle, 1) * unit) < limit_s
             low = np.where(open_ & ends, middle, low)
             high = np.where(open_ & ~ends, middle - 1, high)
         return low * unit
 
 
-def group_bounds(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> GroupBound:
-    """Of plans with one pipeline each. Searched by `search/data_parallel.py`."""
+def group_bounds(
+    plans: Plans, task: Task, stack: Stack, cache: LayerCache, are_several: bool = False
+) -> GroupBound:
+    """Of plans with one pipeline each: alone, or one of several groups on different types.
+
+    For `search/data_parallel.py`.
+    """
     starts = range(0, max(len(plans), 1), ROWS_PER_VIEW)
     parts = [
-        _of_block(plans.take(slice(start, start + ROWS_PER_VIEW)), task, stack, cache)
+        _of_block(plans.take(slice(start, start + ROWS_PER_VIEW)), task, stack, cache, are_several)
         for start in starts
     ]
     return joined_bounds(parts)
@@ -94,16 +95,19 @@ def joined_bounds(parts: list[GroupBound]) -> GroupBound:
     )
 
 
-def _of_block(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> GroupBound:
+def _of_block(
+    plans: Plans, task: Task, stack: Stack, cache: LayerCache, are_several: bool
+) -> GroupBound:
     view = stage_view(plans, task)
     times = stage_times(view, stack, stage_work(view, stack, cache))
-    first, two = slice(0, 1), np.full(len(view.shared.plans), 2)
-    count = view.stages.count[0]
+    first, count = slice(0, 1), view.stages.count[0]
     gather = times.first_gather_s(first) / plans.vpp  # of the first chunk
     once = gather + times.last_reduce_s(first) + times.tied_s(first)
-    once = once + times.optimizer_s(first) + stack.step_s
-    between = stage_inter_group_s(view.shared, stack, two, two < 2)[0, 0][view.rows]
-    whole = plans.sharding == code("sharding", "none")  # summed over all groups at once
+    once = (once + times.optimizer_s(first) + stack.step_s)[0, 0]
+    if are_several:  # gradients that are not summed over all groups at once
+        two = np.full(len(view.shared.plans), 2)
+        between = stage_inter_group_s(view.shared, stack, two, two < 2)[0, 0][view.rows]
+        once = once + np.where(plans.sharding == code("sharding", "none"), 0.0, between)
     head_s = times.part("head_forward_s") + times.part("head_backward_s")
     return GroupBound(
         count,
@@ -112,7 +116,6 @@ def _of_block(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> Grou
         np.broadcast_to(times.part("link_s")[0], count.shape),
         np.broadcast_to(head_s[0], count.shape),
         plans.vpp,
-        once[0, 0],
-        np.where(whole, 0.0, between),
-        times.straggler_s(first)[0, 0],
+        once,
+        times.straggler_s(first)[0, 0] * np.log2(plans.gpus),
     )

@@ -7,7 +7,6 @@ import msgspec
 from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
-from astra.hardware.cluster import Cluster
 from astra.notes import Note
 from astra.search.evaluator import Evaluator, Limits
 from astra.search.even_split import even_split_s
@@ -17,7 +16,6 @@ from astra.search.pipeline.problem import MixedPipeline
 from astra.search.pipeline.stage_lines import LineCache, StagePricer
 from astra.search.query import Query
 from astra.strategy.mixed_space import lacking, too_small, why_not_mixed, without_types
-from astra.strategy.plan import Plan
 from astra.strategy.space import Space
 
 EXACT_BREADTH = 10  # times as much is looked at with --exact
@@ -54,13 +52,13 @@ class Pipelines:
         space, evaluator = self.problem.space, self.evaluator
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
         if self.query.runtime == "megatron":
-            evaluator.run(
-                InterleavedPipeline(space, self.problem.pricer, self.problem.options).search
-            )
+            pricer, options = self.problem.pricer, self.problem.options
+            evaluator.run(InterleavedPipeline(space, pricer, options).search)
         for breadth in (1, EXACT_BREADTH) if self.query.exact else (1,):
             if space.allows("vpp", 1):
                 evaluator.run(partial(self.problem.search, breadth=breadth))
-        whole = [_whole(plan, self.query.cluster) for plan in evaluator.plans()]
+        cluster = self.query.cluster
+        whole = [msgspec.structs.replace(plan, cluster=cluster) for plan in evaluator.plans()]
         return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]
 
     def least_s(self, best_s: float) -> float:
@@ -93,7 +91,3 @@ class Pipelines:
             limits=limits,
             cache=self.known.layers,
         )
-
-
-def _whole(plan: Plan, cluster: Cluster) -> Plan:
-    return msgspec.structs.replace(plan, cluster=cluster)

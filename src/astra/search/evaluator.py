@@ -202,6 +202,8 @@ class Evaluator:
         rows = np.flatnonzero(self.allowed(plans))
         self.funnel.candidates += len(plans)
         self.funnel.priced += len(rows)
+        if not len(rows):
+            return np.inf
         plans = plans.take(rows)
         found = self.evaluate(plans)
         order = self.in_ram(plans, np.flatnonzero(found.fits))

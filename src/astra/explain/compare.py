@@ -12,7 +12,6 @@ from astra.search.result import NothingFits, Result
 from astra.search.solve import solve
 from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.mixed_space import narrowed_by
-from astra.strategy.plan import Plan
 from astra.strategy.rule_messages import rule_message as rule_in_words
 from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import parse_set
@@ -54,7 +53,8 @@ def alternative(explained: ExplainedPlan, settings: tuple[str, ...]) -> Alternat
     explained.say(note(NoteCode.THESE_SETTINGS, settings=list(settings)))
     found = solve(query)
     if found.best is not None:
-        return beside(found.best.plan, explained, settings)
+        plan = difference(found.best.plan, explained)
+        return Alternative(settings=settings, outcome="time", plan=plan)
     assert found.nothing_fits is not None
     if found.nothing_fits.closest is not None:
         return _too_large(explained, settings, found, found.nothing_fits)
@@ -72,14 +72,6 @@ def _check_narrowing(query: Query, settings: tuple[str, ...]) -> None:
                 f"--against {' '.join(settings)}: over several GPU types {name} cannot be told "
                 f"apart; {', '.join(known)} can, or a plan of the file as its table names it."
             )
-
-
-def beside(
-    plan: Plan, explained: ExplainedPlan, settings: tuple[str, ...], rank: int = 0
-) -> Alternative:
-    """A plan that runs, beside the explained one; of a file, with its rank there."""
-    other = difference(plan, explained, rank)
-    return Alternative(settings=settings, outcome="time", plan=other)
 
 
 def _too_large(

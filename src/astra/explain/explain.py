@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from astra.cost.result import MixedStage, PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.explain.binding import binding
-from astra.explain.compare import alternative, beside, settings_in
+from astra.explain.compare import alternative, settings_in
 from astra.explain.explained_plan import ExplainedPlan, Say, difference, explained_plan
 from astra.explain.ledger import exchanges_of
 from astra.explain.result import Alternative, Explanation
@@ -64,7 +64,8 @@ def _against(plans: Sequence[Plan], explained: ExplainedPlan, against: str) -> A
     """A plan of the file by its name, or the best one with these settings."""
     for place, plan in enumerate(plans, 1):
         if plan.summary() == " ".join(against.split()):
-            return beside(plan, explained, (against,), place)
+            other = difference(plan, explained, place)
+            return Alternative(settings=(against,), outcome="time", plan=other)
     return alternative(explained, settings_in(against))
 
 

@@ -27,7 +27,9 @@ from astra.timing.operators import (
 from astra.timing.stage import stage_times
 
 CLASSES = ("matrix_products", "attention", "elementwise", "experts", "head", "launch")
-EXPERT_MODULES = ("moe", "moe_act", "shared_experts")
+CLASS_OF_MODULE = {"core_attn": "attention", "head": "head"} | dict.fromkeys(
+    ("moe", "moe_act", "shared_experts"), "experts"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +130,5 @@ def _classes_s(detail: PlanDetail) -> dict[str, float]:
 
 
 def _class(operator: Operator) -> str:
-    if operator.module == "core_attn":
-        return "attention"
-    if operator.module in EXPERT_MODULES:
-        return "experts"
-    if operator.module == "head":
-        return "head"
-    return "elementwise" if operator.wgrad_s is None else "matrix_products"
+    other = "elementwise" if operator.wgrad_s is None else "matrix_products"
+    return CLASS_OF_MODULE.get(operator.module, other)

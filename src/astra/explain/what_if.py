@@ -7,7 +7,7 @@ import msgspec
 
 from astra.explain.explained_plan import ExplainedPlan, difference
 from astra.explain.result import WhatIf
-from astra.hardware.cluster import Cluster, Gpu, Pool
+from astra.hardware.cluster import Cluster, Gpu
 from astra.hardware.topology import allowed_counts
 from astra.notes import Note, NoteCode, note
 from astra.search.query import Query
@@ -28,11 +28,8 @@ def repriced(explained: ExplainedPlan) -> list[WhatIf]:
         (bandwidth, lambda gpu: _times(gpu, 1.5, "memory_bytes_per_s")),
         (note(NoteCode.MORE_COMPUTE, factor=1.5), lambda gpu: _times(gpu, 1.5, *RATES)),
     ]
-    if len(explained.plan.gpus) > 1:
-        changes += [
-            (note(NoteCode.MORE_NETWORK, factor=2, gpu=name), _nic_of(name))
-            for name in explained.plan.gpus
-        ]
+    for name in explained.plan.gpus if len(explained.plan.gpus) > 1 else ():
+        changes.append((note(NoteCode.MORE_NETWORK, factor=2, gpu=name), _nic_of(name)))
     found = []
     for what, change in changes:
         cluster = _on_gpus(explained.plan.cluster, change)
@@ -90,7 +87,9 @@ def searched(explained: ExplainedPlan) -> list[WhatIf]:
         counts = [count for count in allowed_counts(pool) if count <= FEWER_GPUS * used]
         if counts:
             what = note(NoteCode.OTHER_COUNT, count=max(counts), gpu=None)
-            queries.append((what, query.on_pools((_counted(pool, max(counts)),))))
+            queries.append(
+                (what, query.on_pools((msgspec.structs.replace(pool, count=max(counts)),)))
+            )
     return [_best(what, other, explained) for what, other in queries]
 
 
@@ -98,7 +97,7 @@ def _other_pools(query: Query) -> list[tuple[Note, Query]]:
     """Of every type twice as many, and none."""
     found, pools = [], query.cluster.pools
     for row, pool in enumerate(pools):
-        twice, name = _counted(pool, 2 * pool.count), pool.gpu.name
+        twice, name = msgspec.structs.replace(pool, count=2 * pool.count), pool.gpu.name
         before, behind = pools[:row], pools[row + 1 :]
         more = note(NoteCode.OTHER_COUNT, count=twice.count, gpu=name)
         found.append((more, query.on_pools((*before, twice, *behind))))
@@ -107,16 +106,14 @@ def _other_pools(query: Query) -> list[tuple[Note, Query]]:
     return found
 
 
-def _counted(pool: Pool, count: int) -> Pool:
-    return msgspec.structs.replace(pool, count=count)
-
-
 def _best(what: Note, query: Query, explained: ExplainedPlan) -> WhatIf:
     explained.say(what)
     best = solve(query).best
-    if best is None:
-        return WhatIf(change=what, how="searched", plan=None, same_plan=False)
-    plan = best.plan
-    same = msgspec.structs.replace(plan, cluster=explained.plan.cluster) == explained.plan
-    other = difference(plan, explained)
-    return WhatIf(change=what, how="searched", plan=other, same_plan=same)
+    cluster = explained.plan.cluster
+    return WhatIf(
+        change=what,
+        how="searched",
+        plan=difference(best.plan, explained) if best else None,
+        same_plan=best is not None
+        and msgspec.structs.replace(best.plan, cluster=cluster) == explained.plan,
+    )

@@ -16,7 +16,7 @@ from astra.money.machines import Machine, machines_of, undominated
 from astra.notes import Note
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.objective import Frontier, FrontierPoint
-from astra.search.one_type import MemoryBounds, OneType
+from astra.search.one_type import OneType
 from astra.search.query import Query
 from astra.search.result import Funnel, sum_funnels
 from astra.strategy.plan import Plan
@@ -111,9 +111,9 @@ class MarketSearch:
         corner = _corner(space)
         if corner.settings != space.settings:  # for limits to prune with
             first = replace(evaluator, funnel=Funnel())
-            first.run(OneType(corner, bounds=MemoryBounds).search)
+            first.run(OneType(corner).search)
             self.funnel.simulated += first.funnel.simulated
-        evaluator.run(OneType(space, bounds=MemoryBounds).search)
+        evaluator.run(OneType(space).search)
         self.funnel = sum_funnels([self.funnel, evaluator.funnel])
         if self.closest is None or evaluator.closest[0] < self.closest[1].closest[0]:
             self.closest = machine, evaluator

@@ -44,7 +44,8 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     }
     query = query.of_runtime(query.runtime)
     left_out = _left_out(query, [each for each in pipelines.values() if each.why_not is None])
-    singles = _singles(query, [n for n in _names(query) if n not in left_out], limits)
+    names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name not in left_out]
+    singles = _singles(query, names, limits)
     uniform = UniformSearch(query, singles, limits).run()
     own = [] if query.use_all else _plans(singles, query)
     found = [*own, *uniform.found]
@@ -69,7 +70,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
         comparison=Comparison(
             gap_fraction=gap,
             alone_step_s={
-                name: _least_s(best)
+                name: best.best_s if np.isfinite(best.best_s) else None
                 for name, best in singles.items()
                 if limits.stopped is None or np.isfinite(best.best_s)
             },
@@ -101,10 +102,6 @@ def _left_out(query: Query, searched: Sequence[Pipelines]) -> dict[str, Note]:
         if all(name in each.left_out for each in searched):
             found.setdefault(name, why)
     return found
-
-
-def _names(query: Query) -> list[str]:
-    return [pool.gpu.name for pool in query.cluster.pools]
 
 
 def _gap(best_s: float, pipelines: Iterable[Pipelines]) -> float | None:
@@ -143,10 +140,6 @@ def ranked_plans(priced: Sequence[PricedPlan], query: Query) -> tuple[PricedPlan
 
 def _fastest_s(plans: Sequence[PricedPlan]) -> float:
     return min((plan.step_s for plan in plans), default=np.inf)
-
-
-def _least_s(searched: Evaluator) -> float | None:
-    return searched.best_s if np.isfinite(searched.best_s) else None
 
 
 def idle_gpus(query: Query, ranked: Sequence[PricedPlan]) -> dict[str, int]:
@@ -192,9 +185,7 @@ def _nothing(query: Query, singles: dict[str, Evaluator], limits: Limits) -> Not
         why,
         reasons=(note(NoteCode.CLOSEST_TYPE, gpu=name), *why.reasons),
         suggestions=tuple(
-            note(each.code, **(each.facts | {"gpu": name}))
-            if each.code is NoteCode.TRY_GPUS
-            else each
+            note(each.code, **{**each.facts, "gpu": name}) if "gpu" in each.facts else each
             for each in why.suggestions
         ),
     )

@@ -1,4 +1,4 @@
-"""Which plans are wanted, how fast one must be to be of use, and what to look at first."""
+"""Which plans are wanted, and how fast one must be to be of use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,6 @@ from astra.money.dollars import Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
-
-HEURISTIC_LAYOUTS = 32  # layouts of a table that are tried at once, for a time to beat
-LAYOUTS_PER_COUNT = 4  # of a GPU count, for a limit on the frontier
 
 Key = tuple[int, ...]
 Incumbent = tuple[float, Key, Plans]  # step, key, one plan
@@ -37,20 +34,8 @@ class Objective(Protocol):
     def limits_of_counts_s(self, gpus: Ints) -> Floats:
         """The loosest limit of plans on so many GPUs. (count,)"""
 
-    def order_degrees(self, gpus: Ints, bound_s: Floats) -> Ints:
-        """Rows of degrees, the most promising first; none that is of no use."""
-
-    def priority(self, plans: Plans, bound_s: Floats) -> Floats:
-        """Plans of small numbers are looked at first. (plan,)"""
-
-    def heuristic(self, layouts: Plans, order: Ints) -> Ints:
-        """Of these rows, the most promising first, those to try at once for a limit."""
-
     def keys(self, plans: Plans) -> list[Key]:
         """What counts as one plan: of plans with equal keys the fastest is kept."""
-
-    def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:
-        """Rows that would be kept if all were as fast as their bounds; `first`: one of each key."""
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         """Keeps what is wanted of these."""
@@ -101,31 +86,10 @@ class Fastest:
     def limits_of_counts_s(self, gpus: Ints) -> Floats:
         return np.full(len(gpus), self.limit_s)
 
-    def order_degrees(self, gpus: Ints, bound_s: Floats) -> Ints:  # noqa: ARG002
-        return np.argsort(bound_s, kind="stable")
-
-    def priority(self, plans: Plans, bound_s: Floats) -> Floats:  # noqa: ARG002
-        return bound_s
-
-    def heuristic(self, layouts: Plans, order: Ints) -> Ints:
-        """The first few, each of another key."""
-        ahead = order[: HEURISTIC_LAYOUTS * HEURISTIC_LAYOUTS]
-        first: dict[Key, int] = {}
-        for key, row in zip(self.keys(layouts.take(ahead)), ahead.tolist(), strict=True):
-            first.setdefault(key, row)
-        return np.array(list(first.values())[:HEURISTIC_LAYOUTS], np.int64)
-
     def keys(self, plans: Plans) -> list[Key]:
         if self.fold:
             return plan_family(plans)
         return [plan_key(plans, row) for row in range(len(plans))]
-
-    def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:  # noqa: ARG002
-        known = {key: step for step, key, _ in self.incumbents}
-        for key, row in first.items():
-            known[key] = min(float(bound_s[row]), known.get(key, np.inf))
-        limit = sorted(known.values())[: self.top][-1]
-        return sorted(row for row in first.values() if bound_s[row] <= limit)
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans))[: self.top]
@@ -191,50 +155,9 @@ class Frontier:
         found: Floats = self.table.max(axis=0)[np.searchsorted(self.counts, gpus)]
         return found
 
-    def order_degrees(self, gpus: Ints, bound_s: Floats) -> Ints:
-        """The best of every GPU count first, then the second of each."""
-        useful = np.flatnonzero(bound_s < self.limits_of_counts_s(gpus))
-        if not len(useful):
-            return useful
-        gpus, bound_s = gpus[useful], bound_s[useful]
-        order = np.lexsort((bound_s, gpus))
-        counts = gpus[order]
-        starts = np.flatnonzero(np.concatenate([[True], counts[1:] != counts[:-1]]))
-        first = np.repeat(bound_s[order][starts], np.diff([*starts, len(order)]))
-        with np.errstate(invalid="ignore"):
-            excess = np.where(np.isfinite(first), bound_s[order] / first, np.inf)
-        return useful[order[np.argsort(excess, kind="stable")]]
-
-    def priority(self, plans: Plans, bound_s: Floats) -> Floats:
-        """How far from the limit, where there is one."""
-        limits = self.limits_s(plans)
-        work = bound_s * plans.gpus
-        far = work / max(float(np.max(work, initial=1.0)), 1e-30)
-        return np.where(np.isfinite(limits), bound_s / np.maximum(limits, 1e-30), far)
-
-    def heuristic(self, layouts: Plans, order: Ints) -> Ints:
-        """While nothing is known: the first few of some GPU counts, each about twice another."""
-        if self.points or len(self.known_h):
-            return order[:0]
-        gpus = layouts.gpus[order]
-        counts, rows = np.unique(gpus), []
-        while len(counts):
-            rows.append(order[gpus == counts[-1]][:LAYOUTS_PER_COUNT])
-            counts = counts[counts <= counts[-1] // 2]
-        return np.concatenate(rows) if rows else order[:0]
-
     def keys(self, plans: Plans) -> list[Key]:
         sizes = checkpoint_bytes_of(plans, self.space)
         return list(zip(plans.gpus.tolist(), sizes.astype(np.int64).tolist(), strict=True))
-
-    def promising(self, plans: Plans, first: dict[Key, int], bound_s: Floats) -> list[int]:
-        rows = np.array(sorted(first.values()), np.int64)
-        some = plans.take(rows)
-        sizes = checkpoint_bytes_of(some, self.space)
-        hours, usd = self._billed(bound_s[rows], some.gpus, sizes)
-        known_h, known_usd = self._all_points()
-        best = frontier(np.append(hours, known_h), np.append(usd, known_usd))
-        return sorted({int(rows[row % len(rows)]) for row in best if row < len(hours)})
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         """Those on the frontier, here and among what is known from elsewhere."""

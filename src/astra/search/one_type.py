@@ -9,23 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from astra.columns import REL_EPS
-from astra.cost.bounds import forced_recompute_bound_s
 from astra.cost.evaluate import least_memory_fraction, memory_fraction
 from astra.memory.stage import memory_of
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
-from astra.search.objective import Fastest, Key
+from astra.search.objective import Fastest
 from astra.search.query import Query
-from astra.strategy.enumerate import Layouts, enumerate_layouts, recompute_module_sets
+from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView, stage_view, without_layers
-from astra.strategy.variants import (
-    Variants,
-    plan_count,
-    variant_counts,
-    variants_in,
-    variants_of,
-)
+from astra.strategy.variants import Variants, plan_count, variant_counts, variants_in, variants_of
 from astra.timing.layer import Work, cached_layer_rows, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
@@ -38,6 +31,7 @@ from astra.timing.stage import stage_times, stage_work
 
 FIRST_LAYOUTS = 1 << 10  # of the first table: enough to learn what to beat
 LAYOUTS_PER_BLOCK = 1 << 12  # worth bounding together
+HEURISTIC_LAYOUTS = 32  # that are tried at once, for a time to beat
 FIRST_GROUP = 256  # layouts whose variants are looked at together at first
 MAX_GROUP = 1024  # and in the end
 PLANS_PER_BLOCK = 512  # that are bounded tightly together
@@ -46,71 +40,7 @@ MAX_SIMULATED = 16  # plans that are simulated together where none of the last w
 Tables = list[tuple[Plans, Floats]]  # plans and their bounds
 
 
-class WorkBounds:
-    """What is known of degrees with an option before layers are split: the busiest stage does no
-    less than the mean.
-
-    Options by the million share some thousand layers: what is kept of each is its layer.
-    """
-
-    def __init__(self, layouts: Layouts, evaluator: Evaluator) -> None:
-        self.all = layouts
-        self.layer: Ints = np.zeros(int(layouts.counts.sum()), np.int32)  # (option,) in the cache
-        views = (self._view(plans, evaluator) for plans in layouts.option_tables())
-        found = cached_layer_rows(views, evaluator.stack, evaluator.cache)
-        for (_, options), rows in zip(layouts.blocks(), found, strict=True):
-            self.layer[options] = rows[0, 0]
-        self.total_s = layer_work(evaluator).total_s
-
-    def _view(self, plans: Plans, evaluator: Evaluator) -> StageView:
-        evaluator.limits.check()
-        return without_layers(plans, evaluator.task)
-
-    def degrees_s(self) -> Floats:
-        """The least bound over the options of each. (degrees,)"""
-        least = self.all.least_over_options(lambda options: self.total_s[self.layer[options]])
-        return work_bound_s(self.all.micro_batches, self.all.stages, least)
-
-    def layouts_s(self, layouts: Plans, options: Ints) -> Floats:
-        """Of layouts and the option of each. (layout,)"""
-        total_s = self.total_s[self.layer[options]]
-        return work_bound_s(layouts.micro_batches[0], layouts.pp[0], total_s)
-
-    def below(self, limits_s: Floats) -> Flags | None:  # noqa: ARG002
-        """(option,) Those below the limit of their degrees; None: all are looked at."""
-        return None
-
-
-class MemoryBounds(WorkBounds):
-    """The same with the recompute that memory forces: for a frontier, whose limits are tight."""
-
-    def __init__(self, layouts: Layouts, evaluator: Evaluator) -> None:
-        self.all = layouts
-        sets = recompute_module_sets(layouts.space.workload)
-        modules = tuple(sorted({module for some in sets for module in some}))
-        self.bound_s = np.zeros(int(layouts.counts.sum()))
-        self.layer = np.zeros(len(self.bound_s), np.int32)
-        for (_, options), plans in zip(layouts.blocks(), layouts.option_tables(), strict=True):
-            evaluator.limits.check()
-            self.bound_s[options], self.layer[options] = forced_recompute_bound_s(
-                plans, evaluator.task, evaluator.stack, evaluator.margin, modules, evaluator.cache
-            )
-
-    def degrees_s(self) -> Floats:
-        return self.all.least_over_options(lambda options: self.bound_s[options])
-
-    def layouts_s(self, layouts: Plans, options: Ints) -> Floats:  # noqa: ARG002
-        return self.bound_s[options]
-
-    def below(self, limits_s: Floats) -> Flags | None:
-        found = np.zeros(len(self.bound_s), np.bool_)
-        for degrees, options in self.all.blocks():
-            limits = np.repeat(limits_s[degrees], self.all.counts[degrees])
-            found[options] = self.bound_s[options] < limits
-        return found
-
-
-def layer_work(evaluator: Evaluator) -> Work:
+def _layer_work(evaluator: Evaluator) -> Work:
     """What every layer in the cache takes."""
     rows = np.arange(len(evaluator.cache.rows), dtype=np.int32)
     if not len(rows):
@@ -121,65 +51,72 @@ def layer_work(evaluator: Evaluator) -> Work:
 class OneType:
     """The plans of a space on one GPU type."""
 
-    def __init__(
-        self,
-        space: Space,
-        seeds: Sequence[Plans] = (),
-        bounds: type[WorkBounds] = WorkBounds,
-    ) -> None:
+    def __init__(self, space: Space, seeds: Sequence[Plans] = ()) -> None:
         """`seeds`: plans, each a table of one, whose degrees are looked at first."""
-        self.space, self.seeds, self.bounds = space, seeds, bounds
+        self.space, self.seeds = space, seeds
         self.overfull: Tables = []  # layouts of which no variant can fit, least memory fractions
-        self.has_limit = False  # the seeds gave one
 
     def search(self, evaluator: Evaluator) -> float:
         """Looks at all plans that can be of use; nothing is left open: infinity."""
-        self.evaluator, objective = evaluator, evaluator.objective
-        layouts = Layouts(self.space)
-        options = self.bounds(layouts, evaluator)
-        self.work, self.options = layer_work(evaluator), options
+        self.evaluator, self.layouts = evaluator, Layouts(self.space)
+        self.layer = self._option_layers()
+        self.work = _layer_work(evaluator)
         for plan in self.seeds:
-            self._look_at_degrees(layouts, plan)
-        self.has_limit = bool(self.seeds and objective.incumbents)
-        bound_s = options.degrees_s()
-        evaluator.least_s = float(bound_s.min(initial=np.inf))
-        order = objective.order_degrees(layouts.gpus, bound_s)
-        self._finish(self._layouts(layouts, order, bound_s))
-        if not objective.incumbents:
+            self._look_at_degrees(plan)
+        self._finish(self._useful_layouts())
+        if not evaluator.objective.incumbents:
             self._look_closer()
         return np.inf
 
-    def _layouts(self, layouts: Layouts, order: Ints, bound_s: Floats) -> Tables:
-        """The layouts that can be of use, with their bounds, degrees in this order."""
-        evaluator, objective = self.evaluator, self.evaluator.objective
-        rest_s = np.minimum.accumulate(bound_s[order][::-1])[::-1]  # least of this and all behind
-        place = np.empty(len(layouts), np.int64)
-        place[order] = np.arange(len(order))
-        below = self.options.below(objective.limits_of_counts_s(layouts.gpus))
+    def _option_layers(self) -> Ints:
+        """(option,) Rows of the cache: options by the million share some thousand layers."""
+        evaluator, layouts = self.evaluator, self.layouts
+
+        def view(plans: Plans) -> StageView:
+            evaluator.limits.check()
+            return without_layers(plans, evaluator.task)
+
+        views = map(view, layouts.option_tables())
+        rows = cached_layer_rows(views, evaluator.stack, evaluator.cache)
+        return np.concatenate([np.zeros(0, np.int32), *(each[0, 0] for each in rows)])
+
+    def _useful_layouts(self) -> Tables:
+        """The layouts that can be of use, with their bounds; fast degrees first."""
+        evaluator, objective, layouts = self.evaluator, self.evaluator.objective, self.layouts
+        least_s = layouts.least_over_options(lambda some: self.work.total_s[self.layer[some]])
+        bound_s = work_bound_s(layouts.micro_batches, layouts.stages, least_s)
+        evaluator.least_s = float(bound_s.min(initial=np.inf))
+        order = np.argsort(bound_s, kind="stable")
+        useful = bound_s[order] < objective.limits_of_counts_s(layouts.gpus[order])
+        self._leave(plan_count(layouts, order[~useful]))
+        order = order[useful]
         ahead: Tables = []  # layouts that can be of use, not yet bounded by stages
         waiting: Tables = []  # layouts that can be of use
-        for options, table in layouts.tables(order, FIRST_LAYOUTS, below):
-            first = place[int(np.searchsorted(layouts.starts, options[0], side="right")) - 1]
-            if rest_s[first] >= objective.limit_s:  # too slow, whatever their layout
-                unseen = plan_count(layouts, order[first:])  # rules left aside
-                evaluator.funnel.candidates += unseen
-                evaluator.funnel.bounded += unseen
+        for options, table in layouts.tables(order, FIRST_LAYOUTS):
+            first = int(np.searchsorted(layouts.starts, options[0], side="right")) - 1
+            if bound_s[first] >= objective.limit_s:  # all that follow are too slow
+                self._leave(plan_count(layouts, order[np.flatnonzero(order == first)[0] :]))
                 break
             counts = variant_counts(table, self.space)
             evaluator.funnel.candidates += int(counts.sum())
             evaluator.limits.looked_at(int(counts.sum()))
             allowed, bounds = evaluator.allowed(table, counts), self._layout_bound_s(table, options)
-            useful = np.flatnonzero(allowed & (bounds < objective.limits_s(table)))
-            evaluator.funnel.bounded += int(counts[allowed].sum() - counts[useful].sum())
-            ahead.append((table.take(useful), bounds[useful]))
+            rows = np.flatnonzero(allowed & (bounds < objective.limits_s(table)))
+            evaluator.funnel.bounded += int(counts[allowed].sum() - counts[rows].sum())
+            ahead.append((table.take(rows), bounds[rows]))
             if np.isinf(objective.limit_s) or sum(len(t) for t, _ in ahead) > LAYOUTS_PER_BLOCK:
                 waiting.append(self._open(ahead))
                 ahead = []
         return [*waiting, self._open(ahead)] if ahead else waiting
 
-    def _look_at_degrees(self, layouts: Layouts, plan: Plans) -> None:
+    def _leave(self, unseen: int) -> None:
+        """So many plans are too slow, whatever their layout; rules left aside."""
+        self.evaluator.funnel.candidates += unseen
+        self.evaluator.funnel.bounded += unseen
+
+    def _look_at_degrees(self, plan: Plans) -> None:
         """A limit first: of layouts with the degrees of this plan, whatever their chunks."""
-        for _, table in layouts.tables(layouts.degrees_of(plan)):
+        for _, table in self.layouts.tables(self.layouts.degrees_of(plan)):
             same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
             same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])
             if same.any():
@@ -192,20 +129,23 @@ class OneType:
         return np.logical_and.reduce([rule.holds(plans, task) for rule in rules])
 
     def _layout_bound_s(self, layouts: Plans, options: Ints) -> Floats:
-        """Those of their options, or the time that filling a pipeline takes."""
-        rows = self.options.layer[options]
-        layer, head = self.work.layer_s[rows], self.work.head_s[rows]
-        fill = fill_bound_s(layouts, layer, head, self.evaluator.stack) * (1 - REL_EPS)
-        return np.maximum(self.options.layouts_s(layouts, options), fill)
+        """The busiest stage does no less than the mean; or what filling a pipeline takes."""
+        rows, work = self.layer[options], self.work
+        busy = work_bound_s(layouts.micro_batches[0], layouts.pp[0], work.total_s[rows])
+        fill = fill_bound_s(layouts, work.layer_s[rows], work.head_s[rows], self.evaluator.stack)
+        return np.maximum(busy, fill * (1 - REL_EPS))
 
     def _open(self, ahead: Tables) -> tuple[Plans, Floats]:
         """Bound layouts by their stages, try the best few, and keep those that can be of use."""
         objective = self.evaluator.objective
         layouts, bounds = self._with_room(self._together(ahead)[0])
-        if not self.has_limit:
-            order = np.argsort(objective.priority(layouts, bounds), kind="stable")
-            useful = bounds < objective.limits_s(layouts)
-            self._heuristic(layouts.take(objective.heuristic(layouts, order[useful[order]])))
+        if not (self.seeds and objective.incumbents):
+            useful = np.flatnonzero(bounds < objective.limits_s(layouts))
+            best = useful[np.argsort(bounds[useful], kind="stable")][: HEURISTIC_LAYOUTS**2]
+            keys = objective.keys(layouts.take(best))
+            first = dict(zip(reversed(keys), best[::-1].tolist(), strict=True))  # of each key
+            rows = sorted(first.values(), key=lambda row: bounds[row])[:HEURISTIC_LAYOUTS]
+            self._heuristic(layouts.take(np.array(rows, np.int64)))
         return self._still_useful(layouts, bounds)
 
     def _together(self, tables: Tables) -> tuple[Plans, Floats]:
@@ -271,8 +211,8 @@ class OneType:
         if not waiting:
             return
         layouts, bounds = self._together(waiting)
-        order = np.argsort(self.evaluator.objective.priority(layouts, bounds), kind="stable")
-        start, size = 0, MAX_GROUP if self.has_limit else FIRST_GROUP
+        order = np.argsort(bounds, kind="stable")
+        start, size = 0, FIRST_GROUP
         while start < len(order):
             rows = order[start : start + size]
             some, least = self._still_useful(layouts.take(rows), bounds[rows])
@@ -295,7 +235,7 @@ class OneType:
         useful = np.flatnonzero(found.fits & (found.bound_s < objective.limits_s(plans)))
         rows = evaluator.in_ram(plans, useful)
         funnel.out_of_memory += len(useful) - len(rows)
-        rows = rows[np.argsort(objective.priority(plans, found.bound_s)[rows], kind="stable")]
+        rows = rows[np.argsort(found.bound_s[rows], kind="stable")]
         for start in range(0, len(rows), PLANS_PER_BLOCK):
             some = rows[start : start + PLANS_PER_BLOCK]
             some = some[found.bound_s[some] < objective.limits_s(plans.take(some))]
@@ -316,33 +256,21 @@ class OneType:
         return found.take(useful)
 
     def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
-        """Of each key the most promising first: it may spare the others."""
+        """The most promising first: they may spare the others, by the limit or as of one key."""
         evaluator, objective = self.evaluator, self.evaluator.objective
         tight = tight_bound_s(plans, evaluator.task, evaluator.stack, evaluator.cache)
-        bounds = np.maximum(bounds, tight)
-        keys = objective.keys(plans)
-        rows = [int(row) for row in np.argsort(bounds, kind="stable")]
-        size = 1
-        while rows := self._below_limits(plans, keys, rows, bounds):
-            first = {keys[row]: row for row in reversed(rows)}
-            chosen = objective.promising(plans, first, bounds)
-            if not chosen:  # below their limits by less than hours and dollars are rounded
+        bounds, keys = np.maximum(bounds, tight), objective.keys(plans)
+        rows, size = np.argsort(bounds, kind="stable"), 1
+        while True:
+            best = {key: step for step, key, _ in objective.incumbents}
+            known = [best.get(key, np.inf) for key in keys]
+            limits = np.minimum(objective.limits_s(plans), known) * (1 - REL_EPS)
+            rows, before_s = rows[bounds[rows] < limits[rows]], objective.limit_s
+            if not len(rows):
                 return
-            chosen = sorted({*chosen, *rows[:size]})  # side by side they cost less
-            before_s = objective.limit_s
-            evaluator.simulate(plans.take(chosen))
+            evaluator.simulate(plans.take(rows[:size]))
+            rows = rows[size:]
             size = 1 if objective.limit_s < before_s else min(2 * size, MAX_SIMULATED)
-            rows = [row for row in rows if row not in chosen]
-
-    def _below_limits(
-        self, plans: Plans, keys: list[Key], rows: list[int], bounds: Floats
-    ) -> list[int]:
-        """Without the plans that cannot beat their limit, nor the best known of their key."""
-        objective = self.evaluator.objective
-        best = {key: step for step, key, _ in objective.incumbents}
-        limits = objective.limits_s(plans) * (1 - REL_EPS)
-        known = {key: best.get(key, np.inf) * (1 - REL_EPS) for key in keys}
-        return [row for row in rows if bounds[row] < min(limits[row], known[keys[row]])]
 
     def _look_closer(self) -> None:
         """Nothing fits: of the layouts that were left out, some variant may come closest."""

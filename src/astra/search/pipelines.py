@@ -8,7 +8,6 @@ import msgspec
 from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
-from astra.hardware.cluster import Cluster
 from astra.notes import Note
 from astra.search.evaluator import Evaluator, Limits, Stopped
 from astra.search.even_split import even_split_s
@@ -18,7 +17,6 @@ from astra.search.pipeline.problem import MixedPipeline
 from astra.search.pipeline.stage_lines import LineCache, StagePricer
 from astra.search.query import Query
 from astra.strategy.mixed_space import lacking, too_small, why_not_mixed, without_types
-from astra.strategy.plan import Plan
 from astra.strategy.space import Space
 
 EXACT_BREADTH = 10  # times as much is looked at with --exact
@@ -61,7 +59,8 @@ class Pipelines:
         for breadth in (1, EXACT_BREADTH) if self.query.exact else (1,):
             if problem.space.allows("vpp", 1):
                 evaluator.run(partial(problem.search, breadth=breadth))
-        whole = [_whole(plan, self.query.cluster) for plan in evaluator.plans()]
+        cluster = self.query.cluster
+        whole = [msgspec.structs.replace(plan, cluster=cluster) for plan in evaluator.plans()]
         return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]
 
     def least_s(self, best_s: float) -> float:
@@ -97,7 +96,3 @@ class Pipelines:
             limits=limits,
             cache=self.known.layers,
         )
-
-
-def _whole(plan: Plan, cluster: Cluster) -> Plan:
-    return msgspec.structs.replace(plan, cluster=cluster)

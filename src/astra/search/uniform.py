@@ -13,7 +13,7 @@ from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import flops_per_s, slowest_gpu
 from astra.hardware.topology import allowed_counts
-from astra.search.evaluator import Evaluator, Limits
+from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.objective import Fastest
 from astra.search.one_type import OneType
 from astra.search.query import Query
@@ -65,21 +65,12 @@ class UniformSearch:
 
     def _search(self, pools: tuple[Pool, ...]) -> None:
         """Of one set of types, the fastest first."""
-        query = self.query
+        query = self.query.on(self._as_one(pools))
         space = query.space
-        task = msgspec.structs.replace(space.workload.task, cluster=self._as_one(pools))
-        workload = replace(space.workload, task=task, gpu_counts=_counts(pools))
-        single = Space(workload, space.settings)
-        rules = (*query.rules, *host_rules(task.cluster, query.stack))
+        single = Space(replace(space.workload, gpu_counts=_counts(pools)), space.settings)
         objective = Fastest(FAMILIES, True, SPARE * min(self.step_s, self.limit_s))
-        evaluator = Evaluator(
-            task=task,
-            rules=rules,
-            stack=query.stack,
-            margin=query.margin,
-            objective=objective,
-            limits=self.limits,
-        )
+        evaluator = evaluator_of(query, objective, self.limits)
+        evaluator.rules = (*query.rules, *host_rules(query.cluster, query.stack))
         best_s = self.limits.best_s
         evaluator.run(OneType(single).search)
         self.limits.best_s = best_s  # no plan on these types has been priced yet
@@ -108,9 +99,7 @@ class UniformSearch:
         else:
             counts = _shared_out(pools, sum(plan.gpus.values()))
         stage_gpus = pipeline.segments[0].tp * plan.cp
-        if any(count % stage_gpus for count in counts.values()):
-            return
-        if len(counts) < 2:
+        if len(counts) < 2 or any(count % stage_gpus for count in counts.values()):
             return
         whole = msgspec.structs.replace(plan, cluster=task.cluster)
         some = [over_types(whole, order) for order in _orders(counts, pools)]
@@ -171,13 +160,10 @@ def _orders(counts: dict[str, int], pools: Sequence[Pool]) -> list[list[tuple[st
 
     Of many types only from the roomiest to the smallest, and the other way round.
     """
-    roomy = sorted(counts, key=lambda name: -_usable(pools, name))
+    usable_bytes = {pool.gpu.name: pool.gpu.usable_bytes for pool in pools}
+    roomy = sorted(counts, key=lambda name: -usable_bytes[name])
     if len(counts) <= EVERY_SET:
         orders = [list(order) for order in permutations(roomy)]
     else:
         orders = [roomy, roomy[::-1]]
     return [[(name, counts[name]) for name in order] for order in orders]
-
-
-def _usable(pools: Sequence[Pool], name: str) -> float:
-    return next(pool.gpu.usable_bytes for pool in pools if pool.gpu.name == name)

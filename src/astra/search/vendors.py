@@ -38,10 +38,7 @@ def _joined(results: Sequence[Result], query: Query, apart: Note) -> Result:
         )
         for place, priced in enumerate(plans[: query.top], 1)
     )
-    notes: list[Note] = []
-    for each in (*(said for result in results for said in result.notes), apart):
-        if each not in notes:
-            notes.append(each)
+    notes = _each_once([*(said for result in results for said in result.notes), apart])
     return Result(
         query=query,
         funnel=sum_funnels(each.funnel for each in results),
@@ -49,7 +46,7 @@ def _joined(results: Sequence[Result], query: Query, apart: Note) -> Result:
         plans=ranked,
         nothing_fits=None if ranked else _nothing(results, by_vendor(query.cluster)),
         comparison=_compared(results, query, ranked),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
@@ -93,16 +90,18 @@ def _nothing(results: Sequence[Result], apart: Sequence[Cluster]) -> NothingFits
     names = [vendor_of(own.pools[0].gpu) for own in apart]
     closest = [own.closest for own in why if own.closest]
     reasons: list[Note] = []
-    suggestions: list[Note] = []
     for name, own in zip(names, why, strict=True):
         reasons += [note(NoteCode.OF_VENDOR, vendor=name), *own.reasons]
-        suggestions += [each for each in own.suggestions if each not in suggestions]
     return NothingFits(
-        closest=min(closest, key=_memory_fraction, default=None),
+        closest=min(
+            closest,
+            key=lambda plan: plan.memory.reserved_bytes / plan.memory.usable_bytes,
+            default=None,
+        ),
         reasons=tuple(reasons),
-        suggestions=tuple(suggestions),
+        suggestions=_each_once([each for own in why for each in own.suggestions]),
     )
 
 
-def _memory_fraction(plan: PricedPlan) -> float:
-    return plan.memory.reserved_bytes / plan.memory.usable_bytes
+def _each_once(notes: Sequence[Note]) -> tuple[Note, ...]:
+    return tuple(each for row, each in enumerate(notes) if each not in notes[:row])

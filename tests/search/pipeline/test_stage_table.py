@@ -30,10 +30,7 @@ def some_pipelines(
     pricer, found = StagePricer(space.workload, STACK, MARGIN), []
     limits, layers = skeleton_limits(space.workload), space.workload.task.model.layers
     for setting, options in settings_with_options(space, rules_for(space.workload.task.runtime)):
-        pairs = [(setting, option) for option in options]
-        modules = recompute is not None and recompute.mode == "selective"
-        lines = pricer.lines(pairs, [recompute]) if modules and recompute else pricer.lines(pairs)
-        table = StageTable(pricer, setting, options, lines, recompute)
+        table = StageTable(pricer, setting, options, recompute)
         skeletons = list(every_skeleton(options, limits))
         for segments in dice.sample(skeletons, min(len(skeletons), 8)):
             option = np.array([row for row, count in segments for _ in range(count)])

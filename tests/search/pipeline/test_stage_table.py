@@ -9,7 +9,7 @@ from tests.search.mixed_brute import MARGIN, random_space
 from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import find_stack
 from astra.search.pipeline.construct import every_skeleton, skeleton_limits
-from astra.search.pipeline.estimate import PipelineCandidate, pipeline_stages, to_plans
+from astra.search.pipeline.estimate import PipelineCandidate, PipelineStages, to_plans
 from astra.search.pipeline.stage_lines import StagePricer
 from astra.search.pipeline.stage_table import StageTable
 from astra.strategy.plans import Plans
@@ -45,7 +45,7 @@ def checked_plans(space: Space, pipelines: list[PipelineCandidate]) -> Plans:
     view = stage_view(plans, space.workload.task, every_stage=True)
     times = stage_times(view, STACK)
     for row, each in enumerate(pipelines):
-        stages = pipeline_stages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
+        stages = PipelineStages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
         depth = slice(0, len(each.option))
         if not stages.fits[0]:
             continue
@@ -79,7 +79,7 @@ def test_stages_take_the_seconds_of_the_cost_model_and_fit_where_it_says(
         plans = checked_plans(space, pipelines)
         _, fits = simulate_fitting(plans, space.workload.task, STACK, MARGIN)
         told = [
-            pipeline_stages(p.table, p.option[:, np.newaxis], p.layers[:, np.newaxis]).fits[0]
+            PipelineStages(p.table, p.option[:, np.newaxis], p.layers[:, np.newaxis]).fits[0]
             for p in pipelines
         ]
         assert fits.tolist() == [bool(each) for each in told]

@@ -32,11 +32,7 @@ class SettingBound:
     """What the options of a global setting can hold at best, in layers of mean weight."""
 
     def __init__(
-        self,
-        pricer: StagePricer,
-        setting: GlobalSetting,
-        options: list[SegmentOption],
-        group: int,
+        self, pricer: StagePricer, setting: GlobalSetting, options: list[SegmentOption], group: int
     ) -> None:
         """`group`: layers that may be recomputed as one, at most."""
         self.micro_batches, self.layers = setting.micro_batches, pricer.layers

@@ -62,16 +62,26 @@ class FirstLook:
     pace_s: float  # of the slowest stage, at least
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _MeanLayer:
     """A layer of the mean kind on a stage of every option. (option,)"""
 
-    layer_s: Floats
-    recompute_s: Floats  # of recomputing all of it, on top
-    states_bytes: Floats
-    saved_bytes: Floats  # a micro-batch in flight
-    checkpoint_bytes: Floats  # likewise, where it is recomputed
-    free_bytes: Floats  # of a stage, for all of these
+    def __init__(self, setting: GlobalSetting, lines: StageLines, kinds: Floats) -> None:
+        mean = np.append(0.0, kinds / kinds.sum())
+        fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
+        again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
+        self.layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0]
+        if setting.sharding == "parameters":
+            slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.array(True)
+            gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
+            forward_s = exposed_data_parallel_s(gather_s, compute_s, always, slow)
+            both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
+            self.layer_s += forward_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
+        self.recompute_s = again["recompute_s"][-1] - again["recompute_s"][0]  # of all, on top
+        self.states_bytes = -fixed["free_bytes"]
+        self.saved_bytes = again["saved_bytes"][0]  # a micro-batch in flight
+        self.checkpoint_bytes = again["saved_bytes"][-1]  # likewise, where it is recomputed
+        free = lines.fixed["free_bytes"][INSIDE, :, 0]
+        self.free_bytes = free - lines.working_bytes[-1].max(axis=1)  # of a stage, for all of these
 
     def held(self, pace_s: Floats, in_flight: Floats) -> Floats:
         """Layers of a stage that takes no longer, as few recomputed as must be. (pace, option)"""
@@ -94,28 +104,6 @@ class _MeanLayer:
             return np.maximum(self.free_bytes / (self.states_bytes + kept), 0.0)
 
 
-def _mean_layer(setting: GlobalSetting, lines: StageLines, kinds: Floats) -> _MeanLayer:
-    mean = np.append(0.0, kinds / kinds.sum())
-    fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
-    again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
-    free = lines.fixed["free_bytes"][INSIDE, :, 0] - lines.working_bytes[-1].max(axis=1)
-    layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0]
-    if setting.sharding == "parameters":
-        slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.ones(len(layer_s), np.bool_)
-        gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
-        layer_s = layer_s + exposed_data_parallel_s(gather_s, compute_s, always, slow)
-        both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
-        layer_s = layer_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
-    return _MeanLayer(
-        layer_s=layer_s,
-        recompute_s=again["recompute_s"][-1] - again["recompute_s"][0],
-        states_bytes=-fixed["free_bytes"],
-        saved_bytes=again["saved_bytes"][0],
-        checkpoint_bytes=again["saved_bytes"][-1],
-        free_bytes=free,
-    )
-
-
 def first_look(
     pricer: StagePricer,
     setting: GlobalSetting,
@@ -135,7 +123,7 @@ def first_look(
     pairs, both = [(setting, option) for option in options], [NO_RECOMPUTE, ALL_LAYERS]
     lines = pricer.lines(pairs, both if by_stage or recompute is None else [recompute])
     count, number = setting.micro_batches, pricer.layers.layers
-    layer = _mean_layer(setting, lines, pricer.layers.whole)
+    layer = _MeanLayer(setting, lines, pricer.layers.whole)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
         paces = pace_s, pace_s * (count + 1) / (count + most)

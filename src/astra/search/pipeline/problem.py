@@ -119,14 +119,13 @@ class _Search:
         ]
         self._construct(looks)
         others = [each for each in self.problem.recomputes if each not in first]
-        if others:
-            looks = [
-                self._look(setting, own, recompute)
-                for setting, own in self._promising(looks)
-                for recompute in others
-            ]
-            looks.sort(key=lambda look: look.step_s)
-            self._construct(looks[: RECOMPUTED * self.breadth])
+        best: dict[GlobalSetting, list[SegmentOption]] = {}
+        for each in best_first(self.found):
+            best.setdefault(each.table.setting, each.table.options)
+        again = product(list(best.items())[: RECOMPUTED_SETTINGS * self.breadth], others)
+        looks = [self._look(*own, recompute) for own, recompute in again]
+        looks.sort(key=lambda look: look.step_s)
+        self._construct(looks[: RECOMPUTED * self.breadth])
         self._move_layers(self._priced(self.found))
 
     @property
@@ -152,18 +151,6 @@ class _Search:
             table = StageTable(self.pricer, look.setting, look.options, look.recompute)
             constructor = Constructor(table, self.limits, self.charge, pace_s)
             self.found += improved(constructor, self.limit_s, self.breadth)
-
-    def _promising(
-        self, looks: Iterable[FirstLook]
-    ) -> list[tuple[GlobalSetting, list[SegmentOption]]]:
-        """The settings of the best pipelines, then those that look best."""
-        found: dict[GlobalSetting, list[SegmentOption]] = {}
-        for each in best_first(self.found):
-            found.setdefault(each.table.setting, each.table.options)
-        for look in sorted(looks, key=lambda each: each.step_s):
-            if look.step_s < self.limit_s:
-                found.setdefault(look.setting, look.options)
-        return list(found.items())[: RECOMPUTED_SETTINGS * self.breadth]
 
     def _priced(self, candidates: Sequence[PipelineCandidate]) -> list[Priced]:
         """The most promising as the evaluator prices them, the fastest first; more where none of

@@ -55,6 +55,8 @@ RECOMPUTE_FIELDS = ("recompute_s", "saved_bytes", "working_bytes")
 Pair = tuple[GlobalSetting, SegmentOption]
 RecomputeCodes = tuple[int, int, int]  # mode, layers, modules as they stand in a table
 Case = tuple[GlobalSetting, SegmentOption, RecomputeCodes]
+Key = tuple[object, ...]  # what lines depend on
+Price = Callable[[Sequence[Case], Sequence[str]], Floats]  # (field, place, case, 1 + kind)
 LinkGroup = tuple[GlobalSetting, Sequence[SegmentOption]]
 
 
@@ -113,15 +115,10 @@ class KnownLines:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
-        self.row_of: dict[tuple[object, ...], int] = {}
+        self.row_of: dict[Key, int] = {}
         self.lines: Floats = np.zeros(0)  # (field, place, row, 1 + kind)
 
-    def rows(
-        self,
-        keys: Sequence[tuple[object, ...]],
-        cases: Sequence[Case],
-        price: Callable[[Sequence[Case], Sequence[str]], Floats],
-    ) -> Ints:
+    def rows(self, keys: Sequence[Key], cases: Sequence[Case], price: Price) -> Ints:
         """The row of every key; `cases` says what to price where it is new."""
         new: list[Case] = []
         for key, case in zip(keys, cases, strict=True):
@@ -190,7 +187,7 @@ class StagePricer:
         """
         codes = [(code("recompute", r.mode), r.layers, r.module_bits) for r in recomputes]
         kernels = [self._kernels_of(*pair) for pair in pairs]
-        options: list[tuple[object, ...]] = [
+        options: list[Key] = [
             (key, option.dp, setting.sharding, setting.offload_fraction)
             for key, (setting, option) in zip(kernels, pairs, strict=True)
         ]
@@ -223,7 +220,7 @@ class StagePricer:
                     lines[field, place, :, 1 + kind] = found[field, :, stage]
         return lines
 
-    def _kernels_of(self, setting: GlobalSetting, option: SegmentOption) -> tuple[object, ...]:
+    def _kernels_of(self, setting: GlobalSetting, option: SegmentOption) -> Key:
         """What the kernels of a layer depend on."""
         shares = self._shares(option.pool, option.stages[0] * option.stage_gpus)
         traffic = setting.cp, setting.cp_comm_type, setting.overlap_tp, setting.overlap_ep

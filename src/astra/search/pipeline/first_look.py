@@ -5,13 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.pipeline.stage_lines import (
-    ALL_LAYERS,
-    INSIDE,
-    NO_RECOMPUTE,
-    StageLines,
-    StagePricer,
-)
+from astra.search.pipeline.stage_lines import INSIDE, StageLines, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
@@ -119,9 +113,11 @@ def first_look(
     roomiest, whatever they hold in time.
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
-    by_stage = recompute is None or recompute.mode == "full:block"
-    pairs, both = [(setting, option) for option in options], [NO_RECOMPUTE, ALL_LAYERS]
-    lines = pricer.lines(pairs, both if by_stage or recompute is None else [recompute])
+    pairs = [(setting, option) for option in options]
+    if recompute is None or recompute.mode == "full:block":
+        lines = pricer.lines(pairs)
+    else:
+        lines = pricer.lines(pairs, [recompute])
     count, number = setting.micro_batches, pricer.layers.layers
     layer = _MeanLayer(setting, lines, pricer.layers.whole)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]

@@ -10,7 +10,6 @@ from tests.search.mixed_brute import best_step_s, random_space
 from tests.search.pipeline.small_pools import (
     SAME,
     STACK,
-    SmallPool,
     assert_as_good,
     evaluator_of,
     problem_of,
@@ -22,7 +21,6 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.model.zoo import find_model
 from astra.search.evaluator import Limits
-from astra.search.pipeline import problem
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload, parse_set
@@ -81,31 +79,6 @@ def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
     assert_as_good(pools, at_least=4)
     plain_s = [best_step_s(random_space(each.seed), STACK)[0] for each in pools]
     assert sum(each.least_s > 1.001 * s for each, s in zip(pools, plain_s, strict=True)) >= 3
-
-
-@pytest.fixture
-def nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on large pools, of which not all pipelines can be looked at."""
-    monkeypatch.setattr(problem, "are_few", lambda *_: False)
-
-
-def assert_nine_of_ten(pools: list[SmallPool]) -> None:
-    worse = {each.seed: each.ratio for each in pools if each.ratio > SAME}
-    assert len(worse) <= 0.1 * len(pools), f"{len(pools)} pools, not equal: {worse}"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("nothing_is_listed")
-def test_nine_of_ten_small_pools_are_found_without_listing_them() -> None:
-    assert_nine_of_ten(small_pools(range(20)))
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("nothing_is_listed")
-@pytest.mark.parametrize("name", MORE)
-def test_nine_of_ten_of_many_small_pools_are_found_without_listing_them(name: str) -> None:
-    seeds, options = MORE[name]
-    assert_nine_of_ten(small_pools(seeds, **options))
 
 
 @pytest.mark.parametrize("seed", (2, 9, 14))

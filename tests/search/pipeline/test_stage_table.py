@@ -9,7 +9,7 @@ from tests.search.mixed_brute import MARGIN, random_space
 from astra.cost.evaluate import simulate_fitting
 from astra.hardware.stack import find_stack
 from astra.search.pipeline.construct import every_skeleton, skeleton_limits
-from astra.search.pipeline.estimate import PipelineCandidate, pipeline_stages, to_plans
+from astra.search.pipeline.estimate import PipelineCandidate, PipelineStages, to_plans
 from astra.search.pipeline.stage_lines import StagePricer
 from astra.search.pipeline.stage_table import StageTable
 from astra.strategy.plans import Plans
@@ -30,10 +30,7 @@ def some_pipelines(
     pricer, found = StagePricer(space.workload, STACK, MARGIN), []
     limits, layers = skeleton_limits(space.workload), space.workload.task.model.layers
     for setting, options in settings_with_options(space, rules_for(space.workload.task.runtime)):
-        pairs = [(setting, option) for option in options]
-        modules = recompute is not None and recompute.mode == "selective"
-        lines = pricer.lines(pairs, [recompute]) if modules and recompute else pricer.lines(pairs)
-        table = StageTable(pricer, setting, options, lines, recompute)
+        table = StageTable(pricer, setting, options, recompute)
         skeletons = list(every_skeleton(options, limits))
         for segments in dice.sample(skeletons, min(len(skeletons), 8)):
             option = np.array([row for row, count in segments for _ in range(count)])
@@ -48,7 +45,7 @@ def checked_plans(space: Space, pipelines: list[PipelineCandidate]) -> Plans:
     view = stage_view(plans, space.workload.task, every_stage=True)
     times = stage_times(view, STACK)
     for row, each in enumerate(pipelines):
-        stages = pipeline_stages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
+        stages = PipelineStages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
         depth = slice(0, len(each.option))
         if not stages.fits[0]:
             continue
@@ -82,7 +79,7 @@ def test_stages_take_the_seconds_of_the_cost_model_and_fit_where_it_says(
         plans = checked_plans(space, pipelines)
         _, fits = simulate_fitting(plans, space.workload.task, STACK, MARGIN)
         told = [
-            pipeline_stages(p.table, p.option[:, np.newaxis], p.layers[:, np.newaxis]).fits[0]
+            PipelineStages(p.table, p.option[:, np.newaxis], p.layers[:, np.newaxis]).fits[0]
             for p in pipelines
         ]
         assert fits.tolist() == [bool(each) for each in told]

@@ -18,7 +18,8 @@ from itertools import product
 
 import numpy as np
 
-from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines
+from astra.search.pipeline.first_look import best_of_types
+from astra.search.pipeline.stage_lines import INSIDE, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 
@@ -31,23 +32,17 @@ class SettingBound:
     """What the options of a global setting can hold at best, in layers of mean weight."""
 
     def __init__(
-        self,
-        setting: GlobalSetting,
-        options: list[SegmentOption],
-        lines: StageLines,
-        layers: StageLayers,
-        group: int,
+        self, pricer: StagePricer, setting: GlobalSetting, options: list[SegmentOption], group: int
     ) -> None:
-        """`lines`: with nothing and with all layers recomputed. `group`: layers that may be
-        recomputed as one, at most.
-        """
-        self.micro_batches, self.layers = setting.micro_batches, layers
+        """`group`: layers that may be recomputed as one, at most."""
+        self.micro_batches, self.layers = setting.micro_batches, pricer.layers
         self.pool = np.array([option.pool for option in options])
         self.most = np.array([option.most for option in options])
+        lines = pricer.lines([(setting, option) for option in options])
         fixed = lines.fixed
         both = (fixed["forward_s"] + fixed["backward_s"])[INSIDE, :, 1:]  # (option, kind)
-        number = layers.counts[layers.at[layers.layers, layers.layers], 1:]
-        weight = both.mean(axis=0) * layers.layers / float(number @ both.mean(axis=0))
+        mean_s, layers = both.mean(axis=0), pricer.layers
+        weight = mean_s * layers.layers / float(layers.whole @ mean_s)
         self.layer_s = (both / weight).min(axis=1)
         saved = np.maximum(lines.recomputed["saved_bytes"][:, INSIDE, :, 1:] / weight, 0.0)
         saved[1] /= group  # one checkpoint for a group
@@ -58,33 +53,24 @@ class SettingBound:
         held = layers.counts[layers.sizes > 0].T  # (1 + kind, set)
         forward = (fixed["forward_s"] + fixed["gather_s"]) @ held  # if nothing hides what is sent
         self.phi = float((forward / (forward + fixed["backward_s"] @ held)).max())
-        types = np.unique(self.pool)
-        fastest = [float((self.most / self.layer_s)[self.pool == row].max()) for row in types]
-        self.types, self.least_pace_s = types, layers.layers / sum(fastest)
 
     def least_s(self, best_s: float) -> float:
         """No 1F1B pipeline is faster; `best_s` where that is all that is known. [s]"""
-        pace_s = self._paces_s(best_s)
-        if not len(pace_s):
+        low_s = self.layers.layers / float(best_of_types(self.most / self.layer_s, self.pool).sum())
+        top_s = best_s / self.micro_batches
+        if low_s >= top_s:
             return best_s
+        pace_s: Floats = low_s * (top_s / low_s) ** np.linspace(0.0, 1.0, BOUND_PACES)
         depth = np.arange(1, int(self.most.max()) + 1)
         stage = self._stage_holds(pace_s, np.minimum(depth, self.micro_batches))
         held = np.where(depth <= self.most[:, np.newaxis], stage, 0.0).sum(axis=2)
-        classes = [self._classes(row) for row in self.types]
+        classes = [self._classes(row) for row in np.unique(self.pool)]
         every = np.array(list(product(*(range(len(own)) for own in classes))))
         every = every[(every > 0).sum(axis=1) > 1]
         for start in range(0, len(every), CHOICES_PER_BLOCK):
             some = every[start : start + CHOICES_PER_BLOCK]
             best_s = min(best_s, self._joint_s(classes, some, held, pace_s))
         return best_s
-
-    def _paces_s(self, best_s: float) -> Floats:
-        """Up to that of the best step known; none where no pace is below it."""
-        low_s, top_s = self.least_pace_s, best_s / self.micro_batches
-        if low_s >= top_s:
-            return np.zeros(0)
-        found: Floats = low_s * (top_s / low_s) ** np.linspace(0.0, 1.0, BOUND_PACES)
-        return found
 
     def _stage_holds(self, pace_s: Floats, in_flight: Ints) -> Floats:
         """Layers of a stage at a pace, at most, with so many micro-batches in flight.

@@ -7,29 +7,29 @@ which a skeleton holds the model says how many layers go where.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
-from math import prod
+from itertools import islice, permutations, product
+from math import comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from astra.search.pipeline.constants import (
-    FILL_RATIOS,
-    FILLED,
-    MAX_SEEDS,
-    MAX_STAGES,
-    NEAR_BEST,
-    PACE_BLOCKS,
-    PACE_RATIO,
-    PACES,
-    WIDE_PACES,
-    WIDE_RATIO,
-)
-from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s, place_of
-from astra.search.pipeline.stage_table import FIRST, INSIDE, LAST, StageTable
-from astra.strategy.plans import Flags, Floats, Ints
+from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
+from astra.search.pipeline.first_look import best_of_types
+from astra.search.pipeline.stage_table import StageTable
+from astra.strategy.plans import Floats, Ints
 from astra.strategy.segment_columns import SegmentOption
 from astra.strategy.space import Workload
+
+# Paces over the least at which mean layers say that there is a pipeline.
+FINE_PACES = 1.02 ** np.arange(24)
+PACES = np.append(FINE_PACES, FINE_PACES[-1] * 1.15 ** np.arange(1, 17))
+FILLED_PACES = (0, 1, 2, 4)  # at which layers are filled in, counted from the least that holds all
+MAX_STAGES = 64
+MAX_SEEDS = 1000  # of as many types, with finenesses of their own
+EVERY_SKELETON = 200  # skeletons, all of which are tried where there are no more
+EVERY_SPLIT = 200  # ways to share out the layers, likewise
+FILLED = 32  # skeletons of one depth, those of the least paces
+NEAR_BEST = 1.1  # times the best step known, within which a pipeline is worth changing
 
 Segments = tuple[tuple[int, int], ...]  # (row of the option, stages), the first on top
 Charge = Callable[[int], None]  # told how many pipelines were estimated
@@ -43,7 +43,7 @@ class SkeletonLimits:
     gpus: int | None  # None: all there are
     types: int  # at least
 
-    def allow(self, segments: Segments, stage_gpus: Ints) -> bool:
+    def allow(self, segments: Sequence[tuple[int, int]], stage_gpus: Ints) -> bool:
         stages = sum(count for _, count in segments)
         gpus = sum(int(stage_gpus[row]) * count for row, count in segments)
         enough = len(segments) >= self.types and 1 < stages <= self.stages
@@ -60,100 +60,64 @@ def skeleton_limits(workload: Workload) -> SkeletonLimits:
 class Constructor:
     """Makes pipelines of the options of one stage table."""
 
-    def __init__(self, table: StageTable, limits: SkeletonLimits, charge: Charge) -> None:
-        self.table, self.limits, self.charge = table, limits, charge
-        self.layers, self.types = table.layers.layers, np.unique(table.pool)
-        self.pace_s: Floats = np.zeros(0)
-        self.holds: NDArray[np.int16] = np.zeros((0, 0, 0, 0), np.int16)
-        self.held: Ints = np.zeros(0, np.int64)
-
-    # Paces, and how many layers a stage holds at each.
-
-    def find_paces(self, least_s: float, limit_s: float) -> bool:
-        """Sets the paces around the least at which all types together hold the model; whether a
-        step below the limit has any.
-        """
-        count, table = self.table.setting.micro_batches, self.table
-        deep = min(self.limits.stages, int(sum(self._most_of(each) for each in self.types)))
-        fine = PACE_RATIO ** np.arange(PACES)
-        steps: Floats = np.append(fine, fine[-1] * WIDE_RATIO ** np.arange(1, WIDE_PACES + 1))
-        for block in range(PACE_BLOCKS):
-            pace_s = least_s * PACE_RATIO ** (block * (PACES - 2)) * steps
-            pace_s = pace_s[(count + 1) * pace_s < limit_s * NEAR_BEST]
-            if not len(pace_s):
-                return False
-            self.pace_s = pace_s
-            self.holds = self._holds(deep)
-            held = np.cumsum(self.holds[..., -1], axis=0, dtype=np.int64)  # (stages, pace, option)
-            held = held[np.minimum(table.most, deep) - 1, :, np.arange(len(table.most))]
-            most = [held[table.pool == each].max(axis=0) for each in self.types]
-            total = np.sum(most, axis=0)
-            self.charge(0)
-            if (total >= self.layers).any():
-                at = min(int((total >= self.layers).argmax()) + 3, len(pace_s) - 1)
-                self.held = held[:, at]  # layers of all stages of an option, a little above
-                return True
-        return False
-
-    def _most_of(self, pool: int) -> int:
-        return int(self.table.most[self.table.pool == pool].max())
+    def __init__(
+        self, table: StageTable, limits: SkeletonLimits, charge: Charge, pace_s: Floats
+    ) -> None:
+        self.table, self.limits, self.charge, self.pace_s = table, limits, charge, pace_s
+        self.layers = table.layers.layers
+        deep = min(limits.stages, int(best_of_types(table.most, table.pool).sum()))
+        self.holds = self._holds(deep)
+        held = np.cumsum(self.holds[..., -1], axis=0, dtype=np.int64)  # (stages, pace, option)
+        held = held[np.minimum(table.most, deep) - 1, :, np.arange(len(table.most))].T
+        enough = best_of_types(held, table.pool).sum(axis=-1) >= self.layers
+        at = int(enough.argmax()) + 3 if enough.any() else len(pace_s)
+        self.held = held[min(at, len(pace_s) - 1)]  # by all stages of an option, a little above
 
     def _holds(self, deep: int) -> NDArray[np.int16]:
         """Most layers of a stage: (stages below, pace, option, layers before its end)"""
         found: list[NDArray[np.int16]] = []
         for below in range(deep):
-            same = below > 1 and self.table.in_flight(below) == self.table.in_flight(below - 1)
+            same = below > 1 and below >= self.table.setting.micro_batches
             found.append(found[-1] if same else self._stage_holds(below))
+            self.charge(0)
         return np.stack(found)
 
     def _stage_holds(self, below: int) -> NDArray[np.int16]:
-        table, paces = self.table, len(self.pace_s)
-        choice = table.at(LAST if below == 0 else INSIDE, table.in_flight(below))
-        ends = np.arange(self.layers + 1)
-        # (option, set): the first pace at which it fits
-        level = np.searchsorted(self.pace_s, choice.stage_s.reshape(-1)).reshape(
-            choice.stage_s.shape
-        )
-        options = np.arange(len(level))
-        if table.layers.has_one_kind:
-            first = options[:, np.newaxis] * (paces + 1) + level[:, 1:]
-            number = np.bincount(first.reshape(-1), minlength=len(level) * (paces + 1))
-            held = np.cumsum(number.reshape(len(level), -1), axis=1)[:, :paces].T
-            return np.minimum(held[..., np.newaxis], ends).astype(np.int16)
-        fitting = table.layers.sizes[(level < paces).any(axis=0)]
-        size = np.arange(1, int(fitting.max(initial=0)) + 1)
-        there = size <= ends[:, np.newaxis]
-        sets = table.layers.at[ends[:, np.newaxis], np.minimum(size, ends[:, np.newaxis])]
-        first = np.where(there, level[:, sets], paces)  # (option, end, size)
-        place = options[:, np.newaxis] * len(ends) + ends
-        index = place[..., np.newaxis] * (paces + 1) + first
-        number = np.bincount(index.reshape(-1), minlength=place.size * (paces + 1))
-        held = np.cumsum(number.reshape(*place.shape, -1), axis=2)[..., :paces]
-        return np.moveaxis(held, 2, 0).astype(np.int16)
-
-    # Skeletons to begin with.
+        layers, paces = self.table.layers, len(self.pace_s)
+        stage_s = self.table.of_stage(1, below + 2).stage_s
+        level = np.searchsorted(self.pace_s, stage_s.ravel()).reshape(stage_s.shape)
+        ends, size = np.arange(self.layers + 1), np.arange(1, self.layers + 1)
+        some = ends[-1:, np.newaxis] if layers.has_one_kind else ends[:, np.newaxis]
+        sets = layers.at[some, np.minimum(size, some)]
+        first = np.where(size <= some, level[:, sets], paces)  # pace of (option, end, size)
+        row = np.arange(first.shape[0] * first.shape[1]).reshape(*first.shape[:2], 1)
+        number = np.bincount((row * (paces + 1) + first).ravel(), minlength=row.size * (paces + 1))
+        held = np.cumsum(number.reshape(*first.shape[:2], -1), axis=2)[..., :paces]
+        return np.minimum(np.moveaxis(held, 2, 0), ends).astype(np.int16)
 
     def seeds(self) -> list[Segments]:
-        """Every order of every two or more types; for each fineness the best option of each type
-        near it, with all its stages, or fewer where they are too many. Where types are few, every
-        fineness of one with every fineness of the others.
+        """All skeletons where they are few. Else every order of every two or more types; for each
+        fineness the best option of each type near it, with all its stages, or fewer where they are
+        too many. Where types are few, every fineness of one with every fineness of the others.
         """
-        found = dict[Segments, None]()
+        table, found = self.table, dict[Segments, None]()
+        every = list(islice(every_skeleton(table.options, self.limits), EVERY_SKELETON + 1))
+        if len(every) <= EVERY_SKELETON:
+            return every
+        finenesses = np.unique(table.most).tolist()
         near = {
-            int(each): [self._near(int(each), int(stages)) for stages in np.unique(self.table.most)]
-            for each in self.types
+            pool: [self._near(pool, stages) for stages in finenesses]
+            for pool in np.unique(table.pool).tolist()
         }
         for number in range(max(2, self.limits.types), len(near) + 1):
             orders = list(permutations(near, number))
             for order in orders:
-                own = [list(dict.fromkeys(near[each])) for each in order]
+                own = [list(dict.fromkeys(near[pool])) for pool in order]
                 is_small = len(orders) * prod(len(rows) for rows in own) <= MAX_SEEDS
-                every = product(*own) if is_small else zip(*(near[e] for e in order), strict=True)
-                for rows in every:
+                alike = zip(*(near[pool] for pool in order), strict=True)
+                for rows in product(*own) if is_small else alike:
                     for ranks in (range(number), range(number)[::-1]):
-                        segments = self._trimmed(list(rows), ranks)
-                        if segments is not None:
-                            found[segments] = None
+                        found[self._trimmed(rows, ranks)] = None
         return list(found)
 
     def _near(self, pool: int, fineness: int) -> int:
@@ -162,26 +126,16 @@ class Constructor:
         apart = np.abs(np.log2(self.table.most[rows] / fineness))
         return int(rows[np.lexsort((-self.held[rows], apart))[0]])
 
-    def _trimmed(self, rows: list[int], ranks: Iterable[int]) -> Segments | None:
-        """As many stages of each option as there may be, the first ranks first."""
-        options = [self.table.options[row] for row in rows]
-        least = sum(option.stages[0] for option in options)
-        least_gpus = sum(option.stages[0] * option.stage_gpus for option in options)
-        stages, gpus = self.limits.stages - least, np.inf
-        if self.limits.gpus is not None:
-            gpus = self.limits.gpus - least_gpus
-        if stages < 0 or gpus < 0:
-            return None
-        counts = [0] * len(rows)
+    def _trimmed(self, rows: Sequence[int], ranks: Iterable[int]) -> Segments:
+        """All stages of each option; where they are too many, fewer of the first ranks."""
+        segments = [(row, self.table.options[row].most) for row in rows]
         for rank in ranks:
-            option = options[rank]
-            own, own_gpus = stages + option.stages[0], option.stages[0] * option.stage_gpus + gpus
-            fit = [n for n in option.stages if n <= own and n * option.stage_gpus <= own_gpus]
-            counts[rank] = fit[-1]
-            stages, gpus = own - fit[-1], own_gpus - fit[-1] * option.stage_gpus
-        return tuple(zip(rows, counts, strict=True))
-
-    # Layers on the stages of skeletons.
+            row = rows[rank]
+            for count in self.table.options[row].stages[::-1]:
+                segments[rank] = row, count
+                if self.limits.allow(segments, self.table.stage_gpus):
+                    return tuple(segments)
+        return tuple(segments)
 
     def filled(self, skeletons: Iterable[Segments]) -> dict[Segments, PipelineCandidate]:
         """The best pipeline of each skeleton that holds the model, simulated."""
@@ -190,57 +144,48 @@ class Constructor:
         for segments in skeletons:
             if self.limits.allow(segments, self.table.stage_gpus):
                 by_depth.setdefault(sum(count for _, count in segments), []).append(segments)
-        for some in by_depth.values():
+        for depth, some in by_depth.items():
             option = np.array([[row for row, n in each for _ in range(n)] for each in some]).T
-            pace_s, holds = self._least_paces(option)
-            rows = np.flatnonzero(holds)
-            rows = rows[np.argsort(pace_s[rows], kind="stable")[:FILLED]]
+            if comb(self.layers - 1, depth - 1) <= EVERY_SPLIT:
+                split, rows = every_split(self.layers, depth), np.arange(len(some))
+                layers = np.repeat(split, len(some), axis=1)
+            else:
+                rows, layers = self._by_pace(option)
             if not len(rows):
                 continue
-            option, pace_s = option[:, rows], pace_s[rows]
-            ways = list(product((True, False), FILL_RATIOS))
-            layers = [self._fill(option, pace_s * ratio, down) for down, ratio in ways]
-            whole, size = np.tile(option, len(ways)), np.hstack(layers)
+            whole = np.tile(option[:, rows], layers.shape[1] // len(rows))
             self.charge(whole.shape[1])
-            steps = estimated_steps_s(self.table, whole, size)
+            steps = estimated_steps_s(self.table, whole, layers)
             for row in np.argsort(-steps, kind="stable").tolist():  # the best of each comes last
-                own = float(steps[row]), self.table, whole[:, row], size[:, row]
+                own = float(steps[row]), self.table, whole[:, row], layers[:, row]
                 found[some[rows[row % len(rows)]]] = PipelineCandidate(*own)
         return found
 
-    def _least_paces(self, option: Ints) -> tuple[Floats, Flags]:
-        """The least pace at which each pipeline holds the model, and whether any does."""
-        depth, count = option.shape
-        table, level = self.table, np.arange(len(self.pace_s))
-        left = np.full((count, len(level)), self.layers)
-        for below in range(depth - 1):
-            own = option[depth - 1 - below][:, np.newaxis]
-            left = np.maximum(left - self.holds[below, level, own, left], 1)
-        choice = table.at(FIRST, table.in_flight(depth - 1))
-        held = table.layers.at[left, left]
-        fits = choice.stage_s[option[0][:, np.newaxis], held] <= self.pace_s
-        return self.pace_s[fits.argmax(axis=1)], fits.any(axis=1)
+    def _by_pace(self, option: Ints) -> tuple[Ints, Ints]:
+        """The skeletons that hold the model at the least paces; and layers of their stages at that
+        pace and some above, (stage, way x skeleton). `option`: (stage, skeleton)
 
-    def _fill(self, option: Ints, pace_s: Floats, down: bool) -> Ints:
-        """As many layers as a stage holds at a pace, from the first stage down or the last up."""
-        depth, count = option.shape
-        layers, done = np.zeros((depth, count), np.int64), np.zeros(count, np.int64)
-        number = np.arange(1, self.layers + 1)[:, np.newaxis]
-        order = range(depth) if down else reversed(range(depth))
-        for nth, stage in enumerate(order):
-            rest = depth - 1 - nth
-            if not rest:
-                layers[stage] = self.layers - done
-                break
-            below = depth - 1 - stage
-            choice = self.table.at(place_of(stage, depth), self.table.in_flight(below))
-            end = done + number if down else np.broadcast_to(self.layers - done, (1, count))
-            there = number <= self.layers - done - rest
-            held = self.table.layers.at[np.minimum(end, self.layers), np.minimum(number, end)]
-            fits = there & (choice.stage_s[option[stage], held] <= pace_s)
-            layers[stage] = np.maximum(fits.sum(axis=0), 1)
-            done += layers[stage]
-        return layers
+        As many layers as a stage holds, from the last stage up; also with the same layers of each
+        segment in order, the most on top.
+        """
+        depth, level = len(option), np.arange(len(self.pace_s))
+        layers = np.zeros((*option.shape, len(level)), np.int64)  # (stage, skeleton, pace)
+        left = np.full(layers.shape[1:], self.layers)
+        for stage in range(depth - 1, 0, -1):
+            held = self.holds[depth - 1 - stage, level, option[stage][:, np.newaxis], left]
+            layers[stage] = np.clip(held, 1, left - stage)  # one at least for each above
+            left -= layers[stage]
+        layers[0], sets = left, self.table.layers.at[left, left]
+        first_s = self.table.of_stage(0, depth).stage_s[option[0][:, np.newaxis], sets]
+        fits = first_s <= self.pace_s
+        least, rows = fits.argmax(axis=1), np.flatnonzero(fits.any(axis=1))
+        rows = rows[np.argsort(least[rows], kind="stable")[:FILLED]]
+        paces = np.minimum(least[rows] + np.array(FILLED_PACES)[:, np.newaxis], len(level) - 1)
+        found = layers[:, rows, paces].reshape(depth, -1)
+        segment = np.cumsum(option[:, rows] != np.roll(option[:, rows], 1, axis=0), axis=0)
+        offset = np.tile(segment * (self.layers + 1), len(FILLED_PACES))
+        fewer_below = offset - np.sort(offset - found, axis=0)
+        return rows, np.hstack([found, fewer_below])
 
 
 def every_skeleton(options: Sequence[SegmentOption], limits: SkeletonLimits) -> Iterator[Segments]:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.pipeline.constants import SIMULATED
-from astra.search.pipeline.stage_table import FIRST, INSIDE, LAST, StageTable
+from astra.search.pipeline.stage_table import StageTable
 from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
-from astra.strategy.plans import Flags, Floats, Ints, Plans
+from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.segment_columns import (
     DEGREES,
     RECOMPUTE_COLUMNS,
@@ -18,6 +17,8 @@ from astra.strategy.segment_columns import (
 )
 from astra.strategy.space import Workload
 from astra.timing.bounds import one_f_one_b_bound_s
+
+SIMULATED = 24  # pipelines of one depth, those of the least bounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,19 +42,33 @@ class PipelineCandidate:
         return self.table.setting, self.table.recompute, options
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PipelineStages:
     """Stages of many pipelines of one depth. (stage, pipeline)"""
 
-    forward_s: Floats
-    backward_s: Floats
-    after_s: Floats  # behind the last backward, once a step
-    link_s: Floats  # one way to the next stage
-    first_gather_s: Floats
-    mode: Ints  # of recompute, as a code
-    number: Ints
-    fits: Flags  # (pipeline,)
-    micro_batches: int
+    def __init__(self, table: StageTable, option: Ints, layers: Ints) -> None:
+        """`option`, `layers`: of every stage, (stage, pipeline)."""
+        depth, end = len(option), np.cumsum(layers, axis=0)
+        forward, backward, after, gather, link = (np.zeros(option.shape) for _ in range(5))
+        self.mode, self.number = np.zeros_like(option), np.zeros_like(option)  # of recompute
+        doublings = np.log2(table.stage_gpus[option].sum(axis=0))
+        for stage in range(depth):
+            choice = table.of_stage(stage, depth)
+            at = option[stage], table.layers.at[end[stage], layers[stage]]
+            forward[stage], backward[stage] = choice.forward_s[at], choice.backward_s[at]
+            after[stage] = choice.step_end_s[at] + choice.straggler_s[at] * doublings
+            self.mode[stage], self.number[stage] = choice.mode[at], choice.number[at]
+            if stage == 0:
+                gather[0] = choice.first_gather_s[at]
+        link_s, tied_s = table.links_s
+        after[0] += tied_s[0, option[0], option[-1]]
+        after[-1] += tied_s[1, option[0], option[-1]]
+        link[:-1] = link_s[option[:-1], option[1:]]
+        self.fits = np.logical_and.reduce(np.isfinite(backward))  # (pipeline,)
+        self.forward_s: Floats = forward
+        self.backward_s: Floats = np.where(self.fits, backward, 1.0)
+        self.after_s = after  # behind the last backward, once a step
+        self.link_s = link  # one way to the next stage
+        self.first_gather_s, self.micro_batches = gather, table.setting.micro_batches
 
     @property
     def bound_s(self) -> Floats:
@@ -93,54 +108,11 @@ class PipelineStages:
         return steps
 
 
-def place_of(stage: int, depth: int) -> int:
-    """Where a stage lies in a pipeline of so many."""
-    return FIRST if stage == 0 else LAST if stage == depth - 1 else INSIDE
-
-
-def pipeline_stages(table: StageTable, option: Ints, layers: Ints) -> PipelineStages:
-    """The stages of these pipelines, (stage, pipeline) columns of options and layers."""
-    depth, end = len(option), np.cumsum(layers, axis=0)
-    forward, backward, after, gather, mode, number = (np.zeros(option.shape) for _ in range(6))
-    doublings = np.log2(table.stage_gpus[option].sum(axis=0))
-    good = (layers > 0).all(axis=0) & (end[-1] == table.layers.layers)
-    for stage in range(depth):
-        held = table.layers.at[
-            np.clip(end[stage], 0, table.layers.layers), np.maximum(layers[stage], 0)
-        ]
-        choice = table.at(place_of(stage, depth), table.in_flight(depth - 1 - stage))
-        at = option[stage], held
-        forward[stage], backward[stage] = choice.forward_s[at], choice.backward_s[at]
-        after[stage] = choice.step_end_s[at] + choice.straggler_s[at] * doublings
-        mode[stage], number[stage] = choice.mode[at], choice.number[at]
-        if stage == 0:
-            gather[0] = choice.first_gather_s[at]
-    if table.is_tied:
-        after[0] += table.tied_s[0, option[0], option[-1]]
-        after[-1] += table.tied_s[1, option[0], option[-1]]
-    link_s = np.zeros(option.shape)
-    link_s[:-1] = table.link_s[option[:-1], option[1:]]
-    good &= np.isfinite(backward).all(axis=0)
-    return PipelineStages(
-        forward_s=forward,
-        backward_s=np.where(good, backward, 1.0),
-        after_s=after,
-        link_s=link_s,
-        first_gather_s=gather,
-        mode=mode.astype(np.int64),
-        number=number.astype(np.int64),
-        fits=good,
-        micro_batches=table.setting.micro_batches,
-    )
-
-
-def estimated_steps_s(
-    table: StageTable, option: Ints, layers: Ints, simulated: int = SIMULATED
-) -> Floats:
+def estimated_steps_s(table: StageTable, option: Ints, layers: Ints) -> Floats:
     """The simulated step of the most promising pipelines, infinite for all others. (pipeline,)"""
-    stages = pipeline_stages(table, option, layers)
+    stages = PipelineStages(table, option, layers)
     bound_s = stages.bound_s
-    rows = np.argsort(bound_s, kind="stable")[:simulated]
+    rows = np.argsort(bound_s, kind="stable")[:SIMULATED]
     rows = rows[np.isfinite(bound_s[rows])]
     steps = np.full(option.shape[1], np.inf)
     steps[rows] = stages.simulated_s(rows)
@@ -158,7 +130,7 @@ def to_plans(workload: Workload, candidates: Sequence[PipelineCandidate]) -> Pla
     rows: dict[GlobalSetting, int] = {}
     which = [rows.setdefault(each.table.setting, len(rows)) for each in candidates]
     for row, each in enumerate(candidates):
-        stages = pipeline_stages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
+        stages = PipelineStages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
         here, again = slice(0, len(each.option)), each.table.recompute
         for name, column in each.table.degrees.items():
             slots[name][here, row] = column[each.option]

@@ -5,20 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.pipeline.constants import (
-    OPTIONS_PER_FINENESS,
-    PACE_RATIO,
-    ROOMIEST,
-    WORTHWHILE,
-)
-from astra.search.pipeline.stage_lines import INSIDE, StageLayers, StageLines, StagePricer
+from astra.search.pipeline.stage_lines import INSIDE, StageLines, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 from astra.timing.stage import exposed_data_parallel_s
 
+LOOK_RATIO = 1.02  # of two neighbouring paces
 LOOKED_PACES = 600  # upwards, where no limit is known
 MORE_PACES = 8  # above the least that is enough, at which options are chosen too
+OPTIONS_PER_FINENESS = 3  # of a type, with as many stages, that hold most
+WORTHWHILE = 0.7  # of what the best option of its type holds
+ROOMIEST = 2  # options of a type that are kept whatever they hold in time
+
+
+def best_of_types(values: Floats | Ints, pool: Ints) -> Floats:
+    """The most of any option of each type. (..., option) to (..., type)"""
+    return np.stack([values[..., pool == row].max(axis=-1) for row in np.unique(pool)], axis=-1)
 
 
 def balanced_steps_s(
@@ -31,16 +34,14 @@ def balanced_steps_s(
     pairs = [(setting, option) for setting, own in options.items() for option in own]
     if not pairs:
         return {}
-    fixed, layers = pricer.lines(pairs).fixed, pricer.layers
-    number = layers.counts[layers.at[layers.layers, layers.layers], 1:]
-    layer_s = (fixed["forward_s"] + fixed["backward_s"])[INSIDE, :, 1:] @ number
-    speed = iter((np.array([option.most for _, option in pairs]) / layer_s).tolist())
-    found = {}
+    fixed = pricer.lines(pairs).fixed
+    model_s = (fixed["forward_s"] + fixed["backward_s"])[INSIDE, :, 1:] @ pricer.layers.whole
+    pool = np.array([option.pool for _, option in pairs])
+    speed, start, found = np.array([option.most for _, option in pairs]) / model_s, 0, {}
     for setting, own in options.items():
-        fastest: dict[int, float] = {}
-        for option, each in zip(own, speed, strict=False):
-            fastest[option.pool] = max(fastest.get(option.pool, 0.0), each)
-        found[setting] = setting.micro_batches / sum(fastest.values())
+        rows = slice(start, start + len(own))
+        found[setting] = setting.micro_batches / float(best_of_types(speed[rows], pool[rows]).sum())
+        start += len(own)
     return found
 
 
@@ -52,22 +53,29 @@ class FirstLook:
     recompute: Recompute | None
     options: list[SegmentOption]  # those worth a closer look
     step_s: float  # about the least in which the types together hold the model; may be infinite
-    recompute_s: float  # of a mean layer, over all options
-    saved_bytes: float  # likewise
     pace_s: float  # of the slowest stage, at least
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _MeanLayer:
     """A layer of the mean kind on a stage of every option. (option,)"""
 
-    layer_s: Floats
-    first_recompute_s: Floats  # a part of it
-    recompute_s: Floats  # of recomputing all of it, on top
-    states_bytes: Floats
-    saved_bytes: Floats  # a micro-batch in flight
-    checkpoint_bytes: Floats  # likewise, where it is recomputed
-    free_bytes: Floats  # of a stage, for all of these
+    def __init__(self, setting: GlobalSetting, lines: StageLines, kinds: Floats) -> None:
+        mean = np.append(0.0, kinds / kinds.sum())
+        fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
+        again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
+        self.layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0]
+        if setting.sharding == "parameters":
+            slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.array(True)
+            gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
+            forward_s = exposed_data_parallel_s(gather_s, compute_s, always, slow)
+            both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
+            self.layer_s += forward_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
+        self.recompute_s = again["recompute_s"][-1] - again["recompute_s"][0]  # of all, on top
+        self.states_bytes = -fixed["free_bytes"]
+        self.saved_bytes = again["saved_bytes"][0]  # a micro-batch in flight
+        self.checkpoint_bytes = again["saved_bytes"][-1]  # likewise, where it is recomputed
+        free = lines.fixed["free_bytes"][INSIDE, :, 0]
+        self.free_bytes = free - lines.working_bytes[-1].max(axis=1)  # of a stage, for all of these
 
     def held(self, pace_s: Floats, in_flight: Floats) -> Floats:
         """Layers of a stage that takes no longer, as few recomputed as must be. (pace, option)"""
@@ -75,12 +83,12 @@ class _MeanLayer:
         freed_bytes = (self.saved_bytes - self.checkpoint_bytes) * in_flight
         with np.errstate(all="ignore"):
             plain = np.maximum(self.free_bytes / plain_bytes, 0.0)
-            most = self.most_held(in_flight)
             more_s = self.layer_s + np.nan_to_num(
                 self.recompute_s * plain_bytes / freed_bytes, nan=np.inf, posinf=np.inf
             )
             beyond = np.maximum((pace_s - plain * self.layer_s) / more_s, 0.0)
         fast = pace_s < plain * self.layer_s
+        most = self.most_held(in_flight)
         return np.where(fast, pace_s / self.layer_s, np.minimum(plain + beyond, most))
 
     def most_held(self, in_flight: Floats) -> Floats:
@@ -90,35 +98,10 @@ class _MeanLayer:
             return np.maximum(self.free_bytes / (self.states_bytes + kept), 0.0)
 
 
-def _mean_layer(setting: GlobalSetting, lines: StageLines, layers: StageLayers) -> _MeanLayer:
-    mean = layers.counts[layers.at[layers.layers, layers.layers]] / layers.layers
-    mean[0] = 0.0
-    fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
-    again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
-    free = lines.fixed["free_bytes"][INSIDE, :, 0] - lines.working_bytes[-1].max(axis=1)
-    layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0]
-    if setting.sharding == "parameters":
-        slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.ones(len(layer_s), np.bool_)
-        gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
-        layer_s = layer_s + exposed_data_parallel_s(gather_s, compute_s, always, slow)
-        both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
-        layer_s = layer_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
-    return _MeanLayer(
-        layer_s=layer_s,
-        first_recompute_s=again["recompute_s"][0],
-        recompute_s=again["recompute_s"][-1] - again["recompute_s"][0],
-        states_bytes=-fixed["free_bytes"],
-        saved_bytes=again["saved_bytes"][0],
-        checkpoint_bytes=again["saved_bytes"][-1],
-        free_bytes=free,
-    )
-
-
 def first_look(
+    pricer: StagePricer,
     setting: GlobalSetting,
     options: list[SegmentOption],
-    lines: StageLines,
-    layers: StageLayers,
     recompute: Recompute | None,
     limit_s: float,
     breadth: int,
@@ -130,49 +113,44 @@ def first_look(
     roomiest, whatever they hold in time.
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
-    count, number = setting.micro_batches, layers.layers
-    layer, types = _mean_layer(setting, lines, layers), np.unique(pool)
-    again = float(layer.first_recompute_s.mean()), float(layer.saved_bytes.mean())
+    pairs = [(setting, option) for option in options]
+    if recompute is None or recompute.mode == "full:block":
+        lines = pricer.lines(pairs)
+    else:
+        lines = pricer.lines(pairs, [recompute])
+    count, number = setting.micro_batches, pricer.layers.layers
+    layer = _MeanLayer(setting, lines, pricer.layers.whole)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
-
-        def total(limit_s: Floats, in_flight: Floats = in_flight, least: float = least) -> Floats:
-            held = np.minimum(layer.held(limit_s, in_flight), number)
-            return np.where(held < least, 0.0, held) * most
-
-        paced, timely = total(pace_s), total(pace_s * (count + 1) / (count + most))
-        levels = [_enough(table, pool, types, number) for table in (paced, timely)]
-        if None not in levels:
+        paces = pace_s, pace_s * (count + 1) / (count + most)
+        held = [np.minimum(layer.held(each, in_flight), number) for each in paces]
+        paced, timely = (np.where(each < least, 0.0, each) * most for each in held)
+        enough = best_of_types(timely, pool).sum(axis=-1) >= number
+        if enough.any():
             break
     else:
-        return FirstLook(setting, recompute, [], np.inf, *again, np.inf)
-    low, at = levels[0] or 0, levels[1] or 0
-    rows: set[int] = set()
-    for each in types:
+        return FirstLook(setting, recompute, [], np.inf, np.inf)
+    at, rows = int(enough.argmax()), set[int]()
+    low = int((best_of_types(paced, pool).sum(axis=-1) >= number).argmax())
+    roomy = layer.most_held(np.ones(len(most)))
+    for each in np.unique(pool):
         for level in (at, min(at + MORE_PACES, len(pace_s) - 1)):
             rows |= _holding_most(np.where(pool == each, timely[level], 0.0), most, breadth)
         own = np.flatnonzero(pool == each)
-        roomy = layer.most_held(np.ones(len(most)))[own]
-        rows |= set(own[np.argsort(-roomy, kind="stable")[:ROOMIEST]].tolist())
+        rows |= set(own[np.argsort(-roomy[own], kind="stable")[:ROOMIEST]].tolist())
     kept = [options[row] for row in sorted(rows) if layer.free_bytes[row] > 0]
     step_s = float(pace_s[at, 0]) * (count + 1)
-    return FirstLook(setting, recompute, kept, step_s, *again, float(pace_s[low, 0]))
+    return FirstLook(setting, recompute, kept, step_s, float(pace_s[low, 0]))
 
 
 def _paces_s(layer: _MeanLayer, pool: Ints, most: Ints, number: int, limit_s: float) -> Floats:
     """From the one at which all stages hold the model if memory does not bind, past the limit."""
-    speed = [float((most / layer.layer_s)[pool == each].max()) for each in np.unique(pool)]
-    least_s, paces = min(number / sum(speed), limit_s), LOOKED_PACES
+    speed = best_of_types(most / layer.layer_s, pool).sum()
+    least_s, paces = min(number / speed, limit_s), LOOKED_PACES
     if np.isfinite(limit_s):
-        paces = int(np.log(limit_s / least_s) / np.log(PACE_RATIO)) + 2 * MORE_PACES
-    found: Floats = np.float64(least_s) * PACE_RATIO ** np.arange(min(paces, LOOKED_PACES))
+        paces = int(np.log(limit_s / least_s) / np.log(LOOK_RATIO)) + 2 * MORE_PACES
+    found: Floats = np.float64(least_s) * LOOK_RATIO ** np.arange(min(paces, LOOKED_PACES))
     return found
-
-
-def _enough(held: Floats, pool: Ints, types: Ints, layers: int) -> int | None:
-    """The first row in which the best options of all types hold the model."""
-    total = sum((held[:, pool == each].max(axis=1) for each in types), np.zeros(len(held)))
-    return int((total >= layers).argmax()) if total[-1] >= layers else None
 
 
 def _holding_most(held: Floats, most: Ints, breadth: int) -> set[int]:

@@ -5,18 +5,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from astra.columns import REL_EPS
-from astra.search.pipeline.constants import (
-    CHANGED,
-    KEPT_PER_SETTING,
+from astra.search.pipeline.construct import (
     NEAR_BEST,
-    OTHER_COUNTS,
-    PATIENCE,
-    ROUNDS,
+    Charge,
+    Constructor,
+    Segments,
+    best_first,
 )
-from astra.search.pipeline.construct import Charge, Constructor, Segments, best_first
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
 from astra.search.pipeline.stage_table import StageTable
 
+ROUNDS = 6  # of changes to one segment
+CHANGED = 8  # skeletons, each round
+OTHER_COUNTS = 4  # numbers of stages of a segment whose option is changed
+KEPT_PER_SETTING = 16  # pipelines
+PATIENCE = 8  # moves in a row that need not help
 IMPROVED = 0.9999  # of the best step before: less is not worth another round
 
 

@@ -17,7 +17,7 @@ from astra.hardware.topology import even_share
 from astra.memory.stage import activation_bytes, offload_frees_bytes
 from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import Flags, Floats, Ints, Plans, code
+from astra.strategy.plans import Floats, Ints, Plans, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import (
     DEGREES,
@@ -29,13 +29,14 @@ from astra.strategy.segment_columns import (
     plans_from_stages,
 )
 from astra.strategy.space import Workload
-from astra.strategy.stage_view import StageView, stage_view
+from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerCache
-from astra.timing.stage import StageTime, stage_times, stage_work
+from astra.timing.stage import stage_times, stage_work
 from astra.timing.stage_work import link_seconds, tied_seconds
 
 FIRST, INSIDE, LAST = PLACES = range(3)  # places of a stage in the pipeline
 NO_RECOMPUTE, ALL_LAYERS = Recompute(), Recompute("full:uniform", 1, ())
+NOTHING = 0, 0, 0  # the codes of no recompute
 BASIS_LAYERS = 8  # layers of the larger stage that a line goes through
 FIXED_FIELDS = (
     "forward_s",  # of a micro-batch, sharded parameters at hand
@@ -52,6 +53,10 @@ FIXED_FIELDS = (
 )
 RECOMPUTE_FIELDS = ("recompute_s", "saved_bytes", "working_bytes")
 Pair = tuple[GlobalSetting, SegmentOption]
+RecomputeCodes = tuple[int, int, int]  # mode, layers, modules as they stand in a table
+Case = tuple[GlobalSetting, SegmentOption, RecomputeCodes]
+Key = tuple[object, ...]  # what lines depend on
+Price = Callable[[Sequence[Case], Sequence[str]], Floats]  # (field, place, case, 1 + kind)
 LinkGroup = tuple[GlobalSetting, Sequence[SegmentOption]]
 
 
@@ -75,9 +80,9 @@ class StageLayers:
         return self.counts.shape[1] == 2
 
     @property
-    def present(self) -> Flags:
-        """Which kinds are in a set. (set, kind)"""
-        return self.counts[:, 1:] > 0
+    def whole(self) -> Floats:
+        """How many layers of each kind the model has. (kind,)"""
+        return self.counts[self.at[-1, -1], 1:]
 
 
 def stage_layers(model: Model) -> StageLayers:
@@ -104,39 +109,36 @@ class StageLines:
     recomputed: dict[str, Floats]  # (recompute, place, option, 1 + kind)
     working_bytes: Floats  # (recompute, option, kind) while a layer of the kind is worked on
 
-    def with_recompute(self, row: int) -> "StageLines":
-        """Of one recompute setting."""
-        again = {name: each[row : row + 1] for name, each in self.recomputed.items()}
-        return StageLines(self.fixed, again, self.working_bytes[row : row + 1])
+
+class KnownLines:
+    """Lines by what they depend on, priced when they are first asked for."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.row_of: dict[Key, int] = {}
+        self.lines: Floats = np.zeros(0)  # (field, place, row, 1 + kind)
+
+    def rows(self, keys: Sequence[Key], cases: Sequence[Case], price: Price) -> Ints:
+        """The row of every key; `cases` says what to price where it is new."""
+        new: list[Case] = []
+        for key, case in zip(keys, cases, strict=True):
+            if key not in self.row_of:
+                self.row_of[key] = len(self.row_of)
+                new.append(case)
+        if new:
+            lines = price(new, self.names)
+            self.lines = np.concatenate([self.lines, lines], axis=2) if self.lines.size else lines
+        return np.array([self.row_of[key] for key in keys], np.int64)
 
 
 class LineCache:
-    """Lines that are known, by what they depend on: shared by all pools of one question."""
+    """Lines that are known: shared by all pools of one question."""
 
     def __init__(self) -> None:
         self.layers = LayerCache()
         self.gpus: dict[Gpu, int] = {}
-        self.recomputes: dict[Recompute, int] = {}
-        self.options: dict[tuple[object, ...], int] = {}  # all but how many stages there are
-        self.kernels: dict[tuple[object, ...], int] = {}  # what seconds of a layer depend on
-        self.fixed: dict[str, Floats] = {}  # (place, option, 1 + kind)
-        self.again: dict[str, Floats] = {}  # (place, row, 1 + kind)
-        self.working: Floats = np.zeros((0, 0))  # (row, kind)
-        self.row_of: Ints = np.full((0, 0), -1)  # (kernels, recompute)
-
-    def gpu(self, gpu: Gpu) -> int:
-        return self.gpus.setdefault(gpu, len(self.gpus))
-
-    def grow(self) -> None:
-        """Makes place for all kernels and recompute settings there are."""
-        wider = np.full((len(self.kernels), len(self.recomputes)), -1)
-        wider[: self.row_of.shape[0], : self.row_of.shape[1]] = self.row_of
-        self.row_of = wider
-
-    def add(self, table: dict[str, Floats], lines: dict[str, Floats]) -> None:
-        """Puts (place, row, 1 + kind) lines behind those of a table."""
-        for name, each in lines.items():
-            table[name] = np.concatenate([table[name], each], axis=1) if name in table else each
+        self.fixed = KnownLines(FIXED_FIELDS)  # of an option, but for how many stages there are
+        self.recomputed = KnownLines(RECOMPUTE_FIELDS)  # of a set of kernels, and what they repeat
 
 
 class StagePricer:
@@ -159,7 +161,8 @@ class StagePricer:
         self.model = workload.task.model
         self.layers = stage_layers(self.model)
         pools = workload.task.cluster.pools
-        self.gpus = [self.known.gpu(pool.gpu) for pool in pools]
+        gpus = self.known.gpus
+        self.gpus = [gpus.setdefault(pool.gpu, len(gpus)) for pool in pools]
         self.last_kind = layer_kinds(self.model).of_layer[-1]  # of MTP layers too
         self.usable_bytes = np.array([pool.gpu.usable_bytes for pool in pools])
         self.basis = [self._basis(place) for place in PLACES]
@@ -190,74 +193,42 @@ class StagePricer:
         Each is priced once: what replicas exchange for each distinct option, recompute for each
         distinct set of kernels.
         """
-        known = self.known
-        keys = [self._kernels_of(*pair) for pair in pairs]
-        rows_of = [known.kernels.setdefault(key, len(known.kernels)) for key in keys]
-        kernels = np.array(rows_of, np.int64)
-        asked = [known.recomputes.setdefault(each, len(known.recomputes)) for each in recomputes]
-        known.grow()
-        options = self._option_rows(pairs, keys)
-        missing = (known.row_of[kernels][:, asked] < 0).any(axis=1)
-        if missing.any():
-            new = {int(kernels[row]): pairs[row] for row in np.flatnonzero(missing).tolist()}
-            self._price_recomputes(new, recomputes, asked)
-        rows = known.row_of[kernels][:, asked].T  # (recompute, pair)
-        again = {name: np.moveaxis(each[:, rows], 1, 0) for name, each in known.again.items()}
-        fixed = {name: each[:, options] for name, each in known.fixed.items()}
-        return StageLines(fixed, again, known.working[rows])
+        codes = [(code("recompute", r.mode), r.layers, r.module_bits) for r in recomputes]
+        kernels = [self._kernels_of(*pair) for pair in pairs]
+        options: list[Key] = [
+            (key, option.dp, setting.sharding, setting.offload_fraction)
+            for key, (setting, option) in zip(kernels, pairs, strict=True)
+        ]
+        fixed, again = self.known.fixed, self.known.recomputed
+        own = fixed.rows(options, [(*pair, NOTHING) for pair in pairs], self._priced_lines)
+        keys = [(key, each) for each in codes for key in kernels]
+        cases = [(*pair, each) for each in codes for pair in pairs]
+        rows = again.rows(keys, cases, self._priced_lines).reshape(len(codes), len(pairs))
+        repeated = np.moveaxis(again.lines[:, :, rows], 2, 1)  # (field, recompute, place, ...)
+        recomputed = dict(zip(again.names, repeated, strict=True))
+        working = recomputed.pop("working_bytes")[:, INSIDE, :, 1:]
+        return StageLines(
+            dict(zip(fixed.names, fixed.lines[:, :, own], strict=True)), recomputed, working
+        )
 
-    def _option_rows(self, pairs: Sequence[Pair], kernels: list[tuple[object, ...]]) -> Ints:
-        """Rows of the fixed lines, those that are new priced."""
-        known, before, new = self.known, len(self.known.options), list[Pair]()
-        found = []
-        for (setting, option), key in zip(pairs, kernels, strict=True):
-            whole = (*key, option.dp, setting.sharding, setting.offload_fraction)
-            row = known.options.setdefault(whole, len(known.options))
-            if row == before + len(new):
-                new.append((setting, option))
-            found.append(row)
-        if new:
-            fixed, _ = self._solved(new, [NO_RECOMPUTE], FIXED_FIELDS)
-            known.add(known.fixed, {name: each[0] for name, each in fixed.items()})
-        return np.array(found, np.int64)
-
-    def _price_recomputes(
-        self, new: dict[int, Pair], recomputes: Sequence[Recompute], asked: list[int]
-    ) -> None:
-        """Lines of recompute settings for kernels that lack any of them."""
-        known, before = self.known, len(self.known.working)
-        again, working = self._solved(list(new.values()), recomputes, RECOMPUTE_FIELDS)
-        width = self.layers.counts.shape[1]
-        flat = {n: np.moveaxis(a, 0, 1).reshape(len(PLACES), -1, width) for n, a in again.items()}
-        known.add(known.again, flat)
-        own = working.reshape(-1, width - 1)
-        known.working = np.concatenate([known.working, own]) if before else own
-        number = np.arange(before, before + len(own)).reshape(len(asked), len(new))
-        known.row_of[np.ix_(list(new), asked)] = number.T
-
-    def _solved(
-        self, pairs: Sequence[Pair], recomputes: Sequence[Recompute], names: Sequence[str]
-    ) -> tuple[dict[str, Floats], Floats]:
-        """Lines through a few small plans of every pair, (recompute, place, pair, 1 + kind); and
-        bytes while a layer is worked on, (recompute, pair, kind).
+    def _priced_lines(self, cases: Sequence[Case], names: Sequence[str]) -> Floats:
+        """Lines through a few small plans of every case, (field, place, case, 1 + kind); bytes
+        while a layer is worked on are no line, but those of one layer of each kind.
         """
-        width = self.layers.counts.shape[1]
-        shape = len(recomputes), len(PLACES), len(pairs), width
-        lines = {name: np.zeros(shape) for name in names}
-        working = np.zeros((len(recomputes), len(pairs), width - 1))
+        lines = np.zeros((len(names), len(PLACES), len(cases), self.layers.counts.shape[1]))
         for place in PLACES:
             start, size = self.basis[place]
             held = self.layers.counts[self.layers.at[start + size, size]]
-            solve = np.linalg.pinv(held)
-            found = self._priced(pairs, start, size, recomputes, place)  # (recompute, pair, stage)
-            for name in names:
-                lines[name][:, place] = found[name] @ solve.T
-            for stage in np.flatnonzero(size == 1) if place == INSIDE else ():
-                kind = held[stage, 1:].argmax()
-                working[:, :, kind] = found["working_bytes"][:, :, stage]
-        return lines, working
+            found = self._priced_stages(cases, names, place)
+            lines[:, place] = found @ np.linalg.pinv(held).T
+            if place == INSIDE and "working_bytes" in names:
+                field = names.index("working_bytes")
+                for stage in np.flatnonzero(size == 1):
+                    kind = held[stage, 1:].argmax()
+                    lines[field, place, :, 1 + kind] = found[field, :, stage]
+        return lines
 
-    def _kernels_of(self, setting: GlobalSetting, option: SegmentOption) -> tuple[object, ...]:
+    def _kernels_of(self, setting: GlobalSetting, option: SegmentOption) -> Key:
         """What the kernels of a layer depend on."""
         shares = self._shares(option.pool, option.stages[0] * option.stage_gpus)
         traffic = setting.cp, setting.cp_comm_type, setting.overlap_tp, setting.overlap_ep
@@ -272,46 +243,29 @@ class StagePricer:
             self.shares[pool, used] = int(even_share(used, domain)), int(even_share(used, node))
         return self.shares[pool, used]
 
-    def _priced(
-        self,
-        pairs: Sequence[Pair],
-        start: Ints,
-        size: Ints,
-        recomputes: Sequence[Recompute],
-        place: int,
-    ) -> dict[str, Floats]:
-        """All fields of these stages of every pair. (recompute, pair, stage)"""
-        shape = len(pairs), len(size), len(recomputes)
-        which, stage, again = (axis.reshape(-1) for axis in np.indices(shape))
-        found = {name: np.zeros(len(which)) for name in (*FIXED_FIELDS, *RECOMPUTE_FIELDS)}
-        for begin in range(0, len(which), ROWS_PER_BLOCK):
+    def _priced_stages(self, cases: Sequence[Case], names: Sequence[str], place: int) -> Floats:
+        """Every case with each stage of the basis. (field, case, stage)"""
+        start, size = self.basis[place]
+        case, stage = np.divmod(np.arange(len(cases) * len(size)), len(size))
+        found = np.zeros((len(names), len(case)))
+        for begin in range(0, len(case), ROWS_PER_BLOCK):
             self.check()
             some = slice(begin, begin + ROWS_PER_BLOCK)
-            rows = [pairs[row] for row in which[some].tolist()]
-            settings = [recomputes[row] for row in again[some].tolist()]
-            plans = self._small_plans(rows, start[stage[some]], size[stage[some]], settings, place)
-            for name, column in self._fields(plans, place).items():
-                found[name][some] = column
-        return {name: np.moveaxis(c.reshape(shape), 2, 0) for name, c in found.items()}
+            rows, own = [cases[row] for row in case[some].tolist()], stage[some]
+            fields = self._fields(self._small_plans(rows, start[own], size[own], place), place)
+            found[:, some] = [fields[name] for name in names]
+        return found.reshape(len(names), len(cases), len(size))
 
-    def _small_plans(
-        self,
-        pairs: Sequence[Pair],
-        start: Ints,
-        size: Ints,
-        recomputes: Sequence[Recompute],
-        place: int,
-    ) -> Plans:
+    def _small_plans(self, cases: Sequence[Case], start: Ints, size: Ints, place: int) -> Plans:
         """Each stage in a plan where it lies at this place, beside stages of another type.
 
         Further stages of its option hold nothing: they are there for the GPUs they take.
         """
-        options = [option for _, option in pairs]
+        settings, options, codes = zip(*cases, strict=True)
         degrees, count = option_columns(options), np.array([each.stages[0] for each in options])
         pool, one, none = degrees["gpu"], np.ones_like(size), np.zeros_like(size)
         other = (pool + 1) % len(self.usable_bytes)
-        again = [(code("recompute", r.mode), r.layers, r.module_bits) for r in recomputes]
-        own = (pool, one, size, *np.array(again, np.int64).T)
+        own = (pool, one, size, *np.array(codes, np.int64).T)
         same = (pool, count - 1, none, none, none, none)
         above = (other, one, start, none, none, none)
         below = (other, one, self.layers.layers - start - size, none, none, none)
@@ -327,7 +281,7 @@ class StagePricer:
         for name in DEGREES:  # the stages beside it have one GPU for each replica
             kept = used if name in ("dp", "segment_micro_batch") else used & its
             slots[name] = np.where(kept, degrees[name], 1)
-        return self._plans([setting for setting, _ in pairs], slots)
+        return self._plans(settings, slots)
 
     def _plans(self, settings: Sequence[GlobalSetting], slots: Columns) -> Plans:
         rows: dict[GlobalSetting, int] = {}
@@ -335,13 +289,10 @@ class StagePricer:
         other = {"sequence_parallel": np.array(True)}  # other stages may have tp
         return plans_from_stages(self.workload, list(rows), which, slots, other)
 
-    def _times(self, plans: Plans) -> tuple[StageView, StageTime]:
-        view = stage_view(plans, self.workload.task)
-        return view, stage_times(view, self.stack, stage_work(view, self.stack, self.known.layers))
-
     def _fields(self, plans: Plans, place: int) -> dict[str, Floats]:
         """What is asked of the stage of every plan. (plan,)"""
-        view, times = self._times(plans)
+        view = stage_view(plans, self.workload.task)
+        times = stage_times(view, self.stack, stage_work(view, self.stack, self.known.layers))
         stages, memory = view.stages, activation_bytes(view, self.stack)
         ends = {FIRST: stages.embedding[0], LAST: stages.head[0]}
         slot = ends[place].argmax(axis=0) if place in ends else np.ones(len(plans), np.int64)
@@ -377,13 +328,11 @@ class StagePricer:
         tied embeddings, on the first stage and on the last, (2, first option, last option). Of each
         global setting with its options.
         """
-        rows, cells = list[Columns](), list[tuple[Ints, Ints]]()
-        for _, options in groups:
-            count, degrees = len(options), option_columns(options)
-            at, to = np.divmod(np.arange(count**2), count)
-            pool, most = degrees["gpu"], np.array([option.most for option in options])
-            there = (pool[at] != pool[to]) | (at == to)
-            at, to = at[there], to[there]
+        rows, cells, settings = list[Columns](), list[tuple[Ints, Ints]](), list[GlobalSetting]()
+        for setting, options in groups:
+            degrees, most = option_columns(options), np.array([option.most for option in options])
+            pool = degrees["gpu"]
+            at, to = np.nonzero((pool[:, np.newaxis] != pool) | np.eye(len(pool), dtype=np.bool_))
             inside, one = at == to, np.ones_like(at)
             other = (pool[to] + 1) % len(self.usable_bytes)
             slots = {name: np.stack([degrees[name][at], degrees[name][to]]) for name in DEGREES}
@@ -393,8 +342,8 @@ class StagePricer:
             slots |= dict.fromkeys(RECOMPUTE_COLUMNS, np.zeros_like(slots["gpu"]))
             rows.append(slots)
             cells.append((at, to))
+            settings += [setting] * len(at)
         together = {name: np.concatenate([s[name] for s in rows], axis=1) for name in rows[0]}
-        settings = [each for (each, _), (at, _) in zip(groups, cells, strict=True) for _ in at]
         link_s, tied_s = self._sent_s(settings, together)
         found, start = list[tuple[Floats, Floats]](), 0
         for (_, options), (at, to) in zip(groups, cells, strict=True):

@@ -2,23 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from astra.search.pipeline.stage_lines import (
-    FIRST,
-    INSIDE,
-    LAST,
-    PLACES,
-    StageLines,
-    StagePricer,
-)
+from astra.search.pipeline.stage_lines import FIRST, INSIDE, LAST, PLACES, StageLines, StagePricer
 from astra.strategy.plans import Flags, Floats, Ints, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption, option_columns
 from astra.timing.stage import exposed_data_parallel_s
-
-__all__ = ["FIRST", "INSIDE", "LAST", "StageChoice", "StageTable"]
 
 NONE, UNIFORM, BLOCK = (code("recompute", word) for word in ("none", "full:uniform", "full:block"))
 ROUNDING_LAYERS = 1e-9  # of a layer, against rounding
@@ -53,51 +45,43 @@ class StageTable:
         pricer: StagePricer,
         setting: GlobalSetting,
         options: Sequence[SegmentOption],
-        lines: StageLines,
         recompute: Recompute | None,
     ) -> None:
-        """`lines`: with nothing and with all layers recomputed, or of one set of modules."""
         self.pricer, self.setting, self.options = pricer, setting, list(options)
         self.recompute, self.layers = recompute, pricer.layers
         self.degrees = option_columns(options)
         self.pool, self.most = self.degrees["gpu"], np.array([each.most for each in options])
         self.stage_gpus = np.array([each.stage_gpus for each in options])
+        pairs = [(setting, option) for option in options]
+        modules = [recompute] if recompute and recompute.mode == "selective" else None
+        lines = pricer.lines(pairs, modules) if modules else pricer.lines(pairs)
         held = self.layers.counts.T
-        self.fixed = {name: lines.fixed[name] @ held for name in lines.fixed}
-        self.again = {name: lines.recomputed[name] @ held for name in lines.recomputed}
-        self.per_checkpoint = lines.recomputed["saved_bytes"][-1, ..., 1][..., np.newaxis]
+        self.fixed = {name: line @ held for name, line in lines.fixed.items()}
+        self.again = {name: line @ held for name, line in lines.recomputed.items()}
+        self.checkpoint_bytes = lines.recomputed["saved_bytes"][-1, ..., 1:2]  # of a layer
         self.working = self._working_bytes(lines)
-        copies = [option.dp * setting.cp > 1 for option in options]
-        self.has_copies = np.array(copies)[:, np.newaxis]
-        self._links: tuple[Floats, Floats] | None = None
+        self.has_copies = (self.degrees["dp"] * setting.cp > 1)[:, np.newaxis]
         self._known: dict[tuple[int, int], StageChoice] = {}
 
     def _working_bytes(self, lines: StageLines) -> Floats:
         """The largest kind of layer that a stage holds. (recompute, place, option, set)"""
-        held = np.stack([self.layers.present] * len(PLACES))  # (place, set, kind)
+        held = np.stack([self.layers.counts[:, 1:] > 0] * len(PLACES))  # (place, set, kind)
         if self.pricer.workload.mtp_layers:
             held[LAST, :, self.pricer.last_kind] = True
         each = lines.working_bytes[:, np.newaxis, :, np.newaxis, :]
         return np.where(held[:, np.newaxis], each, 0.0).max(axis=-1)
 
-    @property
-    def is_tied(self) -> bool:
-        """Whether the first stage and the last hold the same embedding."""
-        return self.pricer.model.tied_embeddings
+    @cached_property
+    def links_s(self) -> tuple[Floats, Floats]:
+        """One way from a stage of an option to the next of another, (option, next); and of tied
+        embeddings once a step, on the first stage and the last, (2, first option, last option).
+        """
+        return self.pricer.links_s([(self.setting, self.options)])[0]
 
-    @property
-    def link_s(self) -> Floats:
-        """One way from a stage of an option to the next of another. (option, next) [s]"""
-        if self._links is None:
-            (self._links,) = self.pricer.links_s([(self.setting, self.options)])
-        return self._links[0]
-
-    @property
-    def tied_s(self) -> Floats:
-        """Once a step, of the first and the last stage. (2, first option, last option) [s]"""
-        if self._links is None:
-            (self._links,) = self.pricer.links_s([(self.setting, self.options)])
-        return self._links[1]
+    def of_stage(self, stage: int, depth: int) -> StageChoice:
+        """All that a stage can be, of a pipeline of so many."""
+        place = FIRST if stage == 0 else LAST if stage == depth - 1 else INSIDE
+        return self.at(place, min(self.setting.micro_batches, depth - stage))
 
     def at(self, place: int, in_flight: int) -> StageChoice:
         """All stages at a place that holds so many micro-batches."""
@@ -105,34 +89,24 @@ class StageTable:
             self._known[place, in_flight] = self._choose(place, in_flight)
         return self._known[place, in_flight]
 
-    def in_flight(self, below: int) -> int:
-        """Micro-batches that a stage with so many stages below it holds."""
-        return min(self.setting.micro_batches, below + 1)
-
     def _choose(self, place: int, in_flight: int) -> StageChoice:
         fits, fraction, mode, number = self._recomputed(place, in_flight)
-        again_s = self.again["recompute_s"][:, place]
-        recompute_s = again_s[0] if fraction is None else fraction * again_s[-1]
+        recompute_s = fraction * self.again["recompute_s"][-1, place]
         v = {name: column[place] for name, column in self.fixed.items()}
-        backward_compute_s = v["backward_compute_s"] + recompute_s
         forward_s, backward_s = v["forward_s"], v["backward_s"] + recompute_s
-        slow, copies = v["slowdown"], self.has_copies
-        sharded = self.setting.sharding != "none"
-        if self.setting.sharding == "parameters":
-            both_s = v["gather_s"] + v["reduce_s"]
-            gather_s, reduce_s = np.zeros_like(both_s), np.zeros_like(both_s)
-            forward_s = forward_s + exposed_data_parallel_s(
-                v["gather_s"], v["forward_compute_s"], copies, slow
-            )
-            backward_s = backward_s + exposed_data_parallel_s(
-                both_s, backward_compute_s, copies, slow
-            )
-        else:
-            overlaps = copies & (sharded and not self.pricer.stack.owned_tensors)
-            gather_s = exposed_data_parallel_s(
-                v["gather_s"], v["forward_compute_s"], overlaps, slow
-            )
-            reduce_s = exposed_data_parallel_s(v["reduce_s"], backward_compute_s, copies, slow)
+        gather_s, reduce_s, slow = v["gather_s"], v["reduce_s"], v["slowdown"]
+        by_layer = self.setting.sharding == "parameters"
+        if by_layer:
+            reduce_s = gather_s + reduce_s
+        hides = by_layer or (
+            self.setting.sharding != "none" and not self.pricer.stack.owned_tensors
+        )
+        copies, behind_s = self.has_copies, v["backward_compute_s"] + recompute_s
+        gather_s = exposed_data_parallel_s(gather_s, v["forward_compute_s"], copies & hides, slow)
+        reduce_s = exposed_data_parallel_s(reduce_s, behind_s, copies, slow)
+        if by_layer:  # with every micro-batch, not once a step
+            forward_s, backward_s = forward_s + gather_s, backward_s + reduce_s
+            gather_s, reduce_s = np.zeros_like(gather_s), np.zeros_like(reduce_s)
         return StageChoice(
             forward_s=forward_s,
             backward_s=np.where(fits, backward_s, np.inf),
@@ -143,60 +117,43 @@ class StageTable:
             number=number,
         )
 
-    def _recomputed(self, place: int, in_flight: int) -> tuple[Flags, Floats | None, Ints, Ints]:
-        """Which stages fit; the fraction of their layers that is recomputed (None: modules); and
-        the setting, mode and number. (option, set)
+    def _recomputed(self, place: int, in_flight: int) -> tuple[Flags, Floats, Ints, Ints]:
+        """Which stages fit; the fraction of their layers that is recomputed; and the setting, mode
+        and number. (option, set)
         """
         free, logits = self.fixed["free_bytes"][place], self.fixed["logits_bytes"][place]
-        saved = self.again["saved_bytes"][:, place] * in_flight
-        peak = np.maximum(self.working[:, place], logits)
+        saved, working = self.again["saved_bytes"][:, place] * in_flight, self.working[:, place]
+        peak = np.maximum(working, logits)
         size = np.broadcast_to(np.maximum(self.layers.sizes, 1), free.shape)
-        asked, zeros = self.recompute, np.zeros(free.shape, np.int64)
-        if asked is None:
-            return self._as_few_as_fit(place, in_flight, saved, peak, free, size)
-        mode = zeros + code("recompute", asked.mode)
-        if asked.mode in ("none", "selective"):
-            fraction = np.zeros(free.shape) if asked.mode == "none" else None
-            return saved[0] + peak[0] <= free, fraction, mode, zeros
-        number = np.minimum(asked.layers, size)
-        if asked.mode == "full:block":
-            part = number / size
-            fits = (1 - part) * saved[0] + part * saved[1] + peak[1] <= free
-            return fits, part, mode, number
-        fits = self._grouped_bytes(place, in_flight, saved, number, size) <= free
-        return fits, np.ones(free.shape), mode, number
 
-    def _as_few_as_fit(
-        self, place: int, in_flight: int, saved: Floats, peak: Floats, free: Floats, size: Ints
-    ) -> tuple[Flags, Floats, Ints, Ints]:
-        """Whole layers of stages that do not fit without: as few as do, then in groups."""
-        plain = saved[0] + peak[0] <= free
+        def fits_in_groups(number: Ints) -> Flags:
+            """One checkpoint for each group of so many layers, and a whole group at work."""
+            fewer = size - -(-size // number)
+            kept = saved[-1] - fewer * self.checkpoint_bytes[place] * in_flight
+            group = working[0] + number * (working[-1] - working[0])
+            fits: Flags = kept + np.maximum(group, logits) <= free
+            return fits
+
+        plain, zeros = saved[0] + peak[0] <= free, np.zeros(free.shape, np.int64)
+        if self.recompute is not None:
+            word, number = self.recompute.mode, np.minimum(self.recompute.layers, size)
+            mode, all_layers = zeros + code("recompute", word), np.ones(free.shape)
+            if word == "full:uniform":
+                return fits_in_groups(number), all_layers, mode, number
+            if word == "full:block":
+                part = number / size
+                kept = (1 - part) * saved[0] + part * saved[1]
+                return kept + peak[1] <= free, part, mode, number
+            return plain, all_layers * (word == "selective"), mode, zeros
         with np.errstate(divide="ignore", invalid="ignore"):
             need = (saved[0] + peak[1] - free) * size / (saved[0] - saved[1])
-            fewest = np.ceil(need - ROUNDING_LAYERS)
-        fewest = np.where(np.isfinite(fewest) & (fewest <= size), np.maximum(fewest, 1), np.inf)
-        fits = plain | np.isfinite(fewest)
-        number = np.where(plain, 0, np.where(fits, fewest, size)).astype(np.int64)
-        mode = np.where(plain, NONE, np.where(number < size, BLOCK, UNIFORM))
-        fraction = number / size
-        number = np.where(mode == UNIFORM, 1, number)
-        for group in range(2, min(MAX_GROUP_LAYERS, self.layers.layers) + 1):
-            left = ~fits & (size >= group)
-            if not left.any():
-                break
-            whole = self._grouped_bytes(place, in_flight, saved, np.minimum(group, size), size)
-            now = left & (whole <= free)
+            fewest = np.maximum(np.ceil(need - ROUNDING_LAYERS), 1)
+        some = ~plain & (fewest < size)
+        fits, mode = plain | some, np.where(plain, NONE, np.where(some, BLOCK, UNIFORM))
+        number = np.where(some, fewest, zeros).astype(np.int64)
+        for group in range(1, MAX_GROUP_LAYERS + 1):
+            now = ~fits & (size >= group) & fits_in_groups(np.minimum(group, size))
             number, fits = np.where(now, group, number), fits | now
-        return fits, fraction, mode, number
-
-    def _grouped_bytes(
-        self, place: int, in_flight: int, saved: Floats, number: Ints, size: Ints
-    ) -> Floats:
-        """Of stages that recompute all layers in groups of so many: one checkpoint for each, and
-        the layers of a group at work.
-        """
-        fewer = size - -(-size // number)
-        kept = saved[-1] - fewer * self.per_checkpoint[place] * in_flight
-        inside, one = self.working[0, place], self.working[-1, place]
-        work = inside + number * (one - inside)
-        return kept + np.maximum(work, self.fixed["logits_bytes"][place])
+            if fits.all():
+                break
+        return fits, np.where(mode == UNIFORM, 1.0, number / size), mode, number

@@ -41,3 +41,19 @@ PATIENCE = 8  # moves in a row that need not help
 # Small pools.
 LISTED = 100_000  # pipelines that are all looked at, where there are no more
 LISTED_SKELETONS = 20_000  # likewise
+
+# Interleaved pipelines.
+FIRST_VPP = 4  # chunks of a stage in the first look, at most
+STAGE_COUNTS = 4  # numbers of stages of a type, the largest; twice as many where GPUs are capped
+PACE_HALVINGS = 20  # of the pace at which stages hold the model
+FIRST_SKELETONS = 6000  # configs with numbers of stages that are estimated
+MAX_SKELETONS = 384  # of them, that are laid out
+SKELETONS = 48  # together
+NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate may win
+SHAPES_PER_SKELETON = 32  # numbers of chunks and recompute settings
+ORDERS = 24  # of the types of a shape
+SIZED = 12000  # pipelines of those, that are priced
+CHUNKED_SIMULATED = 400  # of pipelines that are bounded together, those of the least bounds
+CHUNKED_PRICED = 240  # pipelines that the evaluator prices
+MOVED_CHUNKS = 32  # pipelines between whose stages layers are moved
+CHUNK_ROUNDS = 6  # of such moves

@@ -82,7 +82,7 @@ class MeanStages:
             spare = np.minimum(spare, vpp[:, np.newaxis] - 1)
             lacks = vpp[:, np.newaxis] - spare
             part = np.where(lacks <= np.minimum(sizes, self.can_lack), spare, 0)
-            total = (self.counts * sizes).sum(axis=1) * vpp + part.max(axis=1)
+            total = (self.counts * sizes).sum(axis=1) * vpp + part.sum(axis=1)
             found: Flags = (total >= layers) & ((sizes > 0) | ~used).all(axis=1)
             return found
 

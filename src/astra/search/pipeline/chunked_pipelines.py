@@ -182,7 +182,8 @@ def neighbours(table: ChunkedPipelines, layers: int) -> ChunkedPipelines:
     found = [table.take(slice(0))]
     for row, depth in enumerate(table.depth.tolist()):
         step = np.concatenate([np.zeros((1, depth), int), np.eye(depth, dtype=int)])
-        moves = np.unique((step[:, np.newaxis] - step).reshape(-1, depth), axis=0)
+        moves = (step[:, np.newaxis] - step).reshape(-1, depth)
+        moves = np.unique(np.concatenate([moves, moves + step[-1]]), axis=0)
         copies = table.take(np.full(len(moves), row))
         sizes = copies.sizes.copy()
         sizes[:, :depth] += moves

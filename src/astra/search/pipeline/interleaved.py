@@ -139,7 +139,7 @@ class InterleavedPipeline:
         best: tuple[float, Recompute | None] = np.inf, None
         for start in range(0, len(skeletons), SKELETONS):
             limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
-            near = start + np.flatnonzero(estimate_s[start : start + SKELETONS] < limit_s)
+            near = start + np.flatnonzero(~(estimate_s[start : start + SKELETONS] > limit_s))
             if not len(near):
                 break
             some = skeletons.take(near)
@@ -193,7 +193,7 @@ class InterleavedPipeline:
         order = np.lexsort((estimate_s, row))
         first = np.searchsorted(row[order], row[order])
         near = np.arange(len(order)) - first < SHAPES_PER_SKELETON
-        near &= estimate_s[order] < limit_s
+        near &= ~(estimate_s[order] > limit_s)
         return every.take(order[near])
 
     def _priced(

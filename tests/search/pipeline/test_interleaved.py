@@ -30,7 +30,10 @@ def searched(space: Space) -> Evaluator:
     evaluator = Evaluator(
         task=space.workload.task, rules=RULES, stack=STACK, margin=MARGIN, objective=Fastest(10)
     )
-    pricer, options = StagePricer(space.workload, STACK, MARGIN), settings_with_options(space, RULES)
+    pricer, options = (
+        StagePricer(space.workload, STACK, MARGIN),
+        settings_with_options(space, RULES),
+    )
     InterleavedPipeline(space, pricer, dict(options)).search(evaluator)
     return evaluator
 

@@ -42,18 +42,19 @@ PATIENCE = 8  # moves in a row that need not help
 LISTED = 100_000  # pipelines that are all looked at, where there are no more
 LISTED_SKELETONS = 20_000  # likewise
 
-# Interleaved pipelines.
-FIRST_VPP = 4  # chunks of a stage in the first look, at most
-STAGE_COUNTS = 4  # numbers of stages of a type, the largest; twice as many where GPUs are capped
-PACE_HALVINGS = 20  # of the pace at which stages hold the model
-FIRST_SKELETONS = 6000  # configs with numbers of stages that are estimated
-MAX_SKELETONS = 384  # of them, that are laid out
-SKELETONS = 48  # together
+# Interleaved pipelines. A skeleton is a config with a number of stages of each type.
+STAGE_COUNTS = 4  # of a type, that are all tried; of more the largest half as many
+CAPPED_COUNTS = 8  # numbers of stages of a type that are tried where GPUs are capped
+FIRST_VPPS = 3  # numbers of chunks in the first look, the least ones
+FIRST_SKELETONS = 6000  # that are estimated
+MAX_SKELETONS = 384  # that are laid out
+SKELETONS = 48  # of them, together
 NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate may win
-SHAPES_PER_SKELETON = 32  # numbers of chunks and recompute settings
-ORDERS = 24  # of the types of a shape
-SIZED = 12000  # pipelines of those, that are priced
-CHUNKED_SIMULATED = 400  # of pipelines that are bounded together, those of the least bounds
-CHUNKED_PRICED = 240  # pipelines that the evaluator prices
-MOVED_CHUNKS = 32  # pipelines between whose stages layers are moved
-CHUNK_ROUNDS = 6  # of such moves
+SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most promising
+PACE_HALVINGS = 20  # of the pace at which stages hold the model
+TYPE_ORDERS = 24  # of the types of a pipeline
+BOUNDED = 12_000  # pipelines of some skeletons that are bounded as whole plans
+CHUNKED_SIMULATED = 400  # of those that are bounded together, simulated
+CHUNKED_PRICED = 240  # pipelines that are kept of these, for the evaluator
+MOVED_CHUNKS = 32  # of them, whose chunks are made larger and smaller
+CHUNK_ROUNDS = 6  # of such changes

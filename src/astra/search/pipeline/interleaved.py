@@ -1,13 +1,14 @@
 """Interleaved pipelines over several GPU types: one parallel config, chunks by speed.
 
-A first look orders configs with their numbers of stages by about the least step they can have. For
-the best of them every number of chunks and every recompute setting is estimated. The best of these
-are laid out with their types in some orders, chunks by speed, and priced as whole plans; then with
-chunks a layer larger or smaller on one stage or two.
+A first look orders skeletons, configs with a number of stages of each type, by about the least step
+they can have. For the best of them every number of chunks and every recompute setting is estimated.
+The best of these are laid out with their types in some orders and priced as whole plans; then with
+chunks a layer larger or smaller on one stage or two. So on with the next skeletons, until their
+estimates pass the best step.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,11 +28,12 @@ from astra.search.pipeline.chunked_pipelines import (
     sized,
 )
 from astra.search.pipeline.constants import (
+    BOUNDED,
     CHUNK_ROUNDS,
     CHUNKED_PRICED,
     CHUNKED_SIMULATED,
     FIRST_SKELETONS,
-    FIRST_VPP,
+    FIRST_VPPS,
     MAX_SKELETONS,
     MOVED_CHUNKS,
     NEAR_ESTIMATE,
@@ -41,26 +43,14 @@ from astra.search.pipeline.constants import (
 from astra.search.pipeline.first_look import balanced_steps_s
 from astra.search.pipeline.plan_columns import GlobalSetting, SegmentOption
 from astra.search.pipeline.settings import recompute_settings, settings_with_options
-from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
-from astra.strategy.plans import Floats, Ints
+from astra.search.pipeline.stage_lines import ALL_LAYERS, NO_RECOMPUTE, StagePricer
+from astra.strategy.plans import Floats
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.space import Space
 
 Options = Mapping[GlobalSetting, Sequence[SegmentOption]]
 LIGHT_MODULES = {"layernorm", "moe_act", "mla_up_proj"}  # take little to recompute
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Pipelines with their steps, best first."""
-
-    pipelines: ChunkedPipelines
-    step_s: Floats
-
-    @property
-    def best_s(self) -> float:
-        return float(self.step_s.min(initial=np.inf))
 
 
 class InterleavedPipeline:
@@ -71,7 +61,7 @@ class InterleavedPipeline:
         self.space, self.workload, self.task = space, space.workload, space.workload.task
         self.pricer, self.options = pricer, options
         self.layers = self.task.model.layers
-        asked = space.settings.get("vpp", range(2, self.layers // 2 + 1))
+        asked = sorted(space.settings.get("vpp", range(2, self.layers // 2 + 1)))
         self.vpps = np.array([vpp for vpp in asked if 2 <= vpp <= self.layers // 2], np.int64)
         self.recomputes = [each or NO_RECOMPUTE for each in recompute_settings(space)]
 
@@ -98,28 +88,46 @@ class InterleavedPipeline:
 
     def _configs(self, evaluator: PlanEvaluator, known: Options) -> list[ParallelConfig]:
         """With the traffic of experts in the open, and hidden; those that can beat the limit."""
-        found: list[ParallelConfig] = []
-        limit_s = min(evaluator.limit_s, evaluator.best_s)
+        every: dict[GlobalSetting, Sequence[SegmentOption]] = {}
         for hides in self.space.values("overlap_ep") or (False,):
-            every = {
-                replace(setting, overlap_ep=hides): options
-                for setting, options in known.items()
-                if ((setting.shared.ep or 1) > 1 or not hides)
-                and len({each.pool for each in options}) > 1
-            }
-            pools = {setting: {each.pool for each in own} for setting, own in every.items()}
-            every = {
-                setting: own
-                for setting, own in every.items()
-                if setting.overlap_tp
-                or pools.get(replace(setting, overlap_tp=True)) != pools[setting]
-            }
-            if not every:
-                continue
-            for setting, step_s in balanced_steps_s(self.pricer, every).items():
-                if step_s < limit_s:
-                    found.append(ParallelConfig(setting, tuple(every[setting])))
-        return found
+            for setting, options in known.items():
+                types = {each.pool for each in options}
+                overlapping = known.get(replace(setting, overlap_tp=True), ())
+                is_beaten = not setting.overlap_tp and types == {each.pool for each in overlapping}
+                can_hide = (setting.shared.ep or 1) > 1
+                if len(types) > 1 and not is_beaten and (can_hide or not hides):
+                    every[replace(setting, overlap_ep=hides)] = options
+        balanced_s = balanced_steps_s(self.pricer, every) if every else {}
+        limit_s = min(evaluator.limit_s, evaluator.best_s)
+        return [
+            (setting, options)
+            for setting, options in every.items()
+            if balanced_s[setting] < limit_s
+        ]
+
+    def _search(
+        self, evaluator: PlanEvaluator, configs: Sequence[ParallelConfig]
+    ) -> Recompute | None:
+        """Hands the best of these configs to the evaluator; what the very best recomputes."""
+        if not configs:
+            return None
+        first = ChunkEstimates(self.pricer, configs, self._first_recomputes())
+        skeletons, estimate_s = self._skeletons(first)
+        best_s, recompute = np.inf, None
+        for start in range(0, len(skeletons), SKELETONS):
+            limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
+            near = start + np.flatnonzero(~(estimate_s[start : start + SKELETONS] > limit_s))
+            if not len(near):
+                break
+            evaluator.charge(len(near))
+            estimates, some = first.closer(skeletons.take(near), self.recomputes)
+            found = self._laid_out(evaluator, estimates, some, limit_s)
+            wanted = found.take(found.step_s < evaluator.limit_s)
+            if len(wanted):
+                evaluator.steps_s(wanted.plans(self.workload, estimates))
+            if len(found) and found.step_s[0] < best_s:
+                best_s, recompute = found.step_s[0], self.recomputes[int(found.recompute[0])]
+        return recompute
 
     def _first_recomputes(self) -> list[Recompute]:
         """For the first look: nothing, all that is light, and all layers; or what was asked for."""
@@ -128,120 +136,68 @@ class InterleavedPipeline:
         light = sorted(filter(_is_light, self.recomputes), key=lambda each: len(each.modules))
         return [NO_RECOMPUTE, *light[-1:], ALL_LAYERS]
 
-    def _search(
-        self, evaluator: PlanEvaluator, configs: Sequence[ParallelConfig]
-    ) -> Recompute | None:
-        """Hands the best of these configs to the evaluator; what the best recomputes."""
-        if not configs:
-            return None
-        first = ChunkEstimates(self.pricer, configs, self._first_recomputes())
-        skeletons, estimate_s = self._skeletons(first)
-        best: tuple[float, Recompute | None] = np.inf, None
-        for start in range(0, len(skeletons), SKELETONS):
-            limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
-            near = start + np.flatnonzero(~(estimate_s[start : start + SKELETONS] > limit_s))
-            if not len(near):
-                break
-            some = skeletons.take(near)
-            rows, own = np.unique(some.config, return_inverse=True)
-            estimates = ChunkEstimates(self.pricer, [configs[row] for row in rows], self.recomputes)
-            own = own.reshape(-1)
-            moved = estimates.first_option[own] - first.first_option[some.config]
-            some = replace(some, config=own, options=some.options + moved[:, np.newaxis])
-            best = min(best, self._search_skeletons(evaluator, estimates, some), key=lambda p: p[0])
-        return best[1]
-
-    def _search_skeletons(self, evaluator, estimates, skeletons) -> tuple[float, Recompute | None]:
-        evaluator.charge(len(skeletons))
-        limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
-        shapes = self._shapes(skeletons, estimates, limit_s)
-        lines = by_stages(shapes, estimates.layer_s[INSIDE], int(shapes.depth.max(initial=2)))
-        best = self._best([self._priced(evaluator, estimates, sized(lines, estimates))])
-        best = self._moved(evaluator, estimates, best)
-        if not len(best.pipelines):
-            return np.inf, None
-        kept = best.pipelines.take(best.step_s < evaluator.limit_s)
-        if len(kept):
-            evaluator.steps_s(kept.plans(self.workload, estimates))
-        return best.best_s, self.recomputes[int(best.pipelines.recompute[0])]
-
     def _skeletons(self, estimates: ChunkEstimates) -> tuple[ChunkShapes, Floats]:
-        """Configs with numbers of stages, the most promising first."""
-        found = stage_counts(self.space, estimates, int(self.vpps.min()))
+        """The most promising ones, best first, and their estimates."""
+        found = stage_counts(self.space, estimates, int(self.vpps[0]))
         found = found.take(np.argsort(estimates.balanced_s(found), kind="stable")[:FIRST_SKELETONS])
-        few = self.vpps[self.vpps <= FIRST_VPP] if self.vpps[0] <= FIRST_VPP else self.vpps[:1]
-        every, row = self._with_every(found, len(estimates.recomputes), few)
+        recomputes, vpps = len(estimates.recomputes), self.vpps[:FIRST_VPPS]
+        every, row = found.with_every(recomputes, vpps, self.layers)
         estimate_s = np.full(len(found), np.inf)
         np.minimum.at(estimate_s, row, estimates.estimated_s(every))
         order = np.argsort(estimate_s, kind="stable")[:MAX_SKELETONS]
         return found.take(order), estimate_s[order]
 
-    def _with_every(
-        self, skeletons: ChunkShapes, recomputes: int, vpps: Ints
-    ) -> tuple[ChunkShapes, Ints]:
-        """Each with every recompute setting and vpp; and the row that it is of."""
-        axes = np.indices((len(skeletons), recomputes, len(vpps)))
-        row, recompute, vpp = (axis.reshape(-1) for axis in axes)
-        good = skeletons.depth[row] * vpps[vpp] <= self.layers
-        row, recompute, vpp = row[good], recompute[good], vpps[vpp[good]]
-        return replace(skeletons.take(row), recompute=recompute, vpp=vpp), row
-
-    def _shapes(self, skeletons: ChunkShapes, estimates: ChunkEstimates, limit_s: float) -> ChunkShapes:
-        """The most promising of each skeleton."""
-        every, row = self._with_every(skeletons, len(self.recomputes), self.vpps)
+    def _laid_out(
+        self,
+        evaluator: PlanEvaluator,
+        estimates: ChunkEstimates,
+        skeletons: ChunkShapes,
+        limit_s: float,
+    ) -> ChunkedPipelines:
+        """The best pipelines of some skeletons, best first."""
+        every, row = skeletons.with_every(len(self.recomputes), self.vpps, self.layers)
         estimate_s = estimates.estimated_s(every)
         order = np.lexsort((estimate_s, row))
-        first = np.searchsorted(row[order], row[order])
-        near = np.arange(len(order)) - first < SHAPES_PER_SKELETON
-        near &= ~(estimate_s[order] > limit_s)
-        return every.take(order[near])
+        rank = np.arange(len(order)) - np.searchsorted(row[order], row[order])  # of its skeleton
+        near = (rank < SHAPES_PER_SKELETON) & ~(estimate_s[order] > limit_s)
+        table = sized(by_stages(every.take(order[near]), estimates), estimates)
+        order = np.argsort(table.estimated_s(estimates), kind="stable")[:BOUNDED]
+        found = _best([self._priced(evaluator, estimates, table.take(order))])
+        for _ in range(CHUNK_ROUNDS):
+            before_s = found.step_s.min(initial=np.inf)
+            if not before_s < limit_s:
+                break
+            moved = neighbours(found.take(slice(MOVED_CHUNKS)), self.layers)
+            known = set(found.identities())
+            new = np.array([key not in known for key in moved.identities()], np.bool_)
+            found = _best([found, self._priced(evaluator, estimates, moved.take(new))])
+            if found.step_s[0] >= before_s:
+                break
+        return found
 
     def _priced(
         self, evaluator: PlanEvaluator, estimates: ChunkEstimates, pipelines: ChunkedPipelines
-    ) -> _Found:
-        """The most promising as whole plans."""
+    ) -> ChunkedPipelines:
+        """Those that fit, with the steps of the ones whose bounds are least."""
         if not len(pipelines):
-            return _Found(pipelines, np.zeros(0))
+            return pipelines
         evaluator.charge(len(pipelines))
-        plans = pipelines.plans(self.workload, estimates)
-        own = evaluator.task, evaluator.stack
+        plans, own = pipelines.plans(self.workload, estimates), (evaluator.task, evaluator.stack)
         found = evaluate(plans, *own, evaluator.margin, evaluator.cache)
-        order = np.argsort(np.where(found.fits, found.bound_s, np.inf), kind="stable")
-        order = order[found.fits[order]][:CHUNKED_SIMULATED]
-        if not len(order):
-            return _Found(pipelines.take(order), np.zeros(0))
-        step_s = simulate(plans.take(order), *own, evaluator.cache)
-        return _Found(pipelines.take(order), step_s)
+        rows = np.flatnonzero(found.fits)
+        rows = rows[np.argsort(found.bound_s[rows], kind="stable")][:CHUNKED_SIMULATED]
+        if not len(rows):
+            return pipelines.take(rows)
+        step_s = simulate(plans.take(rows), *own, evaluator.cache)
+        return replace(pipelines.take(rows), step_s=step_s)
 
-    def _best(self, found: Sequence[_Found]) -> _Found:
-        """The best of them, each once."""
-        pipelines = joined([each.pipelines for each in found])
-        step_s = np.concatenate([each.step_s for each in found])
-        order = np.argsort(step_s, kind="stable")
-        keys = pipelines.take(order).identities()
-        first = {key: place for place, key in reversed(list(enumerate(keys)))}
-        order = order[sorted(first.values())][:CHUNKED_PRICED]
-        return _Found(pipelines.take(order), step_s[order])
 
-    def _moved(
-        self, evaluator: PlanEvaluator, estimates: ChunkEstimates, best: _Found
-    ) -> _Found:
-        """With chunks of other sizes, while that helps."""
-        limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
-        for _ in range(CHUNK_ROUNDS):
-            before_s = best.best_s
-            if not before_s < limit_s:
-                break
-            keys = [own.tobytes() for own in best.pipelines.shape_keys()]
-            first = {key: row for row, key in reversed(list(enumerate(keys)))}
-            some = np.array(sorted(first.values())[:MOVED_CHUNKS], np.int64)
-            moved = neighbours(best.pipelines.take(some), self.layers)
-            known = set(best.pipelines.identities())
-            new = moved.take(np.array([key not in known for key in moved.identities()], np.bool_))
-            best = self._best([best, self._priced(evaluator, estimates, new)])
-            if best.best_s >= before_s:
-                break
-        return best
+def _best(some: Sequence[ChunkedPipelines]) -> ChunkedPipelines:
+    """The best of them, each once."""
+    every = joined(some)
+    every = every.take(np.argsort(every.step_s, kind="stable"))
+    first = {key: row for row, key in reversed(list(enumerate(every.identities())))}
+    return every.take(np.array(sorted(first.values())[:CHUNKED_PRICED], np.int64))
 
 
 def _is_light(recompute: Recompute) -> bool:

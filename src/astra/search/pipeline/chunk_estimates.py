@@ -84,7 +84,8 @@ class MeanStages:
         def hold_all(pace_s: Floats) -> Flags:
             sizes, more = self.chunk_sizes(pace_s, vpp)
             part = np.minimum(more, chunks - 1)  # of chunks that are larger by a layer
-            part = np.where(chunks - part <= np.minimum(sizes, self.can_lack), part, 0)
+            can_lack = np.minimum(sizes, self.can_lack)
+            part = np.where(used & (chunks - part <= can_lack), part, 0)
             total = (self.counts * sizes).sum(axis=1) * vpp + part.sum(axis=1)
             found: Flags = (total >= layers) & ((sizes > 0) | ~used).all(axis=1)
             return found

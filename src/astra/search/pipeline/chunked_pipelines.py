@@ -6,7 +6,7 @@ from itertools import islice, permutations, product
 
 import numpy as np
 
-from astra.search.pipeline.chunk_estimates import ChunkEstimates, ChunkShapes, MeanStages
+from astra.search.pipeline.chunk_estimates import ChunkEstimates, ChunkShapes
 from astra.search.pipeline.constants import TYPE_ORDERS
 from astra.search.pipeline.stage_lines import FIRST, INSIDE, LAST
 from astra.strategy.plans import Floats, Ints, Plans, code
@@ -37,14 +37,6 @@ class ChunkedPipelines(ChunkShapes):
         found = self.vpp[:, np.newaxis] * self.sizes
         found[:, 0] -= self.short_first
         found[np.arange(len(self)), self.depth - 1] -= self.short_last
-        return found
-
-    def estimated_s(self, estimates: ChunkEstimates) -> Floats:
-        """About the step, as estimates of shapes have it. (pipeline,)"""
-        stages = mean_stages(self, estimates)
-        stage_s = self.counts * (stages.ends_s + self.layers * stages.layer_s)
-        turns = estimates.micro_batches[self.config] - 1
-        found: Floats = turns * stage_s.max(axis=1) + stage_s.sum(axis=1) / self.vpp
         return found
 
     def plans(self, workload: Workload, estimates: ChunkEstimates) -> Plans:
@@ -89,9 +81,9 @@ def joined(some: Sequence[ChunkedPipelines]) -> ChunkedPipelines:
     return ChunkedPipelines(*columns)
 
 
-def by_stages(shapes: ChunkShapes, estimates: ChunkEstimates) -> ChunkShapes:
+def by_stages(shapes: ChunkShapes, estimates: ChunkEstimates) -> ChunkedPipelines:
     """Shapes of a segment for each type with their types in some orders, stage by stage: slow
-    types in front, then behind, then others.
+    types in front, then behind, then others. Their chunks hold nothing yet.
     """
     width, layer_s = int(shapes.depth.max(initial=2)), estimates.layer_s[INSIDE]
     rows: list[int] = []
@@ -106,46 +98,41 @@ def by_stages(shapes: ChunkShapes, estimates: ChunkEstimates) -> ChunkShapes:
             rows.append(row)
             lines.append(np.pad(line, (0, width - len(line))))
     found = shapes.take(np.array(rows, np.int64))
-    there = np.arange(width) < found.depth[:, np.newaxis]
-    options = np.array(lines, np.int64).reshape(-1, width)
-    return replace(found, options=options, counts=there.astype(np.int64))
+    counts = (np.arange(width) < found.depth[:, np.newaxis]).astype(np.int64)
+    options, none = np.array(lines, np.int64).reshape(-1, width), np.zeros_like(found.vpp)
+    own, unknown = (found.config, found.recompute, found.vpp), np.full(len(found), np.inf)
+    return ChunkedPipelines(*own, options, counts, np.zeros_like(counts), none, none, unknown)
 
 
-def mean_stages(shapes: ChunkShapes, estimates: ChunkEstimates) -> MeanStages:
-    """Of shapes stage by stage."""
-    below = np.maximum(shapes.depth[:, np.newaxis] - 1 - np.arange(shapes.counts.shape[1]), 0)
-    place = np.where(below > 0, INSIDE, LAST)
-    place[:, 0] = FIRST
-    can_lack = np.where(below == 0, estimates.layers, 0) * shapes.counts
-    can_lack[:, 0] = 1
-    return estimates.stages(shapes, place, below, can_lack)
-
-
-def sized(shapes: ChunkShapes, estimates: ChunkEstimates) -> ChunkedPipelines:
-    """Shapes stage by stage with chunks by speed, at the least pace at which they hold the model;
-    the first and the last stage a little larger too, so that their short chunks lack more.
+def sized(table: ChunkedPipelines, estimates: ChunkEstimates) -> ChunkedPipelines:
+    """With chunks by speed, at the least pace at which stages hold the model; the first and the
+    last stage a little larger too, so that their short chunks lack more.
     """
-    stages, layers = mean_stages(shapes, estimates), estimates.layers
-    pace_s = stages.least_pace_s(shapes.vpp, layers)
+    layers, stage = estimates.layers, np.arange(table.counts.shape[1])
+    below = np.maximum(table.depth[:, np.newaxis] - 1 - stage, 0)
+    place = np.where(stage == 0, FIRST, np.where(below > 0, INSIDE, LAST))
+    can_lack = np.where(stage == 0, 1, np.where(below > 0, 0, layers))
+    stages = estimates.stages(table, place, below, can_lack)
+    pace_s = stages.least_pace_s(table.vpp, layers)
     good = np.isfinite(pace_s)
-    sizes, _ = stages.chunk_sizes(np.where(good, pace_s, 0.0), shapes.vpp)
-    slowness = np.where(shapes.counts > 0, stages.layer_s, 0.0)
+    sizes, _ = stages.chunk_sizes(np.where(good, pace_s, 0.0), table.vpp)
+    slowness = np.where(table.counts > 0, stages.layer_s, 0.0)
     by_speed = np.argsort(-slowness, axis=1, kind="stable")[good]
-    sizes, shapes = (sizes * shapes.counts)[good], shapes.take(good)
+    sizes, table = (sizes * table.counts)[good], table.take(good)
     found = []
     for more_first, more_last in product((0, 1), (0, 1)):
         larger = sizes.copy()
         larger[:, 0] += more_first
-        larger[np.arange(len(shapes)), shapes.depth - 1] += more_last
-        found.append(_with_ends(shapes, _smaller(shapes, larger, by_speed, layers), layers))
+        larger[np.arange(len(table)), table.depth - 1] += more_last
+        found.append(_with_sizes(table, _smaller(table, larger, by_speed, layers), layers))
     return joined(found)
 
 
-def _smaller(shapes: ChunkShapes, sizes: Ints, order: Ints, layers: int) -> Ints:
+def _smaller(table: ChunkedPipelines, sizes: Ints, order: Ints, layers: int) -> Ints:
     """Chunks of some stages smaller by a layer, in this order of stages, until the last chunk can
     lack what is too much.
     """
-    rows, vpp, last = np.arange(len(shapes)), shapes.vpp, shapes.depth - 1
+    rows, vpp, last = np.arange(len(table)), table.vpp, table.depth - 1
     for stage in order.T:
         extra = vpp * sizes.sum(axis=1) - layers
         is_too_large = extra >= np.maximum(sizes[rows, last], vpp)
@@ -153,24 +140,15 @@ def _smaller(shapes: ChunkShapes, sizes: Ints, order: Ints, layers: int) -> Ints
     return sizes
 
 
-def _with_ends(shapes: ChunkShapes, sizes: Ints, layers: int) -> ChunkedPipelines:
+def _with_sizes(table: ChunkedPipelines, sizes: Ints, layers: int) -> ChunkedPipelines:
     """Those whose first and last chunk can lack what is too much, the first a layer or none."""
-    last, found = sizes[np.arange(len(shapes)), shapes.depth - 1], []
+    last, found = sizes[np.arange(len(table)), table.depth - 1], []
     for first in (0, 1):
-        short_last = shapes.vpp * sizes.sum(axis=1) - layers - first
+        short_last = table.vpp * sizes.sum(axis=1) - layers - first
+        short_first = np.full(len(table), first)
+        changed = replace(table, sizes=sizes, short_first=short_first, short_last=short_last)
         good = (short_last >= 0) & (short_last < last) & (sizes[:, 0] > first)
-        table = ChunkedPipelines(
-            config=shapes.config,
-            recompute=shapes.recompute,
-            vpp=shapes.vpp,
-            options=shapes.options,
-            counts=shapes.counts,
-            sizes=sizes,
-            short_first=np.full(len(shapes), first),
-            short_last=short_last,
-            step_s=np.full(len(shapes), np.inf),
-        )
-        found.append(table.take(good))
+        found.append(changed.take(good))
     return joined(found)
 
 
@@ -187,5 +165,5 @@ def neighbours(table: ChunkedPipelines, layers: int) -> ChunkedPipelines:
         sizes = copies.sizes.copy()
         sizes[:, :depth] += moves
         good = np.all(sizes[:, :depth] > 0, axis=1)
-        found.append(_with_ends(copies.take(good), sizes[good], layers))
+        found.append(_with_sizes(copies.take(good), sizes[good], layers))
     return joined(found)

@@ -28,7 +28,6 @@ from astra.search.pipeline.chunked_pipelines import (
     sized,
 )
 from astra.search.pipeline.constants import (
-    BOUNDED,
     CHUNK_ROUNDS,
     CHUNKED_PRICED,
     CHUNKED_SIMULATED,
@@ -161,8 +160,7 @@ class InterleavedPipeline:
         rank = np.arange(len(order)) - np.searchsorted(row[order], row[order])  # of its skeleton
         near = (rank < SHAPES_PER_SKELETON) & ~(estimate_s[order] > limit_s)
         table = sized(by_stages(every.take(order[near]), estimates), estimates)
-        order = np.argsort(table.estimated_s(estimates), kind="stable")[:BOUNDED]
-        found = _best([self._priced(evaluator, estimates, table.take(order))])
+        found = _best([self._priced(evaluator, estimates, table)])
         for _ in range(CHUNK_ROUNDS):
             before_s = found.step_s.min(initial=np.inf)
             if not before_s < limit_s:

@@ -130,14 +130,16 @@ def sized(table: ChunkedPipelines, estimates: ChunkEstimates) -> ChunkedPipeline
 
 
 def _smaller(table: ChunkedPipelines, sizes: Ints, order: Ints, layers: int) -> Ints:
-    """Chunks of some stages smaller by a layer, in this order of stages, until the last chunk can
-    lack what is too much.
+    """Chunks of stage after stage smaller by a layer, in this order, until the last chunk can lack
+    what is too much.
     """
-    rows, vpp, last = np.arange(len(table)), table.vpp, table.depth - 1
-    for stage in order.T:
-        extra = vpp * sizes.sum(axis=1) - layers
-        is_too_large = extra >= np.maximum(sizes[rows, last], vpp)
-        sizes[rows, stage] -= is_too_large & (sizes[rows, stage] > 1)
+    rows, vpp, last, before = np.arange(len(table)), table.vpp, table.depth - 1, -1
+    while sizes.sum() != before:
+        before = sizes.sum()
+        for stage in order.T:
+            extra = vpp * sizes.sum(axis=1) - layers
+            is_too_large = extra >= np.maximum(sizes[rows, last], vpp)
+            sizes[rows, stage] -= is_too_large & (sizes[rows, stage] > 1)
     return sizes
 
 

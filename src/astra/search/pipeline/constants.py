@@ -54,6 +54,7 @@ SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most
 PACE_HALVINGS = 20  # of the pace at which stages hold the model
 TYPE_ORDERS = 24  # of the types of a pipeline
 SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
+FEW_SIZED = 500  # pipelines whose neighbours are all tried at once, whether they fit or not
 CHUNKED_SIMULATED = 400  # of those that are bounded together, simulated
 CHUNKED_PRICED = 240  # pipelines that are kept of these, for the evaluator
 MOVED_CHUNKS = 16  # of them, whose chunks are made larger and smaller

@@ -204,24 +204,26 @@ class ChunkEstimates:
         found: Floats = turns * self.layers / (shapes.counts / layer_s).sum(axis=1)
         return found
 
-    def estimated_s(self, shapes: ChunkShapes) -> Floats:
-        """About the least step with slow types in front, all stages as the middle one of their
-        type. (shape,)
+    def steps_s(self, shapes: ChunkShapes, pace_s: Floats) -> Floats:
+        """About the steps at which stages take no longer than these paces. (shape,)
 
-            T = (K - 1) B + S / v
+            T = (K - 1 + p / v) B
 
-        B the least pace at which whole chunks hold the model, S the seconds of all its layers.
+        Infinite where Megatron-LM cannot hide the traffic of experts beside what is recomputed.
         """
-        counts, vpp = shapes.counts, shapes.vpp
-        below = _stages_below(self.layer_s[INSIDE][shapes.options], counts)
-        stages = self.stages(shapes, INSIDE, below, np.full_like(counts, self.layers))
-        pace_s = stages.least_pace_s(vpp, self.layers)
-        sizes, _ = stages.chunk_sizes(np.where(np.isfinite(pace_s), pace_s, 0.0), vpp)
-        held = np.maximum((sizes * counts).sum(axis=1), 1)
-        work_s = (sizes * counts * stages.layer_s).sum(axis=1) * self.layers / held
-        step_s = (self.micro_batches[shapes.config] - 1) * pace_s + work_s / vpp
-        shows = np.array([_shows_experts(each) for each in self.recomputes])[shapes.recompute]
-        return np.where(shows & (self.hides[shapes.config] > 0), np.inf, step_s)
+        turns = self.micro_batches[shapes.config] - 1 + shapes.depth / shapes.vpp
+        shows = [each.mode.startswith("full") or "moe" in each.modules for each in self.recomputes]
+        is_shown = np.array(shows)[shapes.recompute] & (self.hides[shapes.config] > 0)
+        return np.where(is_shown, np.inf, turns * pace_s)
+
+    def estimated_s(self, shapes: ChunkShapes) -> Floats:
+        """About the least steps with slow types in front, all stages as the middle one of their
+        type. (shape,)
+        """
+        below = _stages_below(self.layer_s[INSIDE][shapes.options], shapes.counts)
+        can_lack = np.full_like(below, self.layers)
+        stages = self.stages(shapes, INSIDE, below, can_lack)
+        return self.steps_s(shapes, stages.least_pace_s(shapes.vpp, self.layers))
 
 
 def _stages_below(layer_s: Floats, counts: Ints) -> Ints:
@@ -229,11 +231,6 @@ def _stages_below(layer_s: Floats, counts: Ints) -> Ints:
     is_behind = layer_s[:, np.newaxis] < layer_s[:, :, np.newaxis]  # (shape, type, other)
     found: Ints = (is_behind * counts[:, np.newaxis]).sum(axis=2) + counts // 2
     return found
-
-
-def _shows_experts(recompute: Recompute) -> bool:
-    """Whether Megatron-LM cannot hide the traffic of experts beside this recompute."""
-    return recompute.mode.startswith("full") or "moe" in recompute.modules
 
 
 def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkShapes:

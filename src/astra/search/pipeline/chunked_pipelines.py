@@ -7,7 +7,7 @@ from itertools import islice, permutations, product
 import numpy as np
 
 from astra.search.pipeline.chunk_estimates import ChunkEstimates, ChunkShapes
-from astra.search.pipeline.constants import TYPE_ORDERS
+from astra.search.pipeline.constants import SIZED, TYPE_ORDERS
 from astra.search.pipeline.stage_lines import FIRST, INSIDE, LAST
 from astra.strategy.plans import Floats, Ints, Plans, code
 from astra.strategy.segment_columns import DEGREES, option_columns, plans_from_stages
@@ -114,11 +114,12 @@ def sized(table: ChunkedPipelines, estimates: ChunkEstimates) -> ChunkedPipeline
     can_lack = np.where(stage == 0, 1, np.where(below > 0, 0, layers))
     stages = estimates.stages(table, place, below, can_lack)
     pace_s = stages.least_pace_s(table.vpp, layers)
-    good = np.isfinite(pace_s)
-    sizes, _ = stages.chunk_sizes(np.where(good, pace_s, 0.0), table.vpp)
+    best = np.argsort(estimates.steps_s(table, pace_s), kind="stable")[:SIZED]
+    best = best[np.isfinite(pace_s[best])]
+    sizes, _ = stages.chunk_sizes(np.where(np.isfinite(pace_s), pace_s, 0.0), table.vpp)
     slowness = np.where(table.counts > 0, stages.layer_s, 0.0)
-    by_speed = np.argsort(-slowness, axis=1, kind="stable")[good]
-    sizes, table = (sizes * table.counts)[good], table.take(good)
+    by_speed = np.argsort(-slowness, axis=1, kind="stable")[best]
+    sizes, table = (sizes * table.counts)[best], table.take(best)
     found = []
     for more_first, more_last in product((0, 1), (0, 1)):
         larger = sizes.copy()
@@ -129,14 +130,16 @@ def sized(table: ChunkedPipelines, estimates: ChunkEstimates) -> ChunkedPipeline
 
 
 def _smaller(table: ChunkedPipelines, sizes: Ints, order: Ints, layers: int) -> Ints:
-    """Chunks of some stages smaller by a layer, in this order of stages, until the last chunk can
-    lack what is too much.
+    """Chunks of stage after stage smaller by a layer, in this order, until the last chunk can lack
+    what is too much.
     """
-    rows, vpp, last = np.arange(len(table)), table.vpp, table.depth - 1
-    for stage in order.T:
-        extra = vpp * sizes.sum(axis=1) - layers
-        is_too_large = extra >= np.maximum(sizes[rows, last], vpp)
-        sizes[rows, stage] -= is_too_large & (sizes[rows, stage] > 1)
+    rows, vpp, last, before = np.arange(len(table)), table.vpp, table.depth - 1, -1
+    while sizes.sum() != before:
+        before = sizes.sum()
+        for stage in order.T:
+            extra = vpp * sizes.sum(axis=1) - layers
+            is_too_large = extra >= np.maximum(sizes[rows, last], vpp)
+            sizes[rows, stage] -= is_too_large & (sizes[rows, stage] > 1)
     return sizes
 
 

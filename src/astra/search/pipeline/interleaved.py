@@ -31,6 +31,7 @@ from astra.search.pipeline.constants import (
     CHUNK_ROUNDS,
     CHUNKED_PRICED,
     CHUNKED_SIMULATED,
+    FEW_SIZED,
     FIRST_SKELETONS,
     FIRST_VPPS,
     MAX_SKELETONS,
@@ -160,6 +161,8 @@ class InterleavedPipeline:
         rank = np.arange(len(order)) - np.searchsorted(row[order], row[order])  # of its skeleton
         near = (rank < SHAPES_PER_SKELETON) & ~(estimate_s[order] > limit_s)
         table = sized(by_stages(every.take(order[near]), estimates), estimates)
+        if len(table) < FEW_SIZED:
+            table = joined([table, neighbours(table, self.layers)])
         found = _best([self._priced(evaluator, estimates, table)])
         for _ in range(CHUNK_ROUNDS):
             before_s = found.step_s.min(initial=np.inf)

@@ -1,7 +1,7 @@
 """Replica groups with cuts of their own: against brute force, bounds, promises, settings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,70 +13,32 @@ from tests.search.mixed_brute import MARGIN
 from tests.search.replica_groups_brute import best_of_makes_s, random_question
 
 import astra
-from astra.cost.evaluate import simulate_fitting
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
-from astra.hardware.stack import Stack, find_stack
+from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
+from astra.search.any_runtime import MAX_KEPT
 from astra.search.data_parallel import ReplicaGroups, taken_off
-from astra.strategy.plan import Plan
-from astra.strategy.plans import Floats, Plans, Task, plan_at
-from astra.strategy.rules.registry import broken_rules, check, rules_for
-from astra.strategy.rules.rule import Rule
+from astra.search.evaluator import Evaluator
+from astra.search.objective import Fastest
+from astra.strategy.plans import Task
+from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.space import Space, Workload, parse_set
-from astra.timing.layer import LayerCache
 
 STACK = find_stack("megatron")
 SAME = 1 + 1e-9
 
 
-@dataclass
-class Evaluator:
-    """Rules, memory and the simulator, as the search asks for them; keeps all plans that fit."""
-
-    task: Task
-    limit_s: float = np.inf
-    rules: Sequence[Rule] = rules_for("any")
-    stack: Stack = STACK
-    margin: float = MARGIN
-    cache: LayerCache = field(default_factory=LayerCache)
-    kept: list[tuple[float, Plans]] = field(default_factory=list)  # best first
-    simulated: int = 0
-    charged: int = 0
-
-    @property
-    def best_s(self) -> float:
-        return self.kept[0][0] if self.kept else np.inf
-
-    def charge(self, candidates: int) -> None:
-        self.charged += candidates
-
-    def steps_s(self, plans: Plans) -> Floats:
-        found = np.full(len(plans), np.inf)
-        rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
-        if len(rows):
-            some = plans.take(rows)
-            found[rows] = simulate_fitting(some, self.task, STACK, MARGIN, self.cache)[0]
-        self.simulated += len(rows)
-        fitting = np.flatnonzero(np.isfinite(found)).tolist()
-        self.kept += [(float(found[row]), plans.take([row])) for row in fitting]
-        self.kept.sort(key=lambda each: each[0])
-        self.limit_s = min(self.limit_s, float(found.min()))
-        return found
-
-
 def searched(space: Space, limit_s: float = np.inf) -> tuple[float, Evaluator]:
     """The bound, and where the plans were decided on."""
-    evaluator = Evaluator(space.workload.task, limit_s)
+    evaluator = Evaluator(
+        task=space.workload.task,
+        rules=rules_for("any"),
+        stack=STACK,
+        margin=MARGIN,
+        objective=Fastest(MAX_KEPT, ceiling_s=limit_s),
+    )
     return ReplicaGroups(space).search(evaluator), evaluator
-
-
-def step_s(evaluator: Evaluator) -> float:
-    return evaluator.kept[0][0] if evaluator.kept else np.inf
-
-
-def plans_of(evaluator: Evaluator) -> list[Plan]:
-    return [plan_at(plans, 0, evaluator.task) for _, plans in evaluator.kept]
 
 
 def compared(seeds: Sequence[int], **options: Any) -> list[float]:
@@ -87,16 +49,16 @@ def compared(seeds: Sequence[int], **options: Any) -> list[float]:
         wanted_s, _ = best_of_makes_s(space, STACK)
         bound_s, evaluator = searched(space)
         assert bound_s <= wanted_s * SAME, seed
-        plans = plans_of(evaluator)
+        plans = evaluator.plans()
         if np.isinf(wanted_s):
             assert all(plan.is_one_job for plan in plans), seed
             continue
         # replicas that do not differ are one job, whose states are sharded over all of them
-        assert step_s(evaluator) * SAME >= wanted_s or plans[0].is_one_job, seed
+        assert evaluator.best_s * SAME >= wanted_s or plans[0].is_one_job, seed
         assert not any(broken_rules(plan) for plan in plans), seed
         predicted_s = astra.predict_plan(plans[0]).step_s
-        assert predicted_s == pytest.approx(step_s(evaluator), rel=1e-9), seed
-        found.append(step_s(evaluator) / wanted_s)
+        assert predicted_s == pytest.approx(evaluator.best_s, rel=1e-9), seed
+        found.append(evaluator.best_s / wanted_s)
     return found
 
 
@@ -132,9 +94,9 @@ def on(space: Space, cluster: Cluster) -> Space:
 def test_a_larger_pool_is_never_slower_and_the_order_of_types_changes_nothing(seed: int) -> None:
     space = random_question(seed)
     cluster = space.workload.task.cluster
-    whole_s = step_s(searched(space)[1])
+    whole_s = searched(space)[1].best_s
     turned = on(space, msgspec.structs.replace(cluster, pools=cluster.pools[::-1]))
-    assert step_s(searched(turned)[1]) == pytest.approx(whole_s, rel=1e-9)
+    assert searched(turned)[1].best_s == pytest.approx(whole_s, rel=1e-9)
     for row, pool in enumerate(cluster.pools):
         others = cluster.pools[:row] + cluster.pools[row + 1 :]
         some = [others]
@@ -142,7 +104,7 @@ def test_a_larger_pool_is_never_slower_and_the_order_of_types_changes_nothing(se
             some.append((*others, msgspec.structs.replace(pool, count=pool.count - 1)))
         for pools in some:
             smaller = on(space, msgspec.structs.replace(cluster, pools=pools))
-            assert whole_s <= step_s(searched(smaller)[1]) * SAME
+            assert whole_s <= searched(smaller)[1].best_s * SAME
 
 
 def question(
@@ -163,20 +125,20 @@ def question(
 def test_the_batch_adds_up_and_nothing_is_faster_than_the_bound(batch: int) -> None:
     """89 is a prime: only groups with unequal micro-batches use all GPUs."""
     bound_s, evaluator = searched(question(batch))
-    best, *_ = plans = plans_of(evaluator)
+    best, *_ = plans = evaluator.plans()
     assert len(best.pipelines) > 1 and not best.is_one_job
     for plan in plans:
         done = sum(pipeline.replicas * pipeline.micro_batches for pipeline in plan.pipelines)
         assert plan.micro_batch * done == batch
         assert all(len(pipeline.segments) == 1 for pipeline in plan.pipelines)
         assert not broken_rules(plan)
-    assert 0.95 * step_s(evaluator) < bound_s <= step_s(evaluator) * SAME
+    assert 0.95 * evaluator.best_s < bound_s <= evaluator.best_s * SAME
 
 
 def test_settings_caps_and_use_all_hold() -> None:
     settings = ("tp=2", "mb=1", "recompute=none,full:uniform:1", "sharding=optimizer")
     _, evaluator = searched(question(settings=settings, max_gpus=16))
-    plans = plans_of(evaluator)
+    plans = evaluator.plans()
     assert plans
     for plan in plans:
         segments = [pipeline.segments[0] for pipeline in plan.pipelines]
@@ -184,34 +146,34 @@ def test_settings_caps_and_use_all_hold() -> None:
         assert {segment.tp for segment in segments} == {2} and plan.sharding == "optimizer"
         assert {segment.recompute for segment in segments} <= {"none", "full:uniform:1"}
     _, evaluator = searched(question(use_all=True))
-    assert evaluator.kept
-    assert all(sum(plan.gpus.values()) == 24 for plan in plans_of(evaluator))
+    assert evaluator.plans()
+    assert all(sum(plan.gpus.values()) == 24 for plan in evaluator.plans())
     _, evaluator = searched(question(settings=("pp=2", "vpp=1", "dp=2,4")))
-    assert evaluator.kept
-    for plan in plans_of(evaluator):
+    assert evaluator.plans()
+    for plan in evaluator.plans():
         assert {pipeline.stages for pipeline in plan.pipelines} == {2} and plan.vpp == 1
 
 
 def test_a_cap_and_settings_are_never_faster_than_without() -> None:
-    free_s = step_s(searched(question())[1])
+    free_s = searched(question())[1].best_s
     for narrowed in (question(max_gpus=16), question(settings=["tp=4"]), question(use_all=True)):
         bound_s, evaluator = searched(narrowed)
-        assert bound_s <= step_s(evaluator) * SAME
-        assert step_s(evaluator) >= free_s * (1 - 1e-9)
+        assert bound_s <= evaluator.best_s * SAME
+        assert evaluator.best_s >= free_s * (1 - 1e-9)
 
 
 def test_below_a_limit_that_nothing_beats_nothing_is_simulated() -> None:
     bound_s, _ = searched(question())
     below_s, evaluator = searched(question(), limit_s=0.9 * bound_s)
-    assert below_s == 0.9 * bound_s and not evaluator.kept and not evaluator.simulated
+    assert below_s == 0.9 * bound_s and not evaluator.plans() and not evaluator.funnel.simulated
 
 
 def test_groups_of_experts_and_of_other_kinds_of_stages_obey_the_rules() -> None:
     ratios = []
     for seed in range(3):
         bound_s, evaluator = searched(random_question(seed, experts=True))
-        assert not any(broken_rules(plan) for plan in plans_of(evaluator))
-        ratios.append(step_s(evaluator) / bound_s)
+        assert not any(broken_rules(plan) for plan in evaluator.plans())
+        ratios.append(evaluator.best_s / bound_s)
     assert min(ratios) >= 1 / SAME and np.isfinite(ratios).any()
 
 

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from astra.columns import REL_EPS
-from astra.search.evaluator import PlanEvaluator
+from astra.search.evaluator import Evaluator
 from astra.search.group_cuts import CutSource, GroupCuts
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.replica_groups import combined_plans
@@ -40,7 +40,7 @@ class ReplicaGroups:
         cps = [cp for cp in space.values("cp") or () if cp <= longest] or [1]
         self.space = Space(space.workload, {"cp": tuple(cps)} | space.settings)
 
-    def search(self, evaluator: PlanEvaluator) -> float:
+    def search(self, evaluator: Evaluator) -> float:
         """Simulates what may be best, on all types and on each alone; returns a bound on the step.
 
         The bound is of groups with room for all the micro-batches that they have time for. [s]
@@ -55,7 +55,7 @@ class ReplicaGroups:
         return bound_s
 
     def _search_on(
-        self, pools: Sequence[int], source: CutSource, evaluator: PlanEvaluator, best_s: float
+        self, pools: Sequence[int], source: CutSource, evaluator: Evaluator, best_s: float
     ) -> tuple[float, float]:
         """Of plans on these types a bound; the best of all so far. [s]
 
@@ -78,7 +78,7 @@ class ReplicaGroups:
 class Combinations:
     """Cuts below one limit, one of each type or none, as plans."""
 
-    def __init__(self, workload: Workload, evaluator: PlanEvaluator, cuts: GroupCuts) -> None:
+    def __init__(self, workload: Workload, evaluator: Evaluator, cuts: GroupCuts) -> None:
         self.evaluator, self.cuts = evaluator, cuts
         self.batch, self.use_all = workload.global_batch, workload.use_all
         self.cluster = evaluator.task.cluster

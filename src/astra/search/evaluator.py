@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -65,27 +65,6 @@ class Limits:
             gap = self.best_s / self.least_s - 1 if is_known and self.least_s > 0 else None
             self.watch(Progress(self.candidates, self.best_s if is_known else None, gap))
         self.check()
-
-
-class PlanEvaluator(Protocol):
-    """What a problem that constructs whole plans asks of an evaluator."""
-
-    @property
-    def task(self) -> Task: ...
-    @property
-    def rules(self) -> Sequence[Rule]: ...
-    @property
-    def stack(self) -> Stack: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def cache(self) -> LayerCache: ...
-    @property
-    def limit_s(self) -> float: ...
-    @property
-    def best_s(self) -> float: ...
-    def charge(self, candidates: int) -> None: ...
-    def steps_s(self, plans: Plans) -> Floats: ...
 
 
 @dataclass(slots=True)
@@ -176,6 +155,18 @@ class Evaluator:
             self.limits.best_s = min(self.limits.best_s, float(steps.min()))
             self.limits.least_s = self.least_s if self.is_alone else 0.0
         return steps
+
+    def promising(self, plans: Plans, most: int) -> Ints:
+        """Rows of plans that rules, memory and RAM allow, so many of the least bounds, best first.
+        They are counted where their steps are asked for.
+        """
+        allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
+        rows = np.flatnonzero(allowed)
+        if not len(rows):
+            return rows
+        found = self.evaluate(plans.take(rows))
+        order = np.argsort(np.where(found.fits, found.bound_s, np.inf), kind="stable")
+        return self.in_ram(plans, rows[order[: min(most, int(found.fits.sum()))]])
 
     def steps_s(self, plans: Plans) -> Floats:
         """The step of every plan, infinite where rules, memory or RAM say no. (plan,) [s]"""

@@ -9,7 +9,7 @@ import numpy as np
 
 from astra.columns import REL_EPS, factorized
 from astra.cost.evaluate import evaluate, least_memory_fraction
-from astra.search.evaluator import PlanEvaluator
+from astra.search.evaluator import Evaluator
 from astra.strategy.complete import fp8_recipe
 from astra.strategy.enumerate import Layouts
 from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, concatenate
@@ -89,7 +89,7 @@ def others_samples(pool: Ints, key: Ints, gpus: Any, samples: Any, max_gpus: int
 class CutSource:
     """Makes the cuts; what is known of degrees and options serves every limit."""
 
-    def __init__(self, space: Space, evaluator: PlanEvaluator) -> None:
+    def __init__(self, space: Space, evaluator: Evaluator) -> None:
         self.space, self.evaluator, self.task = space, evaluator, evaluator.task
         self.batch, self.max_gpus = space.workload.global_batch, self.task.cluster.max_gpus
         self.rules = [rule for rule in evaluator.rules if rule.name != "batch-adds-up"]

@@ -4,7 +4,7 @@ A search is as good as brute force where nineteen of twenty pools get the very b
 gets one that is slower by more than 0.4 %. What it says that no plan can beat is beaten by none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from astra.search.pipeline.interleaved import InterleavedPipeline
 from astra.search.pipeline.problem import MixedPipeline
 from astra.search.pipeline.stage_lines import StagePricer
 from astra.strategy.rules.registry import broken_rules, rules_for
+from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
 STACK = find_stack("megatron")
@@ -52,9 +53,10 @@ def search_plain(space: Space, stack: Stack = STACK) -> Evaluator:
     return evaluator
 
 
-def search_interleaved(space: Space, stack: Stack = STACK) -> Evaluator:
-    """Pipelines with several chunks for each stage."""
+def search_interleaved(space: Space, stack: Stack = STACK, rules: Sequence[Rule] = ()) -> Evaluator:
+    """Pipelines with several chunks for each stage; `rules`: of one's own."""
     evaluator, problem = evaluator_of(space, stack), problem_of(space, stack)
+    evaluator.rules = (*evaluator.rules, *rules)
     InterleavedPipeline(space, problem.pricer, problem.options).search(evaluator)
     return evaluator
 

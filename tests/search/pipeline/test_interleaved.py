@@ -12,9 +12,9 @@ from tests.search.pipeline.small_pools import (
 )
 
 from astra.api.inputs import cluster_of, model_of
-from astra.search.pipeline.constants import CHUNKED_PRICED
 from astra.strategy.plan import Plan, Segment
 from astra.strategy.plans import Task
+from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload, parse_set
 
 
@@ -136,12 +136,29 @@ def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> No
     assert best.best_s < 0.95 * plain.best_s
 
 
-def test_few_plans_are_priced() -> None:
-    evaluator = search_interleaved(
-        space_of("llama-3-70b", "h100:64,a100-80g:64,h200:64", batch=512)
+def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
+    pool = "h100:64,a100-80g:64,h200:64"
+    funnel = search_interleaved(space_of("llama-3-70b", pool, batch=512)).funnel
+    assert 0 < funnel.simulated < 0.2 * funnel.candidates
+
+
+def test_rules_of_ones_own_are_asked_of_every_pipeline() -> None:
+    """Not only of the best: what a rule refuses does not crowd out what it allows."""
+    space = space_of("llama-3-8b", "h100:16,a100-80g:16")
+    free = search_interleaved(space)
+    best = free.plans()[0]
+    rule = Rule(
+        name="own",
+        layer="ours",
+        reason="asked for",
+        settings=("pp", "vpp"),
+        where="here",
+        holds=lambda plans, _: (plans.pp[0] != best.pp) & (plans.vpp > best.vpp),
     )
-    assert evaluator.plans()
-    assert evaluator.funnel.priced <= 2 * CHUNKED_PRICED
+    narrowed = search_interleaved(space, rules=(rule,))
+    assert narrowed.plans()
+    assert all(plan.pp != best.pp and plan.vpp > best.vpp for plan in narrowed.plans())
+    assert free.best_s <= narrowed.best_s < 1.5 * free.best_s
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:

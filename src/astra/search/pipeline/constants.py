@@ -16,6 +16,6 @@ TYPE_ORDERS = 24  # of the types of a pipeline
 SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
 FEW_SIZED = 500  # pipelines whose neighbours are all tried at once, whether they fit or not
 CHUNKED_SIMULATED = 400  # of those that are bounded together, simulated
-CHUNKED_PRICED = 240  # pipelines that are kept of these, for the evaluator
+CHUNKED_KEPT = 240  # pipelines that are kept of these
 MOVED_CHUNKS = 16  # of them, whose chunks are made larger and smaller
 CHUNK_ROUNDS = 6  # of such changes

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astra.cost.evaluate import evaluate, simulate
-from astra.search.evaluator import PlanEvaluator
+from astra.search.evaluator import Evaluator
 from astra.search.pipeline.chunk_estimates import (
     ChunkEstimates,
     ChunkShapes,
@@ -29,7 +28,7 @@ from astra.search.pipeline.chunked_pipelines import (
 )
 from astra.search.pipeline.constants import (
     CHUNK_ROUNDS,
-    CHUNKED_PRICED,
+    CHUNKED_KEPT,
     CHUNKED_SIMULATED,
     FEW_SIZED,
     FIRST_SKELETONS,
@@ -65,7 +64,7 @@ class InterleavedPipeline:
         self.vpps = np.array([vpp for vpp in asked if 2 <= vpp <= self.layers // 2], np.int64)
         self.recomputes = [each or NO_RECOMPUTE for each in recompute_settings(space)]
 
-    def search(self, evaluator: PlanEvaluator) -> float:
+    def search(self, evaluator: Evaluator) -> float:
         """Hands the best pipelines to the evaluator; nothing bounds the others: 0."""
         if not len(self.vpps):
             return np.inf
@@ -86,7 +85,7 @@ class InterleavedPipeline:
             return False
         return best is None or not (best == NO_RECOMPUTE or _is_light(best))
 
-    def _configs(self, evaluator: PlanEvaluator, known: Options) -> list[ParallelConfig]:
+    def _configs(self, evaluator: Evaluator, known: Options) -> list[ParallelConfig]:
         """With the traffic of experts in the open, and hidden; those that can beat the limit."""
         every: dict[GlobalSetting, Sequence[SegmentOption]] = {}
         for hides in self.space.values("overlap_ep") or (False,):
@@ -105,9 +104,7 @@ class InterleavedPipeline:
             if balanced_s[setting] < limit_s
         ]
 
-    def _search(
-        self, evaluator: PlanEvaluator, configs: Sequence[ParallelConfig]
-    ) -> Recompute | None:
+    def _search(self, evaluator: Evaluator, configs: Sequence[ParallelConfig]) -> Recompute | None:
         """Hands the best of these configs to the evaluator; what the very best recomputes."""
         if not configs:
             return None
@@ -122,9 +119,6 @@ class InterleavedPipeline:
             evaluator.charge(len(near))
             estimates, some = first.closer(skeletons.take(near), self.recomputes)
             found = self._laid_out(evaluator, estimates, some, limit_s)
-            wanted = found.take(found.step_s < evaluator.limit_s)
-            if len(wanted):
-                evaluator.steps_s(wanted.plans(self.workload, estimates))
             if len(found) and found.step_s[0] < best_s:
                 best_s, recompute = found.step_s[0], self.recomputes[int(found.recompute[0])]
         return recompute
@@ -149,7 +143,7 @@ class InterleavedPipeline:
 
     def _laid_out(
         self,
-        evaluator: PlanEvaluator,
+        evaluator: Evaluator,
         estimates: ChunkEstimates,
         skeletons: ChunkShapes,
         limit_s: float,
@@ -177,20 +171,17 @@ class InterleavedPipeline:
         return found
 
     def _priced(
-        self, evaluator: PlanEvaluator, estimates: ChunkEstimates, pipelines: ChunkedPipelines
+        self, evaluator: Evaluator, estimates: ChunkEstimates, pipelines: ChunkedPipelines
     ) -> ChunkedPipelines:
-        """Those that fit, with the steps of the ones whose bounds are least."""
+        """Those that are allowed and whose bounds are least, with their steps."""
         if not len(pipelines):
             return pipelines
         evaluator.charge(len(pipelines))
-        plans, own = pipelines.plans(self.workload, estimates), (evaluator.task, evaluator.stack)
-        found = evaluate(plans, *own, evaluator.margin, evaluator.cache)
-        rows = np.flatnonzero(found.fits)
-        rows = rows[np.argsort(found.bound_s[rows], kind="stable")][:CHUNKED_SIMULATED]
+        plans = pipelines.plans(self.workload, estimates)
+        rows = evaluator.promising(plans, CHUNKED_SIMULATED)
         if not len(rows):
             return pipelines.take(rows)
-        step_s = simulate(plans.take(rows), *own, evaluator.cache)
-        return replace(pipelines.take(rows), step_s=step_s)
+        return replace(pipelines.take(rows), step_s=evaluator.steps_s(plans.take(rows)))
 
 
 def _best(some: Sequence[ChunkedPipelines]) -> ChunkedPipelines:
@@ -198,7 +189,7 @@ def _best(some: Sequence[ChunkedPipelines]) -> ChunkedPipelines:
     every = joined(some)
     every = every.take(np.argsort(every.step_s, kind="stable"))
     first = {key: row for row, key in reversed(list(enumerate(every.identities())))}
-    return every.take(np.array(sorted(first.values())[:CHUNKED_PRICED], np.int64))
+    return every.take(np.array(sorted(first.values())[:CHUNKED_KEPT], np.int64))
 
 
 def _is_light(recompute: Recompute) -> bool:

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from astra.search.evaluator import PlanEvaluator
+from astra.search.evaluator import Evaluator
 from astra.search.pipeline.bound import SettingBound
 from astra.search.pipeline.construct import (
     NEAR_BEST,
@@ -50,7 +50,7 @@ class MixedPipeline:
             if len({option.pool for option in options}) >= self.limits.types:
                 self.options[setting] = options
 
-    def search(self, evaluator: PlanEvaluator, breadth: int = 1) -> float:
+    def search(self, evaluator: Evaluator, breadth: int = 1) -> float:
         """Hands the best pipelines to the evaluator; others may be faster: 0, or infinity where
         there is none. `least_s` says by how much at most. [s]
 
@@ -99,7 +99,7 @@ class MixedPipeline:
 class _Search:
     """What one search has in hand."""
 
-    def __init__(self, problem: MixedPipeline, evaluator: PlanEvaluator, breadth: int) -> None:
+    def __init__(self, problem: MixedPipeline, evaluator: Evaluator, breadth: int) -> None:
         self.problem, self.evaluator, self.breadth = problem, evaluator, breadth
         self.pricer, self.limits, self.charge = problem.pricer, problem.limits, evaluator.charge
         self.found: list[PipelineCandidate] = []

@@ -18,6 +18,7 @@ from astra.errors import InputError
 from astra.notes import NoteCode, has
 from astra.report.answer import answer_page
 from astra.search.evaluator import Limits
+from astra.search.query import Query
 from astra.search.solve import solve
 
 JOB: dict[str, Any] = {"gpus": "h100:64", "global_batch": 256, "seq_len": 4096}
@@ -106,22 +107,29 @@ def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: An
     ("model", "gpus"), [("deepseek-v3", "h100:2048"), ("mixtral-8x22b", "h100:256,a100-80g:256")]
 )
 def test_a_large_search_looks_for_the_stop_at_least_twice_a_second(model: str, gpus: str) -> None:
-    """In seconds of the CPU: how long a machine takes for them is its own affair."""
+    """The longest stretch beside the search of the first screen, which takes 0.4 CPU-s on a quiet
+    machine: on a busy one both take longer.
+    """
+    first = time.process_time()
+    solve(question("llama-3-70b", "h100:512", 1024), Limits())
     asked = [time.process_time()]
 
     def never() -> bool:
         asked.append(time.process_time())
         return False
 
-    query = query_of(
-        model, global_batch=4096, seq_len=4096, gpus=gpus, cluster=None,
+    solve(question(model, gpus, 4096), Limits(is_cancelled=never))
+    between = [after - before for before, after in pairwise(asked)]
+    assert max(between) < 0.5 / 0.4 * (asked[0] - first)
+
+
+def question(model: str, gpus: str, global_batch: int) -> Query:
+    return query_of(
+        model, global_batch=global_batch, seq_len=4096, gpus=gpus, cluster=None,
         runtime=None, stack=None, precision="bf16", settings=(), rules=None, top=10, margin=0.05,
         max_gpus=None, use_all=False, objective=None, min_tokens_per_s=0.0, fold=True,
         exact=False, pipeline_model="simulated", money={},
     )  # fmt: skip
-    solve(query, Limits(is_cancelled=never))
-    between = [after - before for before, after in pairwise(asked)]
-    assert max(between) < 0.5
 
 
 def test_a_time_limit_without_a_plan_is_an_answer_without_one(

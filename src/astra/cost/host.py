@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from astra.cost.result import PricedPlan
-from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.cluster import Pool
 from astra.hardware.pools import RESERVED_RAM_FRACTION, is_user_described, usable_ram_bytes
 from astra.hardware.stack import Stack
 from astra.memory.stage import memory_of
@@ -65,12 +65,6 @@ def is_ram_unknown(pool: Pool, need: float) -> bool:
     if gpu.node.ram_bytes is not None or not need:
         return False
     return is_user_described(pool) or need > least_usable_ram_bytes(gpu.name, gpu.node.gpus)
-
-
-def host_rules(cluster: Cluster, stack: Stack) -> tuple[Rule, ...]:
-    """That of the RAM, where it is known of any of the nodes."""
-    usable = pool_usable_ram_bytes(cluster.pools)
-    return () if np.isinf(usable) else (host_rule(usable, stack),)
 
 
 def ram_too_small(needed_bytes: float, usable_bytes: float) -> Note:

@@ -2,7 +2,6 @@
 
 import re
 
-from astra.cost.host import host_rules
 from astra.errors import InputError
 from astra.explain.explained_plan import ExplainedPlan, difference
 from astra.explain.result import Alternative
@@ -104,8 +103,7 @@ def _forbidden(
         why = note(NoteCode.SETTINGS_IMPOSSIBLE, reason=reason)
         return Alternative(settings=settings, outcome="none", why=why)
     ordered = dict(sorted(removed.items(), key=lambda item: -item[1]))
-    rules = (*query.rules, *host_rules(query.cluster, query.stack))
-    reasons = {rule.name: rule.reason for rule in rules if rule.name in ordered}
+    reasons = {rule.name: rule.reason for rule in query.rules if rule.name in ordered}
     why = note(NoteCode.SETTINGS_FORBIDDEN, reasons=reasons, removed=ordered)
     return Alternative(settings=settings, outcome="rules", rules=ordered, why=why)
 

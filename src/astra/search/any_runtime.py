@@ -7,7 +7,6 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.stages import stage_summaries
 from astra.search.data_parallel import ReplicaGroups
@@ -30,7 +29,6 @@ def solve_any(query: Query, limits: Limits) -> Result:
     limit_s = launched.best.step_s if launched.best else np.inf
     query = query.of_runtime("any")
     evaluator = evaluator_of(query, Fastest(MAX_KEPT, ceiling_s=limit_s), limits)
-    evaluator.rules = (*query.rules, *host_rules(query.cluster, query.stack))
     bound_s = evaluator.run(ReplicaGroups(query.space).search)
     found = evaluator.plans()
     chosen = _folded(found) if query.fold else found

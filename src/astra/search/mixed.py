@@ -15,7 +15,6 @@ from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.hardware.slowest import flops_per_s
-from astra.hardware.stack import Stack
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Evaluator, Limits
 from astra.search.nothing_fits import nothing_fits
@@ -37,18 +36,17 @@ USEFUL_GAP = 0.1  # a larger gap says nothing
 def solve_mixed(query: Query, limits: Limits) -> Result:
     """The best plans over several types."""
     start, runtimes, asked = time.perf_counter(), query.runtimes, query
-    known = dict[Stack, LineCache]()  # of each runtime's stack
+    known = LineCache()
     pipelines = {
-        own.runtime: Pipelines(own, limits, known.setdefault(own.stack, LineCache()))
+        own.runtime: Pipelines(own, limits, known)
         for own in (query.of_runtime(runtime) for runtime in runtimes if runtime in MIXES)
     }
     query = query.of_runtime(query.runtime)
     left_out = _left_out(query, [each for each in pipelines.values() if each.why_not is None])
     names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name not in left_out]
     singles = _singles(query, names, limits)
-    uniform = UniformSearch(query, singles, limits).run()
-    own = [] if query.use_all else _plans(singles, query)
-    found = [*own, *uniform.found]
+    uniform = UniformSearch(query, singles, limits)
+    found = [*([] if query.use_all else _plans(singles, query)), *uniform.search()]
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in pipelines.items():
         mixed = each.search(min(steps_s[runtime], COMPARED * _fastest_s(found)))
@@ -75,7 +73,8 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
                 if limits.stopped is None or np.isfinite(best.best_s)
             },
             uniform_step_s=min(
-                (s for s in (uniform.step_s, even_s) if s is not None and s < np.inf), default=None
+                (s for s in (uniform.evaluator.best_s, even_s) if s is not None and s < np.inf),
+                default=None,
             ),
             even_split_step_s=even_s,
             runtimes_step_s={

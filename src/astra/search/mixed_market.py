@@ -163,8 +163,8 @@ class MixedSearch:
             rule = host_rule(mixture.room_bytes, own.stack)
             own = replace(own, user_rules=(*own.user_rules, rule))
         asked = MIXES if "any" in own.runtimes else own.runtimes
-        uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit).run()
-        best = uniform.found[0] if uniform.found and uniform.step_s < limit else None
+        uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit).search()
+        best = uniform[0] if uniform and uniform[0].step_s < limit else None
         for runtime in asked:
             pipelines = Pipelines(own.of_runtime(runtime), self.limits, self.lines)
             found = pipelines.search(best.step_s if best else limit)

@@ -1,15 +1,15 @@
 """Pipelines over several GPU types by the rules of one runtime: 1F1B, and interleaved ones."""
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 
-from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.notes import Note
-from astra.search.evaluator import Evaluator, Limits, Stopped
+from astra.search.evaluator import Evaluator, Limits, Stopped, evaluator_of
 from astra.search.even_split import even_split_s
 from astra.search.objective import Fastest
 from astra.search.pipeline.interleaved import InterleavedPipeline
@@ -86,13 +86,6 @@ class Pipelines:
         return MixedPipeline(space, StagePricer(space.workload, *own))
 
     def _evaluator(self, space: Space, limits: Limits, top: int | None = None) -> Evaluator:
-        task = space.workload.task
-        return Evaluator(
-            task=task,
-            rules=(*self.query.rules, *host_rules(task.cluster, self.query.stack)),
-            stack=self.query.stack,
-            margin=self.query.margin,
-            objective=Fastest(top or self.query.top, self.query.fold),
-            limits=limits,
-            cache=self.known.layers,
-        )
+        query = self.query.on(space.workload.task.cluster)
+        objective = Fastest(top or query.top, query.fold)
+        return replace(evaluator_of(query, objective, limits), cache=self.known.layers)

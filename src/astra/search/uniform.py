@@ -1,26 +1,24 @@
 """Uniform plans over several GPU types, searched as on one type that is no better than any."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, permutations
 
 import msgspec
 import numpy as np
 
-from astra.cost.host import host_rules
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import flops_per_s, slowest_gpu
 from astra.hardware.topology import allowed_counts
-from astra.search.evaluator import Evaluator, Limits, evaluator_of
+from astra.search.evaluator import Evaluator, Limits, Stopped, evaluator_of
 from astra.search.objective import Fastest
 from astra.search.one_type import OneType
 from astra.search.query import Query
-from astra.search.result import Funnel
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of
-from astra.strategy.rules.registry import check
 from astra.strategy.space import Space
 from astra.strategy.uniform import over_types
 
@@ -45,38 +43,35 @@ class UniformSearch:
         limit_s: float = np.inf,
     ) -> None:
         """`singles`: the best on types alone, as far as they are known."""
-        self.query, self.limits, self.limit_s = query, limits, limit_s
+        self.query, self.limit_s = query, limit_s
         self.known = {name: each for name, each in singles.items() if np.isfinite(each.best_s)}
-        self.found: list[PricedPlan] = []
-        self.funnels: list[Funnel] = []
+        self.evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
+        self.funnels = [self.evaluator.funnel]
 
-    @property
-    def step_s(self) -> float:
-        return min((each.step_s for each in self.found), default=np.inf)
-
-    def run(self) -> "UniformSearch":
-        """The most promising set first; later ones must come near the best."""
+    def search(self) -> list[PricedPlan]:
+        """The fastest first: the most promising set first; later ones must come near the best."""
         pools = self.query.cluster.pools
         for chosen in _sets(pools, self.query.precision):
             if len(chosen) == len(pools) or not self.query.use_all:
-                self._search(chosen)
-        self.found.sort(key=lambda each: each.step_s)
-        return self
+                with suppress(Stopped):
+                    self._search(chosen)
+        return price_plans(self.evaluator.plans(), self.query.margin)
 
     def _search(self, pools: tuple[Pool, ...]) -> None:
-        """Of one set of types, the fastest first."""
-        query = self.query.on(self._as_one(pools))
+        """Of one set of types."""
+        query, limits = self.query.on(self._as_one(pools)), self.evaluator.limits
         space = query.space
         single = Space(replace(space.workload, gpu_counts=_counts(pools)), space.settings)
-        objective = Fastest(FAMILIES, True, SPARE * min(self.step_s, self.limit_s))
-        evaluator = evaluator_of(query, objective, self.limits)
-        evaluator.rules = (*query.rules, *host_rules(query.cluster, query.stack))
-        best_s = self.limits.best_s
-        evaluator.run(OneType(single).search)
-        self.limits.best_s = best_s  # no plan on these types has been priced yet
+        objective = Fastest(FAMILIES, True, SPARE * min(self.evaluator.best_s, self.limit_s))
+        evaluator = evaluator_of(query, objective, limits)
         self.funnels.append(evaluator.funnel)
+        best_s = limits.best_s
+        evaluator.run(OneType(single).search)
+        limits.best_s = best_s  # no plan on these types has been priced yet
         for plan in evaluator.plans():
-            self._price(plan, pools)
+            orders = self._in_orders(plan, pools)
+            if orders:
+                self.evaluator.steps_s(plans_of(orders))
 
     def _as_one(self, pools: tuple[Pool, ...]) -> Cluster:
         count = sum(pool.count for pool in pools)
@@ -90,9 +85,8 @@ class UniformSearch:
             return max(gpus, key=lambda gpu: _gpu_seconds(self.known[gpu.name]))
         return min(gpus, key=lambda gpu: (flops_per_s(gpu, precision), gpu.name))
 
-    def _price(self, plan: Plan, pools: tuple[Pool, ...]) -> None:
-        """The plan on these types, in the order of ranks that is best."""
-        task = self.query.task
+    def _in_orders(self, plan: Plan, pools: tuple[Pool, ...]) -> list[Plan]:
+        """The plan on these types, in each order of ranks; none where they cannot share it."""
         (pipeline,) = plan.pipelines
         if self.query.use_all:
             counts = {pool.gpu.name: pool.count for pool in pools}
@@ -100,15 +94,9 @@ class UniformSearch:
             counts = _shared_out(pools, sum(plan.gpus.values()))
         stage_gpus = pipeline.segments[0].tp * plan.cp
         if len(counts) < 2 or any(count % stage_gpus for count in counts.values()):
-            return
-        whole = msgspec.structs.replace(plan, cluster=task.cluster)
-        some = [over_types(whole, order) for order in _orders(counts, pools)]
-        rules = (*self.query.rules, *host_rules(task.cluster, self.query.stack))
-        allowed = check(plans_of(some), task, rules).allowed
-        priced = price_plans([some[row] for row in np.flatnonzero(allowed)], self.query.margin)
-        fitting = [each for each in priced if each.memory.fits]
-        if fitting:
-            self.found.append(min(fitting, key=lambda each: each.step_s))
+            return []
+        whole = msgspec.structs.replace(plan, cluster=self.query.cluster)
+        return [over_types(whole, order) for order in _orders(counts, pools)]
 
 
 def _gpu_seconds(searched: Evaluator) -> float:

@@ -19,13 +19,14 @@ from astra.search.evaluator import Evaluator
 from astra.search.objective import Fastest
 from astra.search.one_type import OneType
 from astra.strategy import enumerate as enumerate_module
+from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload
 from astra.strategy.stage_view import stage_view
-from astra.strategy.variants import enumerate_plans
+from astra.strategy.variants import enumerate_plans, plan_count, variant_counts
 from astra.timing.stage import stage_times
 
 TOP = 10
@@ -88,7 +89,6 @@ def _narrowed(dice: random.Random, seed: int) -> dict[str, tuple[Any, ...]]:
 def searched(
     space: Space,
     objective: Fastest | None = None,
-    seeds: Sequence[Plans] = (),
     rules: Sequence[Rule] | None = None,
     margin: float = 0.05,
 ) -> Evaluator:
@@ -101,7 +101,7 @@ def searched(
         margin=margin,
         objective=objective or Fastest(TOP),
     )
-    assert OneType(space, seeds).search(evaluator) == np.inf  # nothing is left open
+    assert OneType(space).search(evaluator) == np.inf  # nothing is left open
     return evaluator
 
 
@@ -144,6 +144,14 @@ def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(QUICK, ALL))
 def test_the_best_ten_of_many_more_spaces_are_those_of_brute_force(seed: int) -> None:
     compare_with_brute_force(space_of(seed))
+
+
+@pytest.mark.parametrize("seed", (*range(16), *range(40, 64)))
+def test_plans_are_counted_without_being_laid_out(seed: int) -> None:
+    space = space_of(seed)
+    layouts = Layouts(space)
+    known = sum(int(variant_counts(table, space).sum()) for table in enumerate_layouts(space))
+    assert plan_count(layouts, np.arange(len(layouts))) == known
 
 
 def space_with_a_rest(gpus: str, layers: int, batch: int, experts: int, runtime: Runtime) -> Space:

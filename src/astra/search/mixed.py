@@ -44,7 +44,8 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     query = query.of_runtime(query.runtime)
     left_out = _left_out(query, [each for each in pipelines.values() if each.why_not is None])
     names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name not in left_out]
-    singles = _singles(query, names, limits)
+    one = replace(query, top=1)
+    singles = {name: search_fastest(_single(one, name), limits) for name in names}
     uniform = UniformSearch(query, singles, limits)
     found = [*([] if query.use_all else _plans(singles, query)), *uniform.search()]
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
@@ -152,15 +153,6 @@ def idle_gpus(query: Query, ranked: Sequence[PricedPlan]) -> dict[str, int]:
 def _single(query: Query, name: str) -> Query:
     pools = tuple(pool for pool in query.cluster.pools if pool.gpu.name == name)
     return query.on(msgspec.structs.replace(query.cluster, pools=pools))
-
-
-def _singles(query: Query, names: list[str], limits: Limits) -> dict[str, Evaluator]:
-    """The best plan on each type; what the others found is where to look first."""
-    found: dict[str, Evaluator] = {}
-    for name in names:
-        seeds = [plan for each in found.values() for *_, plan in each.objective.incumbents]
-        found[name] = search_fastest(replace(_single(query, name), top=1), limits, seeds)
-    return found
 
 
 def _plans(singles: dict[str, Evaluator], query: Query) -> list[PricedPlan]:

@@ -4,8 +4,6 @@ Degrees with an option are bounded first, then their layouts, then the variants 
 promising first; each only takes longer than what it is made of. What is left out was counted.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from astra.columns import REL_EPS
@@ -51,9 +49,8 @@ def _layer_work(evaluator: Evaluator) -> Work:
 class OneType:
     """The plans of a space on one GPU type."""
 
-    def __init__(self, space: Space, seeds: Sequence[Plans] = ()) -> None:
-        """`seeds`: plans, each a table of one, whose degrees are looked at first."""
-        self.space, self.seeds = space, seeds
+    def __init__(self, space: Space) -> None:
+        self.space = space
         self.overfull: Tables = []  # layouts of which no variant can fit, least memory fractions
 
     def search(self, evaluator: Evaluator) -> float:
@@ -61,8 +58,6 @@ class OneType:
         self.evaluator, self.layouts = evaluator, Layouts(self.space)
         self.layer = self._option_layers()
         self.work = _layer_work(evaluator)
-        for plan in self.seeds:
-            self._look_at_degrees(plan)
         self._finish(self._useful_layouts())
         if not evaluator.objective.incumbents:
             self._look_closer()
@@ -114,15 +109,6 @@ class OneType:
         self.evaluator.funnel.candidates += unseen
         self.evaluator.funnel.bounded += unseen
 
-    def _look_at_degrees(self, plan: Plans) -> None:
-        """A limit first: of layouts with the degrees of this plan, whatever their chunks."""
-        for _, table in self.layouts.tables(self.layouts.degrees_of(plan)):
-            same = (table.ep == plan.ep[0]) & (table.etp == plan.etp[0])
-            same &= (table.sharding == plan.sharding[0]) & (table.overlap_ep == plan.overlap_ep[0])
-            if same.any():
-                some = table.take(np.flatnonzero(same))
-                self._heuristic(some.take(np.flatnonzero(self._holds(some))))
-
     def _holds(self, plans: Plans) -> Flags:
         """Which plans the rules allow, not counted."""
         rules, task = self.evaluator.rules, self.evaluator.task
@@ -139,13 +125,12 @@ class OneType:
         """Bound layouts by their stages, try the best few, and keep those that can be of use."""
         objective = self.evaluator.objective
         layouts, bounds = self._with_room(self._together(ahead)[0])
-        if not (self.seeds and objective.incumbents):
-            useful = np.flatnonzero(bounds < objective.limits_s(layouts))
-            best = useful[np.argsort(bounds[useful], kind="stable")][: HEURISTIC_LAYOUTS**2]
-            keys = objective.keys(layouts.take(best))
-            first = dict(zip(reversed(keys), best[::-1].tolist(), strict=True))  # of each key
-            rows = sorted(first.values(), key=lambda row: bounds[row])[:HEURISTIC_LAYOUTS]
-            self._heuristic(layouts.take(np.array(rows, np.int64)))
+        useful = np.flatnonzero(bounds < objective.limits_s(layouts))
+        best = useful[np.argsort(bounds[useful], kind="stable")][: HEURISTIC_LAYOUTS**2]
+        keys = objective.keys(layouts.take(best))
+        first = dict(zip(reversed(keys), best[::-1].tolist(), strict=True))  # of each key
+        rows = sorted(first.values(), key=lambda row: bounds[row])[:HEURISTIC_LAYOUTS]
+        self._heuristic(layouts.take(np.array(rows, np.int64)))
         return self._still_useful(layouts, bounds)
 
     def _together(self, tables: Tables) -> tuple[Plans, Floats]:
@@ -310,17 +295,12 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
     return False
 
 
-def search_fastest(
-    query: Query,
-    limits: Limits | None = None,
-    seeds: Sequence[Plans] = (),
-    is_alone: bool = False,
-) -> Evaluator:
+def search_fastest(query: Query, limits: Limits | None = None, is_alone: bool = False) -> Evaluator:
     """The fastest plans of a query on one GPU type, as the evaluator has kept them.
 
     `is_alone`: no other plans are wanted.
     """
     evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
     evaluator.is_alone = is_alone
-    evaluator.run(OneType(query.space, seeds).search)
+    evaluator.run(OneType(query.space).search)
     return evaluator

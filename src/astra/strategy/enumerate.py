@@ -117,13 +117,6 @@ class Layouts:
         """The most stages there may be."""
         return len(self._splits.counts) - 1
 
-    def degrees_of(self, plans: Plans) -> Ints:
-        """The rows with the degrees of a plan, where the space has them."""
-        wanted = {"tp": plans.tp[0, 0], "pp": plans.pp[0], "dp": plans.dp[0, 0]}
-        wanted |= {"cp": plans.cp, "micro_batch": plans.micro_batch}
-        same = [self._degrees[name] == column[0] for name, column in wanted.items()]
-        return np.flatnonzero(np.logical_and.reduce(same))
-
     def splits(self) -> tuple[Ints, Flags, Ints]:
         """Of every split: layers of the largest chunk, whether it is interleaved or has one stage,
         and stages.

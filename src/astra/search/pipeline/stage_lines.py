@@ -57,7 +57,6 @@ RecomputeCodes = tuple[int, int, int]  # mode, layers, modules as they stand in 
 Case = tuple[GlobalSetting, SegmentOption, RecomputeCodes]
 Key = tuple[object, ...]  # what lines depend on
 Price = Callable[[Sequence[Case], Sequence[str]], Floats]  # (field, place, case, 1 + kind)
-LinkGroup = tuple[GlobalSetting, Sequence[SegmentOption]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,47 +322,29 @@ class StagePricer:
             name: np.broadcast_to(column, shape)[0, slot, rows] for name, column in columns.items()
         }
 
-    def links_s(self, groups: Sequence[LinkGroup]) -> list[tuple[Floats, Floats]]:
+    def links_s(
+        self, setting: GlobalSetting, options: Sequence[SegmentOption]
+    ) -> tuple[Floats, Floats]:
         """Seconds one way from a stage of an option to the next of another, (option, next); and of
-        tied embeddings, on the first stage and on the last, (2, first option, last option). Of each
-        global setting with its options.
+        tied embeddings, on the first stage and on the last, (2, first option, last option).
         """
-        rows, cells, settings = list[Columns](), list[tuple[Ints, Ints]](), list[GlobalSetting]()
-        for setting, options in groups:
-            degrees, most = option_columns(options), np.array([option.most for option in options])
-            pool = degrees["gpu"]
-            at, to = np.nonzero((pool[:, np.newaxis] != pool) | np.eye(len(pool), dtype=np.bool_))
-            inside, one = at == to, np.ones_like(at)
-            other = (pool[to] + 1) % len(self.usable_bytes)
-            slots = {name: np.stack([degrees[name][at], degrees[name][to]]) for name in DEGREES}
-            slots["gpu"] = np.stack([pool[at], np.where(inside, other, pool[to])])
-            slots["stages"] = np.stack([np.where(inside, np.maximum(most[at], 2), 1), one])
-            slots["layers"] = np.stack([one, one])
-            slots |= dict.fromkeys(RECOMPUTE_COLUMNS, np.zeros_like(slots["gpu"]))
-            rows.append(slots)
-            cells.append((at, to))
-            settings += [setting] * len(at)
-        together = {name: np.concatenate([s[name] for s in rows], axis=1) for name in rows[0]}
-        link_s, tied_s = self._sent_s(settings, together)
-        found, start = list[tuple[Floats, Floats]](), 0
-        for (_, options), (at, to) in zip(groups, cells, strict=True):
-            own, count = slice(start, start + len(at)), len(options)
-            links, tied = np.zeros((count, count)), np.zeros((2, count, count))
-            links[at, to], tied[:, at, to] = link_s[own], tied_s[:, own]
-            found.append((links, tied))
-            start += len(at)
-        return found
-
-    def _sent_s(self, settings: Sequence[GlobalSetting], slots: Columns) -> tuple[Floats, Floats]:
-        """From the first stage of each plan, (plan,); and of tied embeddings, (2, plan)."""
-        link_s, tied_s = np.zeros(len(settings)), np.zeros((2, len(settings)))
-        for begin in range(0, len(settings), ROWS_PER_BLOCK):
-            some = slice(begin, begin + ROWS_PER_BLOCK)
-            part = {name: column[:, some] for name, column in slots.items()}
-            view = stage_view(self._plans(settings[some], part), self.workload.task)
-            link_s[some] = link_seconds(view.shared, self.stack)[0][0, 0, view.rows]
-            if self.model.tied_embeddings:
-                tied = tied_seconds(view.shared, self.stack)[..., view.rows][0]
-                tied_s[0, some] = np.where(view.stages.embedding[0], tied, 0).sum(0)
-                tied_s[1, some] = np.where(view.stages.head[0], tied, 0).sum(0)
-        return link_s, tied_s
+        degrees, most = option_columns(options), np.array([option.most for option in options])
+        pool = degrees["gpu"]
+        at, to = np.nonzero((pool[:, np.newaxis] != pool) | np.eye(len(pool), dtype=np.bool_))
+        inside, one = at == to, np.ones_like(at)
+        other = (pool[to] + 1) % len(self.usable_bytes)
+        slots: Columns = {
+            name: np.stack([degrees[name][at], degrees[name][to]]) for name in DEGREES
+        }
+        slots["gpu"] = np.stack([pool[at], np.where(inside, other, pool[to])])
+        slots["stages"] = np.stack([np.where(inside, np.maximum(most[at], 2), 1), one])
+        slots["layers"] = np.stack([one, one])
+        slots |= dict.fromkeys(RECOMPUTE_COLUMNS, np.zeros_like(slots["gpu"]))
+        view = stage_view(self._plans([setting] * len(at), slots), self.workload.task)
+        links_s, tied_s = np.zeros((len(pool), len(pool))), np.zeros((2, len(pool), len(pool)))
+        links_s[at, to] = link_seconds(view.shared, self.stack)[0][0, 0, view.rows]
+        if self.model.tied_embeddings:
+            tied = tied_seconds(view.shared, self.stack)[..., view.rows][0]
+            tied_s[0, at, to] = np.where(view.stages.embedding[0], tied, 0).sum(0)
+            tied_s[1, at, to] = np.where(view.stages.head[0], tied, 0).sum(0)
+        return links_s, tied_s

@@ -76,7 +76,7 @@ class StageTable:
         """One way from a stage of an option to the next of another, (option, next); and of tied
         embeddings once a step, on the first stage and the last, (2, first option, last option).
         """
-        return self.pricer.links_s([(self.setting, self.options)])[0]
+        return self.pricer.links_s(self.setting, self.options)
 
     def of_stage(self, stage: int, depth: int) -> StageChoice:
         """All that a stage can be, of a pipeline of so many."""

@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-from tests.search.test_one_type import QUICK, space_of, stack_of
+from tests.search.test_one_type import space_of, stack_of
 
 from astra.cost.bounds import BOUNDS
 from astra.cost.evaluate import evaluate, simulate
-from astra.strategy.enumerate import enumerate_layouts
 from astra.strategy.plans import Plans, concatenate
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space
-from astra.strategy.variants import enumerate_plans, variants_in, variants_of
-from astra.timing.layer import LayerCache
-from astra.timing.plan_bounds import variant_added_s
+from astra.strategy.variants import enumerate_plans
 
 SAMPLE = 400  # plans of a table
 
@@ -41,7 +38,7 @@ def test_no_bound_exceeds_the_simulated_step_of_a_plan_that_fits(seed: int, marg
     for name, bound in BOUNDS.items():
         bounds = bound(plans, task, stack, margin)
         assert (bounds <= steps * (1 + 1e-9)).all(), name
-        assert name == "tight" or (bounds > 0).all(), name
+        assert (bounds > 0).all(), name
 
 
 def test_every_bound_comes_near_the_simulated_step_of_some_plan() -> None:
@@ -57,20 +54,3 @@ def test_every_bound_comes_near_the_simulated_step_of_some_plan() -> None:
                 near = float((bound(plans, task, stack, 0.05) / steps).max())
                 nearest[name] = max(nearest[name], near)
     assert min(nearest.values()) > 0.7, nearest
-
-
-@pytest.mark.parametrize("seed", [*range(16), *range(QUICK, QUICK + 24)])
-def test_no_variant_adds_less_to_the_bound_than_was_taken_off_in_advance(seed: int) -> None:
-    """A search prunes variants by the bound of their layout and what they add to it."""
-    space = space_of(seed)
-    task, stack = space.workload.task, stack_of(space)
-    dice, told = np.random.default_rng(seed), 0.0
-    for layouts in enumerate_layouts(space):
-        layouts = layouts.take(np.sort(dice.permutation(len(layouts))[:200]))
-        every = variants_in(layouts, space)
-        own = evaluate(layouts, task, stack).bound_s[every.rows]
-        bounds = evaluate(variants_of(layouts, space), task, stack).bound_s
-        added = variant_added_s(layouts, every, task, stack, LayerCache())
-        assert (own + added <= bounds * (1 + 1e-12)).all()
-        told = max(told, float((added / np.maximum(bounds - own, 1e-12)).max(initial=0.0)))
-    assert told > 0.5  # most of what some variant adds is known in advance

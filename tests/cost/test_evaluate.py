@@ -16,7 +16,7 @@ from astra.strategy.space import Space, Workload, parse_set
 from astra.strategy.stage_view import stage_view, without_layers
 from astra.strategy.variants import enumerate_plans
 from astra.timing.layer import work_s
-from astra.timing.plan_bounds import tight_bound_s, work_bound_s
+from astra.timing.plan_bounds import work_bound_s
 from astra.timing.stage import stage_times
 
 STACK = find_stack("megatron")
@@ -51,16 +51,13 @@ def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int])
     plans, task = some(*asked)
     view = stage_view(plans, task, every_stage=True)
     step = step_s(plans, view.stages, stage_times(view, STACK))
-    tight = tight_bound_s(plans, task, STACK)
-    loose = evaluate(plans, task, STACK).bound_s
+    whole = evaluate(plans, task, STACK).bound_s
     ((work, _, _),) = work_s([without_layers(plans, task)], STACK)
     first = work_bound_s(plans.micro_batches[0], plans.pp[0], work[0, 0])
-    for bound in (first, loose, tight):
+    for bound in (first, whole):
         assert (bound <= step * (1 + 1e-12)).all()
-    turns = plans.vpp > 1
-    assert turns.any()
-    assert (tight[turns] >= loose[turns] * (1 - 1e-12)).all()
-    assert np.median(tight[turns] / step[turns]) > 0.9  # why few need to be simulated
+    assert (plans.vpp > 1).any()
+    assert np.median(whole / step) > 0.8  # why few need to be simulated
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])

@@ -1,4 +1,4 @@
-"""Bounds never exceed the simulated step, and come close to it."""
+"""Bounds never exceed the simulated step, and come near it where stages are alike."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -12,14 +12,12 @@ from tests.simulate.random_pipelines import shapes
 from astra.simulate.pipeline_columns import Floats, Ints, PipelineColumns, step_s
 from astra.timing.bounds import (
     interleaved_bound_s,
-    interleaved_tight_bound_s,
     one_f_one_b_bound_s,
 )
 
 Flags = NDArray[np.bool_]
 
 SLOTS = 5
-GAPS = ("loose", "tight", "loose, alike", "tight, alike")
 
 
 def unrolled(stages: Ints, column: Floats) -> Floats:
@@ -79,29 +77,17 @@ class Runs:
             last_reduce_s=unrolled(self.stages, self.last_reduce_s),
         )
 
-    def bounds_s(self) -> tuple[Floats, Floats]:
-        """The loose and the tight bound; 1F1B has one."""
+    def bound_s(self) -> Floats:
         mean = (1 + self.back) / 2
-        inner_s, outer_s = mean * self.inner_s, mean * self.outer_s
+        links = mean * self.inner_s, mean * self.outer_s
         count = self.column("micro_batches")
         if self.shape["chunks"] == 1:
             plain = (self.stages, self.forward_s[0], self.backward_s[0], count)
-            more = (inner_s, outer_s, self.first_gather_s[0], self.last_reduce_s[0])
-            bound_s = one_f_one_b_bound_s(*plain, *more)
-            return bound_s, bound_s
+            return one_f_one_b_bound_s(
+                *plain, *links, self.first_gather_s[0], self.last_reduce_s[0]
+            )
         chunked = (self.stages, self.forward_s, self.backward_s, count)
-        extras = (self.first_gather_s, self.last_reduce_s)
-        tight_s = interleaved_tight_bound_s(
-            *chunked,
-            self.inner_s,
-            self.outer_s,
-            *extras,
-            wrap_link_s=self.wrap_s,
-            chunks=self.column("chunks"),
-            group=self.column("group"),
-            extra_warmup=self.column("extra_warmup"),
-        )
-        return interleaved_bound_s(*chunked, inner_s, outer_s, *extras), tight_s
+        return interleaved_bound_s(*chunked, *links, self.first_gather_s, self.last_reduce_s)
 
 
 def random_runs(seed: int, plans: int, shape: dict[str, int]) -> Runs:
@@ -152,44 +138,36 @@ def random_shape(seed: int, chunks: int) -> dict[str, int]:
     }
 
 
-def gaps(chunks: int, pipelines: int) -> dict[str, Floats]:
+def gaps(chunks: int, pipelines: int) -> tuple[Floats, Flags]:
     """How far below the simulated step the bounds lie, as fractions. Alike: stages within 10 %,
     links up to a third of a forward, five thirds between slots.
     """
     each = 50
-    found: dict[str, list[Floats]] = {name: [] for name in GAPS}
+    found: list[tuple[Floats, Flags]] = []
     for seed in range(pipelines // each):
         runs = random_runs(seed, each, random_shape(seed, chunks))
-        simulated_s = step_s(runs.pipes())
-        for name, bound_s in zip(("loose", "tight"), runs.bounds_s(), strict=True):
-            gap = 1 - bound_s / simulated_s
-            found[name].append(gap)
-            found[f"{name}, alike"].append(gap[runs.alike])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        found.append((1 - runs.bound_s() / step_s(runs.pipes()), runs.alike))
+    gap, alike = zip(*found, strict=True)
+    return np.concatenate(gap), np.concatenate(alike)
 
 
 @pytest.mark.parametrize(
     ("chunks", "mean", "pipelines"),
-    [(1, 0.01, 4_000), (2, 0.02, 2_000), (3, 0.02, 2_000), (4, 0.025, 2_000)],
+    [(1, 0.01, 4_000), (2, 0.04, 2_000), (3, 0.05, 2_000), (4, 0.06, 2_000)],
 )
 def test_bounds_never_exceed_the_simulated_step_on_10_000_random_pipelines(
     chunks: int, mean: float, pipelines: int
 ) -> None:
-    """TABLE"""
-    found = gaps(chunks, pipelines)
-    assert min(gap.min() for gap in found.values()) >= -1e-9
-    assert found["tight, alike"].mean() <= mean
+    gap, alike = gaps(chunks, pipelines)
+    assert gap.min() >= -1e-9
+    assert gap[alike].mean() <= mean
 
 
 @settings(max_examples=200, deadline=None)
 @given(shapes(), st.integers(0, 100_000))
 def test_bounds_never_exceed_the_simulated_step(shape: dict[str, int], seed: int) -> None:
     runs = random_runs(seed, 5, shape)
-    simulated_s = step_s(runs.pipes())
-    loose_s, tight_s = runs.bounds_s()
-    assert (loose_s <= simulated_s * (1 + 1e-9)).all()
-    assert (tight_s <= simulated_s * (1 + 1e-9)).all()
-    assert (loose_s <= tight_s * (1 + 1e-9))[runs.back == 1].all()
+    assert (runs.bound_s() <= step_s(runs.pipes()) * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 8, 50])
@@ -230,8 +208,7 @@ def test_unused_slots_change_nothing(shape: dict[str, int], seed: int, at: int) 
     wider = {name: np.insert(getattr(runs, name), at, 0, axis=-2) for name in names}
     wider["forward_s"][..., at, :] = 7.0
     wider["outer_s"][at] = 7.0
-    for ours, theirs in zip(runs.bounds_s(), replace(runs, **wider).bounds_s(), strict=True):
-        assert np.allclose(ours, theirs, rtol=1e-12)
+    assert np.allclose(runs.bound_s(), replace(runs, **wider).bound_s(), rtol=1e-12)
 
 
 @settings(max_examples=50, deadline=None)
@@ -240,5 +217,4 @@ def test_a_plan_has_the_same_bound_alone_as_in_a_table(shape: dict[str, int], se
     runs = random_runs(seed, 4, shape)
     names = [f.name for f in fields(runs) if f.name != "shape"]
     alone = replace(runs, **{name: getattr(runs, name)[..., [2]] for name in names})
-    for ours, theirs in zip(runs.bounds_s(), alone.bounds_s(), strict=True):
-        assert np.array_equal(ours[[2]], theirs)
+    assert np.array_equal(runs.bound_s()[[2]], alone.bound_s())

@@ -6,21 +6,17 @@ holds them all against the simulator. The formulas are in `timing/plan_bounds.py
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Plans, Task
 from astra.strategy.stage_view import stage_view, without_layers
-from astra.strategy.variants import Variants
 from astra.timing.group_bounds import group_bounds
 from astra.timing.layer import LayerCache, Work, layers_of, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
     step_bound_s,
-    tight_bound_s,
-    variant_added_s,
     work_bound_s,
 )
 from astra.timing.stage import stage_times
@@ -52,26 +48,6 @@ def _step_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
     return step_bound_s(view, stage_times(view, stack))
 
 
-def _tight_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
-    return tight_bound_s(plans, task, stack)
-
-
-def _variant_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
-    """The bound of the layout, and what recompute and offload add to it."""
-    codes = ("recompute", "recompute_layers", "recompute_modules")
-    first, rows = plans.without((*codes, "offload_optimizer_fraction"))
-    mode, layers, modules = (getattr(plans, name)[0, 0] for name in codes)
-    offloaded = plans.offload_optimizer_fraction
-    variants = Variants(
-        rows=rows, recompute=mode, layers=layers, modules=modules, offloaded=offloaded
-    )
-    layouts = plans.take(first)
-    bare = {name: np.zeros_like(getattr(layouts, name)) for name in codes}
-    layouts = replace(layouts, offload_optimizer_fraction=np.zeros(len(layouts)), **bare)
-    added = variant_added_s(layouts, variants, task, stack, LayerCache())
-    return _step_s(layouts, task, stack, margin)[rows] + added
-
-
 def _group_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:
     """Of stages with equal chunks: replica groups have no others."""
     bound = group_bounds(plans, task, stack, LayerCache())
@@ -83,7 +59,5 @@ BOUNDS: dict[str, Bound] = {
     "work": _work_s,
     "fill": _fill_s,
     "step": _step_s,
-    "tight": _tight_s,
-    "variant": _variant_s,
     "group": _group_s,
 }

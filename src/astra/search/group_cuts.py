@@ -16,7 +16,7 @@ from astra.strategy.plans import COLUMNS, PLAN_AXES, Floats, Ints, Plans, concat
 from astra.strategy.rules.registry import check
 from astra.strategy.space import Space
 from astra.strategy.stage_view import stage_view, without_layers
-from astra.strategy.variants import depends_on_variant, variants_in, variants_of
+from astra.strategy.variants import depends_on_variant, variant_counts, variants_of
 from astra.timing.group_bounds import GroupBound, group_bounds, joined_bounds
 from astra.timing.layer import work_s
 
@@ -189,18 +189,19 @@ class CutSource:
             some = cuts.take(slice(start, start + LAYOUTS_PER_BLOCK))
             most = some.bound.most(limit_s, some.cap)
             layouts = replace(some.plans, micro_batches=most[np.newaxis])
-            variants = variants_in(layouts, self.space)
-            evaluator.charge(len(variants))
-            plans = variants_of(layouts, self.space, variants)
+            layout = np.repeat(np.arange(len(layouts)), variant_counts(layouts, self.space))
+            plans = variants_of(layouts, self.space)
+            evaluator.charge(len(plans))
             rows = np.flatnonzero(check(plans, self.task, self.rules).allowed)
             if len(rows):
                 margin, cache = evaluator.margin, evaluator.cache
                 found = evaluate(plans.take(rows), self.task, evaluator.stack, margin, cache)
                 order = np.argsort(found.bound_s, kind="stable")
                 rows = rows[order[found.fits[order]]]
-                choice = np.stack([variants.rows, variants.modules, variants.offloaded])[:, rows]
+                own = plans.recompute_modules[0, 0], plans.offload_optimizer_fraction
+                choice = np.stack([layout, *own])[:, rows]
                 rows = rows[np.unique(choice, axis=1, return_index=True)[1]]
-                yield self._cuts(plans.take(rows), most[variants.rows[rows]])
+                yield self._cuts(plans.take(rows), most[layout[rows]])
 
 
 def shared_keys(plans: Plans) -> Ints:

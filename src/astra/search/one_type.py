@@ -16,13 +16,11 @@ from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView, stage_view, without_layers
-from astra.strategy.variants import Variants, plan_count, variant_counts, variants_in, variants_of
+from astra.strategy.variants import plan_count, variant_counts, variants_of
 from astra.timing.layer import Work, cached_layer_rows, work_of
 from astra.timing.plan_bounds import (
     fill_bound_s,
     step_bound_s,
-    tight_bound_s,
-    variant_added_s,
     work_bound_s,
 )
 from astra.timing.stage import stage_times, stage_work
@@ -32,7 +30,6 @@ LAYOUTS_PER_BLOCK = 1 << 12  # worth bounding together
 HEURISTIC_LAYOUTS = 32  # that are tried at once, for a time to beat
 FIRST_GROUP = 256  # layouts whose variants are looked at together at first
 MAX_GROUP = 1024  # and in the end
-PLANS_PER_BLOCK = 512  # that are bounded tightly together
 MAX_SIMULATED = 16  # plans that are simulated together where none of the last was better
 
 Tables = list[tuple[Plans, Floats]]  # plans and their bounds
@@ -200,15 +197,15 @@ class OneType:
         start, size = 0, FIRST_GROUP
         while start < len(order):
             rows = order[start : start + size]
-            some, least = self._still_useful(layouts.take(rows), bounds[rows])
+            some, _ = self._still_useful(layouts.take(rows), bounds[rows])
             if len(some):
-                self._look_at_variants(some, least)
+                self._look_at_variants(some)
             start, size = start + size, min(2 * size, MAX_GROUP)
 
-    def _look_at_variants(self, layouts: Plans, bounds: Floats) -> None:
+    def _look_at_variants(self, layouts: Plans) -> None:
         """All variants of these layouts: rules, memory, bound, and simulation by bound."""
         evaluator, objective = self.evaluator, self.evaluator.objective
-        plans = variants_of(layouts, self.space, self._fast_variants(layouts, bounds))
+        plans = variants_of(layouts, self.space)
         if len(plans):
             plans = plans.take(evaluator.allowed(plans, rules=evaluator.variant_rules))
         if not len(plans):
@@ -220,32 +217,12 @@ class OneType:
         useful = np.flatnonzero(found.fits & (found.bound_s < objective.limits_s(plans)))
         rows = evaluator.in_ram(plans, useful)
         funnel.out_of_memory += len(useful) - len(rows)
-        rows = rows[np.argsort(found.bound_s[rows], kind="stable")]
-        for start in range(0, len(rows), PLANS_PER_BLOCK):
-            some = rows[start : start + PLANS_PER_BLOCK]
-            some = some[found.bound_s[some] < objective.limits_s(plans.take(some))]
-            if len(some):
-                self._simulate_useful(plans.take(some), found.bound_s[some])
-
-    def _fast_variants(self, layouts: Plans, bounds: Floats) -> Variants:
-        """Those below the limits, by what they add to the bounds of their layouts."""
-        evaluator = self.evaluator
-        found = variants_in(layouts, self.space)
-        limits = evaluator.objective.limits_s(layouts)
-        if np.isinf(limits).all():
-            return found
-        added = variant_added_s(layouts, found, evaluator.task, evaluator.stack, evaluator.cache)
-        least = (bounds[found.rows] + added) * (1 - REL_EPS)
-        useful = np.flatnonzero(least < limits[found.rows])
-        evaluator.funnel.bounded += len(found) - len(useful)
-        return found.take(useful)
+        self._simulate_useful(plans.take(rows), found.bound_s[rows])
 
     def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
         """The most promising first: they may spare the others, by the limit or as of one key."""
         evaluator, objective = self.evaluator, self.evaluator.objective
-        tight = tight_bound_s(plans, evaluator.task, evaluator.stack, evaluator.cache)
-        bounds, keys = np.maximum(bounds, tight), objective.keys(plans)
-        rows, size = np.argsort(bounds, kind="stable"), 1
+        rows, keys, size = np.argsort(bounds, kind="stable"), objective.keys(plans), 1
         while True:
             best = {key: step for step, key, _ in objective.incumbents}
             known = [best.get(key, np.inf) for key in keys]

@@ -1,7 +1,7 @@
 """Plans out of layouts: how much of them is recomputed and offloaded."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,56 +61,20 @@ def depends_on_variant(rule: Rule) -> bool:
     return not VARIANT_SETTINGS.isdisjoint(rule.settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Variants:
-    """Ways to recompute and to offload layouts, not yet plans. (variant,)"""
-
-    rows: Ints  # of the layout
-    recompute: Ints
-    layers: Ints
-    modules: Ints
-    offloaded: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, rows: Rows) -> "Variants":
-        """The variants at `rows`."""
-        return Variants(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-def variants_in(layouts: Plans, space: Space) -> Variants:
-    """Every recompute setting that the largest chunk of a layout allows, and every offload."""
+def variants_of(layouts: Plans, space: Space) -> Plans:
+    """Each layout with every recompute setting that its largest chunk allows, and every offload."""
     settings, lengths = _settings_by_chunk(layouts, space)
     offloads = np.array(_offloads(space), np.float64)
     largest = _largest_chunk(layouts)
-    counts = lengths[largest] * len(offloads)
-    rows, within = repeat_rows(counts)
+    rows, within = repeat_rows(lengths[largest] * len(offloads))
     starts = np.cumsum(lengths) - lengths
-    mode, layers, modules = settings[starts[largest[rows]] + within // len(offloads)].T
-    return Variants(
-        rows=rows,
-        recompute=mode,
-        layers=layers,
-        modules=modules,
-        offloaded=offloads[within % len(offloads)],
-    )
-
-
-def variants_of(layouts: Plans, space: Space, variants: Variants | None = None) -> Plans:
-    """Each layout with every one of its variants, or with these."""
-    chosen = variants_in(layouts, space) if variants is None else variants
-    table = layouts.take(chosen.rows)
-    used = table.used
-    columns: dict[str, Any] = {"offload_optimizer_fraction": chosen.offloaded}
-    codes = {
-        "recompute": chosen.recompute,
-        "recompute_layers": chosen.layers,
-        "recompute_modules": chosen.modules,
-    }
-    for name, column in codes.items():
+    chosen = settings[starts[largest[rows]] + within // len(offloads)].T
+    table = layouts.take(rows)
+    columns: dict[str, Any] = {"offload_optimizer_fraction": offloads[within % len(offloads)]}
+    names = ("recompute", "recompute_layers", "recompute_modules")
+    for name, column in zip(names, chosen, strict=True):
         values = column.astype(column_dtype(name))
-        columns[name] = np.where(used, values, np.zeros_like(values))
+        columns[name] = np.where(table.used, values, np.zeros_like(values))
     return replace(table, **columns)
 
 

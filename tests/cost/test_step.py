@@ -12,10 +12,7 @@ from astra.cost.price import price_plan, price_plans
 from astra.cost.step import PARTS, pipeline_columns, simulated_step
 from astra.hardware.stack import find_stack
 from astra.strategy.plan import Plan
-from astra.timing.bounds import (
-    interleaved_bound_s,
-    one_f_one_b_bound_s,
-)
+from astra.timing.plan_bounds import pipeline_bound_s
 from astra.timing.stage import stage_times
 
 STACK = find_stack("megatron")
@@ -82,31 +79,9 @@ def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan)
         pipes = pipeline_columns(seen.plans, seen.stages, times, pipeline)
         rows = len(pipes.forward_link_s)
         used = (np.arange(rows)[:, None] >= rows - pipes.stages).astype(np.int64)
-        links = pipes.forward_link_s
-        if plan.vpp == 1:
-            columns = (
-                used,
-                pipes.forward_s[0],
-                pipes.backward_s[0],
-                pipes.micro_batches,
-                0 * links,
-                links,
-                pipes.first_gather_s[0],
-                pipes.last_reduce_s[0],
-            )
-            bound = one_f_one_b_bound_s(*columns)
-        else:
-            chunked = (
-                used,
-                pipes.forward_s,
-                pipes.backward_s,
-                pipes.micro_batches,
-                0 * links,
-                links,
-                pipes.first_gather_s,
-                pipes.last_reduce_s,
-            )
-            bound = interleaved_bound_s(*chunked)
+        links, both_s = pipes.forward_link_s, pipes.forward_s + pipes.backward_s
+        columns = (used, both_s[0], both_s.sum(axis=0), pipes.micro_batches, 0 * links, links)
+        bound = pipeline_bound_s(*columns)
         assert 0 < bound[0] <= step * (1 + 1e-9), plan.summary()
 
 

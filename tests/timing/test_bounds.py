@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 from tests.simulate.random_pipelines import shapes
 
 from astra.simulate.pipeline_columns import Floats, Ints, PipelineColumns, step_s
-from astra.timing.bounds import (
-    interleaved_bound_s,
-    one_f_one_b_bound_s,
-)
+from astra.timing.plan_bounds import pipeline_bound_s
 
 Flags = NDArray[np.bool_]
 
@@ -78,16 +75,10 @@ class Runs:
         )
 
     def bound_s(self) -> Floats:
-        mean = (1 + self.back) / 2
+        mean, both_s = (1 + self.back) / 2, self.forward_s + self.backward_s
         links = mean * self.inner_s, mean * self.outer_s
         count = self.column("micro_batches")
-        if self.shape["chunks"] == 1:
-            plain = (self.stages, self.forward_s[0], self.backward_s[0], count)
-            return one_f_one_b_bound_s(
-                *plain, *links, self.first_gather_s[0], self.last_reduce_s[0]
-            )
-        chunked = (self.stages, self.forward_s, self.backward_s, count)
-        return interleaved_bound_s(*chunked, *links, self.first_gather_s, self.last_reduce_s)
+        return pipeline_bound_s(self.stages, both_s[0], both_s.sum(axis=0), count, *links)
 
 
 def random_runs(seed: int, plans: int, shape: dict[str, int]) -> Runs:
@@ -153,7 +144,7 @@ def gaps(chunks: int, pipelines: int) -> tuple[Floats, Flags]:
 
 @pytest.mark.parametrize(
     ("chunks", "mean", "pipelines"),
-    [(1, 0.01, 4_000), (2, 0.04, 2_000), (3, 0.05, 2_000), (4, 0.06, 2_000)],
+    [(1, 0.1, 4_000), (2, 0.06, 2_000), (3, 0.06, 2_000), (4, 0.07, 2_000)],
 )
 def test_bounds_never_exceed_the_simulated_step_on_10_000_random_pipelines(
     chunks: int, mean: float, pipelines: int
@@ -171,32 +162,23 @@ def test_bounds_never_exceed_the_simulated_step(shape: dict[str, int], seed: int
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 8, 50])
-def test_equal_stages_without_links_are_bounded_by_their_exact_time(micro_batches: int) -> None:
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_equal_stages_without_links_are_bounded_by_their_exact_time(
+    chunks: int, micro_batches: int
+) -> None:
     """(m + p - 1) t and, in v chunks, (m v + p - 1) t / v: sec. 2.2 of arXiv 2104.04473."""
     stages, count = np.array([[5], [0], [3]]), np.array([micro_batches])
-    one, none = np.ones((3, 1)), np.zeros((3, 1))
-    whole = (stages, one, 2 * one, count, none, none)
-    exact = 3.0 * (micro_batches + 8 - 1)
-    assert one_f_one_b_bound_s(*whole) == pytest.approx(exact)
-    half = np.ones((2, 3, 1)) / 2
-    assert interleaved_bound_s(stages, half, 2 * half, count, none, none) == pytest.approx(
-        3.0 * (2 * micro_batches + 8 - 1) / 2
-    )
+    stage_s, none = np.full((3, 1), 3.0), np.zeros((3, 1))
+    bound_s = pipeline_bound_s(stages, stage_s / chunks, stage_s, count, none, none)
+    assert bound_s == pytest.approx(3.0 * (chunks * micro_batches + 8 - 1) / chunks)
 
 
 def test_three_stages_worked_out_by_hand_are_bounded_exactly() -> None:
-    """f 1, 1, 2 and b 2, 1, 3, m 3: above the last stage 3 + 2, on it 3 x 5, so 20 s."""
+    """t 3, 2 and 5, m 3: above the last stage 3 + 2, on it 3 x 5, so 20 s; and links of 1 s."""
     stages, count = np.ones((3, 1), np.int64), np.array([3])
-    forward_s, backward_s = np.array([[1.0], [1.0], [2.0]]), np.array([[2.0], [1.0], [3.0]])
-    none = np.zeros((3, 1))
-    assert one_f_one_b_bound_s(stages, forward_s, backward_s, count, none, none) == [20.0]
-
-
-def test_a_slow_link_between_slots_shows_in_the_bound() -> None:
-    """Two stages of 3 s and a link of 10 s each way: every two micro-batches take 26 s, not 6."""
-    stages, count = np.array([[1], [1]]), np.array([101])
-    one, none = np.ones((2, 1)), np.zeros((2, 1))
-    assert one_f_one_b_bound_s(stages, one, 2 * one, count, none, 10 * one)[0] >= 26 * 50
+    stage_s, none = np.array([[3.0], [2.0], [5.0]]), np.zeros((3, 1))
+    assert pipeline_bound_s(stages, stage_s, stage_s, count, none, none) == [20.0]
+    assert pipeline_bound_s(stages, stage_s, stage_s, count, none, none + 1) == [24.0]
 
 
 @settings(max_examples=50, deadline=None)

@@ -7,9 +7,9 @@ import numpy as np
 from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans, Task, code
 from astra.strategy.stage_view import stage_view
-from astra.timing.bounds import interleaved_bound_s, one_f_one_b_bound_s
 from astra.timing.data_parallel import stage_inter_group_s
 from astra.timing.layer import LayerCache
+from astra.timing.plan_bounds import pipeline_bound_s
 from astra.timing.stage import stage_times, stage_work
 
 ROWS_PER_VIEW = 1 << 14  # plans whose columns stay in cache together
@@ -20,9 +20,8 @@ class GroupBound:
     """Seconds of plans with one pipeline, from which their bounds follow. (slot, plan), (plan,)"""
 
     stages: Ints
-    forward_s: Floats  # of one stage and micro-batch, as all below
-    backward_s: Floats
-    link_s: Floats
+    stage_s: Floats  # of one stage and micro-batch there and back, as all below
+    link_s: Floats  # one way
     head_s: Floats  # part of the last stage: in its last chunk
     vpp: Ints  # (plan,)
     once_s: Floats  # (plan,) per step: first gather, last reduction, other groups, optimizer
@@ -42,17 +41,13 @@ class GroupBound:
 
         T >= bound of the pipeline + once + m straggler
         """
-        link, turns = self.link_s, self.vpp > 1
-        pipeline = one_f_one_b_bound_s(
-            self.stages, self.forward_s, self.backward_s, micro_batches, link, link
+        link_s = self.link_s
+        chunk_s = (self.stage_s - self.head_s) / self.vpp  # chunks of a stage have equal layers
+        first_s = np.where(self.vpp > 1, chunk_s, self.stage_s)
+        pipeline_s = pipeline_bound_s(
+            self.stages, first_s, self.stage_s, micro_batches, link_s, link_s
         )
-        if turns.any():
-            both = self.forward_s + self.backward_s
-            first = (both - self.head_s) / self.vpp  # chunks of a stage have equal layers
-            none, chunks = np.zeros((1, 1, 1)), np.stack([first, both - first])
-            least = interleaved_bound_s(self.stages, chunks, none, micro_batches, link, link)
-            pipeline = np.where(turns, least, pipeline)
-        return pipeline + self.once_s + micro_batches * self.straggler_s
+        return pipeline_s + self.once_s + micro_batches * self.straggler_s
 
     def most(self, limit_s: float, cap: Ints) -> Ints:
         """Most micro-batches, up to a cap, that end before the limit; 0 where none does. (plan,)"""
@@ -111,8 +106,7 @@ def _of_block(
     head_s = times.part("head_forward_s") + times.part("head_backward_s")
     return GroupBound(
         count,
-        np.broadcast_to(times.whole_forward_s[0], count.shape),
-        np.broadcast_to(times.whole_backward_s[0], count.shape),
+        np.broadcast_to((times.whole_forward_s + times.whole_backward_s)[0], count.shape),
         np.broadcast_to(times.part("link_s")[0], count.shape),
         np.broadcast_to(head_s[0], count.shape),
         plans.vpp,

@@ -2,24 +2,18 @@
 
     work        the busiest stage does no less than the mean of all                   (degrees)
     fill        the pipeline is filled with whole layers before its last stage begins (layout)
-    step        the closed forms of 1F1B and interleaved pipelines on stage seconds   (plan)
+    step        the closed form of 1F1B and interleaved pipelines on stage seconds    (plan)
 
-`timing/bounds.py` has the closed forms; bounds that need bytes are in `cost/bounds.py`, with the
-list of all of them that one test holds against the simulator.
+No plan runs faster than its bound, so whatever is bounded above the best plan known can go
+unsimulated. `cost/bounds.py` lists all bounds; one test holds them against the simulator.
 """
 
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.strategy.plans import Floats, Ints, Plans, code
+from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.stage_view import StageView
-from astra.timing.bounds import (
-    interleaved_bound_s,
-    one_f_one_b_bound_s,
-)
 from astra.timing.stage import StageTime
-
-UNIFORM, BLOCK = code("recompute", "full:uniform"), code("recompute", "full:block")
 
 
 def work_bound_s(micro_batches: Ints, stages: Ints, work_s: Floats) -> Floats:
@@ -50,6 +44,40 @@ def fill_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack) 
     return most
 
 
+def pipeline_bound_s(
+    stages: Ints,
+    first_chunk_s: Floats,
+    stage_s: Floats,
+    micro_batches: Ints,
+    inner_link_s: Floats,
+    outer_link_s: Floats,
+) -> Floats:
+    """Least time of one step, 1F1B or interleaved. (plan,) [s]
+
+    A slot is a run of `stages` equal stages; an unused one has stages 0. Columns are (slot, plan).
+    Whatever the order of a stage's operations, with m micro-batches and links c each way,
+
+        T >= sum over the stages before k of (t_0 + 2 c) + m t_k
+
+    since chunk 0 of the first micro-batch comes down to k before k has anything to do, and chunk 0
+    of the last one goes up again when k is done. Alike stages without links give
+    (m v + p - 1) t_0: Narayanan et al. 2021, arXiv 2104.04473, sec. 2.2.
+
+    `first_chunk_s` is t_0, of one micro-batch there and back in the first chunk of a stage, with
+    one chunk all of it; `stage_s` is t_k, in all its chunks. Links are seconds each way, the mean
+    where the two ways differ: `inner_link_s` between two stages of a slot, `outer_link_s` from its
+    last stage to the next slot; an outer link that leads nowhere is ignored.
+    """
+    run = stages.astype(np.float64)
+    behind = np.cumsum(run[::-1], axis=0)[::-1] - run
+    link_s = np.where((run > 0) & (behind > 0), outer_link_s, 0.0)
+    inside_s = np.maximum(run - 1, 0) * (first_chunk_s + 2 * inner_link_s)
+    slot_s = inside_s + np.where(run > 0, first_chunk_s, 0.0) + 2 * link_s
+    above_s = np.cumsum(slot_s, axis=0) - slot_s + inside_s  # of the slot's last stage
+    bound_s: Floats = np.where(run > 0, above_s + micro_batches * stage_s, 0.0).max(axis=0)
+    return bound_s
+
+
 def step_bound_s(view: StageView, times: StageTime) -> Floats:
     """Least step of every plan with one pipeline. [s]
 
@@ -64,26 +92,13 @@ def step_bound_s(view: StageView, times: StageTime) -> Floats:
 
 
 def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
-    count, batches = view.stages.count[0], view.plans.micro_batches[0]
-    forward, backward = times.whole_forward_s[0], times.whole_backward_s[0]
-    link = np.broadcast_to(times.part("link_s")[0], count.shape)
-    turns = view.plans.vpp > 1
-    found = np.zeros(len(view.plans))
-    if not turns.all():  # for all rows: apart from the others they would have to be copied
-        found = one_f_one_b_bound_s(count, forward, backward, batches, link, link)
-    if turns.any():
-        head = times.part("head_forward_s")[0] + times.part("head_backward_s")[0]
-        both = _two_chunks(forward + backward, head, view.plans.vpp)
-        none = np.zeros((1, 1, 1))  # the bound asks only for the sum of both ways
-        found = np.where(turns, interleaved_bound_s(count, both, none, batches, link, link), found)
-    return found
-
-
-def _two_chunks(stage_s: Floats, head_s: Floats, vpp: Ints) -> Floats:
-    """The first chunk at its least, and the rest. (chunk, slot, plan)
-
-    The bound asks for no more. The first chunk of a stage may be the lighter one by a layer, so
-    half of an even share is taken for it; the head lies on the last.
+    """The first chunk of a stage may be the lighter one by a layer, so half of an even share is
+    taken for it; the head lies on the last.
     """
-    first = (stage_s - head_s) / (2 * vpp)
-    return np.stack([first, stage_s - first])
+    count, vpp = view.stages.count[0], view.plans.vpp
+    stage_s = times.whole_forward_s[0] + times.whole_backward_s[0]
+    head_s = times.part("head_forward_s")[0] + times.part("head_backward_s")[0]
+    first_s = np.where(vpp > 1, (stage_s - head_s) / (2 * vpp), stage_s)
+    link_s = np.broadcast_to(times.part("link_s")[0], count.shape)
+    batches = view.plans.micro_batches[0]
+    return pipeline_bound_s(count, first_s, stage_s, batches, link_s, link_s)

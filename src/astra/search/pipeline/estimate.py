@@ -16,9 +16,9 @@ from astra.strategy.segment_columns import (
     plans_from_stages,
 )
 from astra.strategy.space import Workload
-from astra.timing.bounds import one_f_one_b_bound_s
+from astra.timing.plan_bounds import pipeline_bound_s
 
-SIMULATED = 24  # pipelines of one depth, those of the least bounds
+SIMULATED = 96  # pipelines of one depth, those of the least bounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,17 +73,17 @@ class PipelineStages:
     @property
     def bound_s(self) -> Floats:
         """About the least step; infinite where the pipeline does not fit. (pipeline,)"""
-        depth, count = self.forward_s.shape
-        bound_s = one_f_one_b_bound_s(
+        stage_s = self.forward_s + self.backward_s
+        depth, count = stage_s.shape
+        bound_s = pipeline_bound_s(
             np.ones((depth, count), np.int64),
-            self.forward_s,
-            self.backward_s,
+            stage_s,
+            stage_s,
             np.full(count, self.micro_batches),
             np.zeros_like(self.link_s),
             self.link_s,
-            self.first_gather_s,
         )
-        return np.where(self.fits, bound_s + self.after_s[0], np.inf)
+        return np.where(self.fits, self.first_gather_s[0] + bound_s + self.after_s[0], np.inf)
 
     def simulated_s(self, rows: Ints) -> Floats:
         """The step of these, by the simulator. (row,)"""

@@ -15,14 +15,15 @@ from astra.cost.price import price_plan
 from astra.errors import InputError
 from astra.explain.explain import explain_plan
 from astra.explain.ledger import exchanges_of
-from astra.explain.plan_detail import CLASSES, PlanDetail, detail_of, parts_s
+from astra.explain.plan_detail import CLASSES, PlanDetail, detail_of
 from astra.explain.result import Exchange, Explanation, WhatIf
 from astra.hardware.catalogue import find_gpu
-from astra.hardware.cluster import Cluster, Pool
+from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.topology import ranks_per_domain
 from astra.notes import NoteCode
 from astra.report.explanation_words import explanation_with_words
 from astra.strategy.plan import Plan
+from astra.strategy.plans import Ints
 from astra.timing.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
 from astra.timing.stage import stage_times
 
@@ -59,7 +60,7 @@ def change(explanation: Explanation, what: str) -> WhatIf:
 @pytest.mark.parametrize("model", MODELS)
 def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
     for plan in (*legal_plans(model)[:8], *mixed_plans(model)[:4]):
-        parts, priced = parts_s(detail_of(plan)), price_plan(plan)
+        parts, priced = detail_of(plan).parts_s, price_plan(plan)
         assert sum(parts.values()) == pytest.approx(priced.step_s, rel=1e-9)
         kernels = priced.step_parts_s["forward"] + priced.step_parts_s["backward"]
         assert sum(parts[name] for name in CLASSES) == pytest.approx(kernels, rel=1e-9)
@@ -71,13 +72,13 @@ def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
 
 def test_only_a_model_with_experts_spends_time_on_them() -> None:
     dense, routed = plan_of(tp=2), plan_of("mixtral-8x7b", tp=2, ep=8, gpus="h100:64")
-    assert parts_s(detail_of(dense))["experts"] == 0
-    assert parts_s(detail_of(routed))["experts"] > 0
+    assert detail_of(dense).parts_s["experts"] == 0
+    assert detail_of(routed).parts_s["experts"] > 0
 
 
 def test_the_head_lies_on_the_last_stage() -> None:
     detail = detail_of(plan_of(pp=4, tp=2))
-    assert (parts_s(detail)["head"] > 0) == detail.last
+    assert (detail.parts_s["head"] > 0) == detail.last
 
 
 # ------------------------------------------------------------------ bytes
@@ -195,7 +196,7 @@ def test_only_megatron_pads_the_vocabulary() -> None:
         plan = plan_of("gpt2-xl", runtime=runtime, seq_len=1024)
         model = msgspec.structs.replace(plan.model, vocab=50_304)
         details = [detail_of(p) for p in (plan, msgspec.structs.replace(plan, model=model))]
-        odd_s, even_s = (parts_s(detail)["head"] for detail in details)
+        odd_s, even_s = (detail.parts_s["head"] for detail in details)
         pads = runtime == "megatron"
         assert odd_s == pytest.approx(even_s) if pads else odd_s > 3 * even_s
 
@@ -211,6 +212,15 @@ def test_one_gpu_exchanges_nothing() -> None:
     assert not exchanges_of(detail_of(plan_of("gpt3-125m", gpus="h100:1", seq_len=2048)))
 
 
+def of_stage(detail: PlanDetail, column: Ints) -> int:
+    """What a column of the segments holds of the busiest stage."""
+    return int(detail.at(detail.view.stages.of(column)))
+
+
+def gpu_of(detail: PlanDetail) -> Gpu:
+    return next(pool.gpu for pool in detail.plan.cluster.pools if pool.gpu.name == detail.gpu)
+
+
 def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
     """One exchange by the collective that the step is priced with."""
     collective = {
@@ -220,20 +230,22 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
         "all-to-all": all_to_all_s,
     }[exchange.operation]
     ranks = np.array([exchange.ranks])
-    at = (detail.pipeline, detail.slot, 0)
-    shares = (int(detail.view.domain[at]), int(detail.view.node[at]))  # GPUs of the job in each
+    view = detail.view
+    shares = (of_stage(detail, view.domain), of_stage(detail, view.node))  # GPUs of the job in each
     near, node = (ranks_per_domain(ranks, stride, share) for share in shares)
     payload = np.array([exchange.payload_bytes])
-    return float(collective(payload, ranks, near, detail.gpu, node)[0])
+    return float(collective(payload, ranks, near, gpu_of(detail), node)[0])
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
-        tp, ep, etp = map(detail.segment_setting, ("tp", "segment_ep", "segment_etp"))
+        plans = detail.view.plans
+        columns = (plans.tp, plans.segment_ep, plans.segment_etp)
+        tp, ep, etp = (of_stage(detail, column) for column in columns)
         priced = stage_times(detail.view, detail.stack).work.data_parallel
-        at = (detail.pipeline, detail.stage, 0)
+        at = (*detail.place, 0)
         found = {"gradients": 0.0, "parameters": 0.0}
         traffic = [e for e in exchanges_of(detail) if e.group in ("dp", "edp")]
         shards = {e.group: e.ranks for e in traffic if e.operation == "reduce-scatter"}
@@ -242,7 +254,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
             if exchange.operation == "all-reduce" and plan.sharding != "none":
                 stride *= shards.get(exchange.group, 1)  # from one shard group to the next
             found[exchange.what] += alone_s(exchange, stride, detail)
-        factor = detail.stack.on(detail.gpu).data_factor
+        factor = detail.stack.on(gpu_of(detail)).data_factor
         assert found["gradients"] * factor == pytest.approx(float(priced.reduce_s[at]), rel=1e-9)
         assert found["parameters"] * factor == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
 
@@ -260,11 +272,11 @@ def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> N
         work = stage_times(detail.view, stack).work
         fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)
         whole = (1 + fraction) * work.tensor_forward_s + work.tensor_backward_s
-        at = (detail.pipeline, detail.stage, 0)
+        at = (*detail.place, 0)
         sent = [each for each in exchanges_of(detail) if each.group == "tp"]
         seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
         factor = stack.tensor_factor * stack.communication_factor
-        expected = detail.micro_batches * float(whole[at])
+        expected = detail.pipeline.micro_batches * float(whole[at])
         assert seconds * factor == pytest.approx(expected, rel=1e-9)
         checked += 1
     assert checked
@@ -277,7 +289,7 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     detail = detail_of(plan)
     sent = [each for each in exchanges_of(detail) if each.group == "dp"]
     seconds = sum(each.count * alone_s(each, 1, detail) for each in sent)
-    factors = detail.stack.on(detail.gpu)
+    factors = detail.stack.on(gpu_of(detail))
     expected = price_plan(plan).step_parts_s["data_comm"]
     assert seconds * factors.data_factor * factors.communication_factor == pytest.approx(expected)
 
@@ -291,17 +303,17 @@ def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
         if plan.overlap_ep or not sent:
             continue
         work = stage_times(detail.view, detail.stack).work
-        at = (detail.pipeline, detail.stage, 0)
+        at = (*detail.place, 0)
         both = float(work.expert_forward_s[at] + work.expert_backward_s[at])
         fraction = np.broadcast_to(detail.view.recomputed[0], work.forward_s.shape)[at]
         again = float(fraction) * float(work.expert_forward_s[at])
-        etp = detail.segment_setting("segment_etp")
+        etp = of_stage(detail, detail.view.plans.segment_etp)
         seconds = 0.0
         for exchange in sent:
             stride = etp if exchange.operation == "all-to-all" else 1
             seconds += exchange.count * alone_s(exchange, stride, detail)
-        expected = detail.micro_batches * (both + again)
-        assert seconds * detail.stack.on(detail.gpu).dispatch_factor == pytest.approx(
+        expected = detail.pipeline.micro_batches * (both + again)
+        assert seconds * detail.stack.on(gpu_of(detail)).dispatch_factor == pytest.approx(
             expected, rel=1e-9
         )
         checked += 1

@@ -26,8 +26,8 @@ def binding(
     Memory costs what is recomputed, or what more of it would save by a search. Before all of them
     comes the plan itself, where a search finds one that saves more than any of them costs.
     """
-    priced, parts = explained.priced, explained.parts_s
-    pipeline = explained.plan.pipelines[explained.detail.pipeline]
+    priced, parts = explained.priced, explained.detail.parts_s
+    pipeline = explained.detail.pipeline
     few = pipeline.stages > 1 and pipeline.micro_batches < FEW_MICRO_BATCHES * pipeline.stages
     far_groups = {exchange.group for exchange in exchanges if exchange.over == "network"}
     far = [name for name, groups in TRAFFIC.items() if far_groups & set(groups)]
@@ -40,12 +40,11 @@ def binding(
         "link": sum(parts[name] for name in near),
         "batch" if few else "bubble": parts["bubble"],
     }
-    dearest = max(cost, key=lambda name: cost[name])
-    if cost[dearest] < LEAST_SHARE * priced.step_s:
-        dearest = "compute"
-    memory = priced.memory
+    memory, dearest = priced.memory, max(cost, key=lambda name: cost[name])
     if not priced.runs:
         dearest = "memory"
+    elif cost[dearest] < LEAST_SHARE * priced.step_s:
+        dearest = "compute"
     cost["compute"] = sum(parts[name] for name in CLASSES)
     kinds = {"network": far, "link": near}.get(dearest)
     return Binding(

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 
-from astra.cost.result import MixedStage, PricedPlan
 from astra.cost.stages import stage_summaries
 from astra.explain.binding import binding
-from astra.explain.compare import alternative, settings_in
-from astra.explain.explained_plan import ExplainedPlan, Say, difference, explained_plan
+from astra.explain.compare import alternative
+from astra.explain.explained_plan import ExplainedPlan, Say, fastest_plan_query
 from astra.explain.ledger import exchanges_of
-from astra.explain.result import Alternative, Explanation
+from astra.explain.result import Explanation
 from astra.explain.what_if import repriced, searched
-from astra.hardware.stack import find_stack
 from astra.notes import Note, NoteCode, note
 from astra.search.query import Query
 from astra.strategy.plan import Plan
@@ -34,47 +32,34 @@ def explain_plan(
     people write them, `tp=4 pp=8`. `quick` leaves out what has to be searched for; `say` hears
     what is being worked on.
     """
-    explained = explained_plan(plans[rank - 1], asked, margin, say)
-    other = None if against is None else _against(plans, explained, against)
+    plan = plans[rank - 1]
+    query = fastest_plan_query(plan, asked, margin)
+    is_best = asked is not None and asked.objective == "time"
+    explained = ExplainedPlan(plan=plan, query=query, is_best=is_best, say=say)
+    priced, detail = explained.priced, explained.detail
+    other = None if against is None else alternative(plans, explained, against)
     behind = enumerate(plans[rank : rank + MAX_NEXT_PLANS], rank + 1)
-    later = [difference(plan, explained, place) for place, plan in behind]
     changes = repriced(explained) + ([] if quick else searched(explained))
-    exchanges = exchanges_of(explained.detail)
+    exchanges = exchanges_of(detail)
+    over_types = len(plan.gpus) > 1 or len(plan.pipelines) > 1
     return Explanation(
         rank=rank,
-        summary=explained.priced.summary,
-        model=explained.plan.model.name,
-        gpus=explained.priced.gpus,
-        step_s=explained.priced.step_s,
-        parts_pipeline=explained.detail.pipeline,
-        parts_stage=explained.detail.stage,
-        parts_s=explained.parts_s,
+        summary=priced.summary,
+        model=plan.model.name,
+        gpus=priced.gpus,
+        step_s=priced.step_s,
+        parts_pipeline=detail.place[0],
+        parts_stage=detail.stage,
+        parts_s=detail.parts_s,
         binding=binding(explained, changes, exchanges),
-        best=difference(plans[0], explained, 1) if rank > 1 else None,
-        next_plans=tuple(later),
+        best=explained.beside(plans[0], 1) if rank > 1 else None,
+        next_plans=tuple(explained.beside(each, place) for place, each in behind),
         against=other,
         changes=tuple(changes),
         exchanges=exchanges,
-        stages=_stages(explained.priced),
+        stages=stage_summaries(priced, detail.stack) if over_types else (),
         remarks=_notes(explained, quick and against is None),
     )
-
-
-def _against(plans: Sequence[Plan], explained: ExplainedPlan, against: str) -> Alternative:
-    """A plan of the file by its name, or the best one with these settings."""
-    for place, plan in enumerate(plans, 1):
-        if plan.summary() == " ".join(against.split()):
-            other = difference(plan, explained, place)
-            return Alternative(settings=(against,), outcome="time", plan=other)
-    return alternative(explained, settings_in(against))
-
-
-def _stages(priced: PricedPlan) -> tuple[MixedStage, ...]:
-    """Over several GPU types, who does what."""
-    plan = priced.plan
-    if len(plan.gpus) == 1 and len(plan.pipelines) == 1:
-        return ()
-    return stage_summaries(priced, find_stack(plan.stack))
 
 
 def _notes(explained: ExplainedPlan, unsearched: bool) -> tuple[Note, ...]:

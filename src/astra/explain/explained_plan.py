@@ -1,23 +1,25 @@
 """The plan that is explained, priced and in detail; the question it answers; others beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from astra.cost.price import MARGIN, price_plan
+from astra.cost.price import price_plan
 from astra.cost.result import PricedPlan
-from astra.explain.plan_detail import PlanDetail, detail_of, parts_s
+from astra.explain.plan_detail import PlanDetail, detail_of
 from astra.explain.result import PlanDifference
 from astra.hardware.stack import find_stack
 from astra.notes import Note
 from astra.search.query import Query
-from astra.strategy.complete import fp8_recipe
+from astra.strategy.enumerate import usual_settings
 from astra.strategy.plan import Plan
-from astra.strategy.space import DIMENSION_BY_NAME, parse_set
+from astra.strategy.space import DIMENSION_BY_NAME
 
 Say = Callable[[Note], None]  # hears what is being worked on
+KEPT = ("use_all", "settings", "set_words", "user_rules", "margin", "notes")  # of what was asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,34 +27,38 @@ class ExplainedPlan:
     """The plan in question."""
 
     plan: Plan
-    priced: PricedPlan
-    detail: PlanDetail
-    parts_s: dict[str, float]
     query: Query  # of which this plan is an answer
     is_best: bool  # it was found by a search for the fastest
     say: Say = field(repr=False)
 
-    def narrowed(self, settings: Sequence[str]) -> Query:
-        """Its question with further settings, `tp=4`."""
-        chosen = {**self.query.settings, **parse_set(tuple(settings))}
-        return replace(self.query, settings=chosen)
+    @cached_property
+    def priced(self) -> PricedPlan:
+        return price_plan(self.plan, margin=self.query.margin)
 
+    @cached_property
+    def detail(self) -> PlanDetail:
+        return detail_of(self.plan)
 
-def explained_plan(
-    plan: Plan, asked: Query | None, margin: float | None, say: Say
-) -> ExplainedPlan:
-    """`asked`: the question that a search found the plan for, where it is known."""
-    query = fastest_plan_query(plan, asked, margin)
-    detail = detail_of(plan)
-    return ExplainedPlan(
-        plan=plan,
-        priced=price_plan(plan, margin=query.margin),
-        detail=detail,
-        parts_s=parts_s(detail),
-        query=query,
-        is_best=asked is not None and asked.objective == "time",
-        say=say,
-    )
+    def narrowed(self, chosen: Mapping[str, tuple[Any, ...]]) -> Query:
+        """Its question with further settings."""
+        return replace(self.query, settings={**self.query.settings, **chosen})
+
+    def beside(self, plan: Plan, rank: int = 0) -> PlanDifference:
+        """Another plan, part by part beside this one."""
+        detail = detail_of(plan)
+        step_s, parts_s = float(detail.step.step_s[0]), self.detail.parts_s
+        return PlanDifference(
+            rank=rank,
+            summary=plan.summary(),
+            gpus=plan.gpus,
+            step_s=step_s,
+            slower_s=step_s - self.priced.step_s,
+            parts_s={name: part - parts_s[name] for name, part in detail.parts_s.items()},
+            parts_stage=detail.stage,
+            other_place=detail.stage_kind != self.detail.stage_kind,
+            busiest_gpu=detail.gpu,
+            stages=detail.pipeline.stages,
+        )
 
 
 def fastest_plan_query(plan: Plan, asked: Query | None, margin: float | None) -> Query:
@@ -61,8 +67,8 @@ def fastest_plan_query(plan: Plan, asked: Query | None, margin: float | None) ->
     Of the question that was asked it keeps what narrowed it: settings, rules, the margin and
     `--use-all`; not its goal, its money nor its other runtimes.
     """
-    known = MARGIN if asked is None else asked.margin
-    return Query(
+    kept = {name: getattr(asked, name) for name in KEPT} if asked else {}
+    query = Query(
         model=plan.model,
         cluster=plan.cluster,
         stack=find_stack(plan.stack),
@@ -71,52 +77,20 @@ def fastest_plan_query(plan: Plan, asked: Query | None, margin: float | None) ->
         runtimes=(plan.runtime,),
         precision=plan.precision,
         mtp_layers=plan.mtp_layers,
-        use_all=asked is not None and asked.use_all,
-        settings={**_asked_settings(plan), **(asked.settings if asked else {})},
-        set_words=asked.set_words if asked else (),
-        user_rules=asked.user_rules if asked else (),
-        margin=known if margin is None else margin,
         top=1,
         fold=False,
         suggest=False,
-        notes=asked.notes if asked else (),
+        **kept,
     )
+    settings = {**_asked_settings(plan, usual_settings(query.space.workload)), **query.settings}
+    margin = query.margin if margin is None else margin
+    return replace(query, settings=settings, margin=margin)
 
 
-def _asked_settings(plan: Plan) -> dict[str, tuple[Any, ...]]:
+def _asked_settings(plan: Plan, usual: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """What is never searched and was asked for in this plan: it stays."""
     first, second = plan.moment_dtypes
-    plain = {field.name: field.default for field in msgspec.structs.fields(Plan)}
-    plain |= {"first_moment_dtype": "fp32", "second_moment_dtype": "fp32"}
-    plain["dispatcher"] = "alltoall" if plan.model.moe else None
-    plain["fp8_recipe"] = fp8_recipe(plan.cluster) if plan.precision == "fp8" else None
-    own = {"first_moment_dtype": first, "second_moment_dtype": second}
-    found: dict[str, tuple[Any, ...]] = {}
-    for name, dimension in DIMENSION_BY_NAME.items():
-        value = own.get(name) or getattr(plan, name, None)
-        if dimension.how == "asked" and value is not None and value != plain[name]:
-            found[name] = (value,)
-    return found
-
-
-def difference(plan: Plan, explained: ExplainedPlan, rank: int = 0) -> PlanDifference:
-    """Another plan, part by part beside the explained one."""
-    detail = detail_of(plan)
-    step_s, parts = float(detail.step.step_s[0]), parts_s(detail)
-    return PlanDifference(
-        rank=rank,
-        summary=plan.summary(),
-        gpus=plan.gpus,
-        step_s=step_s,
-        slower_s=step_s - explained.priced.step_s,
-        parts_s={name: parts[name] - explained.parts_s[name] for name in parts},
-        parts_stage=detail.stage,
-        other_place=_place(detail) != _place(explained.detail),
-        busiest_gpu=detail.gpu.name,
-        stages=plan.pipelines[detail.pipeline].stages,
-    )
-
-
-def _place(detail: PlanDetail) -> tuple[bool, bool, str]:
-    """What its place in the pipeline gives a stage to do: embedding, head, and its GPU."""
-    return detail.stage == 0, detail.last, detail.gpu.name
+    own = msgspec.structs.asdict(plan)
+    own |= {"first_moment_dtype": first, "second_moment_dtype": second}
+    names = [name for name in usual if DIMENSION_BY_NAME[name].how == "asked"]
+    return {name: (own[name],) for name in names if own[name] not in (None, usual[name])}

@@ -8,38 +8,38 @@ import numpy as np
 
 from astra.explain.plan_detail import PlanDetail
 from astra.explain.result import Exchange
-from astra.model.layer_kinds import layer_kinds
-from astra.timing import ledger as timed
 from astra.timing.data_parallel import data_parallel_collectives
-from astra.timing.layer import layer_collectives
+from astra.timing.ledger import Collective, RankGroup
 from astra.timing.stage_work import StageSends, arrival_gather, stage_sends, tied_sends
-
-# By a ring or directly, one of n ranks sends so many times (n - 1) / n of a payload.
-RING_PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "all-reduce": 2}
 
 
 def exchanges_of(detail: PlanDetail) -> tuple[Exchange, ...]:
     """All traffic of one GPU of the busiest stage in one step, as its seconds are counted."""
-    found = [*_layers(detail), *_pipeline(detail), *_copies(detail)]
+    replicas = data_parallel_collectives(detail.view, detail.stack)
+    found = [*_layers(detail), *_pipeline(detail)]
+    found += [_exchange(detail, each, _count(detail, each)) for each in replicas]
     return tuple(exchange for exchange in found if exchange.ranks > 1 and exchange.count > 0)
 
 
-def _exchange(detail: PlanDetail, each: timed.Collective, count: float) -> Exchange:
-    group = each.group
-    ranks, domain, node = (int(detail.at(c)) for c in (group.ranks, group.domain, group.node))
-    payload = float(detail.at(each.payload_bytes))
-    sent = 1.0 if each.operation == "send" else RING_PASSES[each.operation] * (ranks - 1) / ranks
+def _count(detail: PlanDetail, each: Collective, layers: int = 1, forward: float = 1.0) -> float:
+    """How often a step has it, of so many layers that run forward so often."""
+    passes = detail.at(forward * each.forward + each.backward)
+    return float(detail.pipeline.micro_batches * layers * passes + detail.at(each.once))
+
+
+def _exchange(detail: PlanDetail, each: Collective, count: float) -> Exchange:
+    group, payload = each.group, float(detail.at(each.payload_bytes))
     return Exchange(
         group=group.name,
         operation=each.operation,
         what=each.what,
-        ranks=ranks,
+        ranks=int(detail.at(group.ranks)),
         payload_bytes=payload,
         count=count,
         total_bytes=payload * count,
-        sent_bytes=payload * count * sent,
-        crosses_nodes=node < ranks,
-        over="link" if max(domain, node) >= ranks else "network",
+        sent_bytes=payload * count * float(detail.at(each.sent_fraction)),
+        crosses_nodes=bool(detail.at(group.node < group.ranks)),
+        over="link" if detail.at(group.is_near) else "network",
     )
 
 
@@ -47,31 +47,24 @@ def _layers(detail: PlanDetail) -> list[Exchange]:
     """Of all layers; those that are recomputed whole run forward twice. What layers of several
     kinds exchange alike is told once.
     """
-    plan, (shape, device) = detail.plan, detail.layer_shape
     forward = 1 + float(detail.at(detail.view.recomputed[0]))
     found: dict[tuple[str, str, str], Exchange] = {}
-    for row, kind in enumerate(layer_kinds(plan.model).kinds):
-        layers = detail.micro_batches * detail.layers[row]
-        for each in layer_collectives(
-            plan.model, kind, shape, device, plan.cp_comm_type, str(plan.dispatcher)
-        ):
-            count = layers * np.asarray(forward * each.forward + each.backward).item()
-            known = found.get((each.group.name, each.operation, each.what))
-            one = _exchange(detail, each, count + (known.count if known else 0))
-            found[one.group, one.operation, one.what] = one
+    for layers, ledger in detail.ledgers:
+        for each in ledger.collectives:
+            key = (each.group.name, each.operation, each.what)
+            before = found[key].count if key in found else 0.0
+            count = _count(detail, each, layers, forward)
+            found[key] = _exchange(detail, each, count + before)
     return list(found.values())
 
 
 def _pipeline(detail: PlanDetail) -> list[Exchange]:
     """Activations to the next stage and gradients to the one before, chunk by chunk."""
-    plan, view, stack = detail.plan, detail.view, detail.stack
-    stages, first = plan.pipelines[detail.pipeline].stages, detail.stage == 0
-    if stages == 1:
-        return []
+    view, stack, vpp = detail.view, detail.stack, detail.plan.vpp
     sends, tied = stage_sends(view, stack), tied_sends(view, stack)
-    before = (detail.stage - 1) % stages
-    down = detail.micro_batches * (plan.vpp - detail.last)
-    back = detail.micro_batches * (plan.vpp - first)
+    before = (detail.stage - 1) % detail.pipeline.stages
+    down = detail.pipeline.micro_batches * (vpp - detail.last)
+    back = detail.pipeline.micro_batches * (vpp - (detail.stage == 0))
     found = [
         _send(detail, sends, detail.stage, "activations to the next stage", down),
         _send(detail, sends, before, "gradients to the stage before", back),
@@ -83,28 +76,13 @@ def _pipeline(detail: PlanDetail) -> list[Exchange]:
 
 def _send(detail: PlanDetail, sends: StageSends, stage: int, what: str, count: int) -> Exchange:
     """Over the link that leads on from a stage: from this one, or from the one before it."""
-    ends = (detail.view.stages.of(detail.view.plans.gpu), sends.there)
-    here, there = (detail.plan.cluster.pools[int(detail.at(end, stage))].gpu for end in ends)
-    payload = float(detail.at(sends.payload_bytes, stage))
-    return Exchange(
-        group="pp",
-        operation="send",
-        what=what,
-        ranks=detail.plan.pipelines[detail.pipeline].stages,
-        payload_bytes=payload,
-        count=count,
-        total_bytes=payload * count,
-        sent_bytes=payload * count,
-        crosses_nodes=here != there or not detail.at(sends.node, stage),
-        over="link" if here == there and detail.at(sends.near, stage) else "network",
+    there = detail.plan.cluster.pools[int(detail.at(sends.there, stage))].gpu.name
+    same_type = detail.pipeline.segment_at(stage).gpu == there
+    stages = np.array(detail.pipeline.stages)
+    near, node = (
+        np.where(same_type and detail.at(beside, stage), stages, 1)
+        for beside in (sends.near, sends.node)
     )
-
-
-def _copies(detail: PlanDetail) -> list[Exchange]:
-    """Gradients and parameters among the copies of dense weights, and of experts."""
-    found = []
-    for each in data_parallel_collectives(detail.view, detail.stack):
-        forward, backward, once = (detail.at(c) for c in (each.forward, each.backward, each.once))
-        count = detail.micro_batches * float(forward + backward) + float(once)
-        found.append(_exchange(detail, each, count))
-    return found
+    payload = np.array(detail.at(sends.payload_bytes, stage))
+    group = RankGroup("pp", stages, near, node)
+    return _exchange(detail, Collective(group, "send", what, payload), count)

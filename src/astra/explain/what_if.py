@@ -1,95 +1,86 @@
 """What would be with a faster network, more memory, another micro-batch or other GPUs."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from astra.explain.explained_plan import ExplainedPlan, difference
+from astra.explain.explained_plan import ExplainedPlan
 from astra.explain.result import WhatIf
-from astra.hardware.cluster import Cluster, Gpu
+from astra.hardware.cluster import Cluster
+from astra.hardware.slowest import RATES
 from astra.hardware.topology import allowed_counts
 from astra.notes import Note, NoteCode, note
 from astra.search.query import Query
 from astra.search.solve import solve
 
-RATES = tuple(f"{name}_flops_per_s" for name in ("bf16", "fp16", "tf32", "fp8", "fp4", "fp32"))
 FEWER_GPUS = 0.9  # of those that the plan runs on
-Change = Callable[[Gpu], Gpu]
-Thing = TypeVar("Thing", bound=msgspec.Struct)
+# What there is more of, in the figures of a GPU, its node and its link.
+FIGURES = {
+    NoteCode.MORE_NETWORK: ("node.nic_bytes_per_s",),
+    NoteCode.MORE_LINK: ("link.bytes_per_s", "link.peer_bytes_per_s"),
+    NoteCode.MORE_MEMORY_BANDWIDTH: ("memory_bytes_per_s",),
+    NoteCode.MORE_COMPUTE: RATES,
+    NoteCode.MORE_MEMORY: ("memory_bytes", "usable_bytes"),
+}
 
 
 def repriced(explained: ExplainedPlan) -> list[WhatIf]:
     """The same plan on other hardware."""
-    bandwidth = note(NoteCode.MORE_MEMORY_BANDWIDTH, factor=1.5)
-    changes: list[tuple[Note, Change]] = [
-        (note(NoteCode.MORE_NETWORK, factor=2), _faster_nic),
-        (note(NoteCode.MORE_LINK, factor=2), _faster_link),
-        (bandwidth, lambda gpu: _times(gpu, 1.5, "memory_bytes_per_s")),
-        (note(NoteCode.MORE_COMPUTE, factor=1.5), lambda gpu: _times(gpu, 1.5, *RATES)),
+    plan = explained.plan
+    changes = [
+        note(NoteCode.MORE_NETWORK, factor=2),
+        note(NoteCode.MORE_LINK, factor=2),
+        note(NoteCode.MORE_MEMORY_BANDWIDTH, factor=1.5),
+        note(NoteCode.MORE_COMPUTE, factor=1.5),
     ]
-    for name in explained.plan.gpus if len(explained.plan.gpus) > 1 else ():
-        changes.append((note(NoteCode.MORE_NETWORK, factor=2, gpu=name), _nic_of(name)))
+    if len(plan.gpus) > 1:  # the slower of two ends rules what passes between types
+        changes += [note(NoteCode.MORE_NETWORK, factor=2, gpu=name) for name in plan.gpus]
     found = []
-    for what, change in changes:
-        cluster = _on_gpus(explained.plan.cluster, change)
-        plan = msgspec.structs.replace(explained.plan, cluster=cluster)
-        other = difference(plan, explained)
-        found.append(WhatIf(change=what, how="repriced", plan=other, same_plan=True))
+    for change in changes:
+        other = explained.beside(replace(plan, cluster=_with_more(plan.cluster, change)))
+        found.append(WhatIf(change=change, how="repriced", plan=other, same_plan=True))
     return found
 
 
-def _nic_of(name: str) -> Change:
-    """A faster network on one type: the slower of two ends rules what passes between types."""
-    return lambda gpu: _faster_nic(gpu) if gpu.name == name else gpu
+def _with_more(cluster: Cluster, change: Note) -> Cluster:
+    """The cluster with changed GPUs: of all types, or of the one that the change names."""
+    pools = []
+    for pool in cluster.pools:
+        if change.facts.get("gpu") in (None, pool.gpu.name):
+            for figure in FIGURES[change.code]:
+                pool = replace(pool, gpu=_times(pool.gpu, figure, change.facts["factor"]))
+        pools.append(pool)
+    return replace(cluster, pools=tuple(pools))
 
 
-def _times(thing: Thing, factor: float, *figures: str) -> Thing:
-    """With these figures so many times as large; those that nobody knows or that are 0 stay."""
-    known = {name: getattr(thing, name) for name in figures}
-    larger = {name: factor * figure for name, figure in known.items() if figure}
-    return msgspec.structs.replace(thing, **larger)
-
-
-def _faster_nic(gpu: Gpu) -> Gpu:
-    return msgspec.structs.replace(gpu, node=_times(gpu.node, 2.0, "nic_bytes_per_s"))
-
-
-def _faster_link(gpu: Gpu) -> Gpu:
-    link = _times(gpu.link, 2.0, "bytes_per_s", "peer_bytes_per_s")
-    return msgspec.structs.replace(gpu, link=link)
-
-
-def _on_gpus(cluster: Cluster, change: Change) -> Cluster:
-    """The cluster with changed GPUs."""
-    pools = [msgspec.structs.replace(pool, gpu=change(pool.gpu)) for pool in cluster.pools]
-    return msgspec.structs.replace(cluster, pools=tuple(pools))
+def _times(thing: Any, figure: str, factor: float) -> Any:
+    """With a figure so many times as large; what it has no units for stays without."""
+    name, inside, rest = figure.partition(".")
+    value = getattr(thing, name)
+    if value is None:
+        return thing
+    return replace(thing, **{name: _times(value, rest, factor) if inside else factor * value})
 
 
 def searched(explained: ExplainedPlan) -> list[WhatIf]:
     """The best plans of the same question with something different."""
     query, plan = explained.query, explained.plan
-    queries: list[tuple[Note, Query]] = []
-    if not explained.is_best:
-        queries.append((note(NoteCode.AS_IS), query))
-    roomy = ("memory_bytes", "usable_bytes")
-    larger = _on_gpus(query.cluster, lambda gpu: _times(gpu, 1.25, *roomy))
-    queries.append((note(NoteCode.MORE_MEMORY, factor=1.25), query.on(larger)))
+    queries = [] if explained.is_best else [(note(NoteCode.AS_IS), query)]
+    roomy = note(NoteCode.MORE_MEMORY, factor=1.25)
+    queries.append((roomy, query.on(_with_more(query.cluster, roomy))))
     if len(query.cluster.pools) > 1:
         queries += _other_pools(query)
     else:
         for size in (plan.micro_batch // 2, plan.micro_batch * 2):
             if size and plan.global_batch % size == 0:
-                narrowed = explained.narrowed([f"micro_batch={size}"])
+                narrowed = explained.narrowed({"micro_batch": (size,)})
                 queries.append((note(NoteCode.OTHER_MICRO_BATCH, micro_batch=size), narrowed))
         (pool,) = query.cluster.pools
-        used = sum(plan.gpus.values())
-        counts = [count for count in allowed_counts(pool) if count <= FEWER_GPUS * used]
-        if counts:
-            what = note(NoteCode.OTHER_COUNT, count=max(counts), gpu=None)
-            queries.append(
-                (what, query.on_pools((msgspec.structs.replace(pool, count=max(counts)),)))
-            )
+        most = FEWER_GPUS * sum(plan.gpus.values())
+        fewer = max((count for count in allowed_counts(pool) if count <= most), default=None)
+        if fewer:
+            what = note(NoteCode.OTHER_COUNT, count=fewer, gpu=None)
+            queries.append((what, query.on_pools((replace(pool, count=fewer),))))
     return [_best(what, other, explained) for what, other in queries]
 
 
@@ -97,7 +88,7 @@ def _other_pools(query: Query) -> list[tuple[Note, Query]]:
     """Of every type twice as many, and none."""
     found, pools = [], query.cluster.pools
     for row, pool in enumerate(pools):
-        twice, name = msgspec.structs.replace(pool, count=2 * pool.count), pool.gpu.name
+        twice, name = replace(pool, count=2 * pool.count), pool.gpu.name
         before, behind = pools[:row], pools[row + 1 :]
         more = note(NoteCode.OTHER_COUNT, count=twice.count, gpu=name)
         found.append((more, query.on_pools((*before, twice, *behind))))
@@ -109,11 +100,7 @@ def _other_pools(query: Query) -> list[tuple[Note, Query]]:
 def _best(what: Note, query: Query, explained: ExplainedPlan) -> WhatIf:
     explained.say(what)
     best = solve(query).best
-    cluster = explained.plan.cluster
-    return WhatIf(
-        change=what,
-        how="searched",
-        plan=difference(best.plan, explained) if best else None,
-        same_plan=best is not None
-        and msgspec.structs.replace(best.plan, cluster=cluster) == explained.plan,
-    )
+    if best is None:
+        return WhatIf(change=what, how="searched", plan=None, same_plan=False)
+    same = replace(best.plan, cluster=explained.plan.cluster) == explained.plan
+    return WhatIf(change=what, how="searched", plan=explained.beside(best.plan), same_plan=same)

@@ -49,47 +49,25 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
 
 def explanation_page(explanation: Explanation) -> list["RenderableType"]:
     """The whole answer, part by part; where another plan was asked about, that comparison."""
+    notes = [f"note: {text}" for text in explanation.notes]
     if explanation.against is not None:
-        notes = [f"note: {text}" for text in explanation.notes]
-        return [
-            _head(explanation),
-            "",
-            *_alternative_part(explanation, explanation.against),
-            *notes,
-        ]
-    parts: list[RenderableType] = [_head(explanation), explanation.binding.sentence, ""]
+        compared = _alternative_part(explanation, explanation.against)
+        return [_head(explanation), "", *compared, *notes]
+    best, prices, stage = explanation.best, explanation.prices, _stage(explanation)
+    later = explanation.next_plans[:MAX_NEXT_PLANS]
+    parts: list[RenderableType] = [_head(explanation), explanation.binding.sentence]
     if explanation.stages:
-        parts += [*_pipelines(explanation), *_gpu_type_lines(explanation), ""]
-    parts += [
-        f"Where the time goes (stage {_stage(explanation)}, the busiest)",
-        _time_bars(explanation),
-    ]
-    if explanation.best is not None:
-        parts += [
-            "",
-            "What the best plan takes more or less",
-            _difference_table((explanation.best,)),
-        ]
-    if explanation.next_plans:
-        parts += [
-            "",
-            "What the next plans lose",
-            _difference_table(explanation.next_plans[:MAX_NEXT_PLANS]),
-        ]
+        parts += ["", *_pipelines(explanation), *_gpu_type_lines(explanation)]
+    parts += ["", f"Where the time goes (stage {stage}, the busiest)", _time_bars(explanation)]
+    if best is not None:
+        parts += ["", "What the best plan takes more or less", _difference_table((best,))]
+    if later:
+        parts += ["", "What the next plans lose", _difference_table(later)]
     parts += ["", "What would change", _what_if_table(explanation.changes)]
-    if explanation.prices:
-        parts += [
-            "",
-            "How far a price must move for another answer",
-            *map(_price_line, explanation.prices),
-        ]
-    parts += [
-        "",
-        f"Bytes of one GPU of stage {_stage(explanation)} in a step",
-        *_traffic_table(explanation),
-    ]
-    parts += [f"note: {note}" for note in explanation.notes]
-    return parts
+    if prices:
+        parts += ["", "How far a price must move for another answer", *map(_price_line, prices)]
+    parts += ["", f"Bytes of one GPU of stage {stage} in a step", *_traffic_table(explanation)]
+    return [*parts, *notes]
 
 
 def _head(explanation: Explanation) -> str:
@@ -100,42 +78,36 @@ def _head(explanation: Explanation) -> str:
     )
 
 
+def _has_several_pipelines(explanation: Explanation) -> bool:
+    return bool(explanation.stages) and explanation.stages[-1].pipeline > 0
+
+
 def _pipelines(explanation: Explanation) -> list["RenderableType"]:
     """Each drawn under its title."""
-    has_several_pipelines = explanation.stages[-1].pipeline > 0
     lines: list[RenderableType] = []
+    several = _has_several_pipelines(explanation)
     for pipeline in range(explanation.stages[-1].pipeline + 1):
-        which = f"Pipeline {pipeline + 1}" if has_several_pipelines else "The pipeline"
-        pipeline_stages = tuple(stage for stage in explanation.stages if stage.pipeline == pipeline)
-        lines += [
-            f"{which} from the first stage to the last",
-            draw_pipeline(pipeline_stages, explanation.step_s),
-        ]
+        which = f"Pipeline {pipeline + 1}" if several else "The pipeline"
+        stages = tuple(stage for stage in explanation.stages if stage.pipeline == pipeline)
+        drawing = draw_pipeline(stages, explanation.step_s)
+        lines += [f"{which} from the first stage to the last", drawing]
     return lines
 
 
 def _gpu_type_lines(explanation: Explanation) -> list[str]:
     """What each GPU type does of the whole."""
-    lines = []
-    if explanation.stages[-1].pipeline:
-        for name, count in explanation.gpus.items():
-            stages = [stage for stage in explanation.stages if stage.gpu == name]
-            places = dict.fromkeys(str(stage.pipeline + 1) for stage in stages)
-            busy = max(stage.busy_s for stage in stages) / explanation.step_s
-            lines.append(
-                f"{name}: in pipeline {' and '.join(places)} on {count} GPUs; its busiest stage "
-                f"works {busy:.0%} of the step."
-            )
-        return lines
-    total = sum(stage.layers for stage in explanation.stages)
+    lines, every_stage = [], explanation.stages
     for name, count in explanation.gpus.items():
-        stages = [stage for stage in explanation.stages if stage.gpu == name]
-        layers, busy = sum(stage.layers for stage in stages), max(stage.busy_s for stage in stages)
-        lines.append(
-            f"{name}: {layers} of {total} layers in {len(stages)} of {len(explanation.stages)} "
-            f"stages on {count} GPUs; its busiest works {busy / explanation.step_s:.0%} of the "
-            "step."
-        )
+        stages = [stage for stage in every_stage if stage.gpu == name]
+        busy = max(stage.busy_s for stage in stages) / explanation.step_s
+        if _has_several_pipelines(explanation):
+            places = dict.fromkeys(str(stage.pipeline + 1) for stage in stages)
+            part, busiest = f"in pipeline {' and '.join(places)}", "its busiest stage"
+        else:
+            layers, total = (sum(each.layers for each in some) for some in (stages, every_stage))
+            part = f"{layers} of {total} layers in {len(stages)} of {len(every_stage)} stages"
+            busiest = "its busiest"
+        lines.append(f"{name}: {part} on {count} GPUs; {busiest} works {busy:.0%} of the step.")
     return lines
 
 
@@ -159,8 +131,8 @@ def _then(rival: RunnerUp) -> str:
 
 
 def _stage(explanation: Explanation) -> str:
-    has_several_pipelines = bool(explanation.stages) and explanation.stages[-1].pipeline > 0
-    pipeline = f" of pipeline {explanation.parts_pipeline + 1}" if has_several_pipelines else ""
+    several = _has_several_pipelines(explanation)
+    pipeline = f" of pipeline {explanation.parts_pipeline + 1}" if several else ""
     return f"{explanation.parts_stage}{pipeline}"
 
 
@@ -253,11 +225,10 @@ def _what_if_table(changes: tuple[WhatIf, ...]) -> "RenderableType":
         if change.plan is None:
             table.add_row(f"  {change.what}", "", "no plan fits")
             continue
-        searched = change.how == "searched"
-        same = "the same plan" if change.same_plan else change.plan.summary
-        text = (
-            f"{same}; {difference_line(change.plan)}" if searched else difference_line(change.plan)
-        )
+        text = difference_line(change.plan)
+        if change.how == "searched":
+            same = "the same plan" if change.same_plan else change.plan.summary
+            text = f"{same}; {text}"
         table.add_row(f"  {change.what}", seconds(change.plan.step_s), text)
     return table
 

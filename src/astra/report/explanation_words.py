@@ -1,6 +1,6 @@
 """An explanation with its sentences: what binds, why not another plan, what would change."""
 
-import msgspec
+from msgspec.structs import replace
 
 from astra.explain.result import Alternative, Binding, Explanation, PlanDifference, WhatIf
 from astra.notes import NoteCode
@@ -9,28 +9,25 @@ from astra.report.words import GIB, all_words, words
 
 def explanation_with_words(explanation: Explanation) -> Explanation:
     """All of it, from codes and numbers."""
-    changes = tuple(_change(each) for each in explanation.changes)
-    with_parts = msgspec.structs.replace(
+    binding, against = explanation.binding, explanation.against
+    sentence = f"{_binding(explanation)}{_memory(binding)}"
+    return replace(
         explanation,
-        best=explanation.best and _difference(explanation.best),
+        binding=replace(binding, sentence=sentence),
+        best=_difference(explanation.best),
         next_plans=tuple(map(_difference, explanation.next_plans)),
-        changes=changes,
+        against=against and _alternative(against, explanation),
+        changes=tuple(map(_change, explanation.changes)),
         notes=all_words(explanation.remarks),
     )
-    against = explanation.against and _alternative(explanation.against, with_parts)
-    sentence = f"{_binding(with_parts)}{_memory(explanation.binding)}"
-    binding = msgspec.structs.replace(explanation.binding, sentence=sentence)
-    return msgspec.structs.replace(with_parts, binding=binding, against=against)
 
 
 def _change(change: WhatIf) -> WhatIf:
-    return msgspec.structs.replace(
-        change, what=words(change.change), plan=change.plan and _difference(change.plan)
-    )
+    return replace(change, what=words(change.change), plan=_difference(change.plan))
 
 
-def _difference(plan: PlanDifference) -> PlanDifference:
-    return msgspec.structs.replace(plan, busiest=_busiest(plan))
+def _difference(plan: PlanDifference | None) -> PlanDifference | None:
+    return plan and replace(plan, busiest=_busiest(plan))
 
 
 def _busiest(plan: PlanDifference) -> str:
@@ -88,8 +85,7 @@ def _memory(binding: Binding) -> str:
 
 
 def _alternative(other: Alternative, explained: Explanation) -> Alternative:
-    plan = other.plan and _difference(other.plan)
-    return msgspec.structs.replace(other, plan=plan, sentence=_outcome(other, explained))
+    return replace(other, plan=_difference(other.plan), sentence=_outcome(other, explained))
 
 
 def _outcome(other: Alternative, explained: Explanation) -> str:

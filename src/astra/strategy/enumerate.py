@@ -238,24 +238,28 @@ def _part_degrees(columns: ColumnTable, space: Space) -> ColumnTable:
     return take_rows(columns | {"dp": dp}, possible)
 
 
+def usual_settings(workload: Workload) -> dict[str, Any]:
+    """The one value that is tried of a dimension unless another is asked for."""
+    return {
+        "dispatcher": "alltoall" if workload.task.model.moe else None,
+        "rank_order": "tp-cp-ep-dp-pp",
+        "attention": "flash",
+        "cuda_graph": "none",
+        "offload_activations": (),
+        "capacity_factor": np.nan,
+        "main_grads_dtype": "fp32",
+        "grad_reduce_dtype": "fp32",
+        "master_dtype": "fp32",
+        "first_moment_dtype": "fp32",
+        "second_moment_dtype": "fp32",
+        "fp8_recipe": _fp8_recipe(workload),
+    }
+
+
 def _options(space: Space) -> ColumnTable:
     """What is multiplied out on every row: experts, sharding, traffic, offload."""
-    moe = space.workload.task.model.moe is not None
-    asked = [
-        ("dispatcher", ("alltoall",) if moe else (None,)),
-        ("rank_order", ("tp-cp-ep-dp-pp",)),
-        ("attention", ("flash",)),
-        ("cuda_graph", ("none",)),
-        ("offload_activations", ((),)),
-        ("capacity_factor", (np.nan,)),
-        ("main_grads_dtype", ("fp32",)),
-        ("grad_reduce_dtype", ("fp32",)),
-        ("master_dtype", ("fp32",)),
-        ("first_moment_dtype", ("fp32",)),
-        ("second_moment_dtype", ("fp32",)),
-        ("fp8_recipe", (_fp8_recipe(space.workload),)),
-    ]
-    dims = {name: space.settings.get(name, default) for name, default in asked}
+    moe, usual = space.workload.task.model.moe is not None, usual_settings(space.workload)
+    dims = {name: space.settings.get(name, (value,)) for name, value in usual.items()}
     for name in ("ep", "sharding", "cp_comm_type", "overlap_ep"):
         dims[name] = space.values(name) or ()
     dims["etp"] = space.settings.get("etp", (1, 0) if moe else (1,))  # 0 stands for tp

@@ -1,5 +1,6 @@
 """The declared space: every dimension of a plan, its values, and which are not multiplied out."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -171,6 +172,16 @@ SHORT_NAMES = {
     "mb": "micro_batch",
     "offload_optimizer": "offload_optimizer_fraction",
 }  # as plans are told
+# How a plan's summary says it, and the setting it means.
+SUMMARY_WORDS = {
+    r"\b(tp|pp|dp|vpp|cp|ep|etp|mb|recompute) (?=\S)": r"\1=",
+    r"\bsharded (\w+)": r"sharding=\1",
+    r"\bin groups of (\d+)": r"shard_group=\1",
+    r"\bgroup (?=\d)": "microbatch_group=",
+    r"\bep-overlap\b": "overlap_ep=true",
+    r"\boffload optimizer\b": "offload_optimizer=1",
+    r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
+}
 INTEGER_DIMENSIONS = frozenset(
     ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
 )
@@ -218,6 +229,19 @@ def parse_set(texts: Sequence[str], option: str = "--set") -> dict[str, tuple[An
         found = [_value(name, value.strip(), f"{option} {name}") for value in values.split(",")]
         settings[name] = tuple(dict.fromkeys(found))
     return settings
+
+
+def settings_in_summary(text: str) -> tuple[str, ...]:
+    """A plan as its summary names it, in the words of `--set`; those may stand there as they are.
+
+    >>> settings_in_summary("tp 4 pp=3 mb 1 sharded parameters ep-overlap offload optimizer")
+    ('tp=4', 'pp=3', 'mb=1', 'sharding=parameters', 'overlap_ep=true', 'offload_optimizer=1')
+    >>> settings_in_summary("tp 4 pp 3 vpp 2 group 4")
+    ('tp=4', 'pp=3', 'vpp=2', 'microbatch_group=4')
+    """
+    for said, meant in SUMMARY_WORDS.items():
+        text = re.sub(said, meant, text)
+    return tuple(text.split())
 
 
 def _value(name: str, text: str, where: str) -> Any:

@@ -256,32 +256,38 @@ def _same_kernels(
         yield rows, _shapes(table, rows), device, words
 
 
-def layer_shape(
-    view: StageView, stack: Stack, pipeline: int, slot: int
-) -> tuple[LayerShape, Device]:
-    """How a slot of the first plan shards its layers, and what they run on."""
+class LayerLedger(NamedTuple):
+    """What the seconds of a layer, of the head or of the embedding are counted from."""
+
+    operators: list[Operator]
+    collectives: list[Collective]
+
+
+def layer_ledgers(
+    view: StageView, stack: Stack, pipeline: int, stage: int
+) -> dict[str, LayerLedger]:
+    """Of every kind of layer by its row, of the head and of the embedding, as a stage of the first
+    plan shards them.
+    """
     table, back = _distinct(view)
-    row = back[pipeline, min(slot, back.shape[1] - 1), :1]
-    one = {name: column[row] for name, column in table.items()}
-    ((_, shape, device, _),) = _same_kernels(one, view.task, stack, SourceUse())
-    return shape, device
-
-
-def layer_collectives(
-    model: Model,
-    kind: LayerKind,
-    shape: LayerShape,
-    device: Device,
-    comm_type: str,
-    dispatcher: str,
-) -> list[Collective]:
-    """All that a layer's seconds of traffic are counted from."""
-    element = device.element_bytes
-    found = tensor_collectives(model, kind, shape, element, device.gathered_fraction)
-    found += context_collectives(model, shape, comm_type, element)
-    return found + (
-        expert_collectives(model, shape, dispatcher, element) if kind.mlp == "moe" else []
-    )
+    slot = min(view.stages.plan_slot[pipeline, stage, 0], back.shape[1] - 1)
+    one = {name: column[back[pipeline, slot, :1]] for name, column in table.items()}
+    ((_, shape, device, words),) = _same_kernels(one, view.task, stack, SourceUse())
+    ((_, more),) = _groups(one, np.arange(1), TRAFFIC_COLUMNS)
+    model, element = view.task.model, device.element_bytes
+    fused, dispatcher = words["attention"] == "flash", str(words["dispatcher"])
+    found = {}
+    for row, kind in enumerate(layer_kinds(model).kinds):
+        sent = tensor_collectives(model, kind, shape, element, device.gathered_fraction)
+        sent += context_collectives(model, shape, more["cp_comm_type"], element)
+        if kind.mlp == "moe":
+            sent += expert_collectives(model, shape, dispatcher, element)
+        kernels = layer_operators(model, kind, shape, device, fused, dispatcher)
+        found[str(row)] = LayerLedger(kernels, sent)
+    vocab = padded_vocab(view.task, shape.tp)
+    found["head"] = LayerLedger(head_operators(model, shape, device, vocab), [])
+    found["embedding"] = LayerLedger(embedding_operators(model, shape, device), [])
+    return found
 
 
 PARTS = tuple(field.name for field in fields(LayerTime) if field.name != "module_s")

@@ -17,12 +17,15 @@ from astra.timing.collectives import (
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 COLLECTIVES = {
     "all-gather": all_gather_s,
     "reduce-scatter": reduce_scatter_s,
     "all-reduce": all_reduce_s,
     "all-to-all": all_to_all_s,
 }
+# How often (n - 1) / n of a payload leaves one of n ranks, by a ring or directly.
+RING_PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "all-reduce": 2}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -40,6 +43,11 @@ class RankGroup:
         near, beside = (ranks_per_domain(ranks, stride, gpus) for gpus in (domain, node))
         return cls(name, ranks, near, beside)
 
+    @property
+    def is_near(self) -> Flags:
+        """All of its ranks share a link domain or a node."""
+        return np.maximum(self.domain, self.node) >= self.ranks
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Collective:
@@ -53,11 +61,17 @@ class Collective:
     backward: Floats | float = 0.0  # and in its backward pass
     once: Floats | float = 0.0  # times in a step, beside those
 
+    @property
+    def sent_fraction(self) -> Floats | float:
+        """Of a payload, what one rank sends."""
+        if self.operation == "send":
+            return 1.0
+        return RING_PASSES[self.operation] * (self.group.ranks - 1) / self.group.ranks
+
     def one_s(self, gpu: Gpu) -> Floats:
         """One of them, as if nothing else ran. [s]"""
         group = self.group
         if self.operation == "send":
-            inside = np.maximum(group.domain, group.node) >= group.ranks
-            return p2p_s(self.payload_bytes, inside, gpu)
+            return p2p_s(self.payload_bytes, group.is_near, gpu)
         collective = COLLECTIVES[self.operation]
         return collective(self.payload_bytes, group.ranks, group.domain, gpu, group.node)

@@ -114,11 +114,22 @@ def _kind_layers(row: int, view: StageView) -> Floats:
     return layers
 
 
-def _ends(view: StageView, layers: Layers) -> dict[str, Floats]:
-    """Embedding and head where they lie; multi-token prediction runs the head once more each."""
+def layer_counts(view: StageView) -> dict[str, Floats | Ints]:
+    """What a stage runs of all that `layer_ledgers` names."""
+    heads, starts = _end_counts(view)
+    kinds = range(len(layer_kinds(view.task.model).kinds))
+    layers = {str(row): _kind_layers(row, view) for row in kinds}
+    return {**layers, "head": heads, "embedding": starts}
+
+
+def _end_counts(view: StageView) -> tuple[Ints, Ints]:
+    """Heads and embeddings where they lie; multi-token prediction runs the head once more each."""
     stages = view.stages
-    heads = np.where(stages.head, 1 + view.plans.mtp_layers, 0)
-    starts = np.where(stages.embedding, 1, 0)
+    return np.where(stages.head, 1 + view.plans.mtp_layers, 0), np.where(stages.embedding, 1, 0)
+
+
+def _ends(view: StageView, layers: Layers) -> dict[str, Floats]:
+    stages, (heads, starts) = view.stages, _end_counts(view)
     return {
         "head_forward_s": heads * stages.of(layers.head.forward_s),
         "head_backward_s": heads * stages.of(layers.head.backward_s),

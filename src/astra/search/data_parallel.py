@@ -15,9 +15,9 @@ from astra.search.evaluator import Evaluator
 from astra.search.group_cuts import CutSource, GroupCuts, most_together
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.replica_groups import combined_plans
+from astra.strategy.segment_options import context_degrees
 from astra.strategy.space import Space, Workload
 
-TOKENS_PER_CP_RANK = 4096  # fewer are tried only where cp is asked for
 LIMITS = (1.1, 1.3, 1.7, 3.0, 8.0, np.inf)  # times the first bound, below which cuts are listed
 TIMES = 5  # between two limits, at which they are combined
 MAX_KEYS = 16  # shared choices that are looked at, each time
@@ -36,9 +36,7 @@ class ReplicaGroups:
     """
 
     def __init__(self, space: Space) -> None:
-        longest = space.workload.seq_len // TOKENS_PER_CP_RANK
-        cps = [cp for cp in space.values("cp") or () if cp <= longest] or [1]
-        self.space = Space(space.workload, {"cp": tuple(cps)} | space.settings)
+        self.space = Space(space.workload, {**space.settings, "cp": context_degrees(space)})
 
     def search(self, evaluator: Evaluator) -> float:
         """Hands what may be best to the evaluator; others may be faster: 0. [s]"""

@@ -79,7 +79,7 @@ def test_an_answer_says_who_launches_it_and_claims_no_proof() -> None:
     assert mixed.launched_step_s == pytest.approx(launched.best.step_s)
     assert best.step_s < launched.best.step_s
     assert answer.search.status == "searched"
-    assert mixed.gap_fraction is None or 0 < mixed.gap_fraction < 0.1
+    assert mixed.gap_fraction is None
     assert [stage.pipeline for stage in mixed.stages] == [
         row for row, pipeline in enumerate(plan.pipelines) for _ in range(pipeline.stages)
     ]

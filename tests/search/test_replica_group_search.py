@@ -1,4 +1,4 @@
-"""Replica groups with cuts of their own: against brute force, bounds, promises, settings."""
+"""Replica groups with cuts of their own: against brute force, promises, settings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +17,7 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
-from astra.search.any_runtime import MAX_KEPT
-from astra.search.data_parallel import ReplicaGroups, taken_off
+from astra.search.data_parallel import ReplicaGroups, with_less
 from astra.search.evaluator import Evaluator
 from astra.search.objective import Fastest
 from astra.strategy.plans import Task
@@ -29,26 +28,26 @@ STACK = find_stack("megatron")
 SAME = 1 + 1e-9
 
 
-def searched(space: Space, limit_s: float = np.inf) -> tuple[float, Evaluator]:
-    """The bound, and where the plans were decided on."""
+def searched(space: Space, limit_s: float = np.inf) -> Evaluator:
+    """Where the plans were decided on."""
     evaluator = Evaluator(
         task=space.workload.task,
         rules=rules_for("any"),
         stack=STACK,
         margin=MARGIN,
-        objective=Fastest(MAX_KEPT, ceiling_s=limit_s),
+        objective=Fastest(64, ceiling_s=limit_s),
     )
-    return ReplicaGroups(space).search(evaluator), evaluator
+    ReplicaGroups(space).search(evaluator)
+    return evaluator
 
 
 def compared(seeds: Sequence[int], **options: Any) -> list[float]:
-    """Of each pool the best step over that of brute force; the bound is never above the latter."""
+    """Of each pool the best step over that of brute force."""
     found = []
     for seed in seeds:
         space = random_question(seed, **options)
         wanted_s, _ = best_of_makes_s(space, STACK)
-        bound_s, evaluator = searched(space)
-        assert bound_s <= wanted_s * SAME, seed
+        evaluator = searched(space)
         plans = evaluator.plans()
         if np.isinf(wanted_s):
             assert all(plan.is_one_job for plan in plans), seed
@@ -94,9 +93,9 @@ def on(space: Space, cluster: Cluster) -> Space:
 def test_a_larger_pool_is_never_slower_and_the_order_of_types_changes_nothing(seed: int) -> None:
     space = random_question(seed)
     cluster = space.workload.task.cluster
-    whole_s = searched(space)[1].best_s
+    whole_s = searched(space).best_s
     turned = on(space, msgspec.structs.replace(cluster, pools=cluster.pools[::-1]))
-    assert searched(turned)[1].best_s == pytest.approx(whole_s, rel=1e-9)
+    assert searched(turned).best_s == pytest.approx(whole_s, rel=1e-9)
     for row, pool in enumerate(cluster.pools):
         others = cluster.pools[:row] + cluster.pools[row + 1 :]
         some = [others]
@@ -104,7 +103,7 @@ def test_a_larger_pool_is_never_slower_and_the_order_of_types_changes_nothing(se
             some.append((*others, msgspec.structs.replace(pool, count=pool.count - 1)))
         for pools in some:
             smaller = on(space, msgspec.structs.replace(cluster, pools=pools))
-            assert whole_s <= searched(smaller)[1].best_s * SAME
+            assert whole_s <= searched(smaller).best_s * SAME
 
 
 def question(
@@ -122,9 +121,9 @@ def question(
 
 
 @pytest.mark.parametrize("batch", (96, 89))
-def test_the_batch_adds_up_and_nothing_is_faster_than_the_bound(batch: int) -> None:
+def test_the_batch_adds_up(batch: int) -> None:
     """89 is a prime: only groups with unequal micro-batches use all GPUs."""
-    bound_s, evaluator = searched(question(batch))
+    evaluator = searched(question(batch))
     best, *_ = plans = evaluator.plans()
     assert len(best.pipelines) > 1 and not best.is_one_job
     for plan in plans:
@@ -132,12 +131,11 @@ def test_the_batch_adds_up_and_nothing_is_faster_than_the_bound(batch: int) -> N
         assert plan.micro_batch * done == batch
         assert all(len(pipeline.segments) == 1 for pipeline in plan.pipelines)
         assert not broken_rules(plan)
-    assert 0.95 * evaluator.best_s < bound_s <= evaluator.best_s * SAME
 
 
 def test_settings_caps_and_use_all_hold() -> None:
     settings = ("tp=2", "mb=1", "recompute=none,full:uniform:1", "sharding=optimizer")
-    _, evaluator = searched(question(settings=settings, max_gpus=16))
+    evaluator = searched(question(settings=settings, max_gpus=16))
     plans = evaluator.plans()
     assert plans
     for plan in plans:
@@ -145,36 +143,31 @@ def test_settings_caps_and_use_all_hold() -> None:
         assert sum(plan.gpus.values()) <= 16 and plan.micro_batch == 1
         assert {segment.tp for segment in segments} == {2} and plan.sharding == "optimizer"
         assert {segment.recompute for segment in segments} <= {"none", "full:uniform:1"}
-    _, evaluator = searched(question(use_all=True))
+    evaluator = searched(question(use_all=True))
     assert evaluator.plans()
     assert all(sum(plan.gpus.values()) == 24 for plan in evaluator.plans())
-    _, evaluator = searched(question(settings=("pp=2", "vpp=1", "dp=2,4")))
+    evaluator = searched(question(settings=("pp=2", "vpp=1", "dp=2,4")))
     assert evaluator.plans()
     for plan in evaluator.plans():
         assert {pipeline.stages for pipeline in plan.pipelines} == {2} and plan.vpp == 1
 
 
 def test_a_cap_and_settings_are_never_faster_than_without() -> None:
-    free_s = searched(question())[1].best_s
+    free_s = searched(question()).best_s
     for narrowed in (question(max_gpus=16), question(settings=["tp=4"]), question(use_all=True)):
-        bound_s, evaluator = searched(narrowed)
-        assert bound_s <= evaluator.best_s * SAME
-        assert evaluator.best_s >= free_s * (1 - 1e-9)
+        assert searched(narrowed).best_s >= free_s * (1 - 1e-9)
 
 
 def test_below_a_limit_that_nothing_beats_nothing_is_simulated() -> None:
-    bound_s, _ = searched(question())
-    below_s, evaluator = searched(question(), limit_s=0.9 * bound_s)
-    assert below_s == 0.9 * bound_s and not evaluator.plans() and not evaluator.funnel.simulated
+    best_s = searched(question()).best_s
+    evaluator = searched(question(), limit_s=0.9 * best_s)
+    assert not evaluator.plans() and not evaluator.funnel.simulated
 
 
 def test_groups_of_experts_and_of_other_kinds_of_stages_obey_the_rules() -> None:
-    ratios = []
-    for seed in range(3):
-        bound_s, evaluator = searched(random_question(seed, experts=True))
-        assert not any(broken_rules(plan) for plan in evaluator.plans())
-        ratios.append(evaluator.best_s / bound_s)
-    assert min(ratios) >= 1 / SAME and np.isfinite(ratios).any()
+    found = [searched(random_question(seed, experts=True)).plans() for seed in range(3)]
+    assert any(found)
+    assert not any(broken_rules(plan) for plans in found for plan in plans)
 
 
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 8), st.integers(0, 60))
@@ -182,7 +175,7 @@ def test_what_is_taken_off_adds_up_and_comes_in_whole_units(
     replicas: int, unit: int, units: int, less: int
 ) -> None:
     less = min(less, replicas * (units - 1)) * unit  # every replica keeps one at least
-    parts = taken_off(replicas, unit * units, unit, less)
+    parts = with_less(replicas, unit * units, unit, less)
     assert sum(number for number, _ in parts) == replicas and len(parts) <= 2
     assert sum(number * count for number, count in parts) == replicas * unit * units - less
     assert all(0 < count <= unit * units and count % unit == 0 for _, count in parts)

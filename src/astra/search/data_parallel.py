@@ -1,31 +1,31 @@
 """Data parallelism over GPU types whose replica groups have cuts of their own: runtime `any`.
 
-For a time T every cut of a type does so many micro-batches. The least T at which one cut of each
-type, or none, together do the batch is a bound. The cuts that do most a little above it are
-combined, the batch is split among them, and what comes of it is simulated as a whole plan.
+Within a time T every cut of a type does so many samples. T rises until one cut of each type, or
+none, together do the batch. The cuts that do most are combined, the batch is split among them, and
+what comes of it is simulated as a whole plan; T rises on until it meets the best of these.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
 
 import numpy as np
 
 from astra.columns import REL_EPS
 from astra.search.evaluator import Evaluator
-from astra.search.group_cuts import CutSource, GroupCuts
+from astra.search.group_cuts import CutSource, GroupCuts, most_together
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.replica_groups import combined_plans
+from astra.strategy.segment_options import context_degrees
 from astra.strategy.space import Space, Workload
 
-TOKENS_PER_CP_RANK = 4096  # fewer are tried only where cp is asked for
-LIMITS = (1.06, 1.12, 1.2, 1.3, 1.45, 1.7, 2.2, 3.0, 8.0, np.inf)  # times the first bound
-RISES = (0.0, 0.01, 0.04, 0.16, 0.64)  # above the bound, where plans are looked for
-BOUND_TOLERANCE = 1e-4  # relative
-MAX_KEYS = 16  # shared choices that are looked at below each rise
-CUTS_PER_TYPE = 4  # that are combined, and twice as many on other numbers of GPUs
-MAX_PRODUCT = 4096  # combinations of these
-MAX_COMBINATIONS = 48  # simulated of one shared choice; fewer where there are many choices
-TIMES = 4  # for which the batch is split: the least, and when some group has time for more
+LIMITS = (1.1, 1.3, 1.7, 3.0, 8.0, np.inf)  # times the first bound, below which cuts are listed
+TIMES = 5  # between two limits, at which they are combined
+MAX_KEYS = 16  # shared choices that are looked at, each time
+CUTS_PER_COUNT = 3  # of one type on one number of GPUs that are combined
+CUTS_PER_TYPE = 24  # on all numbers
+MAX_PARTIAL = 256  # combinations of the cuts of some types, to which those of the next are added
+MAX_COMBINATIONS = 16  # simulated of one shared choice
+ENDS = 4  # for which the batch is split: the least, and when some group has time for more
 
 Group = tuple[int, int, int]  # a cut, replicas and their micro-batches
 
@@ -36,43 +36,21 @@ class ReplicaGroups:
     """
 
     def __init__(self, space: Space) -> None:
-        longest = space.workload.seq_len // TOKENS_PER_CP_RANK
-        cps = [cp for cp in space.values("cp") or () if cp <= longest] or [1]
-        self.space = Space(space.workload, {"cp": tuple(cps)} | space.settings)
+        self.space = Space(space.workload, {**space.settings, "cp": context_degrees(space)})
 
     def search(self, evaluator: Evaluator) -> float:
-        """Simulates what may be best, on all types and on each alone; returns a bound on the step.
-
-        The bound is of groups with room for all the micro-batches that they have time for. [s]
-        """
+        """Hands what may be best to the evaluator; others may be faster: 0. [s]"""
         source = CutSource(self.space, evaluator)
-        every = range(len(evaluator.task.cluster.pools))
-        alone = [] if self.space.workload.use_all else [[pool] for pool in every]
-        bound_s, best_s = np.inf, np.inf
-        for pools in [every, *alone] if len(every) > 1 else [every]:
-            found = self._search_on(pools, source, evaluator, best_s)
-            bound_s, best_s = min(bound_s, found[0]), found[1]
-        return bound_s
-
-    def _search_on(
-        self, pools: Sequence[int], source: CutSource, evaluator: Evaluator, best_s: float
-    ) -> tuple[float, float]:
-        """Of plans on these types a bound; the best of all so far. [s]
-
-        Looks at cuts that end below a limit, which rises until a plan is found below it.
-        """
-        least_s, before_s, bound_s = source.least_s(pools), 0.0, 0.0
+        before_s = source.least_s
         for rise in LIMITS:
-            limit_s = min(rise * least_s, evaluator.limit_s, best_s)
+            limit_s = min(rise * source.least_s, evaluator.limit_s, evaluator.best_s)
             if not before_s < limit_s < np.inf:
                 break
-            cuts = source.below(limit_s, pools)
-            some = Combinations(self.space.workload, evaluator, cuts) if cuts else None
-            if bound_s == before_s:  # none do the batch below the limit before
-                bound_s = some.least_s(before_s, limit_s) if some else limit_s
-            best_s = some.look(bound_s, limit_s, best_s) if some else best_s
+            cuts = source.below(limit_s)
+            if cuts:
+                Combinations(self.space.workload, evaluator, cuts).search(before_s, limit_s)
             before_s = limit_s
-        return min(bound_s, best_s) if before_s else np.inf, best_s
+        return 0.0
 
 
 class Combinations:
@@ -81,64 +59,51 @@ class Combinations:
     def __init__(self, workload: Workload, evaluator: Evaluator, cuts: GroupCuts) -> None:
         self.evaluator, self.cuts = evaluator, cuts
         self.batch, self.use_all = workload.global_batch, workload.use_all
-        self.cluster = evaluator.task.cluster
+        self.cluster, self.gpus = evaluator.task.cluster, cuts.plans.gpus
         self.tried: set[tuple[Group, ...]] = set()
 
-    def least_s(self, low_s: float, high_s: float) -> float:
-        """The least time in which groups can do the batch: later than the one, before the other."""
-        cuts = self.cuts
-        while high_s - low_s > BOUND_TOLERANCE * high_s:
-            middle_s = (low_s + high_s) / 2
-            enough = cuts.most_samples(middle_s, self.cluster.max_gpus)[1] >= self.batch
-            if enough.any():
-                cuts, high_s = cuts.take(enough), middle_s
-            else:
-                low_s = middle_s
-        return low_s
-
-    def look(self, bound_s: float, limit_s: float, best_s: float) -> float:
-        """Simulates plans of the cuts that do most a little above the bound; the best step. [s]"""
-        done_s = 0.0
-        for rise in RISES:
-            goal_s = min(bound_s * (1 + rise + 2 * BOUND_TOLERANCE), limit_s, best_s)
-            if goal_s <= done_s:
-                break
-            done_s = goal_s
-            samples, total = self.cuts.most_samples(goal_s, self.cluster.max_gpus)
-            most = np.zeros(int(self.cuts.key.max()) + 1)
-            np.maximum.at(most, self.cuts.key, total)
+    def search(self, low_s: float, high_s: float) -> None:
+        """Simulates plans of the cuts that do most in more and more time, up to the best step."""
+        for time_s in np.geomspace(low_s, high_s, TIMES + 1)[1:].tolist():
+            time_s = min(time_s, self.evaluator.best_s)
+            samples = self.cuts.samples(self.cuts.bound.most(time_s, self.cuts.most))
+            key, max_gpus = self.cuts.key, self.cluster.max_gpus
+            total = most_together(self.cuts.pool, key, self.gpus, samples, max_gpus)
+            most = np.zeros(int(key.max()) + 1)
+            np.maximum.at(most, key, total)
             keys = np.flatnonzero(most >= self.batch)
-            number = MAX_COMBINATIONS if len(keys) < MAX_KEYS else MAX_COMBINATIONS // 8
-            for key in keys[np.argsort(-most[keys], kind="stable")][:MAX_KEYS].tolist():
-                chosen = self._combined(key, samples)[:number]
-                plans = [plan for rows in chosen for plan in self._plans(rows)]
-                best_s = min(best_s, self._best_s(plans))
-        return best_s
+            best = keys[np.argsort(-most[keys], kind="stable")][:MAX_KEYS].tolist()
+            combined = [rows for key in best for rows in self._combined(key, samples)]
+            self._simulate([plan for rows in combined for plan in self._split(rows)])
+            if time_s >= self.evaluator.best_s:
+                break
 
     def _combined(self, key: int, samples: Ints) -> list[tuple[int, ...]]:
         """Cuts of one shared choice that do the batch, one of each type or none, the most first."""
         here = np.flatnonzero((self.cuts.key == key) & (samples > 0))
-        pools, gpus = self.cuts.pool[here], self.cuts.plans.gpus
-        options = [self._first(here[pools == pool], samples) for pool in np.unique(pools)]
-        found: list[tuple[int, int, tuple[int, ...]]] = []
-        for chosen in product(*([*rows, None] for rows in options)):
-            rows = tuple(row for row in chosen if row is not None)
-            total, used = int(samples[list(rows)].sum()), int(gpus[list(rows)].sum())
-            is_allowed = len(rows) == len(self.cluster.pools) or not self.use_all
-            if total >= self.batch and is_allowed and used <= (self.cluster.max_gpus or used):
-                found.append((-total, used, rows))
-        return [rows for _, _, rows in sorted(found)]
+        found: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]  # -samples, GPUs, cuts
+        for pool in range(len(self.cluster.pools)):
+            best = self._best(here[self.cuts.pool[here] == pool], samples)
+            more = [
+                (less - int(samples[row]), used + int(self.gpus[row]), (*rows, row))
+                for less, used, rows in found
+                for row in best
+                if used + self.gpus[row] <= (self.cluster.max_gpus or np.inf)
+            ]
+            found = sorted(more if self.use_all else found + more)[:MAX_PARTIAL]
+        enough = [rows for less, _, rows in found if -less >= self.batch]
+        return enough[:MAX_COMBINATIONS]
 
-    def _first(self, rows: Ints, samples: Ints) -> list[int]:
-        """The cuts of a type that do most, and the best on other numbers of GPUs."""
-        gpus = self.cuts.plans.gpus[rows]
-        order = np.lexsort((gpus, -samples[rows]))
-        _, first = np.unique(gpus[order], return_index=True)
-        places = sorted({*range(min(CUTS_PER_TYPE, len(order))), *first.tolist()})
-        most = int(MAX_PRODUCT ** (1 / len(self.cluster.pools))) - 1
-        return [int(row) for row in rows[order[places[: min(3 * CUTS_PER_TYPE, most)]]]]
+    def _best(self, rows: Ints, samples: Ints) -> list[int]:
+        """Of these cuts of a type those that do most, a few on each number of GPUs."""
+        found, count = list[int](), Counter[int]()
+        for row in rows[np.argsort(-samples[rows], kind="stable")].tolist():
+            count[self.gpus[row]] += 1
+            if count[self.gpus[row]] <= CUTS_PER_COUNT:
+                found.append(row)
+        return found[:CUTS_PER_TYPE]
 
-    def _plans(self, rows: tuple[int, ...]) -> Iterator[tuple[Group, ...]]:
+    def _split(self, rows: tuple[int, ...]) -> Iterator[tuple[Group, ...]]:
         """The batch split among these cuts so that they end soon: all do what they have time for,
         and what is too much is taken off one of them, each in turn.
         """
@@ -149,39 +114,40 @@ class Combinations:
         counts = np.stack([np.searchsorted(own, ends_s) for own in steps_s]) * unit[:, np.newaxis]
         excess = replicas @ counts - needed
         first = int(np.searchsorted(excess, 0))
-        for end in range(first, min(first + TIMES, len(ends_s))):
-            for chosen in np.flatnonzero(excess[end] % unit == 0):
-                less = np.where(np.arange(len(rows)) == chosen, excess[end], 0)
-                groups = np.stack([rows, replicas, counts[:, end], unit, less], axis=1).tolist()
-                plan = tuple((row, *part) for row, *own in groups for part in taken_off(*own))
+        for end in range(first, min(first + ENDS, len(ends_s))):
+            for chosen in np.flatnonzero(excess[end] % unit == 0).tolist():
+                plan: list[Group] = []
+                for place, row in enumerate(rows):
+                    less = int(excess[end]) if place == chosen else 0
+                    each = int(replicas[place]), int(counts[place, end]), int(unit[place])
+                    plan += [(row, *share) for share in with_less(*each, less)]
                 if min(count for _, _, count in plan) > 0:
-                    yield plan
+                    yield tuple(plan)
 
     def _steps_s(self, row: int) -> Floats:
         """Least step of a cut by the number of its micro-batches, in units. [s]"""
         unit = int(self.cuts.bound.unit[row])
-        counts = np.arange(unit, self.cuts.cap[row] + 1, unit)
+        counts = np.arange(unit, self.cuts.most[row] + 1, unit)
         bound = self.cuts.bound.take(np.full(len(counts), row))
         return np.maximum.accumulate(bound.step_s(counts))
 
-    def _best_s(self, plans: Sequence[tuple[Group, ...]]) -> float:
-        """The best step of those that were not tried before. [s]"""
+    def _simulate(self, plans: Sequence[tuple[Group, ...]]) -> None:
+        """Those that were not tried before."""
         new = [plan for plan in dict.fromkeys(plans) if plan not in self.tried]
         if not new:
-            return np.inf
+            return
         self.tried.update(new)
         most = max(map(len, new))
         padded = [(*plan, *[(plan[0][0], 0, 0)] * (most - len(plan))) for plan in new]
         rows, replicas, counts = np.array(padded, np.int64).T  # each (pipeline, plan)
-        table = combined_plans(self.cuts.plans, rows, replicas, counts)
-        return float(self.evaluator.steps_s(table).min())
+        self.evaluator.steps_s(combined_plans(self.cuts.plans, rows, replicas, counts))
 
 
-def taken_off(replicas: int, micro_batches: int, unit: int, excess: int) -> list[tuple[int, int]]:
-    """Replicas and what each of them does, so many micro-batches less in all.
+def with_less(replicas: int, each: int, unit: int, less: int) -> list[tuple[int, int]]:
+    """Replicas that do so many micro-batches each, with so many less in all: how many do how many.
 
     They are taken off in whole units: there are replicas of two kinds at most.
     """
-    units, fewer = divmod(excess // unit, replicas)
-    count = micro_batches - units * unit
-    return [part for part in ((replicas - fewer, count), (fewer, count - unit)) if part[0]]
+    units, fewer = divmod(less // unit, replicas)
+    count = each - units * unit
+    return [share for share in ((replicas - fewer, count), (fewer, count - unit)) if share[0]]

@@ -42,8 +42,12 @@ class Objective(Protocol):
 
 
 def plan_family(plans: Plans) -> list[Key]:
-    """What makes two plans different in a list: degrees, micro-batch, sharding, traffic."""
-    columns = (plans.tp[0, 0], plans.pp[0], plans.dp[0, 0], plans.cp, plans.ep, plans.etp)
+    """What makes two plans different in a list: degrees, micro-batch, sharding, traffic.
+
+    Of several replica groups the degrees of the first, and of all by their sums over replicas.
+    """
+    groups = [(plans.replicas * degree).sum(axis=0) for degree in (1, plans.tp[:, 0], plans.pp)]
+    columns = (plans.tp[0, 0], plans.pp[0], *groups, plans.cp, plans.ep, plans.etp)
     more = (plans.micro_batch, plans.sharding)
     return list(zip(*(column.tolist() for column in (*columns, *more)), strict=True))
 

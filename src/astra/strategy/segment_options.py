@@ -49,7 +49,7 @@ def global_settings(space: Space) -> list[GlobalSetting]:
     comms, shardings = space.values("cp_comm_type") or (), space.values("sharding") or ()
     dims = product(
         _batch_splits(space),
-        _context_degrees(space),
+        context_degrees(space),
         comms,
         shardings,
         (False, True),
@@ -81,7 +81,7 @@ def recompute_settings(space: Space) -> list[Recompute | None]:
     return [Recompute(), Recompute("full:uniform", 1, ()), *blocks, *modules]
 
 
-def _context_degrees(space: Space) -> tuple[int, ...]:
+def context_degrees(space: Space) -> tuple[int, ...]:
     """Context parallelism only where sequences are long, and none under FlagScale, which refuses
     it over several types.
     """

@@ -5,9 +5,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astra.hardware.stack import Stack
-from astra.strategy.plans import Floats, Ints, Plans, Task, code
+from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.stage_view import stage_view
-from astra.timing.data_parallel import stage_inter_group_s
 from astra.timing.layer import LayerCache
 from astra.timing.plan_bounds import pipeline_bound_s
 from astra.timing.stage import stage_times, stage_work
@@ -24,7 +23,7 @@ class GroupBound:
     link_s: Floats  # one way
     head_s: Floats  # part of the last stage: in its last chunk
     vpp: Ints  # (plan,)
-    once_s: Floats  # (plan,) per step: first gather, last reduction, other groups, optimizer
+    once_s: Floats  # (plan,) per step: first gather, last reduction, optimizer
     straggler_s: Floats  # (plan,) per micro-batch, of the GPUs of this group alone
 
     def take(self, rows: Ints) -> "GroupBound":
@@ -61,16 +60,15 @@ class GroupBound:
         return low * unit
 
 
-def group_bounds(
-    plans: Plans, task: Task, stack: Stack, cache: LayerCache, are_several: bool = False
-) -> GroupBound:
-    """Of plans with one pipeline each: alone, or one of several groups on different types.
+def group_bounds(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> GroupBound:
+    """Of plans with one pipeline each, alone or beside groups on other types: what these exchange
+    with each other is left out.
 
     For `search/data_parallel.py`.
     """
     starts = range(0, max(len(plans), 1), ROWS_PER_VIEW)
     parts = [
-        _of_block(plans.take(slice(start, start + ROWS_PER_VIEW)), task, stack, cache, are_several)
+        _of_block(plans.take(slice(start, start + ROWS_PER_VIEW)), task, stack, cache)
         for start in starts
     ]
     return joined_bounds(parts)
@@ -90,19 +88,13 @@ def joined_bounds(parts: list[GroupBound]) -> GroupBound:
     )
 
 
-def _of_block(
-    plans: Plans, task: Task, stack: Stack, cache: LayerCache, are_several: bool
-) -> GroupBound:
+def _of_block(plans: Plans, task: Task, stack: Stack, cache: LayerCache) -> GroupBound:
     view = stage_view(plans, task)
     times = stage_times(view, stack, stage_work(view, stack, cache))
     first, count = slice(0, 1), view.stages.count[0]
     gather = times.first_gather_s(first) / plans.vpp  # of the first chunk
     once = gather + times.last_reduce_s(first) + times.tied_s(first)
     once = (once + times.optimizer_s(first) + stack.step_s)[0, 0]
-    if are_several:  # gradients that are not summed over all groups at once
-        two = np.full(len(view.shared.plans), 2)
-        between = stage_inter_group_s(view.shared, stack, two, two < 2)[0, 0][view.rows]
-        once = once + np.where(plans.sharding == code("sharding", "none"), 0.0, between)
     head_s = times.part("head_forward_s") + times.part("head_backward_s")
     return GroupBound(
         count,

@@ -53,10 +53,10 @@ class Pipelines:
         if problem is None:
             return []
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
-        if self.query.runtime == "megatron":
-            interleaved = InterleavedPipeline(problem.space, problem.pricer, problem.options)
-            evaluator.run(interleaved.search)
+        interleaved = InterleavedPipeline(problem.space, problem.pricer, problem.options)
         for breadth in (1, EXACT_BREADTH) if self.query.exact else (1,):
+            if self.query.runtime == "megatron":
+                evaluator.run(partial(interleaved.search, breadth=breadth))
             if problem.space.allows("vpp", 1):
                 evaluator.run(partial(problem.search, breadth=breadth))
         cluster = self.query.cluster

@@ -18,8 +18,8 @@ from astra.strategy.space import Space
 from astra.timing.stage import exposed_data_parallel_s
 
 ROUNDING_LAYERS = 1e-9
-STAGE_COUNTS = 4  # of a type, that are all tried; of more the largest half as many
-CAPPED_COUNTS = 8  # numbers of stages of a type that are tried where GPUs are capped
+STAGE_COUNTS = 2  # of a type that are tried, the largest
+CAPPED_COUNTS = 8  # of all, where GPUs are capped
 PACE_HALVINGS = 20  # of the pace at which stages hold the model
 # One setting for all stages, with the options that the types have in it.
 ParallelConfig = tuple[GlobalSetting, Sequence[SegmentOption]]
@@ -275,10 +275,10 @@ def _counts_of(space: Space, options: Sequence[SegmentOption]) -> tuple[Ints, In
         own = [] if workload.use_all else [(0, 0)]
         for row, option in enumerate(options):
             counts = option.stages[::-1] if option.pool == pool else ()
-            if len(counts) > STAGE_COUNTS and workload.task.cluster.max_gpus is None:
-                counts = counts[: STAGE_COUNTS // 2]
             stride = -(-len(counts) // CAPPED_COUNTS) or 1
-            own += [(row, count) for count in counts[::stride]]
+            is_capped = workload.task.cluster.max_gpus is not None
+            counts = counts[::stride] if is_capped else counts[:STAGE_COUNTS]
+            own += [(row, count) for count in counts]
         choices.append(own)
     table = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices), 2)
     return table[..., 0], table[..., 1]

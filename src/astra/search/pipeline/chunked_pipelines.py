@@ -109,7 +109,7 @@ def _with_last_stage(table: ChunkedPipelines, sizes: Ints, layers: int) -> Chunk
             own = sizes.copy()
             own[rows, last] = size
             short_last = vpp * size - left
-            good = (left > 0) & (0 <= short_last) & (short_last < size) & (own[:, 0] > short_first)
+            good = (left > 0) & (short_last >= 0) & (short_last < size) & (own[:, 0] > short_first)
             shorts = {"short_first": np.full(len(table), short_first), "short_last": short_last}
             found.append(replace(table, sizes=own, **shorts).take(good))
     return joined(found)

@@ -41,7 +41,6 @@ Options = Mapping[GlobalSetting, Sequence[SegmentOption]]
 FIRST_SKELETONS = 6000  # that are estimated
 MAX_SKELETONS = 384  # that are laid out
 SKELETONS = 48  # of them, together
-NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate may win
 SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most promising
 SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
 CHUNKED_SIMULATED = 400  # of those that are bounded together, simulated
@@ -131,7 +130,7 @@ class _Search:
         first = ChunkEstimates(problem.pricer, configs, problem.first_recomputes())
         skeletons, estimate_s = self._skeletons(first)
         for start in range(0, len(skeletons), SKELETONS):
-            limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
+            limit_s = min(evaluator.limit_s, evaluator.best_s)
             near = start + np.flatnonzero(~(estimate_s[start : start + SKELETONS] > limit_s))
             if not len(near):
                 break
@@ -163,15 +162,14 @@ class _Search:
         seen: set[bytes] = set()
         found, step_s = self._priced(estimates, unseen(table, seen))
         for _ in range(CHUNK_ROUNDS):
-            best_s = step_s.min(initial=np.inf)
-            if not best_s < limit_s:
+            best_s = float(step_s.min(initial=np.inf))
+            if best_s >= limit_s:
                 break
+            limit_s = best_s
             best = np.argsort(step_s, kind="stable")[: MOVED_CHUNKS * self.breadth]
             moved = unseen(neighbours(found.take(best), self.layers), seen)
             more, more_s = self._priced(estimates, moved)
             found, step_s = joined([found, more]), np.append(step_s, more_s)
-            if step_s.min() >= best_s:
-                break
 
     def _priced(
         self, estimates: ChunkEstimates, pipelines: ChunkedPipelines

@@ -101,17 +101,21 @@ def _with_last_stage(table: ChunkedPipelines, sizes: Ints, layers: int) -> Chunk
     size, or a layer larger; its last chunk lacks what is too much. The first of all is whole or
     lacks a layer.
     """
-    rows, last, vpp, found = np.arange(len(table)), table.depth - 1, table.vpp, []
-    given = sizes[rows, last]
+    last, vpp, found = table.depth - 1, table.vpp, []
+    given = sizes[np.arange(len(table)), last]
     for short_first in (0, 1):
         left = layers + short_first - vpp * (sizes.sum(axis=1) - given)
         for size in (-(-left // vpp), given, given + 1):
-            own = sizes.copy()
-            own[rows, last] = size
             short_last = vpp * size - left
-            good = (left > 0) & (short_last >= 0) & (short_last < size) & (own[:, 0] > short_first)
-            shorts = {"short_first": np.full(len(table), short_first), "short_last": short_last}
-            found.append(replace(table, sizes=own, **shorts).take(good))
+            good = (sizes[:, 0] > short_first) & (short_last >= 0) & (short_last < size)
+            rows = np.flatnonzero(good & (left > 0))
+            own = sizes[rows]
+            own[np.arange(len(rows)), last[rows]] = size[rows]
+            shorts = {
+                "short_first": np.full(len(rows), short_first),
+                "short_last": short_last[rows],
+            }
+            found.append(replace(table.take(rows), sizes=own, **shorts))
     return joined(found)
 
 

@@ -84,7 +84,7 @@ class InterleavedPipeline:
         """
         if "cp" in self.space.settings or self.task.model.moe is not None:
             return False
-        return best is None or not (best == NO_RECOMPUTE or _is_light(best))
+        return best is None or not _is_light(best)
 
     def _configs(self, evaluator: Evaluator, known: Options) -> list[ParallelConfig]:
         """With the traffic of experts in the open, and hidden; those that can beat the limit."""
@@ -109,8 +109,8 @@ class InterleavedPipeline:
         """For the first look: nothing, all that is light, and all layers; or what was asked for."""
         if "recompute" in self.space.settings:
             return self.recomputes
-        light = sorted(filter(_is_light, self.recomputes), key=lambda each: len(each.modules))
-        return [NO_RECOMPUTE, *light[-1:], ALL_LAYERS]
+        light = max(filter(_is_light, self.recomputes), key=lambda each: len(each.modules))
+        return list(dict.fromkeys((NO_RECOMPUTE, light, ALL_LAYERS)))
 
 
 class _Search:
@@ -191,4 +191,4 @@ class _Search:
 
 
 def _is_light(recompute: Recompute) -> bool:
-    return bool(recompute.modules) and set(recompute.modules) <= LIGHT_MODULES
+    return not recompute.mode.startswith("full") and set(recompute.modules) <= LIGHT_MODULES

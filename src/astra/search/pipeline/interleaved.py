@@ -68,7 +68,7 @@ class InterleavedPipeline:
         """
         if not len(self.vpps):
             return np.inf
-        search = _Search(self, evaluator, breadth)
+        search = _InterleavedSearch(self, evaluator, breadth)
         search.run(self._configs(evaluator, self.options))
         if self._is_short_of_memory(search.recompute):
             every = {"cp": self.space.values("cp") or (1,)}
@@ -113,7 +113,7 @@ class InterleavedPipeline:
         return list(dict.fromkeys((NO_RECOMPUTE, light, ALL_LAYERS)))
 
 
-class _Search:
+class _InterleavedSearch:
     """What one search has in hand."""
 
     def __init__(self, problem: InterleavedPipeline, evaluator: Evaluator, breadth: int) -> None:

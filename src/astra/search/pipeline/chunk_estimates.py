@@ -30,7 +30,7 @@ class ChunkedPipelines:
     """Interleaved pipelines of segments, some stages of one option in a row. (pipeline,)
 
     The chunks of a stage are equal; the first of all may lack a layer, and the last of all some.
-    Sizes are 0 while they are open; those who know them have a segment for each stage.
+    Sizes are 0 while they are open; where they are known, every segment is one stage, or none.
     """
 
     config: Ints  # row of the configs

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import msgspec
 
@@ -53,12 +54,14 @@ class Pipelines:
         if problem is None:
             return []
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
+        problems: list[InterleavedPipeline | MixedPipeline] = []
         if self.query.runtime == "megatron":
-            interleaved = InterleavedPipeline(problem.space, problem.pricer, problem.options)
-            evaluator.run(interleaved.search)
-        for breadth in (1, EXACT_BREADTH) if self.query.exact else (1,):
-            if problem.space.allows("vpp", 1):
-                evaluator.run(partial(problem.search, breadth=breadth))
+            problems += [InterleavedPipeline(problem.space, problem.pricer, problem.options)]
+        if problem.space.allows("vpp", 1):
+            problems += [problem]
+        breadths = (1, EXACT_BREADTH) if self.query.exact else (1,)
+        for breadth, each in product(breadths, problems):
+            evaluator.run(partial(each.search, breadth=breadth))
         cluster = self.query.cluster
         whole = [msgspec.structs.replace(plan, cluster=cluster) for plan in evaluator.plans()]
         return [each for each in price_plans(whole, self.query.margin) if each.step_s < limit_s]

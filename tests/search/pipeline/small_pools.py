@@ -53,11 +53,13 @@ def search_plain(space: Space, stack: Stack = STACK) -> Evaluator:
     return evaluator
 
 
-def search_interleaved(space: Space, stack: Stack = STACK, rules: Sequence[Rule] = ()) -> Evaluator:
+def search_interleaved(
+    space: Space, stack: Stack = STACK, rules: Sequence[Rule] = (), breadth: int = 1
+) -> Evaluator:
     """Pipelines with several chunks for each stage; `rules`: of one's own."""
     evaluator, problem = evaluator_of(space, stack), problem_of(space, stack)
     evaluator.rules = (*evaluator.rules, *rules)
-    InterleavedPipeline(space, problem.pricer, problem.options).search(evaluator)
+    InterleavedPipeline(space, problem.pricer, problem.options).search(evaluator, breadth)
     return evaluator
 
 

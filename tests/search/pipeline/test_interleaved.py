@@ -142,6 +142,18 @@ def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
     assert 0 < funnel.simulated < 0.2 * funnel.candidates
 
 
+def test_who_looks_at_more_finds_no_longer_step() -> None:
+    space = space_of("llama-3-8b", "l40s:12,a100-80g:16", "tp=1,2", "micro_batch=1")
+    some, more = (search_interleaved(space, breadth=breadth) for breadth in (1, 10))
+    assert more.best_s <= some.best_s < 1.02 * more.best_s
+    assert more.funnel.simulated > 2 * some.funnel.simulated
+
+
+def test_a_stage_that_rounding_leaves_too_little_for_is_not_lost() -> None:
+    """Layers of two kinds and three types: the last stage alone can hold what is left."""
+    assert_as_good(small_pools([1121], interleaved=True, experts=True))
+
+
 def test_rules_of_ones_own_are_asked_of_every_pipeline() -> None:
     """Not only of the best: what a rule refuses does not crowd out what it allows."""
     space = space_of("llama-3-8b", "h100:16,a100-80g:16")

@@ -6,11 +6,9 @@ Every layer counts as the mean of all. What is chosen by these estimates is pric
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Self
 
 import numpy as np
 
-from astra.search.pipeline.constants import CAPPED_COUNTS, PACE_HALVINGS, STAGE_COUNTS
 from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
@@ -20,19 +18,29 @@ from astra.strategy.space import Space
 from astra.timing.stage import exposed_data_parallel_s
 
 ROUNDING_LAYERS = 1e-9
+STAGE_COUNTS = 2  # of a type that are tried, the largest
+CAPPED_COUNTS = 8  # of all, where GPUs are capped
+PACE_HALVINGS = 20  # of the pace at which stages hold the model
 # One setting for all stages, with the options that the types have in it.
 ParallelConfig = tuple[GlobalSetting, Sequence[SegmentOption]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkShapes:
-    """Interleaved pipelines whose chunk sizes are left open. (shape,)"""
+class ChunkedPipelines:
+    """Interleaved pipelines of segments, some stages of one option in a row. (pipeline,)
+
+    The chunks of a stage are equal; the first of all may lack a layer, and the last of all some.
+    Sizes are 0 while they are open; where they are known, every segment is one stage, or none.
+    """
 
     config: Ints  # row of the configs
     recompute: Ints  # row of the recompute settings
     vpp: Ints
-    options: Ints  # (shape, segment) row of the options of all configs; any without stages
-    counts: Ints  # (shape, segment) stages
+    options: Ints  # (pipeline, segment) row of the options of all configs; any without stages
+    counts: Ints  # (pipeline, segment) stages
+    sizes: Ints  # (pipeline, segment) layers of a chunk
+    short_first: Ints  # layers that the first chunk of all lacks
+    short_last: Ints  # and the last one
 
     def __len__(self) -> int:
         return len(self.config)
@@ -42,10 +50,12 @@ class ChunkShapes:
         found: Ints = self.counts.sum(axis=1)
         return found
 
-    def take(self, rows: Ints | Flags | slice) -> Self:
-        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
+    def take(self, rows: Ints | Flags) -> "ChunkedPipelines":
+        return ChunkedPipelines(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def with_every(self, recomputes: int, vpps: Ints, layers: int) -> tuple["ChunkShapes", Ints]:
+    def with_every(
+        self, recomputes: int, vpps: Ints, layers: int
+    ) -> tuple["ChunkedPipelines", Ints]:
         """Each with every recompute setting and every vpp that there are layers for, and the row
         that it is of.
         """
@@ -137,8 +147,8 @@ class ChunkEstimates:
         return np.where(sharded, found, 0.0)
 
     def closer(
-        self, shapes: ChunkShapes, recomputes: Sequence[Recompute]
-    ) -> tuple["ChunkEstimates", ChunkShapes]:
+        self, shapes: ChunkedPipelines, recomputes: Sequence[Recompute]
+    ) -> tuple["ChunkEstimates", ChunkedPipelines]:
         """Of the configs of some shapes alone, with other recompute settings; and these shapes."""
         rows, config = np.unique(shapes.config, return_inverse=True)
         found = ChunkEstimates(self.pricer, [self.configs[row] for row in rows], recomputes)
@@ -152,7 +162,7 @@ class ChunkEstimates:
         return np.array([least_microbatch_group(*pair) or 0 for pair in pairs], np.int64)
 
     def stages(
-        self, shapes: ChunkShapes, place: Ints | int, below: Ints, can_lack: Ints
+        self, shapes: ChunkedPipelines, place: Ints | int, below: Ints, can_lack: Ints
     ) -> MeanStages:
         """A stage of each segment with so many `below` it. (shape, segment)
 
@@ -192,7 +202,7 @@ class ChunkEstimates:
             can_lack=can_lack,
         )
 
-    def balanced_s(self, shapes: ChunkShapes) -> Floats:
+    def balanced_s(self, shapes: ChunkedPipelines) -> Floats:
         """The step if every stage did as much as it can, in as many chunks as there are layers for.
 
             T = (K + (p - 1) p / L) L / sum over stages of 1 / t
@@ -204,7 +214,7 @@ class ChunkEstimates:
         found: Floats = turns * self.layers / (shapes.counts / layer_s).sum(axis=1)
         return found
 
-    def steps_s(self, shapes: ChunkShapes, pace_s: Floats) -> Floats:
+    def steps_s(self, shapes: ChunkedPipelines, pace_s: Floats) -> Floats:
         """About the steps at which stages take no longer than these paces. (shape,)
 
             T = (K - 1 + p / v) B
@@ -216,7 +226,7 @@ class ChunkEstimates:
         is_shown = np.array(shows)[shapes.recompute] & (self.hides[shapes.config] > 0)
         return np.where(is_shown, np.inf, turns * pace_s)
 
-    def estimated_s(self, shapes: ChunkShapes) -> Floats:
+    def estimated_s(self, shapes: ChunkedPipelines) -> Floats:
         """About the least steps with slow types in front, all stages as the middle one of their
         type. (shape,)
         """
@@ -233,7 +243,7 @@ def _stages_below(layer_s: Floats, counts: Ints) -> Ints:
     return found
 
 
-def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkShapes:
+def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkedPipelines:
     """Every config with numbers of stages of two types or more, a segment for each type."""
     known: dict[object, tuple[Ints, Ints]] = {}
     tables = []
@@ -245,7 +255,7 @@ def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkShap
         tables.append((np.full(len(counts), row), options + estimates.first_option[row], counts))
     config, options, counts = (np.concatenate(column) for column in zip(*tables, strict=True))
     none, task = np.zeros(len(config), np.int64), space.workload.task
-    found = ChunkShapes(config, none, none + vpp, options, counts)
+    found = ChunkedPipelines(config, none, none + vpp, options, counts, 0 * counts, none, none)
     deep = [
         vpp * p <= task.model.layers and space.allows("pp", p)
         for p in range(found.depth.max(initial=0) + 1)
@@ -265,10 +275,10 @@ def _counts_of(space: Space, options: Sequence[SegmentOption]) -> tuple[Ints, In
         own = [] if workload.use_all else [(0, 0)]
         for row, option in enumerate(options):
             counts = option.stages[::-1] if option.pool == pool else ()
-            if len(counts) > STAGE_COUNTS and workload.task.cluster.max_gpus is None:
-                counts = counts[: STAGE_COUNTS // 2]
             stride = -(-len(counts) // CAPPED_COUNTS) or 1
-            own += [(row, count) for count in counts[::stride]]
+            is_capped = workload.task.cluster.max_gpus is not None
+            counts = counts[::stride] if is_capped else counts[:STAGE_COUNTS]
+            own += [(row, count) for count in counts]
         choices.append(own)
     table = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices), 2)
     return table[..., 0], table[..., 1]

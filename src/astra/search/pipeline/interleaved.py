@@ -14,30 +14,18 @@ import numpy as np
 
 from astra.search.evaluator import Evaluator
 from astra.search.pipeline.chunk_estimates import (
+    ChunkedPipelines,
     ChunkEstimates,
-    ChunkShapes,
     ParallelConfig,
     stage_counts,
 )
 from astra.search.pipeline.chunked_pipelines import (
-    ChunkedPipelines,
     by_stages,
     joined,
     neighbours,
     sized,
-)
-from astra.search.pipeline.constants import (
-    CHUNK_ROUNDS,
-    CHUNKED_KEPT,
-    CHUNKED_SIMULATED,
-    FEW_SIZED,
-    FIRST_SKELETONS,
-    FIRST_VPPS,
-    MAX_SKELETONS,
-    MOVED_CHUNKS,
-    NEAR_ESTIMATE,
-    SHAPES_PER_SKELETON,
-    SKELETONS,
+    to_plans,
+    unseen,
 )
 from astra.search.pipeline.first_look import balanced_steps_s
 from astra.search.pipeline.stage_lines import ALL_LAYERS, NO_RECOMPUTE, StagePricer
@@ -49,6 +37,15 @@ from astra.strategy.segment_options import recompute_settings, settings_with_opt
 from astra.strategy.space import Space
 
 Options = Mapping[GlobalSetting, Sequence[SegmentOption]]
+
+FIRST_SKELETONS = 6000  # that are estimated
+MAX_SKELETONS = 384  # that are laid out
+SKELETONS = 48  # of them, together
+SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most promising
+SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
+CHUNKED_SIMULATED = 400  # of those that are bounded together, simulated
+MOVED_CHUNKS = 16  # of them, whose chunks are made larger and smaller
+CHUNK_ROUNDS = 6  # of such changes
 LIGHT_MODULES = {"layernorm", "moe_act", "mla_up_proj"}  # take little to recompute
 
 
@@ -64,17 +61,21 @@ class InterleavedPipeline:
         self.vpps = np.array([vpp for vpp in asked if 2 <= vpp <= self.layers // 2], np.int64)
         self.recomputes = [each or NO_RECOMPUTE for each in recompute_settings(space)]
 
-    def search(self, evaluator: Evaluator) -> float:
-        """Hands the best pipelines to the evaluator; nothing bounds the others: 0."""
+    def search(self, evaluator: Evaluator, breadth: int = 1) -> float:
+        """Hands the best pipelines to the evaluator; nothing bounds the others: 0.
+
+        `breadth`: times as much is laid out and simulated.
+        """
         if not len(self.vpps):
             return np.inf
-        best = self._search(evaluator, self._configs(evaluator, self.options))
-        if self._is_short_of_memory(best):
+        search = _InterleavedSearch(self, evaluator, breadth)
+        search.run(self._configs(evaluator, self.options))
+        if self._is_short_of_memory(search.recompute):
             every = {"cp": self.space.values("cp") or (1,)}
             wider = Space(self.workload, self.space.settings | every)
             known = settings_with_options(wider, rules_for(self.task.runtime))
             split = {setting: options for setting, options in known if setting.cp > 1}
-            self._search(evaluator, self._configs(evaluator, split))
+            search.run(self._configs(evaluator, split))
         return 0.0
 
     def _is_short_of_memory(self, best: Recompute | None) -> bool:
@@ -83,7 +84,7 @@ class InterleavedPipeline:
         """
         if "cp" in self.space.settings or self.task.model.moe is not None:
             return False
-        return best is None or not (best == NO_RECOMPUTE or _is_light(best))
+        return best is None or not _is_light(best)
 
     def _configs(self, evaluator: Evaluator, known: Options) -> list[ParallelConfig]:
         """With the traffic of experts in the open, and hidden; those that can beat the limit."""
@@ -104,93 +105,90 @@ class InterleavedPipeline:
             if balanced_s[setting] < limit_s
         ]
 
-    def _search(self, evaluator: Evaluator, configs: Sequence[ParallelConfig]) -> Recompute | None:
-        """Hands the best of these configs to the evaluator; what the very best recomputes."""
+    def first_recomputes(self) -> list[Recompute]:
+        """For the first look: nothing, all that is light, and all layers; or what was asked for."""
+        if "recompute" in self.space.settings:
+            return self.recomputes
+        light = max(filter(_is_light, self.recomputes), key=lambda each: len(each.modules))
+        return list(dict.fromkeys((NO_RECOMPUTE, light, ALL_LAYERS)))
+
+
+class _InterleavedSearch:
+    """What one search has in hand."""
+
+    def __init__(self, problem: InterleavedPipeline, evaluator: Evaluator, breadth: int) -> None:
+        self.problem, self.evaluator, self.breadth = problem, evaluator, breadth
+        self.layers, self.vpps, self.recomputes = problem.layers, problem.vpps, problem.recomputes
+        self.best_s = np.inf
+        self.recompute: Recompute | None = None  # of the best
+
+    def run(self, configs: Sequence[ParallelConfig]) -> None:
+        """Hands the best of these configs to the evaluator."""
         if not configs:
-            return None
-        first = ChunkEstimates(self.pricer, configs, self._first_recomputes())
+            return
+        evaluator, problem = self.evaluator, self.problem
+        first = ChunkEstimates(problem.pricer, configs, problem.first_recomputes())
         skeletons, estimate_s = self._skeletons(first)
-        best_s, recompute = np.inf, None
         for start in range(0, len(skeletons), SKELETONS):
-            limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
+            limit_s = min(evaluator.limit_s, evaluator.best_s)
             near = start + np.flatnonzero(~(estimate_s[start : start + SKELETONS] > limit_s))
             if not len(near):
                 break
             evaluator.charge(len(near))
             estimates, some = first.closer(skeletons.take(near), self.recomputes)
-            found = self._laid_out(evaluator, estimates, some, limit_s)
-            if len(found) and found.step_s[0] < best_s:
-                best_s, recompute = found.step_s[0], self.recomputes[int(found.recompute[0])]
-        return recompute
+            self._lay_out(estimates, some, limit_s)
 
-    def _first_recomputes(self) -> list[Recompute]:
-        """For the first look: nothing, all that is light, and all layers; or what was asked for."""
-        if "recompute" in self.space.settings:
-            return self.recomputes
-        light = sorted(filter(_is_light, self.recomputes), key=lambda each: len(each.modules))
-        return [NO_RECOMPUTE, *light[-1:], ALL_LAYERS]
-
-    def _skeletons(self, estimates: ChunkEstimates) -> tuple[ChunkShapes, Floats]:
+    def _skeletons(self, estimates: ChunkEstimates) -> tuple[ChunkedPipelines, Floats]:
         """The most promising ones, best first, and their estimates."""
-        found = stage_counts(self.space, estimates, int(self.vpps[0]))
+        found = stage_counts(self.problem.space, estimates, int(self.vpps[0]))
         found = found.take(np.argsort(estimates.balanced_s(found), kind="stable")[:FIRST_SKELETONS])
-        recomputes, vpps = len(estimates.recomputes), self.vpps[:FIRST_VPPS]
-        every, row = found.with_every(recomputes, vpps, self.layers)
+        every, row = found.with_every(len(estimates.recomputes), self.vpps[:1], self.layers)
         estimate_s = np.full(len(found), np.inf)
         np.minimum.at(estimate_s, row, estimates.estimated_s(every))
-        order = np.argsort(estimate_s, kind="stable")[:MAX_SKELETONS]
+        order = np.argsort(estimate_s, kind="stable")[: MAX_SKELETONS * self.breadth]
         return found.take(order), estimate_s[order]
 
-    def _laid_out(
-        self,
-        evaluator: Evaluator,
-        estimates: ChunkEstimates,
-        skeletons: ChunkShapes,
-        limit_s: float,
-    ) -> ChunkedPipelines:
-        """The best pipelines of some skeletons, best first."""
+    def _lay_out(
+        self, estimates: ChunkEstimates, skeletons: ChunkedPipelines, limit_s: float
+    ) -> None:
+        """The best pipelines of some skeletons, then their neighbours, while these are better."""
         every, row = skeletons.with_every(len(self.recomputes), self.vpps, self.layers)
         estimate_s = estimates.estimated_s(every)
         order = np.lexsort((estimate_s, row))
         rank = np.arange(len(order)) - np.searchsorted(row[order], row[order])  # of its skeleton
-        near = (rank < SHAPES_PER_SKELETON) & ~(estimate_s[order] > limit_s)
-        table = sized(by_stages(every.take(order[near]), estimates), estimates)
-        if len(table) < FEW_SIZED:
-            table = joined([table, neighbours(table, self.layers)])
-        found = _best([self._priced(evaluator, estimates, table)])
+        near = (rank < SHAPES_PER_SKELETON * self.breadth) & ~(estimate_s[order] > limit_s)
+        laid_out = by_stages(every.take(order[near]), estimates)
+        table = sized(laid_out, estimates, SIZED * self.breadth)
+        seen: set[bytes] = set()
+        found, step_s = self._priced(estimates, unseen(table, seen))
         for _ in range(CHUNK_ROUNDS):
-            before_s = found.step_s.min(initial=np.inf)
-            if not before_s < limit_s:
+            best_s = float(step_s.min(initial=np.inf))
+            if best_s >= limit_s:
                 break
-            moved = neighbours(found.take(slice(MOVED_CHUNKS)), self.layers)
-            known = set(found.identities())
-            new = np.array([key not in known for key in moved.identities()], np.bool_)
-            found = _best([found, self._priced(evaluator, estimates, moved.take(new))])
-            if found.step_s[0] >= before_s:
-                break
-        return found
+            limit_s = best_s
+            best = np.argsort(step_s, kind="stable")[: MOVED_CHUNKS * self.breadth]
+            moved = unseen(neighbours(found.take(best), self.layers), seen)
+            more, more_s = self._priced(estimates, moved)
+            found, step_s = joined([found, more]), np.append(step_s, more_s)
 
     def _priced(
-        self, evaluator: Evaluator, estimates: ChunkEstimates, pipelines: ChunkedPipelines
-    ) -> ChunkedPipelines:
+        self, estimates: ChunkEstimates, pipelines: ChunkedPipelines
+    ) -> tuple[ChunkedPipelines, Floats]:
         """Those that are allowed and whose bounds are least, with their steps."""
         if not len(pipelines):
-            return pipelines
-        evaluator.charge(len(pipelines))
-        plans = pipelines.plans(self.workload, estimates)
-        rows = evaluator.promising(plans, CHUNKED_SIMULATED)
+            return pipelines, np.zeros(0)
+        self.evaluator.charge(len(pipelines))
+        plans = to_plans(self.problem.workload, estimates, pipelines)
+        rows = self.evaluator.promising(plans, CHUNKED_SIMULATED * self.breadth)
         if not len(rows):
-            return pipelines.take(rows)
-        return replace(pipelines.take(rows), step_s=evaluator.steps_s(plans.take(rows)))
-
-
-def _best(some: Sequence[ChunkedPipelines]) -> ChunkedPipelines:
-    """The best of them, each once."""
-    every = joined(some)
-    every = every.take(np.argsort(every.step_s, kind="stable"))
-    first = {key: row for row, key in reversed(list(enumerate(every.identities())))}
-    return every.take(np.array(sorted(first.values())[:CHUNKED_KEPT], np.int64))
+            return pipelines.take(rows), np.zeros(0)
+        step_s = self.evaluator.steps_s(plans.take(rows))
+        if step_s.min() < self.best_s:
+            best = rows[step_s.argmin()]
+            self.best_s = float(step_s.min())
+            self.recompute = estimates.recomputes[int(pipelines.recompute[best])]
+        return pipelines.take(rows), step_s
 
 
 def _is_light(recompute: Recompute) -> bool:
-    return bool(recompute.modules) and set(recompute.modules) <= LIGHT_MODULES
+    return not recompute.mode.startswith("full") and set(recompute.modules) <= LIGHT_MODULES

@@ -1,13 +1,14 @@
 """The frontier of hours and dollars over machines for rent, their counts and plans."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from astra.hardware.cluster import Cluster
+from astra.cost.result import PricedPlan
+from astra.hardware.cluster import Cluster, Gpu
 from astra.hardware.topology import allowed_counts
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
@@ -31,6 +32,8 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "overlap_ep": (False,),
 }
 
+MixedMachines = tuple[float, tuple[tuple[Gpu, int], ...]]  # room of a node for offload; GPUs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalMarket:
@@ -40,6 +43,8 @@ class RentalMarket:
     offers: Sequence[Offer]
     tokens: float
     conditions: Conditions
+    # Of mixtures, whatever they cost: the fastest plan, or None, and the limit that it is below.
+    mixtures: dict[MixedMachines, tuple[float, PricedPlan | None]] = field(default_factory=dict)
 
     @property
     def machines(self) -> list[Machine]:
@@ -108,7 +113,7 @@ class MarketSearch:
         objective.outdo(*self.points())
         evaluator = evaluator_of(query, objective, self.limits)
         evaluator.usable_ram_bytes = machine.room_bytes
-        corner = _corner(space)
+        corner = usual_corner(space)
         if corner.settings != space.settings:  # for limits to prune with
             first = replace(evaluator, funnel=Funnel())
             first.run(OneType(corner).search)
@@ -144,7 +149,7 @@ def _trade(point: FrontierPoint, machine: Machine, task: Task) -> Trade:
     )
 
 
-def _corner(space: Space) -> Space:
+def usual_corner(space: Space) -> Space:
     """The space narrowed to what most good plans have in common."""
     usual: dict[str, tuple[Any, ...]] = {}
     for name, values in USUAL.items():

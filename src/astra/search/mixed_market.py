@@ -19,12 +19,10 @@ from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import flops_per_s
-from astra.hardware.vendors import by_vendor, vendor_note
-from astra.money.dollars import losses, step_within
-from astra.money.places import MOST_TYPES, Mixture, mixtures_of, places_of
+from astra.money.places import Mixture, all_mixtures
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Stopped
-from astra.search.market import MarketSearch, Trade, usual_corner
+from astra.search.market import USUAL, MarketSearch, Trade
 from astra.search.one_type import search_fastest
 from astra.search.pipeline.stage_lines import LineCache
 from astra.search.pipelines import Pipelines
@@ -70,14 +68,10 @@ class MixedSearch:
 
     def _limit_s(self, mixture: Mixture) -> float:
         """The step from which on all these GPUs are dominated by what is known. [s]"""
-        market, size = self.market, checkpoint_sizes(self.query.space)[:1]
-        gpus, nodes = np.array([mixture.gpus]), np.array([mixture.nodes])
-        lost = losses(gpus, nodes, np.array([mixture.spot_nodes]), size, market.conditions)
         known_h, known_usd = self.frontier.points()
         hours, usd = np.append(known_h, self.frontier.latest_h), np.append(known_usd, -np.inf)
-        price = np.array([mixture.usd_per_hour])
-        within = step_within(hours, usd, market.steps, lost, price, size, market.conditions)
-        return float(within.min())
+        job = self.market.steps, checkpoint_sizes(self.query.space)[:1], self.market.conditions
+        return mixture.step_within(hours, usd, *job)
 
     def _least_s(self, pools: Sequence[Pool]) -> float:
         """About the least step: as if all types worked apart, none of them ever waiting. [s]
@@ -106,7 +100,7 @@ class MixedSearch:
             count = next(p.count for p in self.query.cluster.pools if p.gpu.name == pool.gpu.name)
             whole = Cluster(name=pool.gpu.name, pools=(Pool(gpu=pool.gpu, count=count),))
             query = self.query.on(whole)
-            usual = replace(query, settings=usual_corner(query.space).settings)
+            usual = replace(query, settings=query.space.narrowed(USUAL).settings)
             self.alone[pool.gpu] = count * search_fastest(usual, self.limits).best_s
         return self.alone[pool.gpu]
 
@@ -150,10 +144,8 @@ class MixedSearch:
             rule = host_rule(mixture.room_bytes, own.stack)
             own = replace(own, user_rules=(*own.user_rules, rule))
         asked = MIXES if "any" in own.runtimes else own.runtimes
-        uniform = UniformSearch(
-            own.of_runtime(asked[0]), {}, self.limits, limit, every_type=True
-        ).search()
-        best = uniform[0] if uniform and uniform[0].step_s < limit else None
+        uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit, every_type=True)
+        best = next((plan for plan in uniform.search() if plan.step_s < limit), None)
         for runtime in asked:
             key = (runtime, *(pool.gpu.name for pool in mixture.pools))
             if key in self.beaten and not own.exact:
@@ -176,25 +168,14 @@ def _is_no_better(pool: Pool, gpu: Gpu, count: int) -> bool:
 def add_mixtures(frontier: MarketSearch, anywhere: bool) -> None:
     """Adds mixtures to the frontier where they win, and notes on what was not looked at."""
     query, notes = frontier.market.query, frontier.notes
-    pools, offers = query.cluster.pools, frontier.market.offers
-    apart = vendor_note(query.cluster)
-    notes += [apart] if apart else []
-    most = max(len(own.pools) for own in by_vendor(query.cluster))
-    if most < 2:
+    mixtures, why_few = all_mixtures(query.cluster, frontier.market.offers, anywhere)
+    notes += why_few
+    if not mixtures:
         return
-    if most > MOST_TYPES:
-        notes.append(note(NoteCode.MIXTURES_TOO_MANY_TYPES, most=MOST_TYPES, types=most))
-        return
-    places = places_of(pools, offers, anywhere)
-    if not places:
-        elsewhere = bool(places_of(pools, offers, True))
-        notes.append(note(NoteCode.MIXTURES_APART, elsewhere=elsewhere))
-        return
+    search = MixedSearch(frontier)
     try:
-        search = MixedSearch(frontier)
-        cap = query.cluster.max_gpus
         with suppress(Stopped):
-            search.run([each for place in places for each in mixtures_of(pools, place, cap)])
+            search.run(mixtures)
     except InputError as error:  # models and settings that cannot be mixed
         notes.append(note(NoteCode.MIXTURES_REFUSED, error=str(error)))
         return

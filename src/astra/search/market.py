@@ -100,9 +100,8 @@ class MarketSearch:
         """Keeps those that no other beats."""
         every = self.trades = [*self.trades, *new]
         best = frontier(*self.points())
-        lost = [trade for row, trade in enumerate(every) if row not in best]
         self.trades = [every[row] for row in best]
-        self.beaten |= {(trade.wall_h, trade.usd) for trade in lost}
+        self.beaten |= {(own.wall_h, own.usd) for row, own in enumerate(every) if row not in best}
 
     def _search(self, machine: Machine) -> None:
         query, market = self.market.query, self.market

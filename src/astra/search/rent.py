@@ -102,7 +102,6 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
             msgspec.structs.replace(point, rank=place)
             for point, place in zip(points, places, strict=True)
         ]
-    notes = (*list_price_notes(market.offers), *found.notes, *ram_notes(points))
     return Result(
         query=replace(query, money=with_prices(options, query.cluster, market.offers)),
         funnel=found.funnel,
@@ -111,7 +110,7 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
         nothing_fits=None if points else _nothing(found),
         frontier=tuple(points),
         market=bought,
-        notes=(*query.notes, *notes),
+        notes=(*query.notes, *list_price_notes(market.offers), *found.notes, *ram_notes(points)),
     )
 
 

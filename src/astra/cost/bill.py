@@ -13,12 +13,14 @@ from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
 from astra.money.dollars import bill, losses
 from astra.money.goodput import HOUR_S
+from astra.money.machines import Machine, OtherRegion
 from astra.money.offers import offers_for
 from astra.money.options import MoneyOptions, goals_of
 from astra.money.rented import Money, rented
 from astra.notes import Note, NoteCode, note
 
 MILLION = 1e6
+MAX_OTHER_REGIONS = 12
 
 
 def with_money(
@@ -85,6 +87,45 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
                 )
             )
     return tuple(found)
+
+
+def other_regions(
+    priced: PricedPlan,
+    machine: Machine | None,
+    paid: Mapping[str, Offer],
+    tokens: float,
+    conditions: Conditions,
+) -> tuple[OtherRegion, ...]:
+    """The plan on the same kind of machine at other clouds, the cheapest of each first.
+
+    `machine`: None where there are several, of which nothing is said; `paid`: how it is rented.
+    """
+    if machine is None:
+        return ()
+    found: list[OtherRegion] = []
+    for offer in (*machine.offers, *machine.elsewhere):
+        node = offer.machine
+        if offer in paid.values() or priced.host_memory_bytes > node.usable_ram_bytes:
+            continue
+        there = with_money(priced, {machine.gpu.name: offer}, tokens, conditions)
+        assert there.usd_per_hour is not None and there.hours is not None and there.usd is not None
+        found.append(
+            OtherRegion(
+                cloud=node.cloud,
+                region=offer.region,
+                instance=node.instance,
+                spot=offer.spot,
+                price_date=offer.date,
+                network_certainty=node.certainty,
+                usd_per_hour=there.usd_per_hour,
+                hours=there.hours,
+                usd=there.usd,
+            )
+        )
+    first: dict[str, OtherRegion] = {}
+    for each in sorted(found, key=lambda each: (each.usd, each.cloud, each.region)):
+        first.setdefault(each.cloud, each)
+    return tuple(first.values())[:MAX_OTHER_REGIONS]
 
 
 def with_dollars(

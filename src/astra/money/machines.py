@@ -32,9 +32,24 @@ class Machine:
             for offer in self.offers
         ]
 
+    @property
+    def usd_per_flop(self) -> float:
+        """At its cheapest and at its peak rate, an hour of it. [USD s / h]"""
+        rate = self.gpu.bf16_flops_per_s or self.gpu.fp16_flops_per_s or 1.0
+        return min(offer.usd_per_gpu_hour for offer in self.offers) / rate
+
     def cluster(self, whole: Cluster) -> Cluster:
         """Of such nodes alone."""
         return msgspec.structs.replace(whole, pools=(Pool(gpu=self.gpu, count=self.most),))
+
+    def rented(self, offer: Offer, gpus: int) -> Cluster:
+        """Nodes for so many GPUs, in the place of an offer; less than one node is that many."""
+        node = msgspec.structs.replace(self.gpu.node, ram_bytes=offer.machine.ram_bytes)
+        gpu = msgspec.structs.replace(self.gpu, node=node)
+        count = gpus if gpus < node.gpus else -(-gpus // node.gpus) * node.gpus
+        name = " ".join(dict.fromkeys((*offer.place, offer.machine.instance)))
+        pool = Pool(gpu=gpu, count=count, usd_per_hour=offer.usd_per_gpu_hour)
+        return Cluster(name=name, pools=(pool,))
 
 
 class OtherRegion(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,21 @@ def catalogue_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     return [offer for offer in listed if offer.machine.gpu in names]
 
 
+def with_prices(options: MoneyOptions, cluster: Cluster, offers: Sequence[Offer]) -> MoneyOptions:
+    """With the prices that were given, wherever they were: so the same can be asked again."""
+    if options.offers is not None:
+        options = replace(options, offers=tuple(catalogue_of(options, cluster)))
+    given = {
+        offer.machine.gpu: offer.usd_per_gpu_hour
+        for offer in offers
+        if offer.price_from in ("user", "owned")
+    }
+    if not given:
+        return options
+    unsaid = {"owned": None, "amortise_years": None, "power_price": None, "pue": None}
+    return replace(options, price=given, **unsaid)
+
+
 def _no_price(pool: Pool, there: str) -> NoPriceError:
     return NoPriceError(
         f"no price of {pool.gpu.name} is known{there and f' {there}'}. Give one: "

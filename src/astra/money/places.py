@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
+import numpy as np
+
 from astra.hardware.cluster import Cluster, Gpu, Pool
-from astra.hardware.vendors import vendor_of
+from astra.hardware.vendors import by_vendor, vendor_note, vendor_of
 from astra.money.catalogue import Offer, joins
+from astra.money.conditions import Conditions
+from astra.money.dollars import Floats, losses, step_within
 from astra.money.machines import gpu_in
+from astra.notes import Note, NoteCode, note
 
 MOST_TYPES = 3  # that are mixed; more take minutes
 PARTS = (1, 2, 4, 8)  # of one type of a mixture: all there are, a half, a quarter, an eighth
@@ -47,6 +52,25 @@ class Mixture:
         pairs = zip(self.pools, self.place, strict=True)
         return [pool.count // offer.machine.gpus for pool, offer in pairs]
 
+    def step_within(
+        self,
+        wall_h: Floats,
+        usd: Floats,
+        steps: float,
+        checkpoint_bytes: Floats,
+        conditions: Conditions,
+    ) -> float:
+        """The step from which on all these GPUs are dominated by points of hours and dollars. [s]
+
+        `checkpoint_bytes`: of one checkpoint, (1,).
+        """
+        gpus, nodes, spot = (np.array([n]) for n in (self.gpus, self.nodes, self.spot_nodes))
+        lost = losses(gpus, nodes, spot, checkpoint_bytes, conditions)
+        price = np.array([self.usd_per_hour])
+        return float(
+            step_within(wall_h, usd, steps, lost, price, checkpoint_bytes, conditions).min()
+        )
+
     @property
     def machines(self) -> tuple[tuple[Gpu, int], ...]:
         """What its plans depend on: prices do not."""
@@ -61,6 +85,26 @@ class Mixture:
     def cluster(self) -> Cluster:
         name = " + ".join(dict.fromkeys(" ".join(offer.place) for offer in self.place))
         return Cluster(name=name, pools=self.pools, max_gpus=self.max_gpus)
+
+
+def all_mixtures(
+    cluster: Cluster, offers: Sequence[Offer], anywhere: bool
+) -> tuple[list[Mixture], list[Note]]:
+    """Of every place; and why there are no others, or none at all."""
+    apart = vendor_note(cluster)
+    notes = [apart] if apart else []
+    types = max(len(own.pools) for own in by_vendor(cluster))
+    if types < 2:
+        return [], notes
+    if types > MOST_TYPES:
+        many = note(NoteCode.MIXTURES_TOO_MANY_TYPES, most=MOST_TYPES, types=types)
+        return [], [*notes, many]
+    places = places_of(cluster.pools, offers, anywhere)
+    if not places:
+        elsewhere = bool(places_of(cluster.pools, offers, True))
+        notes.append(note(NoteCode.MIXTURES_APART, elsewhere=elsewhere))
+    every = (mixtures_of(cluster.pools, place, cluster.max_gpus) for place in places)
+    return [mixture for own in every for mixture in own], notes
 
 
 def places_of(pools: Sequence[Pool], offers: Sequence[Offer], anywhere: bool) -> list[Place]:

@@ -32,6 +32,16 @@ class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # as it was typed
 
 
+def changed_market(
+    text: str, cluster: Cluster, offers: Sequence[Offer], conditions: Conditions, spot: bool
+) -> tuple[Cluster, list[Offer], Conditions]:
+    """Other prices, networks, failures, as `--what-if` says; `spot`: whether spot is asked for."""
+    changes = parse_what_if(text, [pool.gpu for pool in cluster.pools])
+    _check(changes, cluster, offers, spot, conditions.failures)
+    cluster, conditions = _cluster(cluster, changes), _conditions(conditions, changes)
+    return cluster, changed_offers(offers, changes), conditions
+
+
 def parse_what_if(text: str, user_gpus: Sequence[Gpu] = ()) -> tuple[MarketChange, ...]:
     """`price.h100=-20%,network=x2`, and what can be meant by it."""
     found = []
@@ -69,7 +79,7 @@ def _factor(text: str, where: str) -> float:
     return value
 
 
-def check_changes(
+def _check(
     changes: Sequence[MarketChange],
     cluster: Cluster,
     offers: Sequence[Offer],
@@ -109,7 +119,7 @@ def _offer(offer: Offer, changes: Sequence[MarketChange]) -> Offer:
     return offer
 
 
-def changed_cluster(cluster: Cluster, changes: Sequence[MarketChange]) -> Cluster:
+def _cluster(cluster: Cluster, changes: Sequence[MarketChange]) -> Cluster:
     """The GPUs with other NICs."""
     pools = []
     for pool in cluster.pools:
@@ -122,7 +132,7 @@ def changed_cluster(cluster: Cluster, changes: Sequence[MarketChange]) -> Cluste
     return replace(cluster, pools=tuple(pools))
 
 
-def changed_conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Conditions:
+def _conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Conditions:
     """Other failures, other storage."""
     fields = {
         "mtbf": ("gpu_mtbf_hours",),

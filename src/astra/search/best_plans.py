@@ -22,13 +22,12 @@ def solve_one_type(query: Query, limits: Limits) -> Result:
     searched = search_fastest(query, limits, is_alone=True)
     priced = price_plans(searched.plans(), query.margin)
     ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
-    nothing = None if ranked else nothing_fits(query, searched, limits)
     return Result(
         query=query,
         funnel=searched.funnel,
         seconds=time.perf_counter() - start,
         plans=tuple(ranked),
-        nothing_fits=nothing,
+        nothing_fits=None if ranked else nothing_fits(query, searched, limits),
         notes=query.notes,
         status=limits.stopped or "proven",
         gap_fraction=_gap(searched, limits),

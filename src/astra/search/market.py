@@ -1,13 +1,14 @@
 """The frontier of hours and dollars over machines for rent, their counts and plans."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from astra.hardware.cluster import Cluster
+from astra.cost.result import PricedPlan
+from astra.hardware.cluster import Gpu
 from astra.hardware.topology import allowed_counts
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
@@ -23,6 +24,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, Task, plan_at
 from astra.strategy.space import Space
 
+# What most good plans have in common.
 USUAL: dict[str, tuple[Any, ...]] = {
     "cp": (1,),
     "sharding": ("optimizer", "gradients"),
@@ -30,6 +32,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "offload_optimizer_fraction": (0.0,),
     "overlap_ep": (False,),
 }
+MixedMachines = tuple[float, tuple[tuple[Gpu, int], ...]]  # room of a node for offload; GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class RentalMarket:
     offers: Sequence[Offer]
     tokens: float
     conditions: Conditions
+    # Of mixtures, whatever they cost: the fastest plan, or None, and the limit that it is below.
+    mixtures: dict[MixedMachines, tuple[float, PricedPlan | None]] = field(default_factory=dict)
 
     @property
     def machines(self) -> list[Machine]:
@@ -72,12 +77,12 @@ class MarketSearch:
         self.trades: list[Trade] = []  # the frontier, fastest first
         self.beaten: set[tuple[float, float]] = set()  # hours and dollars of plans not kept
         self.funnel = Funnel()
-        self.closest: tuple[Machine, Evaluator] | None = None  # to fitting a plan into its GPUs
-        self.least_host: tuple[Machine, Evaluator] | None = None  # and into the RAM of its nodes
+        self.looked: list[tuple[Machine, Evaluator]] = []
         self.notes: list[Note] = []
 
     def run(self) -> "MarketSearch":
-        for machine in sorted(undominated(self.market.machines), key=_promise):
+        machines = undominated(self.market.machines)
+        for machine in sorted(machines, key=lambda each: (each.usd_per_flop, each.gpu.name)):
             self._search(machine)
         return self
 
@@ -86,14 +91,17 @@ class MarketSearch:
         hours = np.array([trade.wall_h for trade in self.trades])
         return hours, np.array([trade.usd for trade in self.trades])
 
+    @property
+    def closest(self) -> tuple[Machine, Evaluator]:
+        """To holding a plan: it lacks but RAM of its nodes, else memory of its GPUs, the least."""
+        return min(self.looked, key=lambda own: (own[1].least_host[0], own[1].closest[0]))
+
     def add(self, new: Sequence[Trade]) -> None:
         """Keeps those that no other beats."""
-        every = [*self.trades, *new]
-        self.trades = every
+        every = self.trades = [*self.trades, *new]
         best = frontier(*self.points())
         self.trades = [every[row] for row in best]
-        lost = [trade for row, trade in enumerate(every) if row not in best]
-        self.beaten |= {(trade.wall_h, trade.usd) for trade in lost}
+        self.beaten |= {(own.wall_h, own.usd) for row, own in enumerate(every) if row not in best}
 
     def _search(self, machine: Machine) -> None:
         query, market = self.market.query, self.market
@@ -108,57 +116,27 @@ class MarketSearch:
         objective.outdo(*self.points())
         evaluator = evaluator_of(query, objective, self.limits)
         evaluator.usable_ram_bytes = machine.room_bytes
-        corner = _corner(space)
-        if corner.settings != space.settings:  # for limits to prune with
+        if not self.trades:  # for limits to prune with
             first = replace(evaluator, funnel=Funnel())
-            first.run(OneType(corner).search)
+            first.run(OneType(space.narrowed(USUAL)).search)
             self.funnel.simulated += first.funnel.simulated
         evaluator.run(OneType(space).search)
         self.funnel = sum_funnels([self.funnel, evaluator.funnel])
-        if self.closest is None or evaluator.closest[0] < self.closest[1].closest[0]:
-            self.closest = machine, evaluator
-        need = np.inf if self.least_host is None else self.least_host[1].least_host[0]
-        if evaluator.least_host[0] < need:
-            self.least_host = machine, evaluator
+        self.looked.append((machine, evaluator))
         self.beaten |= objective.dominated
         self.add([_trade(point, machine, query.task) for point in objective.points])
 
 
 def _trade(point: FrontierPoint, machine: Machine, task: Task) -> Trade:
-    """The plan on a cluster that says where it is rented, and no larger than it needs."""
     plan, offer = plan_at(point.plan, 0, task), machine.offers[point.rent]
-    (pool,) = plan.cluster.pools
-    used, node = sum(plan.gpus.values()), pool.gpu.node.gpus
-    count = used if used < node else -(-used // node) * node
-    node_facts = msgspec.structs.replace(pool.gpu.node, ram_bytes=offer.machine.ram_bytes)
-    gpu = msgspec.structs.replace(pool.gpu, node=node_facts)
-    pool = msgspec.structs.replace(pool, gpu=gpu, count=count, usd_per_hour=offer.usd_per_gpu_hour)
-    name = " ".join(dict.fromkeys((*offer.place, offer.machine.instance)))
-    plan = msgspec.structs.replace(plan, cluster=Cluster(name=name, pools=(pool,)))
+    rented = machine.rented(offer, sum(plan.gpus.values()))
     return Trade(
         wall_h=point.wall_h,
         usd=point.usd,
-        plan=plan,
+        plan=msgspec.structs.replace(plan, cluster=rented),
         offers={machine.gpu.name: offer},
         machine=machine,
     )
-
-
-def _corner(space: Space) -> Space:
-    """The space narrowed to what most good plans have in common."""
-    usual: dict[str, tuple[Any, ...]] = {}
-    for name, values in USUAL.items():
-        some = tuple(value for value in space.values(name) or () if value in values)
-        if some and name not in space.settings:
-            usual[name] = some
-    return Space(space.workload, {**space.settings, **usual})
-
-
-def _promise(machine: Machine) -> tuple[float, str]:
-    """Dollars for the arithmetic of an hour: what to look at first."""
-    gpu = machine.gpu
-    rate = gpu.bf16_flops_per_s or gpu.fp16_flops_per_s or 1.0
-    return min(offer.usd_per_gpu_hour for offer in machine.offers) / rate, gpu.name
 
 
 def offloading(space: Space) -> Space | None:

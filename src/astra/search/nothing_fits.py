@@ -41,7 +41,7 @@ def nothing_fits(query: Query, searched: Evaluator, limits: Limits | None = None
         return _no_candidates(query, searched.funnel)
     (plan,) = price_plans([plan_at(closest, 0, query.task)], query.margin)
     if hosted is not None:
-        reason = ram_too_small(need, pool_usable_ram_bytes(query.cluster.pools))
+        reason = ram_too_small(need, searched.usable_ram_bytes)
     else:
         reason = note(
             NoteCode.MEMORY_BINDS,
@@ -123,15 +123,14 @@ def _without_settings(query: Query) -> list[Note]:
 def _more_gpus(query: Query) -> list[Note]:
     """The fewest GPUs that hold a plan: doubled until one fits, then halved in between."""
     pool = query.cluster.pools[0]
-    last = pool.count
-    for most in (pool.count * times for times in GROWTH):
-        if any_fits(with_count(query, most)):
-            larger = msgspec.structs.replace(pool, count=most)
-            counts = [count for count in allowed_counts(larger) if count > last]
-            fewest = least_of(counts, lambda count: any_fits(with_count(query, count)))
-            return [note(NoteCode.TRY_GPUS, count=fewest, gpu=None)]
-        last = most
-    return []
+    growth = (times * pool.count for times in GROWTH)
+    most = next((count for count in growth if any_fits(with_count(query, count))), None)
+    if most is None:
+        return []
+    larger, fewer = msgspec.structs.replace(pool, count=most), most // GROWTH[0]
+    counts = [count for count in allowed_counts(larger) if count > fewer]
+    fewest = least_of(counts, lambda count: any_fits(with_count(query, count)))
+    return [note(NoteCode.TRY_GPUS, count=fewest, gpu=None)]
 
 
 def least_of(counts: list[int], enough: Callable[[int], bool]) -> int:
@@ -153,11 +152,4 @@ def any_fits(query: Query) -> bool:
     saving = LEAST_MEMORY
     if np.isfinite(pool_usable_ram_bytes(query.cluster.pools)):
         saving = LEAST_MEMORY | {"offload_optimizer_fraction": (0.0, 1.0)}  # RAM may be too small
-    space = query.space
-    frugal = {
-        name: values
-        for name, values in saving.items()
-        if name not in query.settings and set(values) <= set(space.values(name) or values)
-    }
-    narrowed = replace(query, settings={**query.settings, **frugal})
-    return any_plan_fits(narrowed.space, evaluator_of(narrowed, Fastest(1)))
+    return any_plan_fits(query.space.narrowed(saving), evaluator_of(query, Fastest(1)))

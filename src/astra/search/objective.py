@@ -60,14 +60,20 @@ def plan_key(plans: Plans, row: int) -> Key:
 
 
 def _merged(
-    known: list[Incumbent], plans: Plans, step_s: Floats, keys: list[Key]
+    known: list[Incumbent], plans: Plans, step_s: Floats, keys: list[Key], most: int | None = None
 ) -> list[Incumbent]:
-    """All of them, fastest first, of each key the fastest; of equal steps the one found first."""
-    new = [(float(step), keys[row], plans.take([row])) for row, step in enumerate(step_s)]
-    best: dict[Key, Incumbent] = {}
-    for entry in sorted([*known, *new], key=lambda entry: entry[0]):
+    """The fastest of each key, fastest first; of equal steps the one found first. So many at most:
+    only these are taken from their table.
+    """
+    every: list[tuple[float, Key, Plans | int]] = [*known]
+    every += zip(step_s.tolist(), keys, range(len(keys)), strict=True)
+    best: dict[Key, tuple[float, Key, Plans | int]] = {}
+    for entry in sorted(every, key=lambda entry: entry[0]):
         best.setdefault(entry[1], entry)
-    return list(best.values())
+    return [
+        (step, key, plans.take([plan]) if isinstance(plan, int) else plan)
+        for step, key, plan in list(best.values())[:most]
+    ]
 
 
 @dataclass(slots=True)
@@ -96,7 +102,7 @@ class Fastest:
         return [plan_key(plans, row) for row in range(len(plans))]
 
     def add(self, plans: Plans, step_s: Floats) -> None:
-        self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans))[: self.top]
+        self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans), self.top)
 
 
 @dataclass(frozen=True, slots=True)

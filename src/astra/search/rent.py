@@ -8,35 +8,26 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from astra.cost.bill import with_money
-from astra.cost.host import ram_notes, ram_too_small
+from astra.cost.bill import other_regions, with_money
+from astra.cost.host import ram_notes
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.money.dollars import tokens_within
 from astra.money.frontier import Floats, knee, steps_along
 from astra.money.goals import GoalOutcome, best_row, ranks
-from astra.money.machines import OtherRegion, node_summary
-from astra.money.offers import catalogue_of, list_price_notes, offers_of
+from astra.money.machines import node_summary
+from astra.money.offers import list_price_notes, offers_of, with_prices
 from astra.money.options import Goals, MoneyOptions
 from astra.money.user_prices import YEAR_H
-from astra.money.what_if import (
-    changed_cluster,
-    changed_conditions,
-    changed_offers,
-    check_changes,
-    parse_what_if,
-)
+from astra.money.what_if import changed_market
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Limits
-from astra.search.market import MarketSearch, RentalMarket, Trade
+from astra.search.market import MarketSearch, RentalMarket
 from astra.search.mixed_market import add_mixtures
 from astra.search.nothing_fits import nothing_fits
 from astra.search.query import Query
 from astra.search.result import MarketResult, MarketWhatIf, NothingFits, Result
-from astra.strategy.plans import plan_at
-
-MAX_OTHER_REGIONS = 12
 
 
 def _asked(query: Query) -> tuple[MoneyOptions, Goals]:
@@ -59,18 +50,12 @@ def market_of(query: Query) -> RentalMarket:
 
 def _changed(market: RentalMarket) -> RentalMarket | None:
     """The same with other prices, networks, failures: as --what-if says, if it says something."""
-    query, offers, conditions = market.query, market.offers, market.conditions
-    options, cluster = _asked(query)[0], query.cluster
+    query, options = market.query, _asked(market.query)[0]
     if options.what_if is None:
         return None
-    changes = parse_what_if(options.what_if, [pool.gpu for pool in cluster.pools])
-    check_changes(changes, cluster, offers, options.spot, conditions.failures)
-    return replace(
-        market,
-        query=query.on(changed_cluster(cluster, changes)),
-        offers=changed_offers(offers, changes),
-        conditions=changed_conditions(conditions, changes),
-    )
+    there = query.cluster, market.offers, market.conditions
+    cluster, offers, conditions = changed_market(options.what_if, *there, options.spot)
+    return replace(market, query=query.on(cluster), offers=offers, conditions=conditions)
 
 
 def search_market(market: RentalMarket, limits: Limits) -> MarketSearch:
@@ -105,51 +90,28 @@ def frontier_plans(found: MarketSearch) -> list[PricedPlan]:
 
 def solve_for_money(query: Query, limits: Limits) -> Result:
     """The frontier of hours and dollars, exactly, and which of its plans meets the goals."""
-    start = time.perf_counter()
+    start, (options, goals) = time.perf_counter(), _asked(query)
     market = market_of(query)
     changed = _changed(market)
     found = search_market(market, limits)
     points = frontier_plans(found)
-    bought = _market_result(found, points) if points else None
-    if bought and changed:
-        there = frontier_plans(search_market(changed, limits))
-        compared = _what_if(changed, there, points[bought.chosen - 1])
-        bought = msgspec.structs.replace(bought, what_if=compared)
+    bought = _market_result(found, points, changed) if points else None
     if bought:
-        places = ranks(*_hours_and_usd(points), bought.chosen - 1, _asked(query)[1])
+        places = ranks(*_hours_and_usd(points), bought.chosen - 1, goals)
         points = [
             msgspec.structs.replace(point, rank=place)
             for point, place in zip(points, places, strict=True)
         ]
-    notes = (*list_price_notes(market.offers), *found.notes, *ram_notes(points))
     return Result(
-        query=_with_prices(market),
+        query=replace(query, money=with_prices(options, query.cluster, market.offers)),
         funnel=found.funnel,
         seconds=time.perf_counter() - start,
         plans=tuple(sorted(points, key=lambda point: point.rank)[: query.top]),
         nothing_fits=None if points else _nothing(found),
         frontier=tuple(points),
         market=bought,
-        notes=(*query.notes, *notes),
+        notes=(*query.notes, *list_price_notes(market.offers), *found.notes, *ram_notes(points)),
     )
-
-
-def _with_prices(market: RentalMarket) -> Query:
-    """The query with the prices that were given, wherever they were: so it can be asked again."""
-    options, _ = _asked(market.query)
-    given = {
-        offer.machine.gpu: offer.usd_per_gpu_hour
-        for offer in market.offers
-        if offer.price_from in ("user", "owned")
-    }
-    if options.offers is not None:
-        listed = tuple(catalogue_of(options, market.query.cluster))
-        options = msgspec.structs.replace(options, offers=listed)
-    if given:
-        options = msgspec.structs.replace(
-            options, price=given, owned=None, amortise_years=None, power_price=None, pue=None
-        )
-    return replace(market.query, money=options)
 
 
 def _hours_and_usd(points: Sequence[PricedPlan]) -> tuple[Floats, Floats]:
@@ -170,11 +132,9 @@ def _chosen(market: RentalMarket, points: Sequence[PricedPlan]) -> tuple[int, Go
     return row, msgspec.structs.replace(wished, tokens=float(math.floor(enough)))
 
 
-def _what_if(
-    market: RentalMarket, points: Sequence[PricedPlan], before: PricedPlan
-) -> MarketWhatIf:
-    """The answer in the changed market beside the one there is."""
-    what = _asked(market.query)[0].what_if
+def _what_if(market: RentalMarket, limits: Limits, before: PricedPlan) -> MarketWhatIf:
+    """The answer in a changed market beside the one there is."""
+    what, points = _asked(market.query)[0].what_if, frontier_plans(search_market(market, limits))
     assert what is not None
     if not points:
         return MarketWhatIf(what=what, plan=None, same_plan=False)
@@ -194,33 +154,29 @@ def _what_if(
 
 def _nothing(found: MarketSearch) -> NothingFits:
     """Why the machine that comes closest holds no plan: its GPUs, or its RAM for an offload."""
-    query = found.market.query
-    closest = found.least_host or found.closest
-    assert closest is not None
-    machine, searched = closest
-    own = machine.offers[0].machine
+    machine, searched = found.closest
+    query, own = found.market.query, machine.offers[0].machine
     heading = note(NoteCode.CLOSEST_INSTANCE, cloud=own.cloud, instance=own.instance)
-    need, plans = searched.least_host
-    if plans is None:
-        on = query.on(machine.cluster(query.cluster))
-        why = nothing_fits(on, searched, found.limits)
-        return msgspec.structs.replace(why, reasons=(heading, *why.reasons))
-    (plan,) = price_plans([plan_at(plans, 0, searched.task)], query.margin)
+    has_room = searched.least_host[1] is None
+    on = replace(query.on(machine.cluster(query.cluster)), suggest=query.suggest and has_room)
+    why = nothing_fits(on, searched, found.limits)
     codes = (NoteCode.TRY_MORE_GPUS, NoteCode.TRY_OTHER_CLOUDS, NoteCode.TRY_OTHER_TYPE)
-    return NothingFits(
-        closest=plan,
-        reasons=(heading, ram_too_small(need, machine.room_bytes)),
-        suggestions=tuple(map(note, codes)),
+    return msgspec.structs.replace(
+        why,
+        reasons=(heading, *why.reasons),
+        suggestions=why.suggestions if has_room else tuple(map(note, codes)),
     )
 
 
-def _market_result(found: MarketSearch, points: Sequence[PricedPlan]) -> MarketResult:
-    market = found.market
-    _, goals = _asked(market.query)
+def _market_result(
+    found: MarketSearch, points: Sequence[PricedPlan], changed: RentalMarket | None
+) -> MarketResult:
+    market, (_, goals) = found.market, _asked(found.market.query)
     hours, usd = _hours_and_usd(points)
     best, outcome = _chosen(market, points)
     saved, more = steps_along(hours, usd)
-    machines = [trade.machine for trade in found.trades]
+    machines, trade = [each.machine for each in found.trades], found.trades[best]
+    rented = trade.machine, trade.offers, market.tokens, market.conditions
     return MarketResult(
         tokens=market.tokens,
         budget_usd=goals.budget_usd,
@@ -233,40 +189,10 @@ def _market_result(found: MarketSearch, points: Sequence[PricedPlan]) -> MarketR
         chosen=best + 1,
         next_saves_hours=tuple(saved.tolist()),
         next_costs_usd=tuple(more.tolist()),
-        elsewhere=_other_regions(market, points[best], found.trades[best]),
+        elsewhere=other_regions(points[best], *rented),
         beaten=tuple(sorted(found.beaten)),
         machines=tuple(node_summary(each, machines.count(each)) for each in market.machines),
         longest_hours=found.latest_h if np.isfinite(found.latest_h) else 0.0,
         conditions=msgspec.to_builtins(goals.conditions),
+        what_if=_what_if(changed, found.limits, points[best]) if changed else None,
     )
-
-
-def _other_regions(market: RentalMarket, best: PricedPlan, trade: Trade) -> tuple[OtherRegion, ...]:
-    """The chosen plan on the same kind of machine at other clouds, the cheapest of each first."""
-    if trade.machine is None:
-        return ()
-    found: list[OtherRegion] = []
-    for offer in (*trade.machine.offers, *trade.machine.elsewhere):
-        machine = offer.machine
-        if offer in trade.offers.values() or best.host_memory_bytes > machine.usable_ram_bytes:
-            continue
-        there = {trade.machine.gpu.name: offer}
-        other = with_money(best, there, market.tokens, market.conditions)
-        assert other.usd_per_hour is not None and other.hours is not None and other.usd is not None
-        found.append(
-            OtherRegion(
-                cloud=machine.cloud,
-                region=offer.region,
-                instance=machine.instance,
-                spot=offer.spot,
-                price_date=offer.date,
-                network_certainty=machine.certainty,
-                usd_per_hour=other.usd_per_hour,
-                hours=other.hours,
-                usd=other.usd,
-            )
-        )
-    first: dict[str, OtherRegion] = {}
-    for each in sorted(found, key=lambda each: (each.usd, each.cloud, each.region)):
-        first.setdefault(each.cloud, each)
-    return tuple(first.values())[:MAX_OTHER_REGIONS]

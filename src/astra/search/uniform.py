@@ -41,9 +41,13 @@ class UniformSearch:
         singles: Mapping[str, Evaluator],
         limits: Limits,
         limit_s: float = np.inf,
+        every_type: bool = False,
     ) -> None:
-        """`singles`: the best on types alone, as far as they are known."""
+        """`singles`: the best on types alone, as far as they are known; `every_type`: no plans on
+        some of the types only.
+        """
         self.query, self.limit_s = query, limit_s
+        self.every_type = every_type or query.use_all
         self.known = {name: each for name, each in singles.items() if np.isfinite(each.best_s)}
         self.evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
         self.funnels = [self.evaluator.funnel]
@@ -52,7 +56,7 @@ class UniformSearch:
         """The fastest first: the most promising set first; later ones must come near the best."""
         pools = self.query.cluster.pools
         for chosen in _sets(pools, self.query.precision):
-            if len(chosen) == len(pools) or not self.query.use_all:
+            if len(chosen) == len(pools) or not self.every_type:
                 with suppress(Stopped):
                     self._search(chosen)
         return price_plans(self.evaluator.plans(), self.query.margin)

@@ -1,7 +1,7 @@
 """The declared space: every dimension of a plan, its values, and which are not multiplied out."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -202,6 +202,15 @@ class Space:
             return self.settings[name]
         default = DIMENSION_BY_NAME[name].values
         return default(self.workload) if default else None
+
+    def narrowed(self, wanted: Mapping[str, tuple[Any, ...]]) -> "Space":
+        """With these values alone, as far as there are such, where nothing was asked for."""
+        found = {}
+        for name, values in wanted.items():
+            known = self.values(name)
+            found[name] = tuple(value for value in values if known is None or value in known)
+        some = {name: values for name, values in found.items() if values}
+        return Space(self.workload, some | self.settings)
 
     def allows(self, name: str, value: object) -> bool:
         """Whether a value that depends on the row was not ruled out."""

@@ -27,8 +27,6 @@ from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import depends_on_variant
 from astra.timing.layer import LayerCache
 
-SIMULATED = 4  # plans of a table that are simulated together
-
 StoppedBy = Literal["cancelled", "time_limit"]
 
 
@@ -187,24 +185,6 @@ class Evaluator:
         if len(fitting):
             found[fitting] = self.simulate(plans.take(fitting))
         return found
-
-    def search_table(self, plans: Plans) -> float:
-        """The fastest of a table, simulated in the order of their bounds; none other is faster."""
-        rows = np.flatnonzero(self.allowed(plans))
-        self.funnel.candidates += len(plans)
-        self.funnel.priced += len(rows)
-        if not len(rows):
-            return np.inf
-        plans = plans.take(rows)
-        found = self.evaluate(plans)
-        order = self.in_ram(plans, np.flatnonzero(found.fits))
-        self.funnel.out_of_memory += len(plans) - len(order)
-        order = order[np.argsort(found.bound_s[order], kind="stable")]
-        while len(order):
-            self.simulate(plans.take(order[:SIMULATED]))
-            order = order[SIMULATED:]
-            order = order[found.bound_s[order] < self.limit_s]
-        return np.inf
 
     def plans(self) -> list[Plan]:
         """The incumbents, fastest first."""

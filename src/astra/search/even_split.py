@@ -1,24 +1,25 @@
 """The plan of someone who does not look: every GPU, one tp, equal layers on every stage."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from astra.search.evaluator import Evaluator
+from astra.search.evaluator import Evaluator, Stopped
 from astra.strategy.complete import split_layers
 from astra.strategy.plans import Plans
 from astra.strategy.segment_columns import (
-    DEGREES,
-    RECOMPUTE_COLUMNS,
-    Columns,
     GlobalSetting,
     SegmentOption,
     option_columns,
     plans_from_stages,
+    stage_slots,
 )
 from astra.strategy.segment_options import settings_with_options
 from astra.strategy.space import Space
 from astra.strategy.variants import variants_of
+
+SIMULATED = 100  # even splits of the least bounds
 
 
 def even_split_s(space: Space, evaluator: Evaluator) -> float | None:
@@ -46,21 +47,17 @@ def even_split_s(space: Space, evaluator: Evaluator) -> float | None:
         return None
     variants = {**nothing, **asked, "recompute": ("none", "full:uniform:1")}
     plans = variants_of(_layouts(space, rows), Space(whole, variants))
-    evaluator.run(lambda each: each.search_table(plans))
+    with suppress(Stopped):
+        evaluator.steps_s(plans.take(evaluator.promising(plans, SIMULATED)))
     return evaluator.best_s if np.isfinite(evaluator.best_s) else None
 
 
 def _layouts(space: Space, rows: list[tuple[GlobalSetting, list[SegmentOption]]]) -> Plans:
-    """Equal layers on all stages of these options, nothing recomputed; a slot for every stage."""
-    lines = [[o for o in options for _ in range(o.most)] for _, options in rows]
-    shape = max(len(line) for line in lines), len(rows)
-    names = ("gpu", "stages", "layers", *RECOMPUTE_COLUMNS)
-    slots: Columns = {name: np.zeros(shape, np.int64) for name in names}
-    slots |= {name: np.ones(shape, np.int64) for name in DEGREES}
-    for row, line in enumerate(lines):
-        own = option_columns(line) | {"stages": np.ones(len(line), np.int64)}
-        own["layers"] = np.array(split_layers(space.workload.task.model.layers, len(line)))
-        for name, column in own.items():
-            slots[name][: len(line), row] = column
+    """Equal layers on all stages of these options, nothing recomputed."""
+    stages = []
+    for _, options in rows:
+        own = option_columns([option for option in options for _ in range(option.most)])
+        layers = split_layers(space.workload.task.model.layers, len(own["gpu"]))
+        stages.append({**own, "layers": np.array(layers)})
     settings = [setting for setting, _ in rows]
-    return plans_from_stages(space.workload, settings, np.arange(len(rows)), slots)
+    return plans_from_stages(space.workload, settings, np.arange(len(rows)), stage_slots(stages))

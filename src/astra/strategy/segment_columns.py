@@ -1,6 +1,6 @@
 """Global settings and segment options, and tables of plans made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,20 @@ def option_columns(options: Sequence[SegmentOption]) -> dict[str, Ints]:
         column: np.array([getattr(option, name) for option in options], np.int64)
         for column, name in OPTION_COLUMNS.items()
     }
+
+
+def stage_slots(plans: Sequence[Mapping[str, Ints]]) -> Columns:
+    """Slots of plans of different depths, a slot for each stage: their columns. (stage,)"""
+    shape = max(len(stages["gpu"]) for stages in plans), len(plans)
+    names = ("gpu", "stages", "layers", *RECOMPUTE_COLUMNS)
+    slots: Columns = {name: np.zeros(shape, np.int64) for name in names}
+    slots |= {name: np.ones(shape, np.int64) for name in DEGREES}
+    for row, stages in enumerate(plans):
+        here = slice(0, len(stages["gpu"]))
+        slots["stages"][here, row] = 1
+        for name, column in stages.items():
+            slots[name][here, row] = column
+    return slots
 
 
 def plans_from_stages(

@@ -23,7 +23,6 @@ from astra.strategy.space import Workload
 # Paces over the least at which mean layers say that there is a pipeline.
 FINE_PACES = 1.02 ** np.arange(24)
 PACES = np.append(FINE_PACES, FINE_PACES[-1] * 1.15 ** np.arange(1, 17))
-FILLED_PACES = (0, 1, 2, 4)  # at which layers are filled in, counted from the least that holds all
 MAX_STAGES = 64
 MAX_SEEDS = 1000  # of as many types, with finenesses of their own
 EVERY_SKELETON = 200  # skeletons, all of which are tried where there are no more
@@ -163,7 +162,7 @@ class Constructor:
 
     def _by_pace(self, option: Ints) -> tuple[Ints, Ints]:
         """The skeletons that hold the model at the least paces; and layers of their stages at that
-        pace and some above, (stage, way x skeleton). `option`: (stage, skeleton)
+        pace, (stage, way x skeleton). `option`: (stage, skeleton)
 
         As many layers as a stage holds, from the last stage up; also with the same layers of each
         segment in order, the most on top.
@@ -180,10 +179,9 @@ class Constructor:
         fits = first_s <= self.pace_s
         least, rows = fits.argmax(axis=1), np.flatnonzero(fits.any(axis=1))
         rows = rows[np.argsort(least[rows], kind="stable")[:FILLED]]
-        paces = np.minimum(least[rows] + np.array(FILLED_PACES)[:, np.newaxis], len(level) - 1)
-        found = layers[:, rows, paces].reshape(depth, -1)
+        found = layers[:, rows, least[rows]]
         segment = np.cumsum(option[:, rows] != np.roll(option[:, rows], 1, axis=0), axis=0)
-        offset = np.tile(segment * (self.layers + 1), len(FILLED_PACES))
+        offset = segment * (self.layers + 1)
         fewer_below = offset - np.sort(offset - found, axis=0)
         return rows, np.hstack([found, fewer_below])
 

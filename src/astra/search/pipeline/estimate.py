@@ -8,13 +8,7 @@ import numpy as np
 from astra.search.pipeline.stage_table import StageTable
 from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
 from astra.strategy.plans import Floats, Ints, Plans
-from astra.strategy.segment_columns import (
-    DEGREES,
-    RECOMPUTE_COLUMNS,
-    Columns,
-    GlobalSetting,
-    plans_from_stages,
-)
+from astra.strategy.segment_columns import plans_from_stages, stage_slots
 from astra.strategy.space import Workload
 from astra.timing.plan_bounds import pipeline_bound_s
 
@@ -40,6 +34,17 @@ class PipelineCandidate:
         """Equal for pipelines that differ in layers alone."""
         options = tuple(self.table.options[row] for row in self.option.tolist())
         return self.table.setting, self.table.recompute, options
+
+    def columns(self) -> dict[str, Ints]:
+        """Its stages as columns of a table of plans. (stage,)"""
+        whole = PipelineStages(self.table, self.option[:, np.newaxis], self.layers[:, np.newaxis])
+        modules = self.table.recompute.module_bits if self.table.recompute else 0
+        return {name: column[self.option] for name, column in self.table.degrees.items()} | {
+            "layers": self.layers,
+            "recompute": whole.mode[:, 0],
+            "recompute_layers": whole.number[:, 0],
+            "recompute_modules": np.full_like(self.layers, modules),
+        }
 
 
 class PipelineStages:
@@ -120,22 +125,8 @@ def estimated_steps_s(table: StageTable, option: Ints, layers: Ints) -> Floats:
 
 
 def to_plans(workload: Workload, candidates: Sequence[PipelineCandidate]) -> Plans:
-    """Pipelines as a table of plans, a slot for every stage."""
-    depth = max(len(each.option) for each in candidates)
-    shape = depth, len(candidates)
-    slots: Columns = {
-        name: np.zeros(shape, np.int64) for name in ("gpu", "stages", "layers", *RECOMPUTE_COLUMNS)
-    }
-    slots |= {name: np.ones(shape, np.int64) for name in DEGREES}
-    rows: dict[GlobalSetting, int] = {}
-    which = [rows.setdefault(each.table.setting, len(rows)) for each in candidates]
-    for row, each in enumerate(candidates):
-        stages = PipelineStages(each.table, each.option[:, np.newaxis], each.layers[:, np.newaxis])
-        here, again = slice(0, len(each.option)), each.table.recompute
-        for name, column in each.table.degrees.items():
-            slots[name][here, row] = column[each.option]
-        slots["stages"][here, row], slots["layers"][here, row] = 1, each.layers
-        slots["recompute"][here, row] = stages.mode[:, 0]
-        slots["recompute_layers"][here, row] = stages.number[:, 0]
-        slots["recompute_modules"][here, row] = again.module_bits if again else 0
-    return plans_from_stages(workload, list(rows), np.array(which, np.int64), slots)
+    """Pipelines as a table of plans."""
+    settings = list(dict.fromkeys(each.table.setting for each in candidates))
+    which = [settings.index(each.table.setting) for each in candidates]
+    slots = stage_slots([each.columns() for each in candidates])
+    return plans_from_stages(workload, settings, np.array(which, np.int64), slots)

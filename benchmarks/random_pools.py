@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from astra.cost.stage_lines import StagePricer
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
@@ -22,7 +23,6 @@ from astra.model.zoo import find_model
 from astra.search.evaluator import evaluator_of
 from astra.search.objective import Fastest
 from astra.search.pipeline.problem import MixedPipeline
-from astra.search.pipeline.stage_lines import StagePricer
 from astra.search.query import query_of_space
 from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload

@@ -13,13 +13,13 @@ import numpy as np
 
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
+from astra.cost.stage_lines import LineCache
 from astra.cost.stages import stage_summaries
 from astra.hardware.slowest import flops_per_s
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Evaluator, Limits
 from astra.search.nothing_fits import nothing_fits
 from astra.search.one_type import search_fastest
-from astra.search.pipeline.stage_lines import LineCache
 from astra.search.pipelines import Pipelines
 from astra.search.query import Query
 from astra.search.result import Comparison, NothingFits, Result, sum_funnels

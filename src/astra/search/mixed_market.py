@@ -16,6 +16,7 @@ from astra.cost.bill import with_money
 from astra.cost.checkpoint import checkpoint_sizes
 from astra.cost.host import host_rule
 from astra.cost.result import PricedPlan
+from astra.cost.stage_lines import LineCache
 from astra.errors import InputError
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import flops_per_s
@@ -24,7 +25,6 @@ from astra.notes import NoteCode, note
 from astra.search.evaluator import Stopped
 from astra.search.market import USUAL, MarketSearch, Trade
 from astra.search.one_type import search_fastest
-from astra.search.pipeline.stage_lines import LineCache
 from astra.search.pipelines import Pipelines
 from astra.search.uniform import UniformSearch
 from astra.strategy.mixed_space import MIXES, why_not_mixed

@@ -9,13 +9,13 @@ import msgspec
 
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
+from astra.cost.stage_lines import LineCache, StagePricer
 from astra.notes import Note
 from astra.search.evaluator import Evaluator, Limits, Stopped, evaluator_of
 from astra.search.even_split import even_split_s
 from astra.search.objective import Fastest
 from astra.search.pipeline.interleaved import InterleavedPipeline
 from astra.search.pipeline.problem import MixedPipeline
-from astra.search.pipeline.stage_lines import LineCache, StagePricer
 from astra.search.query import Query
 from astra.strategy.mixed_space import lacking, too_small, why_not_mixed, without_types
 from astra.strategy.space import Space

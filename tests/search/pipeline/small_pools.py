@@ -12,12 +12,12 @@ import pytest
 from tests.search.mixed_brute import MARGIN, best_step_s, random_space
 
 import astra
+from astra.cost.stage_lines import StagePricer
 from astra.hardware.stack import Stack, find_stack
 from astra.search.evaluator import Evaluator, Limits
 from astra.search.objective import Fastest
 from astra.search.pipeline.interleaved import InterleavedPipeline
 from astra.search.pipeline.problem import MixedPipeline
-from astra.search.pipeline.stage_lines import StagePricer
 from astra.strategy.rules.registry import broken_rules, rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space

@@ -18,8 +18,8 @@ from itertools import product
 
 import numpy as np
 
+from astra.cost.stage_lines import INSIDE, StagePricer
 from astra.search.pipeline.first_look import best_of_types
-from astra.search.pipeline.stage_lines import INSIDE, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 

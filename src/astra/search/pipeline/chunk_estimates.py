@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from astra.search.pipeline.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
+from astra.cost.stage_lines import ALL_LAYERS, INSIDE, NO_RECOMPUTE, StagePricer
 from astra.strategy.microbatch_group import least_microbatch_group
 from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import Recompute

@@ -6,8 +6,8 @@ from itertools import islice, permutations, product
 
 import numpy as np
 
+from astra.cost.stage_lines import FIRST, INSIDE, LAST
 from astra.search.pipeline.chunk_estimates import ChunkedPipelines, ChunkEstimates
-from astra.search.pipeline.stage_lines import FIRST, INSIDE, LAST
 from astra.strategy.plans import Ints, Plans, code
 from astra.strategy.segment_columns import DEGREES, option_columns, plans_from_stages
 from astra.strategy.space import Workload

@@ -13,9 +13,9 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.cost.stage_table import StageTable
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
 from astra.search.pipeline.first_look import best_of_types
-from astra.search.pipeline.stage_table import StageTable
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.segment_columns import SegmentOption
 from astra.strategy.space import Workload

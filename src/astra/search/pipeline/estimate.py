@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.pipeline.stage_table import StageTable
+from astra.cost.stage_table import StageTable
 from astra.simulate.pipeline_columns import PipelineColumns, stage_end_s
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.segment_columns import plans_from_stages, stage_slots

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.search.pipeline.stage_lines import INSIDE, StageLines, StagePricer
+from astra.cost.stage_lines import INSIDE, StageLines, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from astra.columns import REL_EPS
+from astra.cost.stage_table import StageTable
 from astra.search.pipeline.construct import (
     NEAR_BEST,
     Charge,
@@ -13,7 +14,6 @@ from astra.search.pipeline.construct import (
     best_first,
 )
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
-from astra.search.pipeline.stage_table import StageTable
 
 ROUNDS = 6  # of changes to one segment
 CHANGED = 8  # skeletons, each round

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from astra.cost.stage_lines import ALL_LAYERS, NO_RECOMPUTE, StagePricer
 from astra.search.evaluator import Evaluator
 from astra.search.pipeline.chunk_estimates import (
     ChunkedPipelines,
@@ -28,7 +29,6 @@ from astra.search.pipeline.chunked_pipelines import (
     unseen,
 )
 from astra.search.pipeline.first_look import balanced_steps_s
-from astra.search.pipeline.stage_lines import ALL_LAYERS, NO_RECOMPUTE, StagePricer
 from astra.strategy.plans import Floats
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for

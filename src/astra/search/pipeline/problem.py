@@ -6,6 +6,8 @@ from itertools import product
 
 import numpy as np
 
+from astra.cost.stage_lines import ALL_LAYERS, NO_RECOMPUTE, PLACES, StagePricer
+from astra.cost.stage_table import MAX_GROUP_LAYERS, StageTable
 from astra.search.evaluator import Evaluator
 from astra.search.pipeline.bound import SettingBound
 from astra.search.pipeline.construct import (
@@ -19,8 +21,6 @@ from astra.search.pipeline.construct import (
 from astra.search.pipeline.estimate import PipelineCandidate, to_plans
 from astra.search.pipeline.first_look import FirstLook, balanced_steps_s, first_look
 from astra.search.pipeline.improve import improved, layers_moved
-from astra.search.pipeline.stage_lines import ALL_LAYERS, NO_RECOMPUTE, PLACES, StagePricer
-from astra.search.pipeline.stage_table import MAX_GROUP_LAYERS, StageTable
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption

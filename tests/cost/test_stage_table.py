@@ -7,11 +7,11 @@ import pytest
 from tests.search.mixed_brute import MARGIN, random_space
 
 from astra.cost.evaluate import simulate_fitting
+from astra.cost.stage_lines import StagePricer
+from astra.cost.stage_table import StageTable
 from astra.hardware.stack import find_stack
 from astra.search.pipeline.construct import every_skeleton, skeleton_limits
 from astra.search.pipeline.estimate import PipelineCandidate, PipelineStages, to_plans
-from astra.search.pipeline.stage_lines import StagePricer
-from astra.search.pipeline.stage_table import StageTable
 from astra.strategy.plans import Plans
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for

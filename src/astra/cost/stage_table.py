@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from astra.search.pipeline.stage_lines import FIRST, INSIDE, LAST, PLACES, StageLines, StagePricer
+from astra.cost.stage_lines import FIRST, INSIDE, LAST, PLACES, StageLines, StagePricer
 from astra.strategy.plans import Flags, Floats, Ints, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption, option_columns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.search.mixed_brute import MARGIN, random_space
 
-from astra.cost.evaluate import simulate_fitting
+from astra.cost.evaluate import evaluate
 from astra.cost.stage_lines import StagePricer
 from astra.cost.stage_table import StageTable
 from astra.hardware.stack import find_stack
@@ -77,7 +77,7 @@ def test_stages_take_the_seconds_of_the_cost_model_and_fit_where_it_says(
         if not pipelines:
             continue
         plans = checked_plans(space, pipelines)
-        _, fits = simulate_fitting(plans, space.workload.task, STACK, MARGIN)
+        fits = evaluate(plans, space.workload.task, STACK, MARGIN).fits
         told = [
             PipelineStages(p.table, p.option[:, np.newaxis], p.layers[:, np.newaxis]).fits[0]
             for p in pipelines

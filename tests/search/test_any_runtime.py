@@ -147,7 +147,8 @@ def test_own_rules_hold_for_several_replica_groups(tmp_path: Any) -> None:
 def assert_adds_up(answer: astra.Answer) -> None:
     search = answer.search
     removed = sum(search.removed_by_rule.values())
-    assert removed + search.bounded + search.priced == search.candidates
+    looked_at = search.bounded + search.estimated + search.priced
+    assert removed + looked_at == search.candidates
     assert 0 <= search.out_of_memory <= search.priced and search.bounded >= 0
     assert 0 < search.simulated <= search.priced
 

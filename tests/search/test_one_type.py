@@ -101,7 +101,7 @@ def searched(
         margin=margin,
         objective=objective or Fastest(TOP),
     )
-    assert OneType(space).search(evaluator) == np.inf  # nothing is left open
+    OneType(space).search(evaluator)
     return evaluator
 
 

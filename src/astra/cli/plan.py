@@ -1,5 +1,5 @@
-"""The best plans for a model on GPUs of one type or several: searched over the whole space, and
-proven.
+"""The best plans for a model on GPUs: of one type the fastest of the whole space, proven; over
+several types the best found.
 
 Fewer GPUs than given are used when that is faster (1, 2, 4 inside a node, then whole nodes)."""
 

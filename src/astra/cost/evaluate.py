@@ -107,17 +107,5 @@ def _fullest(view: StageView, needed: Floats) -> Floats:
 
 def simulate(plans: Plans, task: Task, stack: Stack, cache: LayerCache | None = None) -> Floats:
     """The step of every plan by the event simulator, whether it fits or not. (plan,) [s]"""
-    return _simulate(stage_view(plans, task, every_stage=True), stack, cache)
-
-
-def simulate_fitting(
-    plans: Plans, task: Task, stack: Stack, margin: float, cache: LayerCache | None = None
-) -> tuple[Floats, Flags]:
-    """The step of every plan, infinite where it does not fit; and which of them do. (plan,)"""
     view = stage_view(plans, task, every_stage=True)
-    fits = memory_fraction(view, memory_of(view, stack), stack) <= 1 - margin
-    return np.where(fits, _simulate(view, stack, cache), np.inf), fits
-
-
-def _simulate(view: StageView, stack: Stack, cache: LayerCache | None) -> Floats:
     return step_s(view.plans, view.stages, stage_times(view, stack, stage_work(view, stack, cache)))

@@ -36,6 +36,7 @@ from astra.timing.stage_work import link_seconds, tied_seconds
 
 FIRST, INSIDE, LAST = PLACES = range(3)  # places of a stage in the pipeline
 NO_RECOMPUTE, ALL_LAYERS = Recompute(), Recompute("full:uniform", 1, ())
+PLAIN, AGAIN = 0, -1  # rows of lines with the least recompute and with the most: one where alike
 NOTHING = 0, 0, 0  # the codes of no recompute
 BASIS_LAYERS = 8  # layers of the larger stage that a line goes through
 FIXED_FIELDS = (

@@ -6,7 +6,16 @@ from functools import cached_property
 
 import numpy as np
 
-from astra.cost.stage_lines import FIRST, INSIDE, LAST, PLACES, StageLines, StagePricer
+from astra.cost.stage_lines import (
+    AGAIN,
+    FIRST,
+    INSIDE,
+    LAST,
+    PLACES,
+    PLAIN,
+    StageLines,
+    StagePricer,
+)
 from astra.strategy.plans import Flags, Floats, Ints, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption, option_columns
@@ -58,7 +67,7 @@ class StageTable:
         held = self.layers.counts.T
         self.fixed = {name: line @ held for name, line in lines.fixed.items()}
         self.again = {name: line @ held for name, line in lines.recomputed.items()}
-        self.checkpoint_bytes = lines.recomputed["saved_bytes"][-1, ..., 1:2]  # of a layer
+        self.checkpoint_bytes = lines.recomputed["saved_bytes"][AGAIN, ..., 1:2]  # of a layer
         self.working = self._working_bytes(lines)
         self.has_copies = (self.degrees["dp"] * setting.cp > 1)[:, np.newaxis]
         self._known: dict[tuple[int, int], StageChoice] = {}
@@ -91,7 +100,7 @@ class StageTable:
 
     def _choose(self, place: int, in_flight: int) -> StageChoice:
         fits, fraction, mode, number = self._recomputed(place, in_flight)
-        recompute_s = fraction * self.again["recompute_s"][-1, place]
+        recompute_s = fraction * self.again["recompute_s"][AGAIN, place]
         v = {name: column[place] for name, column in self.fixed.items()}
         forward_s, backward_s = v["forward_s"], v["backward_s"] + recompute_s
         gather_s, reduce_s, slow = v["gather_s"], v["reduce_s"], v["slowdown"]
@@ -129,12 +138,12 @@ class StageTable:
         def fits_in_groups(number: Ints) -> Flags:
             """One checkpoint for each group of so many layers, and a whole group at work."""
             fewer = size - -(-size // number)
-            kept = saved[-1] - fewer * self.checkpoint_bytes[place] * in_flight
-            group = working[0] + number * (working[-1] - working[0])
+            kept = saved[AGAIN] - fewer * self.checkpoint_bytes[place] * in_flight
+            group = working[PLAIN] + number * (working[AGAIN] - working[PLAIN])
             fits: Flags = kept + np.maximum(group, logits) <= free
             return fits
 
-        plain, zeros = saved[0] + peak[0] <= free, np.zeros(free.shape, np.int64)
+        plain, zeros = saved[PLAIN] + peak[PLAIN] <= free, np.zeros(free.shape, np.int64)
         if self.recompute is not None:
             word, number = self.recompute.mode, np.minimum(self.recompute.layers, size)
             mode, all_layers = zeros + code("recompute", word), np.ones(free.shape)
@@ -142,11 +151,12 @@ class StageTable:
                 return fits_in_groups(number), all_layers, mode, number
             if word == "full:block":
                 part = number / size
-                kept = (1 - part) * saved[0] + part * saved[1]
-                return kept + peak[1] <= free, part, mode, number
+                kept = (1 - part) * saved[PLAIN] + part * saved[AGAIN]
+                return kept + peak[AGAIN] <= free, part, mode, number
             return plain, all_layers * (word == "selective"), mode, zeros
         with np.errstate(divide="ignore", invalid="ignore"):
-            need = (saved[0] + peak[1] - free) * size / (saved[0] - saved[1])
+            more = saved[PLAIN] - saved[AGAIN]
+            need = (saved[PLAIN] + peak[AGAIN] - free) * size / more
             fewest = np.maximum(np.ceil(need - ROUNDING_LAYERS), 1)
         some = ~plain & (fewest < size)
         fits, mode = plain | some, np.where(plain, NONE, np.where(some, BLOCK, UNIFORM))

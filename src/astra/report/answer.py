@@ -173,9 +173,10 @@ def funnel_line(answer: AnswerDocument) -> str:
     """Where the candidates went, in one line."""
     search = answer.search
     removed = sum(search.removed_by_rule.values())
+    estimated = f"{search.estimated:,} estimated, " if search.estimated else ""
     return (
         f"{search.candidates:,} candidates: {removed:,} against rules, {search.bounded:,} cannot "
-        f"be faster, {search.out_of_memory:,} of {search.priced:,} priced do not fit, "
+        f"be faster, {estimated}{search.out_of_memory:,} of {search.priced:,} priced do not fit, "
         f"{search.simulated:,} simulated; {search.seconds:.1f} s."
     )
 

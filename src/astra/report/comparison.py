@@ -113,7 +113,10 @@ def _known_lines(comparison: Comparison, is_stopped: bool) -> list[str]:
     replicas_differ = comparison.launched_step_s is not None
     kinds += ["plans whose replicas differ"] if replicas_differ else []
     gap = comparison.gap_fraction
-    limit = f"; no such pipeline is faster by more than {gap:.1%}" if mixes and gap else ""
+    limit = ""
+    if mixes and gap is not None:
+        more = f" by more than {gap:.1%}" if gap >= 0.0005 else ""
+        limit = f"; no such pipeline is faster{more}"
     line = f"Of {_listed(kinds)} it is the best found{limit}. Proven of each type alone."
     return [line, REPLICAS_DIFFER] if replicas_differ else [line]
 

@@ -14,12 +14,14 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     candidates: int
     removed_by_rule: dict[str, int]
     bounded: int  # their layout alone takes longer than the best plans
+    estimated: int = 0  # over several types: by stages and formulas, not as plans
     out_of_memory: int
     priced: int
     simulated: int
     seconds: float
     status: Status  # proven: no plan of the space is faster; searched: the best found
-    gap_fraction: float | None  # no plan is faster by more; None: not known
+    # On one type no plan is faster by more, over several no pipeline; None: not usefully known.
+    gap_fraction: float | None
 
 
 class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,7 @@ def document(result: Result) -> AnswerDocument:
         candidates=funnel.candidates,
         removed_by_rule=funnel.removed_by_rule,
         bounded=funnel.bounded,
+        estimated=funnel.estimated,
         out_of_memory=funnel.out_of_memory,
         priced=funnel.priced,
         simulated=funnel.simulated,

@@ -38,8 +38,8 @@ class ReplicaGroups:
     def __init__(self, space: Space) -> None:
         self.space = Space(space.workload, {**space.settings, "cp": context_degrees(space)})
 
-    def search(self, evaluator: Evaluator) -> float:
-        """Hands what may be best to the evaluator; others may be faster: 0. [s]"""
+    def search(self, evaluator: Evaluator) -> None:
+        """Hands what may be best to the evaluator; others may be faster."""
         source = CutSource(self.space, evaluator)
         before_s = source.least_s
         for rise in LIMITS:
@@ -50,7 +50,6 @@ class ReplicaGroups:
             if cuts:
                 Combinations(self.space.workload, evaluator, cuts).search(before_s, limit_s)
             before_s = limit_s
-        return 0.0
 
 
 class Combinations:

@@ -99,11 +99,11 @@ class Evaluator:
         return self.objective.limit_s
 
     def charge(self, candidates: int) -> None:
-        """Between pieces of work: so many were estimated, and are looked at again if they are
-        promising. Raises Stopped at a limit.
+        """Between pieces of work: so many were estimated; the most promising of them are looked at
+        as plans, and counted again then. Raises Stopped at a limit.
         """
         self.funnel.candidates += candidates
-        self.funnel.bounded += candidates
+        self.funnel.estimated += candidates
         self.limits.looked_at(candidates)
 
     def allowed(
@@ -190,14 +190,10 @@ class Evaluator:
         """The incumbents, fastest first."""
         return [plan_at(plan, 0, self.task) for *_, plan in self.objective.incumbents]
 
-    def run(self, search: Callable[["Evaluator"], float]) -> float:
-        """A problem's search, to its end or until it is stopped: what was kept is there then.
-
-        What comes back is the least step of what was not looked at; 0: nothing is known of it.
-        """
+    def run(self, search: Callable[["Evaluator"], None]) -> None:
+        """A problem's search, to its end or until it is stopped: what was kept is there then."""
         with suppress(Stopped):
-            return search(self)
-        return 0.0
+            search(self)
 
     @property
     def best_s(self) -> float:

@@ -1,7 +1,8 @@
 """The best plans over several GPU types that a public runtime launches.
 
-Each type alone, uniform plans over types, and pipelines that mix types by the rules of each runtime
-that is asked. What one finds is the limit of the next; the answer compares them.
+Each type alone and uniform plans over types, both by the rules of the first runtime that is asked;
+then pipelines that mix types by the rules of each runtime, below what was found before. The answer
+compares them.
 """
 
 import time

@@ -50,15 +50,14 @@ class OneType:
         self.space = space
         self.overfull: Tables = []  # layouts of which no variant can fit, least memory fractions
 
-    def search(self, evaluator: Evaluator) -> float:
-        """Looks at all plans that can be of use; nothing is left open: infinity."""
+    def search(self, evaluator: Evaluator) -> None:
+        """Looks at all plans that can be of use: nothing is left open."""
         self.evaluator, self.layouts = evaluator, Layouts(self.space)
         self.layer = self._option_layers()
         self.work = _layer_work(evaluator)
         self._finish(self._useful_layouts())
         if not evaluator.objective.incumbents:
             self._look_closer()
-        return np.inf
 
     def _option_layers(self) -> Ints:
         """(option,) Rows of the cache: options by the million share some thousand layers."""

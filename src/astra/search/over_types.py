@@ -71,13 +71,15 @@ def _joined(results: ByVendor, query: Query, apart: Note) -> Result:
         for priced in each.plans
     ]
     ranked = ranked_plans(whole, query)
+    comparison = _compared(results, query, ranked)
     return Result(
         query=query,
         funnel=sum_funnels(each.funnel for each in every),
         seconds=sum(each.seconds for each in every),
         plans=ranked,
         nothing_fits=None if ranked else _nothing(results),
-        comparison=_compared(results, query, ranked),
+        comparison=comparison,
+        gap_fraction=comparison.gap_fraction,
         notes=_each_once([*(said for each in every for said in each.notes), apart]),
     )
 

@@ -55,7 +55,7 @@ class Pipelines:
             return []
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
         problems: list[InterleavedPipeline | MixedPipeline] = []
-        if self.query.runtime == "megatron":
+        if self._interleaves:
             problems += [InterleavedPipeline(problem.space, problem.pricer, problem.options)]
         if problem.space.allows("vpp", 1):
             problems += [problem]
@@ -70,12 +70,18 @@ class Pipelines:
         """No pipeline is faster; `best_s` where that is all that is known, 0 where nothing is: of
         interleaved ones, or after a search that was stopped. [s]
         """
-        problem = self.problem
-        if problem is None:
+        if self.problem is None:
             return best_s
-        if self.query.runtime == "megatron" and problem.space.allows("vpp", 2):
-            return 0.0
-        return self.evaluator.run(lambda each: problem.least_s(best_s, each.charge))
+        with suppress(Stopped):
+            if not self._interleaves:
+                return self.problem.least_s(best_s, self.evaluator.charge)
+        return 0.0
+
+    @property
+    def _interleaves(self) -> bool:
+        """Whether pipelines of several chunks a stage are searched: Megatron-LM alone has them."""
+        asked = self.query.settings.get("vpp", (2,))
+        return self.query.runtime == "megatron" and max(asked) > 1
 
     def even_split_s(self) -> float | None:
         """The least step of all even splits over all GPUs; None where none fits. [s]"""

@@ -44,7 +44,7 @@ class Query:
     goals: Goals | None = None  # of the money, in numbers
     top: int = 10
     fold: bool = True  # near-identical plans as one
-    exact: bool = False  # over several GPU types: look far longer for a proof
+    exact: bool = False  # over several GPU types: look at ten times as much
     margin: float = MARGIN  # of the usable memory, kept free
     pipeline_model: str = "simulated"  # paper: the paper's formula beside it
     suggest: bool = True  # where nothing fits, look for what would help

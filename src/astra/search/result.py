@@ -26,6 +26,7 @@ class Funnel:
     candidates: int = 0
     removed_by_rule: dict[str, int] = field(default_factory=dict)
     bounded: int = 0  # cannot beat the best: their layout alone takes longer
+    estimated: int = 0  # over several types: by stages and formulas, not as plans
     out_of_memory: int = 0
     priced: int = 0
     simulated: int = 0
@@ -40,6 +41,7 @@ def sum_funnels(parts: Iterable[Funnel]) -> Funnel:
     for part in parts:
         total.candidates += part.candidates
         total.bounded += part.bounded
+        total.estimated += part.estimated
         total.out_of_memory += part.out_of_memory
         total.priced += part.priced
         total.simulated += part.simulated
@@ -75,7 +77,7 @@ class NothingFits(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What the best plan over several GPU types is worth."""
 
-    # Proven: no pipeline over several types is faster by more; 0: none is; None: it was stopped.
+    # No pipeline over several types is faster by more; 0: none is; None: not known, or over 10 %.
     gap_fraction: float | None
     alone_step_s: dict[str, float | None]  # the best on each type; None: nothing fits there
     uniform_step_s: float | None = None  # the best uniform plan over several types
@@ -140,7 +142,8 @@ class Result:
     market: MarketResult | None = None  # what the money buys
     notes: tuple[Note, ...] = ()  # on the question and on the search
     status: Status = "searched"
-    gap_fraction: float | None = None  # no plan is faster by more; None: nothing is known of it
+    # On one type no plan is faster by more, over several no pipeline; None: not usefully known.
+    gap_fraction: float | None = None
 
     @property
     def best(self) -> PricedPlan | None:

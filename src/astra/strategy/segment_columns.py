@@ -47,8 +47,7 @@ class GlobalSetting:
     overlap_tp: bool
     offload_fraction: float  # of the optimizer's states, on the host
     shared: SharedDegrees = SharedDegrees()
-    vpp: int = 1
-    overlap_ep: bool = False  # with vpp > 1 alone
+    overlap_ep: bool = False  # interleaved ones alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class SegmentOption:
 
     @property
     def most(self) -> int:
-        """Stages where all GPUs of the type are used."""
+        """Stages where as many GPUs of the type are used as can be in this way."""
         return self.stages[-1]
 
 
@@ -132,7 +131,7 @@ def plans_from_stages(
         "ep": first["segment_ep"],
         "etp": first["segment_etp"],
         "microbatch_group": slots["stages"].sum(axis=0),
-        "vpp": of("vpp"),
+        "vpp": np.array(1),
         "overlap_ep": of("overlap_ep"),
         "shard_group": np.where(sharded, first["dp"] * cp, 1),
         "chunking": np.array(-1),

@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from astra.cost.stage_lines import INSIDE, StagePricer
+from astra.cost.stage_lines import AGAIN, INSIDE, StagePricer
 from astra.search.pipeline.first_look import best_of_types
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
@@ -45,7 +45,7 @@ class SettingBound:
         weight = mean_s * layers.layers / float(layers.whole @ mean_s)
         self.layer_s = (both / weight).min(axis=1)
         saved = np.maximum(lines.recomputed["saved_bytes"][:, INSIDE, :, 1:] / weight, 0.0)
-        saved[1] /= group  # one checkpoint for a group
+        saved[AGAIN] /= group  # one checkpoint for a group
         self.saved_bytes = saved.min(axis=(0, 2))  # a micro-batch in flight
         self.states_bytes = (-fixed["free_bytes"][INSIDE, :, 1:] / weight).min(axis=1)
         free = fixed["free_bytes"][..., 0].max(axis=0)

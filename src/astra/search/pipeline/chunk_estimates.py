@@ -50,6 +50,11 @@ class ChunkedPipelines:
         found: Ints = self.counts.sum(axis=1)
         return found
 
+    def skeletons(self) -> list[bytes]:
+        """Equal for pipelines of one config and vpp with as many stages of each type."""
+        used = np.sort(np.where(self.counts > 0, self.options, -1), axis=1)
+        return [row.tobytes() for row in np.column_stack([self.config, self.vpp, used])]
+
     def take(self, rows: Ints | Flags) -> "ChunkedPipelines":
         return ChunkedPipelines(*(getattr(self, each.name)[rows] for each in fields(self)))
 
@@ -217,30 +222,23 @@ class ChunkEstimates:
     def steps_s(self, shapes: ChunkedPipelines, pace_s: Floats) -> Floats:
         """About the steps at which stages take no longer than these paces. (shape,)
 
-            T = (K - 1 + p / v) B
+            T = (K + (p - 1) / v) B
 
         Infinite where Megatron-LM cannot hide the traffic of experts beside what is recomputed.
         """
-        turns = self.micro_batches[shapes.config] - 1 + shapes.depth / shapes.vpp
+        turns = self.micro_batches[shapes.config] + (shapes.depth - 1) / shapes.vpp
         shows = [each.mode.startswith("full") or "moe" in each.modules for each in self.recomputes]
         is_shown = np.array(shows)[shapes.recompute] & (self.hides[shapes.config] > 0)
         return np.where(is_shown, np.inf, turns * pace_s)
 
     def estimated_s(self, shapes: ChunkedPipelines) -> Floats:
-        """About the least steps with slow types in front, all stages as the middle one of their
-        type. (shape,)
+        """About the least steps, all stages as the middle one of their type, and as if no other
+        type were below it: types may stand in any order. (shape,)
         """
-        below = _stages_below(self.layer_s[INSIDE][shapes.options], shapes.counts)
+        below = shapes.counts // 2
         can_lack = np.full_like(below, self.layers)
         stages = self.stages(shapes, INSIDE, below, can_lack)
         return self.steps_s(shapes, stages.least_pace_s(shapes.vpp, self.layers))
-
-
-def _stages_below(layer_s: Floats, counts: Ints) -> Ints:
-    """Stages below the middle one of every type, with slow types in front. (shape, type)"""
-    is_behind = layer_s[:, np.newaxis] < layer_s[:, :, np.newaxis]  # (shape, type, other)
-    found: Ints = (is_behind * counts[:, np.newaxis]).sum(axis=2) + counts // 2
-    return found
 
 
 def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkedPipelines:
@@ -256,11 +254,7 @@ def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkedPi
     config, options, counts = (np.concatenate(column) for column in zip(*tables, strict=True))
     none, task = np.zeros(len(config), np.int64), space.workload.task
     found = ChunkedPipelines(config, none, none + vpp, options, counts, 0 * counts, none, none)
-    deep = [
-        vpp * p <= task.model.layers and space.allows("pp", p)
-        for p in range(found.depth.max(initial=0) + 1)
-    ]
-    good = ((counts > 0).sum(axis=1) > 1) & np.array(deep)[found.depth]
+    good = ((counts > 0).sum(axis=1) > 1) & (vpp * found.depth <= task.model.layers)
     if task.cluster.max_gpus is not None:
         good &= found.depth * estimates.stage_gpus[config] <= task.cluster.max_gpus
     found = found.take(good)

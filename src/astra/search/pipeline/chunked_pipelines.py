@@ -90,7 +90,7 @@ def _smaller(table: ChunkedPipelines, sizes: Ints, order: Ints, layers: int) -> 
     while sizes.sum() != before:
         before = sizes.sum()
         for stage in order.T:
-            is_too_large = table.vpp * (sizes.sum(axis=1) - 1) >= layers
+            is_too_large = table.vpp * (sizes.sum(axis=1) - 1) > layers  # the first may lack one
             is_inside = stage < table.depth - 1
             sizes[rows, stage] -= is_too_large & is_inside & (sizes[rows, stage] > 1)
     return sizes
@@ -98,14 +98,15 @@ def _smaller(table: ChunkedPipelines, sizes: Ints, order: Ints, layers: int) -> 
 
 def _with_last_stage(table: ChunkedPipelines, sizes: Ints, layers: int) -> ChunkedPipelines:
     """With these sizes. The last stage holds what is left: in chunks as small as may be, of its
-    size, or a layer larger; its last chunk lacks what is too much. The first of all is whole or
-    lacks a layer.
+    size, or a layer larger than either; its last chunk lacks what is too much. The first of all
+    is whole or lacks a layer.
     """
     last, vpp, found = table.depth - 1, table.vpp, []
     given = sizes[np.arange(len(table)), last]
     for short_first in (0, 1):
         left = layers + short_first - vpp * (sizes.sum(axis=1) - given)
-        for size in (-(-left // vpp), given, given + 1):
+        least = -(-left // vpp)
+        for size in (least, least + 1, given, given + 1):
             short_last = vpp * size - left
             good = (sizes[:, 0] > short_first) & (short_last >= 0) & (short_last < size)
             rows = np.flatnonzero(good & (left > 0))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.cost.stage_lines import INSIDE, StageLines, StagePricer
+from astra.cost.stage_lines import AGAIN, INSIDE, PLAIN, StageLines, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
@@ -63,19 +63,23 @@ class _MeanLayer:
         mean = np.append(0.0, kinds / kinds.sum())
         fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
         again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
-        self.layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][0]
+        self.layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][PLAIN]
         if setting.sharding == "parameters":
             slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.array(True)
             gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
             forward_s = exposed_data_parallel_s(gather_s, compute_s, always, slow)
             both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
             self.layer_s += forward_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
-        self.recompute_s = again["recompute_s"][-1] - again["recompute_s"][0]  # of all, on top
+        self.recompute_s = (
+            again["recompute_s"][AGAIN] - again["recompute_s"][PLAIN]
+        )  # of all, on top
         self.states_bytes = -fixed["free_bytes"]
-        self.saved_bytes = again["saved_bytes"][0]  # a micro-batch in flight
-        self.checkpoint_bytes = again["saved_bytes"][-1]  # likewise, where it is recomputed
+        self.saved_bytes = again["saved_bytes"][PLAIN]  # a micro-batch in flight
+        self.checkpoint_bytes = again["saved_bytes"][AGAIN]  # likewise, where it is recomputed
         free = lines.fixed["free_bytes"][INSIDE, :, 0]
-        self.free_bytes = free - lines.working_bytes[-1].max(axis=1)  # of a stage, for all of these
+        self.free_bytes = free - lines.working_bytes[AGAIN].max(
+            axis=1
+        )  # of a stage, for all of these
 
     def held(self, pace_s: Floats, in_flight: Floats) -> Floats:
         """Layers of a stage that takes no longer, as few recomputed as must be. (pace, option)"""
@@ -109,7 +113,11 @@ def first_look(
     """With mean layers, and half of a segment's stages in flight. Where that holds too few layers,
     with one micro-batch in flight.
 
-    Of each type, and each number of stages, the options that hold most at that step; and its
+    At a pace B a pipeline of s stages takes about (K + s) B. So in the step (K + 1) B the stages of
+    an option have a pace of (K + 1) B / (K + s). The least step in which the best options of the
+    types hold the model together is told, and the least pace, if filling took no time.
+
+    Of each type, and each number of stages, the options that hold most in that step; and its
     roomiest, whatever they hold in time.
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
@@ -124,18 +132,18 @@ def first_look(
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
         paces = pace_s, pace_s * (count + 1) / (count + most)
         held = [np.minimum(layer.held(each, in_flight), number) for each in paces]
-        paced, timely = (np.where(each < least, 0.0, each) * most for each in held)
-        enough = best_of_types(timely, pool).sum(axis=-1) >= number
+        at_pace, in_step = (np.where(each < least, 0.0, each) * most for each in held)
+        enough = best_of_types(in_step, pool).sum(axis=-1) >= number
         if enough.any():
             break
     else:
         return FirstLook(setting, recompute, [], np.inf, np.inf)
     at, rows = int(enough.argmax()), set[int]()
-    low = int((best_of_types(paced, pool).sum(axis=-1) >= number).argmax())
+    low = int((best_of_types(at_pace, pool).sum(axis=-1) >= number).argmax())
     roomy = layer.most_held(np.ones(len(most)))
     for each in np.unique(pool):
         for level in (at, min(at + MORE_PACES, len(pace_s) - 1)):
-            rows |= _holding_most(np.where(pool == each, timely[level], 0.0), most, breadth)
+            rows |= _holding_most(np.where(pool == each, in_step[level], 0.0), most, breadth)
         own = np.flatnonzero(pool == each)
         rows |= set(own[np.argsort(-roomy[own], kind="stable")[:ROOMIEST]].tolist())
     kept = [options[row] for row in sorted(rows) if layer.free_bytes[row] > 0]

@@ -7,6 +7,7 @@ chunks a layer larger or smaller on one stage or two. So on with the next skelet
 estimates pass the best step.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -41,10 +42,12 @@ Options = Mapping[GlobalSetting, Sequence[SegmentOption]]
 FIRST_SKELETONS = 6000  # that are estimated
 MAX_SKELETONS = 384  # that are laid out
 SKELETONS = 48  # of them, together
+NEAR_BEST = 1.1  # times the best step of some skeletons, within which one is worth changing
+NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate may win
 SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most promising
 SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
-CHUNKED_SIMULATED = 400  # of those that are bounded together, simulated
-MOVED_CHUNKS = 16  # of them, whose chunks are made larger and smaller
+SIMULATED = 32  # pipelines of one skeleton and vpp, those of the least bounds
+MOVED_CHUNKS = 48  # skeletons with a vpp, the best pipeline of each, whose chunks are moved
 CHUNK_ROUNDS = 6  # of such changes
 LIGHT_MODULES = {"layernorm", "moe_act", "mla_up_proj"}  # take little to recompute
 
@@ -61,13 +64,13 @@ class InterleavedPipeline:
         self.vpps = np.array([vpp for vpp in asked if 2 <= vpp <= self.layers // 2], np.int64)
         self.recomputes = [each or NO_RECOMPUTE for each in recompute_settings(space)]
 
-    def search(self, evaluator: Evaluator, breadth: int = 1) -> float:
-        """Hands the best pipelines to the evaluator; nothing bounds the others: 0.
+    def search(self, evaluator: Evaluator, breadth: int = 1) -> None:
+        """Hands the best pipelines to the evaluator; nothing bounds the others.
 
         `breadth`: times as much is laid out and simulated.
         """
         if not len(self.vpps):
-            return np.inf
+            return
         search = _InterleavedSearch(self, evaluator, breadth)
         search.run(self._configs(evaluator, self.options))
         if self._is_short_of_memory(search.recompute):
@@ -76,7 +79,6 @@ class InterleavedPipeline:
             known = settings_with_options(wider, rules_for(self.task.runtime))
             split = {setting: options for setting, options in known if setting.cp > 1}
             search.run(self._configs(evaluator, split))
-        return 0.0
 
     def _is_short_of_memory(self, best: Recompute | None) -> bool:
         """Whether the best pipeline recomputes much, or none fits: then context parallelism may
@@ -130,7 +132,7 @@ class _InterleavedSearch:
         first = ChunkEstimates(problem.pricer, configs, problem.first_recomputes())
         skeletons, estimate_s = self._skeletons(first)
         for start in range(0, len(skeletons), SKELETONS):
-            limit_s = min(evaluator.limit_s, evaluator.best_s)
+            limit_s = min(evaluator.limit_s, evaluator.best_s) * NEAR_ESTIMATE
             near = start + np.flatnonzero(~(estimate_s[start : start + SKELETONS] > limit_s))
             if not len(near):
                 break
@@ -166,7 +168,11 @@ class _InterleavedSearch:
             if best_s >= limit_s:
                 break
             limit_s = best_s
-            best = np.argsort(step_s, kind="stable")[: MOVED_CHUNKS * self.breadth]
+            best = np.argsort(step_s, kind="stable")
+            best = best[step_s[best] < best_s * NEAR_BEST]
+            best = best[_first_of_each(found.take(best).skeletons(), 1)][
+                : MOVED_CHUNKS * self.breadth
+            ]
             moved = unseen(neighbours(found.take(best), self.layers), seen)
             more, more_s = self._priced(estimates, moved)
             found, step_s = joined([found, more]), np.append(step_s, more_s)
@@ -179,7 +185,8 @@ class _InterleavedSearch:
             return pipelines, np.zeros(0)
         self.evaluator.charge(len(pipelines))
         plans = to_plans(self.problem.workload, estimates, pipelines)
-        rows = self.evaluator.promising(plans, CHUNKED_SIMULATED * self.breadth)
+        rows = self.evaluator.promising(plans, len(plans))
+        rows = rows[_first_of_each(pipelines.take(rows).skeletons(), SIMULATED * self.breadth)]
         if not len(rows):
             return pipelines.take(rows), np.zeros(0)
         step_s = self.evaluator.steps_s(plans.take(rows))
@@ -188,6 +195,16 @@ class _InterleavedSearch:
             self.best_s = float(step_s.min())
             self.recompute = estimates.recomputes[int(pipelines.recompute[best])]
         return pipelines.take(rows), step_s
+
+
+def _first_of_each(keys: list[bytes], most: int) -> list[int]:
+    """Places of the first so many of each key."""
+    count, found = Counter[bytes](), []
+    for place, key in enumerate(keys):
+        if count[key] < most:
+            found.append(place)
+            count[key] += 1
+    return found
 
 
 def _is_light(recompute: Recompute) -> bool:

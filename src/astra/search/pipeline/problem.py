@@ -42,24 +42,21 @@ class MixedPipeline:
 
     def __init__(self, space: Space, pricer: StagePricer) -> None:
         self.space, self.pricer, self.workload = space, pricer, space.workload
-        self.limits = skeleton_limits(space.workload)
+        self.skeleton_limits = skeleton_limits(space.workload)
         self.recomputes = recompute_settings(space)
         self.options: dict[GlobalSetting, list[SegmentOption]] = {}
         rules = rules_for(self.workload.task.runtime)
         for setting, options in settings_with_options(space, rules):
-            if len({option.pool for option in options}) >= self.limits.types:
+            if len({option.pool for option in options}) >= self.skeleton_limits.types:
                 self.options[setting] = options
 
-    def search(self, evaluator: Evaluator, breadth: int = 1) -> float:
-        """Hands the best pipelines to the evaluator; others may be faster: 0, or infinity where
-        there is none. `least_s` says by how much at most. [s]
+    def search(self, evaluator: Evaluator, breadth: int = 1) -> None:
+        """Hands the best pipelines to the evaluator; `least_s` says how much faster others may be.
 
         `breadth`: times as much is looked at, at every step.
         """
-        if not self.options:
-            return np.inf
-        _Search(self, evaluator, breadth).run()
-        return 0.0
+        if self.options:
+            _Search(self, evaluator, breadth).run()
 
     @property
     def allowed_types(self) -> set[int]:
@@ -101,7 +98,8 @@ class _Search:
 
     def __init__(self, problem: MixedPipeline, evaluator: Evaluator, breadth: int) -> None:
         self.problem, self.evaluator, self.breadth = problem, evaluator, breadth
-        self.pricer, self.limits, self.charge = problem.pricer, problem.limits, evaluator.charge
+        self.pricer, self.charge = problem.pricer, evaluator.charge
+        self.skeleton_limits = problem.skeleton_limits
         self.found: list[PipelineCandidate] = []
 
     def run(self) -> None:
@@ -110,7 +108,7 @@ class _Search:
         """
         self.charge(0)
         first, options = self.problem.first_recomputes(), self.problem.options
-        balanced_s = balanced_steps_s(self.pricer, options)
+        balanced_s = balanced_steps_s(self.pricer, options)  # two stages take a turn more
         looks = [
             self._look(setting, own, recompute)
             for setting, own in options.items()
@@ -130,7 +128,9 @@ class _Search:
 
     @property
     def limit_s(self) -> float:
-        """What a step must beat, as far as stage tables tell."""
+        """What a step must beat to be the best, as far as stage tables tell: of a list of plans the
+        others are those that came near it.
+        """
         best_s = min((each.step_s for each in self.found), default=np.inf)
         return min(self.evaluator.limit_s, self.evaluator.best_s, best_s)
 
@@ -146,11 +146,12 @@ class _Search:
             types = {option.pool for option in look.options}
             pace_s = look.pace_s * PACES
             pace_s = pace_s[(look.setting.micro_batches + 1) * pace_s < self.limit_s * NEAR_BEST]
-            if look.step_s >= self.limit_s or len(types) < self.limits.types or not len(pace_s):
+            is_slow = look.step_s >= self.limit_s or not len(pace_s)
+            if is_slow or len(types) < self.skeleton_limits.types:
                 continue
             self.charge(0)
             table = StageTable(self.pricer, look.setting, look.options, look.recompute)
-            constructor = Constructor(table, self.limits, self.charge, pace_s)
+            constructor = Constructor(table, self.skeleton_limits, self.charge, pace_s)
             self.found += improved(constructor, self.limit_s, self.breadth)
 
     def _priced(self, candidates: Sequence[PipelineCandidate]) -> list[Priced]:

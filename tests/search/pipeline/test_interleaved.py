@@ -12,6 +12,10 @@ from tests.search.pipeline.small_pools import (
 )
 
 from astra.api.inputs import cluster_of, model_of
+from astra.cost.stage_lines import LineCache
+from astra.search.evaluator import Limits
+from astra.search.pipelines import Pipelines
+from astra.search.query import query_of_space
 from astra.strategy.plan import Plan, Segment
 from astra.strategy.plans import Task
 from astra.strategy.rules.rule import Rule
@@ -92,7 +96,6 @@ def test_hidden_expert_traffic_is_searched_and_pays() -> None:
         (("cp=2",), lambda p: p.cp == 2),
         (("sharding=parameters",), lambda p: p.sharding == "parameters"),
         (("vpp=3,5",), lambda p: p.vpp in (3, 5)),
-        (("pp=3",), lambda p: p.pp == 3),
         (("recompute=full:block:2",), lambda p: segments(p)[0].recompute == "full:block:2"),
         (("recompute=full:uniform:2",), lambda p: segments(p)[0].recompute == "full:uniform:2"),
         (("offload_optimizer=1",), lambda p: p.offload_optimizer_fraction == 1.0),
@@ -139,7 +142,7 @@ def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> No
 def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
     pool = "h100:64,a100-80g:64,h200:64"
     funnel = search_interleaved(space_of("llama-3-70b", pool, batch=512)).funnel
-    assert 0 < funnel.simulated < 0.2 * funnel.candidates
+    assert 0 < funnel.simulated < funnel.estimated / 3
 
 
 def test_who_looks_at_more_finds_no_longer_step() -> None:
@@ -180,3 +183,12 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
 
 def replicas(plan: Plan) -> int:
     return plan.pipelines[0].replicas
+
+
+@pytest.mark.parametrize(
+    ("vpp", "is_bounded"), [("vpp=1", True), ("vpp=4", False), ("vpp=1,3", False)]
+)
+def test_nothing_is_said_to_bound_interleaved_pipelines(vpp: str, is_bounded: bool) -> None:
+    space = space_of("llama-3-8b", "h100:16,a100-80g:16", vpp)
+    pipelines = Pipelines(query_of_space(space, STACK), Limits(), LineCache())
+    assert (pipelines.least_s(best_s=10.0) > 0) is is_bounded

@@ -150,7 +150,9 @@ class MixedSearch:
             key = (runtime, *(pool.gpu.name for pool in mixture.pools))
             if key in self.beaten and not own.exact:
                 continue
-            pipelines = Pipelines(own.of_runtime(runtime), self.limits, self.lines)
+            pipelines = Pipelines(
+                own.of_runtime(runtime), self.limits, self.lines, types_interleaved=2
+            )
             found = pipelines.search(best.step_s if best else limit)
             best = found[0] if found else best
             if best and BEATEN * best.step_s < pipelines.evaluator.best_s < np.inf:

@@ -26,8 +26,11 @@ EXACT_BREADTH = 10  # times as much is looked at with --exact
 class Pipelines:
     """The problems of one runtime, on the types that can hold a layer, and their evaluator."""
 
-    def __init__(self, query: Query, limits: Limits, known: LineCache) -> None:
-        self.query, self.known = query, known
+    def __init__(
+        self, query: Query, limits: Limits, known: LineCache, types_interleaved: int = 1
+    ) -> None:
+        """`types_interleaved`: of an interleaved pipeline, at least; others have two or more."""
+        self.query, self.known, self.types_interleaved = query, known, types_interleaved
         self.why_not: Note | None = why_not_mixed(query.space)  # None: they are searched
         self.left_out: dict[str, Note] = {}  # types that are not used
         self.problem: MixedPipeline | None = None  # None: there is none over two types or more
@@ -49,14 +52,15 @@ class Pipelines:
             self.problem = self._problem(space, limits) if small else problem
 
     def search(self, limit_s: float) -> list[PricedPlan]:
-        """Those over two types or more that are faster than the limit, the fastest first."""
+        """Those that are faster than the limit, the fastest first."""
         problem, evaluator = self.problem, self.evaluator
         if problem is None:
             return []
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
         problems: list[InterleavedPipeline | MixedPipeline] = []
         if self._interleaves:
-            problems += [InterleavedPipeline(problem.space, problem.pricer, problem.options)]
+            own = problem.space, problem.pricer, problem.every_option, self.types_interleaved
+            problems += [InterleavedPipeline(*own)]
         if problem.space.allows("vpp", 1):
             problems += [problem]
         breadths = (1, EXACT_BREADTH) if self.query.exact else (1,)

@@ -219,17 +219,23 @@ class ChunkEstimates:
         found: Floats = turns * self.layers / (shapes.counts / layer_s).sum(axis=1)
         return found
 
-    def steps_s(self, shapes: ChunkedPipelines, pace_s: Floats) -> Floats:
+    def steps_s(self, shapes: ChunkedPipelines, stages: MeanStages, pace_s: Floats) -> Floats:
         """About the steps at which stages take no longer than these paces. (shape,)
 
-            T = (K + (p - 1) / v) B
+            T = K B + (S - B) / v
+
+        with B the pace and S what all stages take, of which one chunk fills the pipeline.
 
         Infinite where Megatron-LM cannot hide the traffic of experts beside what is recomputed.
         """
-        turns = self.micro_batches[shapes.config] + (shapes.depth - 1) / shapes.vpp
+        bounded_s = np.where(np.isfinite(pace_s), pace_s, 0.0)
+        sizes, _ = stages.chunk_sizes(bounded_s, shapes.vpp)
+        each_s = stages.ends_s + stages.layer_s * sizes * shapes.vpp[:, np.newaxis]
+        others_s = np.maximum((stages.counts * each_s).sum(axis=1) - bounded_s, 0.0)
+        step_s = self.micro_batches[shapes.config] * pace_s + others_s / shapes.vpp
         shows = [each.mode.startswith("full") or "moe" in each.modules for each in self.recomputes]
         is_shown = np.array(shows)[shapes.recompute] & (self.hides[shapes.config] > 0)
-        return np.where(is_shown, np.inf, turns * pace_s)
+        return np.where(is_shown, np.inf, step_s)
 
     def estimated_s(self, shapes: ChunkedPipelines) -> Floats:
         """About the least steps, all stages as the middle one of their type, and as if no other
@@ -238,11 +244,11 @@ class ChunkEstimates:
         below = shapes.counts // 2
         can_lack = np.full_like(below, self.layers)
         stages = self.stages(shapes, INSIDE, below, can_lack)
-        return self.steps_s(shapes, stages.least_pace_s(shapes.vpp, self.layers))
+        return self.steps_s(shapes, stages, stages.least_pace_s(shapes.vpp, self.layers))
 
 
-def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkedPipelines:
-    """Every config with numbers of stages of two types or more, a segment for each type."""
+def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int, types: int) -> ChunkedPipelines:
+    """Every config with numbers of stages of so many types or more, a segment for each type."""
     known: dict[object, tuple[Ints, Ints]] = {}
     tables = []
     for row, (_, own) in enumerate(estimates.configs):
@@ -254,7 +260,8 @@ def stage_counts(space: Space, estimates: ChunkEstimates, vpp: int) -> ChunkedPi
     config, options, counts = (np.concatenate(column) for column in zip(*tables, strict=True))
     none, task = np.zeros(len(config), np.int64), space.workload.task
     found = ChunkedPipelines(config, none, none + vpp, options, counts, 0 * counts, none, none)
-    good = ((counts > 0).sum(axis=1) > 1) & (vpp * found.depth <= task.model.layers)
+    good = ((counts > 0).sum(axis=1) >= types) & (found.depth > 1)
+    good &= vpp * found.depth <= task.model.layers
     if task.cluster.max_gpus is not None:
         good &= found.depth * estimates.stage_gpus[config] <= task.cluster.max_gpus
     found = found.take(good)

@@ -68,7 +68,7 @@ def sized(table: ChunkedPipelines, estimates: ChunkEstimates, most: int) -> Chun
     can_lack = np.where(stage == 0, 1, np.where(below > 0, 0, layers))
     stages = estimates.stages(table, place, below, can_lack)
     pace_s = stages.least_pace_s(table.vpp, layers)
-    best = np.argsort(estimates.steps_s(table, pace_s), kind="stable")[:most]
+    best = np.argsort(estimates.steps_s(table, stages, pace_s), kind="stable")[:most]
     best = best[np.isfinite(pace_s[best])]
     sizes, _ = stages.chunk_sizes(np.where(np.isfinite(pace_s), pace_s, 0.0), table.vpp)
     by_speed = np.argsort(np.where(below > 0, -stages.layer_s, 0.0), axis=1, kind="stable")

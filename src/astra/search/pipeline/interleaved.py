@@ -55,8 +55,11 @@ LIGHT_MODULES = {"layernorm", "moe_act", "mla_up_proj"}  # take little to recomp
 class InterleavedPipeline:
     """Pipelines over several types that Megatron-LM interleaves."""
 
-    def __init__(self, space: Space, pricer: StagePricer, options: Options) -> None:
-        """`options`: of every global setting with one chunk for each stage."""
+    def __init__(self, space: Space, pricer: StagePricer, options: Options, types: int = 2) -> None:
+        """`options`: of every global setting with one chunk for each stage; `types`: at least. With
+        one, chunks are tried that the search on one type does not have.
+        """
+        self.types = types
         self.space, self.workload, self.task = space, space.workload, space.workload.task
         self.pricer, self.options = pricer, options
         self.layers = self.task.model.layers
@@ -97,7 +100,7 @@ class InterleavedPipeline:
                 overlapping = known.get(replace(setting, overlap_tp=True), ())
                 is_beaten = not setting.overlap_tp and types == {each.pool for each in overlapping}
                 can_hide = (setting.shared.ep or 1) > 1
-                if len(types) > 1 and not is_beaten and (can_hide or not hides):
+                if len(types) >= self.types and not is_beaten and (can_hide or not hides):
                     every[replace(setting, overlap_ep=hides)] = options
         balanced_s = balanced_steps_s(self.pricer, every) if every else {}
         limit_s = min(evaluator.limit_s, evaluator.best_s)
@@ -142,7 +145,7 @@ class _InterleavedSearch:
 
     def _skeletons(self, estimates: ChunkEstimates) -> tuple[ChunkedPipelines, Floats]:
         """The most promising ones, best first, and their estimates."""
-        found = stage_counts(self.problem.space, estimates, int(self.vpps[0]))
+        found = stage_counts(self.problem.space, estimates, int(self.vpps[0]), self.problem.types)
         found = found.take(np.argsort(estimates.balanced_s(found), kind="stable")[:FIRST_SKELETONS])
         every, row = found.with_every(len(estimates.recomputes), self.vpps[:1], self.layers)
         estimate_s = np.full(len(found), np.inf)

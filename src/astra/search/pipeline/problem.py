@@ -44,11 +44,13 @@ class MixedPipeline:
         self.space, self.pricer, self.workload = space, pricer, space.workload
         self.skeleton_limits = skeleton_limits(space.workload)
         self.recomputes = recompute_settings(space)
-        self.options: dict[GlobalSetting, list[SegmentOption]] = {}
         rules = rules_for(self.workload.task.runtime)
-        for setting, options in settings_with_options(space, rules):
-            if len({option.pool for option in options}) >= self.skeleton_limits.types:
-                self.options[setting] = options
+        self.every_option = dict(settings_with_options(space, rules))  # of one type too
+        self.options = {
+            setting: options
+            for setting, options in self.every_option.items()
+            if len({option.pool for option in options}) >= self.skeleton_limits.types
+        }
 
     def search(self, evaluator: Evaluator, breadth: int = 1) -> None:
         """Hands the best pipelines to the evaluator; `least_s` says how much faster others may be.

@@ -58,6 +58,10 @@ def test_a_few_small_pools_are_as_by_brute_force() -> None:
     assert_as_good(small_pools(range(4)), at_least=3)
 
 
+def test_where_only_recomputed_modules_fit_they_are_found() -> None:
+    assert_as_good(small_pools([164]), equal=1.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_small_pools_are_as_by_brute_force(name: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 
@@ -105,8 +105,8 @@ class _Search:
         self.found: list[PipelineCandidate] = []
 
     def run(self) -> None:
-        """All settings, the best again with one recompute setting for all stages, then layers
-        moved in the best plans.
+        """All settings, the best again (all, where nothing fits yet) with one recompute setting for all
+        stages, then layers moved in the best plans.
         """
         self.charge(0)
         first, options = self.problem.first_recomputes(), self.problem.options
@@ -122,7 +122,8 @@ class _Search:
         best: dict[GlobalSetting, list[SegmentOption]] = {}
         for each in best_first(self.found):
             best.setdefault(each.table.setting, each.table.options)
-        again = product(list(best.items())[: RECOMPUTED_SETTINGS * self.breadth], others)
+        few = dict(islice(best.items(), RECOMPUTED_SETTINGS * self.breadth))
+        again = product((options if np.isinf(self.limit_s) else few).items(), others)
         looks = [self._look(*own, recompute) for own, recompute in again]
         looks.sort(key=lambda look: look.step_s)
         self._construct(looks[: RECOMPUTED * self.breadth])

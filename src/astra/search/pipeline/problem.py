@@ -105,8 +105,8 @@ class _Search:
         self.found: list[PipelineCandidate] = []
 
     def run(self) -> None:
-        """All settings, the best again (all, where nothing fits yet) with one recompute setting for all
-        stages, then layers moved in the best plans.
+        """All settings; the best, or all where nothing fits yet, with one recompute setting for all
+        stages; then layers moved in the best plans.
         """
         self.charge(0)
         first, options = self.problem.first_recomputes(), self.problem.options

@@ -58,7 +58,7 @@ class Pipelines:
             return []
         evaluator.objective = Fastest(self.query.top, self.query.fold, limit_s)
         problems: list[InterleavedPipeline | MixedPipeline] = []
-        if self._interleaves:
+        if self._interleaves and problem.options:
             own = problem.space, problem.pricer, problem.every_option, self.types_interleaved
             problems += [InterleavedPipeline(*own)]
         if problem.space.allows("vpp", 1):

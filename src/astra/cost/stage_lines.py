@@ -193,6 +193,7 @@ class StagePricer:
         Each is priced once: what replicas exchange for each distinct option, recompute for each
         distinct set of kernels.
         """
+        self.check()
         codes = [(code("recompute", r.mode), r.layers, r.module_bits) for r in recomputes]
         kernels = [self._kernels_of(*pair) for pair in pairs]
         options: list[Key] = [
@@ -200,6 +201,7 @@ class StagePricer:
             for key, (setting, option) in zip(kernels, pairs, strict=True)
         ]
         fixed, again = self.known.fixed, self.known.recomputed
+        self.check()
         own = fixed.rows(options, [(*pair, NOTHING) for pair in pairs], self._priced_lines)
         keys = [(key, each) for each in codes for key in kernels]
         cases = [(*pair, each) for each in codes for pair in pairs]

@@ -27,6 +27,8 @@ from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import depends_on_variant
 from astra.timing.layer import LayerCache
 
+PLANS_PER_LOOK = 2048  # plans of a table between two looks for the stop
+
 StoppedBy = Literal["cancelled", "time_limit"]
 
 
@@ -162,9 +164,11 @@ class Evaluator:
         rows = np.flatnonzero(allowed)
         if not len(rows):
             return rows
-        found = self.evaluate(plans.take(rows))
-        order = np.argsort(np.where(found.fits, found.bound_s, np.inf), kind="stable")
-        return self.in_ram(plans, rows[order[: min(most, int(found.fits.sum()))]])
+        blocks = [rows[at : at + PLANS_PER_LOOK] for at in range(0, len(rows), PLANS_PER_LOOK)]
+        found = [self.evaluate(plans.take(block)) for block in blocks]
+        bound_s = np.concatenate([np.where(own.fits, own.bound_s, np.inf) for own in found])
+        fitting = int(np.isfinite(bound_s).sum())
+        return self.in_ram(plans, rows[np.argsort(bound_s, kind="stable")[: min(most, fitting)]])
 
     def steps_s(self, plans: Plans) -> Floats:
         """The step of every plan, infinite where rules, memory or RAM say no. (plan,) [s]"""

@@ -46,6 +46,7 @@ NEAR_BEST = 1.1  # times the best step of some skeletons, within which one is wo
 NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate may win
 SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most promising
 SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
+STEPS_PER_LOOK = 400  # plans that are simulated between two looks for the stop
 SIMULATED = 32  # pipelines of one skeleton and vpp, those of the least bounds
 MOVED_CHUNKS = 48  # skeletons with a vpp, the best pipeline of each, whose chunks are moved
 CHUNK_ROUNDS = 6  # of such changes
@@ -192,7 +193,8 @@ class _InterleavedSearch:
         rows = rows[_first_of_each(pipelines.take(rows).skeletons(), SIMULATED * self.breadth)]
         if not len(rows):
             return pipelines.take(rows), np.zeros(0)
-        step_s = self.evaluator.steps_s(plans.take(rows))
+        blocks = [rows[at : at + STEPS_PER_LOOK] for at in range(0, len(rows), STEPS_PER_LOOK)]
+        step_s = np.concatenate([self.evaluator.steps_s(plans.take(block)) for block in blocks])
         if step_s.min() < self.best_s:
             best = rows[step_s.argmin()]
             self.best_s = float(step_s.min())

@@ -46,6 +46,7 @@ class MixedPipeline:
         self.recomputes = recompute_settings(space)
         rules = rules_for(self.workload.task.runtime)
         self.every_option = dict(settings_with_options(space, rules))  # of one type too
+        pricer.check()
         self.options = {
             setting: options
             for setting, options in self.every_option.items()

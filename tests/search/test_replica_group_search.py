@@ -17,7 +17,7 @@ from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
-from astra.search.data_parallel import ReplicaGroups, with_less
+from astra.search.data_parallel import ReplicaGroups, replica_shares
 from astra.search.evaluator import Evaluator
 from astra.search.objective import Fastest
 from astra.strategy.plans import Task
@@ -175,7 +175,7 @@ def test_what_is_taken_off_adds_up_and_comes_in_whole_units(
     replicas: int, unit: int, units: int, less: int
 ) -> None:
     less = min(less, replicas * (units - 1)) * unit  # every replica keeps one at least
-    parts = with_less(replicas, unit * units, unit, less)
+    parts = replica_shares(replicas, unit * units, unit, less)
     assert sum(number for number, _ in parts) == replicas and len(parts) <= 2
     assert sum(number * count for number, count in parts) == replicas * unit * units - less
     assert all(0 < count <= unit * units and count % unit == 0 for _, count in parts)

@@ -12,7 +12,7 @@ import numpy as np
 
 from astra.columns import REL_EPS
 from astra.search.evaluator import Evaluator
-from astra.search.group_cuts import CutSource, GroupCuts, most_together
+from astra.search.group_cuts import CutSource, GroupCuts, most_samples_together
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.replica_groups import combined_plans
 from astra.strategy.segment_options import context_degrees
@@ -67,7 +67,7 @@ class Combinations:
             time_s = min(time_s, self.evaluator.best_s)
             samples = self.cuts.samples(self.cuts.bound.most(time_s, self.cuts.most))
             key, max_gpus = self.cuts.key, self.cluster.max_gpus
-            total = most_together(self.cuts.pool, key, self.gpus, samples, max_gpus)
+            total = most_samples_together(self.cuts.pool, key, self.gpus, samples, max_gpus)
             most = np.zeros(int(key.max()) + 1)
             np.maximum.at(most, key, total)
             keys = np.flatnonzero(most >= self.batch)
@@ -119,7 +119,7 @@ class Combinations:
                 for place, row in enumerate(rows):
                     less = int(excess[end]) if place == chosen else 0
                     each = int(replicas[place]), int(counts[place, end]), int(unit[place])
-                    plan += [(row, *share) for share in with_less(*each, less)]
+                    plan += [(row, *share) for share in replica_shares(*each, less)]
                 if min(count for _, _, count in plan) > 0:
                     yield tuple(plan)
 
@@ -142,7 +142,7 @@ class Combinations:
         self.evaluator.steps_s(combined_plans(self.cuts.plans, rows, replicas, counts))
 
 
-def with_less(replicas: int, each: int, unit: int, less: int) -> list[tuple[int, int]]:
+def replica_shares(replicas: int, each: int, unit: int, less: int) -> list[tuple[int, int]]:
     """Replicas that do so many micro-batches each, with so many less in all: how many do how many.
 
     They are taken off in whole units: there are replicas of two kinds at most.

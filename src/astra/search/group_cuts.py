@@ -59,7 +59,9 @@ class GroupCuts:
         return self.plans.replicas[0] * self.plans.micro_batch * micro_batches
 
 
-def most_together(pool: Ints, key: Ints, gpus: Any, samples: Any, max_gpus: int | None) -> Floats:
+def most_samples_together(
+    pool: Ints, key: Ints, gpus: Any, samples: Any, max_gpus: int | None
+) -> Floats:
     """Samples of each row and of the best rows of other types that share its key. (row,)
 
     Under a cap the GPUs that are left do no more than as many of the fastest other type.
@@ -105,7 +107,7 @@ class CutSource:
         """The cuts that can be part of a plan below the limit; None: no plan is."""
         samples = self.samples * np.floor(limit_s / self.mean_s * (1 + REL_EPS))
         one_key = np.zeros_like(self.pool)
-        total = most_together(self.pool, one_key, self.gpus, samples, self.max_gpus)
+        total = most_samples_together(self.pool, one_key, self.gpus, samples, self.max_gpus)
         wanted = (samples > 0) & (total >= self.batch)
         every = range(len(self.layouts))
         cuts = self._enough(
@@ -122,7 +124,7 @@ class CutSource:
         bound = joined_bounds([part.bound for part in parts])
         cuts = GroupCuts(plans, most, bound, shared_keys(plans))
         samples = cuts.samples(most)
-        total = most_together(cuts.pool, cuts.key, plans.gpus, samples, self.max_gpus)
+        total = most_samples_together(cuts.pool, cuts.key, plans.gpus, samples, self.max_gpus)
         rows = np.flatnonzero(total >= self.batch)
         return cuts.take(rows) if len(rows) else None
 

@@ -50,7 +50,7 @@ class ChunkedPipelines:
         found: Ints = self.counts.sum(axis=1)
         return found
 
-    def skeletons(self) -> list[bytes]:
+    def skeleton_keys(self) -> list[bytes]:
         """Equal for pipelines of one config and vpp with as many stages of each type."""
         used = np.sort(np.where(self.counts > 0, self.options, -1), axis=1)
         return [row.tobytes() for row in np.column_stack([self.config, self.vpp, used])]
@@ -151,7 +151,7 @@ class ChunkEstimates:
         found = found + exposed_data_parallel_s(gather + reduce, backward, sharded, slow)
         return np.where(sharded, found, 0.0)
 
-    def closer(
+    def of_configs_in(
         self, shapes: ChunkedPipelines, recomputes: Sequence[Recompute]
     ) -> tuple["ChunkEstimates", ChunkedPipelines]:
         """Of the configs of some shapes alone, with other recompute settings; and these shapes."""

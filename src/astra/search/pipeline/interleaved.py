@@ -141,7 +141,7 @@ class _InterleavedSearch:
             if not len(near):
                 break
             evaluator.charge(len(near))
-            estimates, some = first.closer(skeletons.take(near), self.recomputes)
+            estimates, some = first.of_configs_in(skeletons.take(near), self.recomputes)
             self._lay_out(estimates, some, limit_s)
 
     def _skeletons(self, estimates: ChunkEstimates) -> tuple[ChunkedPipelines, Floats]:
@@ -174,7 +174,7 @@ class _InterleavedSearch:
             limit_s = best_s
             best = np.argsort(step_s, kind="stable")
             best = best[step_s[best] < best_s * NEAR_BEST]
-            best = best[_first_of_each(found.take(best).skeletons(), 1)][
+            best = best[_first_of_each(found.take(best).skeleton_keys(), 1)][
                 : MOVED_CHUNKS * self.breadth
             ]
             moved = unseen(neighbours(found.take(best), self.layers), seen)
@@ -190,7 +190,7 @@ class _InterleavedSearch:
         self.evaluator.charge(len(pipelines))
         plans = to_plans(self.problem.workload, estimates, pipelines)
         rows = self.evaluator.promising(plans, len(plans))
-        rows = rows[_first_of_each(pipelines.take(rows).skeletons(), SIMULATED * self.breadth)]
+        rows = rows[_first_of_each(pipelines.take(rows).skeleton_keys(), SIMULATED * self.breadth)]
         if not len(rows):
             return pipelines.take(rows), np.zeros(0)
         blocks = [rows[at : at + STEPS_PER_LOOK] for at in range(0, len(rows), STEPS_PER_LOOK)]

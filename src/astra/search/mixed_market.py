@@ -32,7 +32,6 @@ from astra.strategy.mixed_space import MIXES, why_not_mixed
 MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
 TOGETHER = 0.95  # of the step of all types apart: as fast a mixture may be, at counts that fit it
 WORTHWHILE = 0.998  # of the limit: a mixture is not searched for less
-BEATEN = 1.03  # times the best step: a runtime so slow is not asked about the same types again
 
 
 class MixedSearch:
@@ -46,7 +45,6 @@ class MixedSearch:
         asked = self.query.settings
         self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         self.alone: dict[Gpu, float] = {}  # GPU-seconds of a step, as far as they are known
-        self.beaten: set[tuple[str, ...]] = set()  # a runtime and types, on some mixture of them
         self.lines = LineCache()
 
     def run(self, mixtures: Sequence[Mixture]) -> None:
@@ -147,16 +145,11 @@ class MixedSearch:
         uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit, every_type=True)
         best = next((plan for plan in uniform.search() if plan.step_s < limit), None)
         for runtime in asked:
-            key = (runtime, *(pool.gpu.name for pool in mixture.pools))
-            if key in self.beaten and not own.exact:
-                continue
             pipelines = Pipelines(
                 own.of_runtime(runtime), self.limits, self.lines, types_interleaved=2
             )
             found = pipelines.search(best.step_s if best else limit)
             best = found[0] if found else best
-            if best and BEATEN * best.step_s < pipelines.evaluator.best_s < np.inf:
-                self.beaten.add(key)
         return best
 
 

@@ -6,7 +6,7 @@ python benchmarks/best_steps.py bs bm      those whose names begin so: bs one ty
 """
 
 import json
-import resource
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,15 +40,18 @@ def main() -> None:
     for name, known in questions.items():
         if not name.startswith(wanted):
             continue
-        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-m", "astra", *known["command"].split(), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        end = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent = end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
-        ratio = ratio_of(known, json.loads(done.stdout)) if done.stdout else float("inf")
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        answer = json.loads(process.stdout.read() or "null")
+        used = os.wait4(process.pid, 0)[2]
+        spent = used.ru_utime + used.ru_stime
+        ratio = ratio_of(known, answer) if answer else float("inf")
+        gap = (answer or {}).get("gap_fraction")
         worst, total, before = max(worst, ratio), total + spent, before + known["cpu_s"]
         mark = "WORSE " if ratio > WORSE else ""
         figures = f"{name:<9}{ratio:>9.4f}{spent:>8.1f}s{known['cpu_s']:>8.1f}s"
+        figures += f"{used.ru_maxrss / 1024:>6.0f} MB" + ("" if gap is None else f" gap {gap:.1%}")
         print(f"{figures}  {mark}{known['command']}", flush=True)
     print(f"worst ratio {worst:.4f}; CPU {total:.0f} s, before {before:.0f} s")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from tests.search.test_market import assert_terms
 
@@ -161,11 +162,11 @@ def test_no_mixed_plan_beats_its_types_apart_by_much() -> None:
         [8, 16],
     ]
     for mixture in mixtures:
-        found = search._fastest(mixture, 1e9)
+        found = search._fastest(mixture, 1e9, np.inf)
         assert found is not None
         least = search._least_s(mixture.pools)
         assert 0.5 * found.step_s < least <= found.step_s
-        assert search._fastest(mixture, least) is None
+        assert search._fastest(mixture, least, np.inf) is None
 
 
 def test_what_cannot_be_mixed_is_said() -> None:

@@ -42,8 +42,6 @@ class MixedSearch:
         self.frontier, self.market = frontier, frontier.market
         self.query, self.limits = replace(frontier.market.query, top=1), frontier.limits
         self.searched = self.skipped = 0
-        asked = self.query.settings
-        self.offloads = bool(asked.keys() & {"offload_optimizer_fraction", "offload_activations"})
         self.alone: dict[Gpu, float] = {}  # GPU-seconds of a step, as far as they are known
         self.lines = LineCache()
 
@@ -103,12 +101,9 @@ class MixedSearch:
         return self.alone[pool.gpu]
 
     def _search(self, mixture: Mixture, limit: float) -> None:
-        key = (mixture.room_bytes if self.offloads else np.inf, mixture.machines)
-        under, best = self.market.mixtures.get(key, (0.0, None))
-        if best is None and max(under, self._least_known_s(mixture)) < limit * WORTHWHILE:
-            best = self._fastest(mixture, limit)
-            self.searched += 1
-            self.market.mixtures[key] = (limit, best)
+        best = self._known_or_searched(mixture, limit, np.inf)
+        if best and best.host_memory_bytes > mixture.room_bytes:
+            best = self._known_or_searched(mixture, limit, mixture.room_bytes)
         if best is None or len(best.gpus) < 2:
             return
         offers = {offer.machine.gpu: offer for offer in mixture.place}
@@ -119,6 +114,18 @@ class MixedSearch:
             [Trade(wall_h=billed.hours, usd=billed.usd, plan=plan, offers=offers, machine=None)]
         )
 
+    def _known_or_searched(
+        self, mixture: Mixture, limit: float, room_bytes: float
+    ) -> PricedPlan | None:
+        """The fastest plan that offloads no more than this to a node, if it is worth a search."""
+        key = (room_bytes, mixture.machines)
+        under, best = self.market.mixtures.get(key, (0.0, None))
+        if best is None and max(under, self._least_known_s(mixture)) < limit * WORTHWHILE:
+            best = self._fastest(mixture, limit, room_bytes)
+            self.searched += 1
+            self.market.mixtures[key] = (limit, best)
+        return best
+
     def _least_known_s(self, mixture: Mixture) -> float:
         """What as many GPUs or more, with networks no slower, take at least, as far as they were
         searched. [s]
@@ -126,20 +133,20 @@ class MixedSearch:
         found = [0.0]
         for (room_bytes, machines), (under, best) in self.market.mixtures.items():
             pools = {gpu.name: (gpu, count) for gpu, count in machines}
-            if (not self.offloads or mixture.room_bytes <= room_bytes) and all(
+            if mixture.room_bytes <= room_bytes and all(
                 pool.gpu.name in pools and _is_no_better(pool, *pools[pool.gpu.name])
                 for pool in mixture.pools
             ):
                 found.append(best.step_s if best else under)
         return max(found)
 
-    def _fastest(self, mixture: Mixture, limit: float) -> PricedPlan | None:
+    def _fastest(self, mixture: Mixture, limit: float, room_bytes: float) -> PricedPlan | None:
         """The fastest plan on these GPUs with a step below the limit: uniform, or a pipeline over
         types by the rules of a runtime that is asked.
         """
         own = self.query.on(mixture.cluster)
-        if self.offloads:
-            rule = host_rule(mixture.room_bytes, own.stack)
+        if np.isfinite(room_bytes):
+            rule = host_rule(room_bytes, own.stack)
             own = replace(own, user_rules=(*own.user_rules, rule))
         asked = MIXES if "any" in own.runtimes else own.runtimes
         uniform = UniformSearch(own.of_runtime(asked[0]), {}, self.limits, limit, every_type=True)

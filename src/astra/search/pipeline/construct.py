@@ -165,18 +165,30 @@ class Constructor:
         pace, (stage, way x skeleton). `option`: (stage, skeleton)
 
         As many layers as a stage holds, from the last stage up; also with the same layers of each
-        segment in order, the most on top.
+        segment in order, the most on top. From a stage on there
+        are no more micro-batches under way than stages. At a pace B they come back to it in time if
+        these n stages and the links between them, both ways, take n B at most; `slack_s` is what is
+        left of that.
         """
         depth, level = len(option), np.arange(len(self.pace_s))
         layers = np.zeros((*option.shape, len(level)), np.int64)  # (stage, skeleton, pace)
-        left = np.full(layers.shape[1:], self.layers)
-        for stage in range(depth - 1, 0, -1):
-            held = self.holds[depth - 1 - stage, level, option[stage][:, np.newaxis], left]
-            layers[stage] = np.clip(held, 1, left - stage)  # one at least for each above
-            left -= layers[stage]
-        layers[0], sets = left, self.table.layers.at[left, left]
-        first_s = self.table.of_stage(0, depth).stage_s[option[0][:, np.newaxis], sets]
-        fits = first_s <= self.pace_s
+        left, slack_s = np.full(layers.shape[1:], self.layers), np.zeros(layers.shape[1:])
+        for stage in range(depth - 1, -1, -1):
+            below, own = depth - 1 - stage, option[stage][:, np.newaxis]
+            if 0 < below < self.table.setting.micro_batches:
+                slack_s -= 2 * self.table.links_s[0][own, option[stage + 1][:, np.newaxis]]
+            within_s = self.pace_s + np.minimum(slack_s, 0.0)
+            if stage:
+                level = np.maximum(np.searchsorted(self.pace_s, within_s, "right") - 1, 0)
+                held = self.holds[below, level, own, left]
+                layers[stage] = np.clip(held, 1, left - stage)  # one at least for each above
+            else:
+                layers[0] = left
+            sets = self.table.layers.at[left, layers[stage]]
+            stage_s = self.table.of_stage(stage, depth).stage_s[own, sets]
+            slack_s = slack_s + self.pace_s - stage_s
+            left = left - layers[stage]
+        fits = stage_s <= within_s
         least, rows = fits.argmax(axis=1), np.flatnonzero(fits.any(axis=1))
         rows = rows[np.argsort(least[rows], kind="stable")[:FILLED]]
         found = layers[:, rows, least[rows]]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -60,7 +61,8 @@ class _MeanLayer:
     """A layer of the mean kind on a stage of every option. (option,)"""
 
     def __init__(self, setting: GlobalSetting, lines: StageLines, kinds: Floats) -> None:
-        mean = np.append(0.0, kinds / kinds.sum())
+        self.layers = kinds.sum()
+        mean = np.append(0.0, kinds / self.layers)
         fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
         again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
         self.layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][PLAIN]
@@ -95,6 +97,11 @@ class _MeanLayer:
         most = self.most_held(in_flight)
         return np.where(fast, pace_s / self.layer_s, np.minimum(plain + beyond, most))
 
+    def held_by_all(self, pace_s: Floats, in_flight: Floats, least: float, most: Ints) -> Floats:
+        """Layers of all stages of an option, none where one holds less than `least`."""
+        held = np.minimum(self.held(pace_s, in_flight), self.layers)
+        return np.where(held < least, 0.0, held) * most
+
     def most_held(self, in_flight: Floats) -> Floats:
         """Layers that a stage has memory for, all recomputed."""
         kept = np.minimum(self.saved_bytes, self.checkpoint_bytes) * in_flight
@@ -113,9 +120,11 @@ def first_look(
     """With mean layers, and half of a segment's stages in flight. Where that holds too few layers,
     with one micro-batch in flight.
 
-    At a pace B a pipeline of s stages takes about (K + s) B. So in the step (K + 1) B the stages of
-    an option have a pace of (K + 1) B / (K + s). The least step in which the best options of the
-    types hold the model together is told, and the least pace, if filling took no time.
+    In 1F1B a stage waits for those above it once with the first micro-batch and once with the last,
+    so in a step of T = K B the first may take B with one, and any other (T - all above) / K: each
+    (1 - 1 / K) of the one above it, s stages together T (1 - (1 - 1 / K)^s). The least step is told
+    in which the best options of the types hold the model together, the fastest on top; and the
+    least pace, if filling took no time.
 
     Of each type, and each number of stages, the options that hold most in that step; and its
     roomiest, whatever they hold in time.
@@ -130,10 +139,12 @@ def first_look(
     layer = _MeanLayer(setting, lines, pricer.layers.whole)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
-        paces = pace_s, pace_s * (count + 1) / (count + most)
-        held = [np.minimum(layer.held(each, in_flight), number) for each in paces]
-        at_pace, in_step = (np.where(each < least, 0.0, each) * most for each in held)
-        enough = best_of_types(in_step, pool).sum(axis=-1) >= number
+        held = partial(layer.held_by_all, in_flight=in_flight, least=least, most=most)
+        top_s = pace_s * count * (1 - (1 - 1 / count) ** most) / most
+        at_pace, in_step = held(pace_s), held(top_s)
+        above = _stages_above(in_step, layer.layer_s, pool, most)
+        in_row = held(top_s * (1 - 1 / count) ** above)
+        enough = best_of_types(in_row, pool).sum(axis=-1) >= number
         if enough.any():
             break
     else:
@@ -147,8 +158,19 @@ def first_look(
         own = np.flatnonzero(pool == each)
         rows |= set(own[np.argsort(-roomy[own], kind="stable")[:ROOMIEST]].tolist())
     kept = [options[row] for row in sorted(rows) if layer.free_bytes[row] > 0]
-    step_s = float(pace_s[at, 0]) * (count + 1)
+    step_s = float(pace_s[at, 0]) * count
     return FirstLook(setting, recompute, kept, step_s, float(pace_s[low, 0]))
+
+
+def _stages_above(held: Floats, layer_s: Floats, pool: Ints, most: Ints) -> Ints:
+    """Of each option, if the best of every type are in a row, the fastest first. (pace, option)"""
+    rows = [np.flatnonzero(pool == each) for each in np.unique(pool)]
+    best = np.stack([own[held[:, own].argmax(axis=1)] for own in rows], axis=1)  # (pace, type)
+    order = np.argsort(layer_s[best], axis=1, kind="stable")
+    stages = np.take_along_axis(most[best], order, axis=1)
+    above = np.empty_like(stages)
+    np.put_along_axis(above, order, np.cumsum(stages, axis=1) - stages, axis=1)
+    return above[:, np.unique(pool, return_inverse=True)[1]]
 
 
 def _paces_s(layer: _MeanLayer, pool: Ints, most: Ints, number: int, limit_s: float) -> Floats:

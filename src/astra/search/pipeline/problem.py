@@ -104,6 +104,7 @@ class _Search:
         self.pricer, self.charge = problem.pricer, evaluator.charge
         self.skeleton_limits = problem.skeleton_limits
         self.found: list[PipelineCandidate] = []
+        self.least_found_s = np.inf  # of their steps, as the stage tables have it
 
     def run(self) -> None:
         """All settings; the best, or all where nothing fits yet, with one recompute setting for all
@@ -111,12 +112,12 @@ class _Search:
         """
         self.charge(0)
         first, options = self.problem.first_recomputes(), self.problem.options
-        balanced_s = balanced_steps_s(self.pricer, options)  # two stages take a turn more
+        balanced_s = balanced_steps_s(self.pricer, options)
         looks = [
             self._look(setting, own, recompute)
             for setting, own in options.items()
             for recompute in first
-            if balanced_s[setting] * (1 + 1 / setting.micro_batches) < self.limit_s
+            if balanced_s[setting] < self.limit_s
         ]
         self._construct(looks)
         others = [each for each in self.problem.recomputes if each not in first]
@@ -135,8 +136,7 @@ class _Search:
         """What a step must beat to be the best, as far as stage tables tell: of a list of plans the
         others are those that came near it.
         """
-        best_s = min((each.step_s for each in self.found), default=np.inf)
-        return min(self.evaluator.limit_s, self.evaluator.best_s, best_s)
+        return min(self.evaluator.limit_s, self.evaluator.best_s, self.least_found_s)
 
     def _look(
         self, setting: GlobalSetting, options: list[SegmentOption], recompute: Recompute | None
@@ -149,14 +149,16 @@ class _Search:
         for look in sorted(looks, key=lambda each: each.step_s):
             types = {option.pool for option in look.options}
             pace_s = look.pace_s * PACES
-            pace_s = pace_s[(look.setting.micro_batches + 1) * pace_s < self.limit_s * NEAR_BEST]
+            pace_s = pace_s[look.setting.micro_batches * pace_s < self.limit_s * NEAR_BEST]
             is_slow = look.step_s >= self.limit_s or not len(pace_s)
             if is_slow or len(types) < self.skeleton_limits.types:
                 continue
             self.charge(0)
             table = StageTable(self.pricer, look.setting, look.options, look.recompute)
             constructor = Constructor(table, self.skeleton_limits, self.charge, pace_s)
-            self.found += improved(constructor, self.limit_s, self.breadth)
+            best = improved(constructor, self.limit_s, self.breadth)
+            self.found += best
+            self.least_found_s = min([self.least_found_s, *(each.step_s for each in best[:1])])
 
     def _priced(self, candidates: Sequence[PipelineCandidate]) -> list[Priced]:
         """The most promising as the evaluator prices them, the fastest first; more where none of

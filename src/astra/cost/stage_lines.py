@@ -5,7 +5,7 @@ option tell of all its stages: at the first place of the pipeline, inside it, an
 Traffic between replicas is nearly linear; what is chosen in the end is priced as a whole plan.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ from astra.strategy.segment_columns import (
 from astra.strategy.space import Workload
 from astra.strategy.stage_view import stage_view
 from astra.timing.layer import LayerCache
-from astra.timing.stage import stage_times, stage_work
+from astra.timing.stage import exposed_data_parallel_s, stage_times, stage_work
 from astra.timing.stage_work import link_seconds, tied_seconds
 
 FIRST, INSIDE, LAST = PLACES = range(3)  # places of a stage in the pipeline
@@ -84,6 +84,11 @@ class StageLayers:
         """How many layers of each kind the model has. (kind,)"""
         return self.counts[self.at[-1, -1], 1:]
 
+    @property
+    def mean(self) -> Floats:
+        """A layer of the mean kind, and nothing else of a stage. (1 + kind,)"""
+        return np.append(0.0, self.whole / self.layers)
+
 
 def stage_layers(model: Model) -> StageLayers:
     """What the stages of a model can hold."""
@@ -108,6 +113,31 @@ class StageLines:
     fixed: dict[str, Floats]  # (place, option, 1 + kind)
     recomputed: dict[str, Floats]  # (recompute, place, option, 1 + kind)
     working_bytes: Floats  # (recompute, option, kind) while a layer of the kind is worked on
+
+
+class Exchanges:
+    """How replicas of some options exchange parameters and gradients. (option,)"""
+
+    def __init__(self, pairs: Sequence[Pair], stack: Stack) -> None:
+        sharding = np.array([setting.sharding for setting, _ in pairs])
+        self.by_layer = sharding == "parameters"  # with every micro-batch; else once a step
+        self.copies = np.array([option.dp * setting.cp > 1 for setting, option in pairs])
+        self.hides = self.by_layer | ((sharding != "none") & (not stack.owned_tensors))
+
+    def shown_s(
+        self, fields: Mapping[str, Floats], recompute_s: Floats | float = 0.0
+    ) -> tuple[Floats, Floats]:
+        """What shows of gathering and of reducing. (..., option)"""
+        gather_s, slow = fields["gather_s"], fields["slowdown"]
+        reduce_s = fields["reduce_s"] + np.where(self.by_layer, gather_s, 0.0)
+        backward_s, forward_s = (
+            fields["backward_compute_s"] + recompute_s,
+            fields["forward_compute_s"],
+        )
+        return (
+            exposed_data_parallel_s(gather_s, forward_s, self.copies & self.hides, slow),
+            exposed_data_parallel_s(reduce_s, backward_s, self.copies, slow),
+        )
 
 
 class KnownLines:
@@ -212,6 +242,17 @@ class StagePricer:
         return StageLines(
             dict(zip(fixed.names, fixed.lines[:, :, own], strict=True)), recomputed, working
         )
+
+    def mean_exchange_s(self, pairs: Sequence[Pair], lines: StageLines) -> Floats:
+        """Of a mean layer, for every micro-batch: what shows of exchanges, and its part of what is
+        done once a step, the optimizer with it. (place, option)
+        """
+        fields = {name: line @ self.layers.mean for name, line in lines.fixed.items()}
+        exchanges = Exchanges(pairs, self.stack)
+        shown_s = sum(exchanges.shown_s(fields | {"slowdown": lines.fixed["slowdown"][..., 0]}))
+        often_s = np.where(exchanges.by_layer, shown_s, 0.0)
+        count = np.array([setting.micro_batches for setting, _ in pairs])
+        return often_s + (fields["optimizer_s"] + shown_s - often_s) / count
 
     def _priced_lines(self, cases: Sequence[Case], names: Sequence[str]) -> Floats:
         """Lines through a few small plans of every case, (field, place, case, 1 + kind); bytes

@@ -13,13 +13,13 @@ from astra.cost.stage_lines import (
     LAST,
     PLACES,
     PLAIN,
+    Exchanges,
     StageLines,
     StagePricer,
 )
 from astra.strategy.plans import Flags, Floats, Ints, code
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption, option_columns
-from astra.timing.stage import exposed_data_parallel_s
 
 NONE, UNIFORM, BLOCK = (code("recompute", word) for word in ("none", "full:uniform", "full:block"))
 ROUNDING_LAYERS = 1e-9  # of a layer, against rounding
@@ -69,7 +69,7 @@ class StageTable:
         self.again = {name: line @ held for name, line in lines.recomputed.items()}
         self.checkpoint_bytes = lines.recomputed["saved_bytes"][AGAIN, ..., 1:2]  # of a layer
         self.working = self._working_bytes(lines)
-        self.has_copies = (self.degrees["dp"] * setting.cp > 1)[:, np.newaxis]
+        self.exchanges = Exchanges(pairs, pricer.stack)
         self._known: dict[tuple[int, int], StageChoice] = {}
 
     def _working_bytes(self, lines: StageLines) -> Floats:
@@ -103,17 +103,11 @@ class StageTable:
         recompute_s = fraction * self.again["recompute_s"][AGAIN, place]
         v = {name: column[place] for name, column in self.fixed.items()}
         forward_s, backward_s = v["forward_s"], v["backward_s"] + recompute_s
-        gather_s, reduce_s, slow = v["gather_s"], v["reduce_s"], v["slowdown"]
-        by_layer = self.setting.sharding == "parameters"
-        if by_layer:
-            reduce_s = gather_s + reduce_s
-        hides = by_layer or (
-            self.setting.sharding != "none" and not self.pricer.stack.owned_tensors
+        shown = self.exchanges.shown_s(
+            {name: column.T for name, column in v.items()}, recompute_s.T
         )
-        copies, behind_s = self.has_copies, v["backward_compute_s"] + recompute_s
-        gather_s = exposed_data_parallel_s(gather_s, v["forward_compute_s"], copies & hides, slow)
-        reduce_s = exposed_data_parallel_s(reduce_s, behind_s, copies, slow)
-        if by_layer:  # with every micro-batch, not once a step
+        gather_s, reduce_s = (each.T for each in shown)
+        if self.setting.sharding == "parameters":  # with every micro-batch, not once a step
             forward_s, backward_s = forward_s + gather_s, backward_s + reduce_s
             gather_s, reduce_s = np.zeros_like(gather_s), np.zeros_like(reduce_s)
         return StageChoice(

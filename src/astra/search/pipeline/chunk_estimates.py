@@ -15,7 +15,6 @@ from astra.strategy.plans import Flags, Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
 from astra.strategy.space import Space
-from astra.timing.stage import exposed_data_parallel_s
 
 ROUNDING_LAYERS = 1e-9
 STAGE_COUNTS = 2  # of a type that are tried, the largest
@@ -75,7 +74,7 @@ class ChunkedPipelines:
 class MeanStages:
     """Stages of mean layers. (shape, segment)"""
 
-    layer_s: Floats  # of a micro-batch, there and back
+    layer_s: Floats  # of a micro-batch, there and back, with its part of what is done once a step
     ends_s: Floats  # likewise embedding and head
     max_chunk: Ints  # layers of each chunk that fit
     counts: Ints  # of such stages
@@ -133,23 +132,13 @@ class ChunkEstimates:
         lines = pricer.lines(self.pairs, [*own, ALL_LAYERS])
         self.fixed, self.again, self.working = lines.fixed, lines.recomputed, lines.working_bytes
         self.layers = pricer.layers.layers
-        self.mean_layer = pricer.layers.counts[pricer.layers.at[-1, -1]] / self.layers
-        self.mean_layer[0] = 0.0
+        self.mean_layer = pricer.layers.mean
         both = self.fixed["forward_s"] + self.fixed["backward_s"]
-        self.ends_s, self.layer_s = both[..., 0], both @ self.mean_layer + self._gather_s()
+        exchange_s = pricer.mean_exchange_s(self.pairs, lines)
+        self.ends_s, self.layer_s = both[..., 0], both @ self.mean_layer + exchange_s
         self.micro_batches = np.array([setting.micro_batches for setting, _ in configs])
         self.hides = np.array([setting.overlap_ep for setting, _ in configs]).astype(np.int64)
         self.stage_gpus = np.array([options[0].stage_gpus for _, options in configs])
-
-    def _gather_s(self) -> Floats:
-        """What shows of the traffic of sharded parameters, for a mean layer. (place, option)"""
-        sharded = np.array([setting.sharding == "parameters" for setting, _ in self.pairs])
-        names = "gather_s", "reduce_s", "forward_compute_s", "backward_compute_s"
-        gather, reduce, forward, backward = (self.fixed[n] @ self.mean_layer for n in names)
-        slow = self.fixed["slowdown"][..., 0]
-        found = exposed_data_parallel_s(gather, forward, sharded, slow)
-        found = found + exposed_data_parallel_s(gather + reduce, backward, sharded, slow)
-        return np.where(sharded, found, 0.0)
 
     def of_configs_in(
         self, shapes: ChunkedPipelines, recomputes: Sequence[Recompute]

@@ -112,11 +112,8 @@ def _with_last_stage(table: ChunkedPipelines, sizes: Ints, layers: int) -> Chunk
             rows = np.flatnonzero(good & (left > 0))
             own = sizes[rows]
             own[np.arange(len(rows)), last[rows]] = size[rows]
-            shorts = {
-                "short_first": np.full(len(rows), short_first),
-                "short_last": short_last[rows],
-            }
-            found.append(replace(table.take(rows), sizes=own, **shorts))
+            short = {"short_first": 0 * rows + short_first, "short_last": short_last[rows]}
+            found.append(replace(table.take(rows), sizes=own, **short))
     return joined(found)
 
 

@@ -6,11 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from astra.cost.stage_lines import AGAIN, INSIDE, PLAIN, StageLines, StagePricer
+from astra.cost.stage_lines import AGAIN, ALL_LAYERS, INSIDE, NO_RECOMPUTE, PLAIN, Pair, StagePricer
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.recompute import Recompute
 from astra.strategy.segment_columns import GlobalSetting, SegmentOption
-from astra.timing.stage import exposed_data_parallel_s
 
 LOOK_RATIO = 1.02  # of two neighbouring paces
 LOOKED_PACES = 600  # upwards, where no limit is known
@@ -31,12 +30,15 @@ def balanced_steps_s(
     """By setting: the step if every GPU did as much as it can of a mean layer, and none waited. [s]
 
     T = K layers / sum over types of the most stages / seconds of a layer
+
+    with its part of what a stage does once a step.
     """
     pairs = [(setting, option) for setting, own in options.items() for option in own]
     if not pairs:
         return {}
-    fixed = pricer.lines(pairs).fixed
-    model_s = (fixed["forward_s"] + fixed["backward_s"])[INSIDE, :, 1:] @ pricer.layers.whole
+    lines = pricer.lines(pairs)
+    pass_s = (lines.fixed["forward_s"] + lines.fixed["backward_s"])[INSIDE] @ pricer.layers.mean
+    model_s = (pass_s + pricer.mean_exchange_s(pairs, lines)[INSIDE]) * pricer.layers.layers
     pool = np.array([option.pool for _, option in pairs])
     speed, start, found = np.array([option.most for _, option in pairs]) / model_s, 0, {}
     for setting, own in options.items():
@@ -60,28 +62,22 @@ class FirstLook:
 class _MeanLayer:
     """A layer of the mean kind on a stage of every option. (option,)"""
 
-    def __init__(self, setting: GlobalSetting, lines: StageLines, kinds: Floats) -> None:
-        self.layers = kinds.sum()
-        mean = np.append(0.0, kinds / self.layers)
+    def __init__(
+        self, pricer: StagePricer, pairs: Sequence[Pair], recomputes: Sequence[Recompute]
+    ) -> None:
+        lines = pricer.lines(pairs, recomputes)
+        self.layers, mean = pricer.layers.layers, pricer.layers.mean
         fixed = {name: column[INSIDE] @ mean for name, column in lines.fixed.items()}
         again = {name: column[:, INSIDE] @ mean for name, column in lines.recomputed.items()}
         self.layer_s = fixed["forward_s"] + fixed["backward_s"] + again["recompute_s"][PLAIN]
-        if setting.sharding == "parameters":
-            slow, always = lines.fixed["slowdown"][INSIDE, :, 0], np.array(True)
-            gather_s, compute_s = fixed["gather_s"], fixed["forward_compute_s"]
-            forward_s = exposed_data_parallel_s(gather_s, compute_s, always, slow)
-            both_s, compute_s = gather_s + fixed["reduce_s"], fixed["backward_compute_s"]
-            self.layer_s += forward_s + exposed_data_parallel_s(both_s, compute_s, always, slow)
-        self.recompute_s = (
-            again["recompute_s"][AGAIN] - again["recompute_s"][PLAIN]
-        )  # of all, on top
+        self.layer_s += pricer.mean_exchange_s(pairs, lines)[INSIDE]
+        # Of a layer that is recomputed whole, on top.
+        self.recompute_s = again["recompute_s"][AGAIN] - again["recompute_s"][PLAIN]
         self.states_bytes = -fixed["free_bytes"]
         self.saved_bytes = again["saved_bytes"][PLAIN]  # a micro-batch in flight
         self.checkpoint_bytes = again["saved_bytes"][AGAIN]  # likewise, where it is recomputed
         free = lines.fixed["free_bytes"][INSIDE, :, 0]
-        self.free_bytes = free - lines.working_bytes[AGAIN].max(
-            axis=1
-        )  # of a stage, for all of these
+        self.free_bytes = free - lines.working_bytes[AGAIN].max(axis=1)  # of a stage, for layers
 
     def held(self, pace_s: Floats, in_flight: Floats) -> Floats:
         """Layers of a stage that takes no longer, as few recomputed as must be. (pace, option)"""
@@ -97,10 +93,10 @@ class _MeanLayer:
         most = self.most_held(in_flight)
         return np.where(fast, pace_s / self.layer_s, np.minimum(plain + beyond, most))
 
-    def held_by_all(self, pace_s: Floats, in_flight: Floats, least: float, most: Ints) -> Floats:
-        """Layers of all stages of an option, none where one holds less than `least`."""
-        held = np.minimum(self.held(pace_s, in_flight), self.layers)
-        return np.where(held < least, 0.0, held) * most
+    def held_at_least(self, stage_s: Floats, in_flight: Floats, least: float) -> Floats:
+        """The same, all layers at most; none where they are less than `least`."""
+        held = np.minimum(self.held(stage_s, in_flight), self.layers)
+        return np.where(held < least, 0.0, held)
 
     def most_held(self, in_flight: Floats) -> Floats:
         """Layers that a stage has memory for, all recomputed."""
@@ -131,19 +127,18 @@ def first_look(
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
     pairs = [(setting, option) for option in options]
-    if recompute is None or recompute.mode == "full:block":
-        lines = pricer.lines(pairs)
-    else:
-        lines = pricer.lines(pairs, [recompute])
+    recomputes = [NO_RECOMPUTE, ALL_LAYERS]
+    if recompute is not None and recompute.mode != "full:block":
+        recomputes = [recompute]
+    layer = _MeanLayer(pricer, pairs, recomputes)
     count, number = setting.micro_batches, pricer.layers.layers
-    layer = _MeanLayer(setting, lines, pricer.layers.whole)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
-        held = partial(layer.held_by_all, in_flight=in_flight, least=least, most=most)
+        held = partial(layer.held_at_least, in_flight=in_flight, least=least)
         top_s = pace_s * count * (1 - (1 - 1 / count) ** most) / most
-        at_pace, in_step = held(pace_s), held(top_s)
+        at_pace, in_step = held(pace_s) * most, held(top_s) * most
         above = _stages_above(in_step, layer.layer_s, pool, most)
-        in_row = held(top_s * (1 - 1 / count) ** above)
+        in_row = held(top_s * (1 - 1 / count) ** above) * most
         enough = best_of_types(in_row, pool).sum(axis=-1) >= number
         if enough.any():
             break
@@ -164,13 +159,12 @@ def first_look(
 
 def _stages_above(held: Floats, layer_s: Floats, pool: Ints, most: Ints) -> Ints:
     """Of each option, if the best of every type are in a row, the fastest first. (pace, option)"""
-    rows = [np.flatnonzero(pool == each) for each in np.unique(pool)]
-    best = np.stack([own[held[:, own].argmax(axis=1)] for own in rows], axis=1)  # (pace, type)
-    order = np.argsort(layer_s[best], axis=1, kind="stable")
+    types, of = np.unique(pool, return_inverse=True)
+    best = np.stack([np.where(pool == each, held, -1.0).argmax(axis=1) for each in types], axis=1)
+    order = np.argsort(layer_s[best], axis=1, kind="stable")  # (pace, type)
     stages = np.take_along_axis(most[best], order, axis=1)
-    above = np.empty_like(stages)
-    np.put_along_axis(above, order, np.cumsum(stages, axis=1) - stages, axis=1)
-    return above[:, np.unique(pool, return_inverse=True)[1]]
+    above = np.cumsum(stages, axis=1) - stages
+    return np.take_along_axis(above, np.argsort(order, axis=1), axis=1)[:, of]
 
 
 def _paces_s(layer: _MeanLayer, pool: Ints, most: Ints, number: int, limit_s: float) -> Floats:

@@ -105,11 +105,7 @@ class InterleavedPipeline:
                     every[replace(setting, overlap_ep=hides)] = options
         balanced_s = balanced_steps_s(self.pricer, every) if every else {}
         limit_s = min(evaluator.limit_s, evaluator.best_s)
-        return [
-            (setting, options)
-            for setting, options in every.items()
-            if balanced_s[setting] < limit_s
-        ]
+        return [pair for pair in every.items() if balanced_s[pair[0]] < limit_s]
 
     def first_recomputes(self) -> list[Recompute]:
         """For the first look: nothing, all that is light, and all layers; or what was asked for."""
@@ -174,9 +170,8 @@ class _InterleavedSearch:
             limit_s = best_s
             best = np.argsort(step_s, kind="stable")
             best = best[step_s[best] < best_s * NEAR_BEST]
-            best = best[_first_of_each(found.take(best).skeleton_keys(), 1)][
-                : MOVED_CHUNKS * self.breadth
-            ]
+            first = _first_of_each(found.take(best).skeleton_keys(), 1)
+            best = best[first[: MOVED_CHUNKS * self.breadth]]
             moved = unseen(neighbours(found.take(best), self.layers), seen)
             more, more_s = self._priced(estimates, moved)
             found, step_s = joined([found, more]), np.append(step_s, more_s)

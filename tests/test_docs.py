@@ -48,7 +48,7 @@ def test_the_readme_gives_the_accuracy_that_was_measured() -> None:
 
 
 def test_the_table_of_pipeline_models_is_the_one_the_script_prints() -> None:
-    from benchmarks.pipeline_models import table
+    from tools.pipeline_models import table
 
     page = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     assert "\n".join(table()) in page

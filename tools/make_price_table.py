@@ -1,6 +1,6 @@
 """The shipped price catalogue out of a folder with `prices.csv`, `networks.csv` and `gpus.csv`.
 
-    python benchmarks/make_price_table.py FOLDER
+    python -m tools.make_price_table FOLDER
 
 Fresh list prices alone: no auction floors, no offers of market places, nothing older than half a
 year. Of instances with the same GPUs and the same network in one region the cheapest stays, and

@@ -116,7 +116,7 @@ def test_both_pages_have_the_errors_that_the_command_prints() -> None:
     report = Report()
     fitted_attention(report, GPU, ROWS, known, source_of(PROFILE))
     docs = Path(__file__).parents[2] / "docs"
-    pages = [(docs / name).read_text() for name in ("efficiency.md", "profile.md")]
+    pages = [(docs / name).read_text() for name in ("reports/efficiency.md", "profile.md")]
     for direction in ("forward", "backward"):
         what = f"attention {direction}_causal"
         found = {line[2]: line[-2] for line in report.lines}

@@ -1,4 +1,4 @@
-"""Makes `src/astra/data/efficiency` and `docs/efficiency.md` out of a folder of measurements.
+"""Makes `src/astra/data/efficiency` and `docs/reports/efficiency.md` from a folder of measurements.
 
     python -m tools.efficiency_tables FOLDER        (needs the extra `fit`)
 
@@ -14,8 +14,8 @@ FOLDER holds, as published by their authors and turned into CSV:
 `h200-kernels.csv.gz` in the data folder is our own measurement of an H200 and is read from there;
 its attention is that of `validation/profiles/h200.json.gz`.
 Rows under share-alike licences are not used. A fifth of the shapes is held back, whole (n, k)
-pairs; the errors in `docs/efficiency.md` are those on the shapes held back. The tables that are
-written use all of them.
+pairs; the errors in `docs/reports/efficiency.md` are those on the shapes held back. The tables
+that are written use all of them.
 """
 
 import sys

@@ -59,7 +59,7 @@ def _toml_value(value: Any) -> str:
 HEADER = """\
 # How kernels run on GPUs: everything but the tables of matrix products beside this file.
 # Made by tools/efficiency_tables from published measurements and our own of an H200
-# (h200-kernels.csv.gz); docs/efficiency.md has the errors on shapes that were held back.
+# (h200-kernels.csv.gz); docs/reports/efficiency.md has the errors on shapes that were held back.
 
 """
 

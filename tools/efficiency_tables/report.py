@@ -7,7 +7,7 @@ import numpy as np
 
 from astra.timing.gemm import Floats
 
-DOCS = Path(__file__).parents[2] / "docs" / "efficiency.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reports" / "efficiency.md"
 
 
 @dataclass(slots=True)

@@ -3,9 +3,8 @@
     python -m tools.link_tables FOLDER
 
 FOLDER holds `collectives.csv` and, under `opdata`, the tables of vTrain, SimAI, Sailor and
-aiconfigurator.
-Writes `inside.toml` and `across.toml`, and `docs/links.md` with the errors, those on systems,
-GPUs and group sizes that were left out of the fit among them.
+aiconfigurator. Writes `inside.toml` and `across.toml`, and `docs/reports/links.md` with the
+errors, those on systems, GPUs and group sizes that were left out of the fit among them.
 """
 
 import argparse
@@ -26,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the folder of measured tables")
     parser.add_argument("--data", type=Path, default=ROOT / "src" / "astra" / "data" / "links")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "links.md")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "reports" / "links.md")
     given = parser.parse_args()
     if not (given.folder / "collectives.csv").exists():
         raise InputError(f"{given.folder}: there is no collectives.csv in it.")

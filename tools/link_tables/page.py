@@ -16,7 +16,7 @@ from astra.timing.link_curves import InterNodeFigures, IntraNodeCurves
 def document(
     rows: list[Row], older: list[Row], tables: tuple[IntraNodeCurves, ...], across: InterNodeFigures
 ) -> str:
-    """docs/links.md: what is predicted, how well, and what is weak."""
+    """docs/reports/links.md: what is predicted, how well, and what is weak."""
     fitted = [row for row in rows if not doubtful(row)]
     lines = [INTRODUCTION, HEAD]
     for (gpu, collective, place), cell in cells(fitted).items():

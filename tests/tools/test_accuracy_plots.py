@@ -4,8 +4,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-
-from astra.report.accuracy_plots import PlottedRun, all_runs_plot, small_multiples
+from tools.accuracy.plots import PlottedRun, all_runs_plot, small_multiples
 
 DOTS = [
     PlottedRun("a", 1.0, 1.0, False),

@@ -20,14 +20,15 @@ class ProgressLine:
 
     def __init__(self, stream: TextIO, first: str) -> None:
         """`first`: what is done before anything is counted."""
-        from rich.console import Console
         from rich.live import Live
+
+        from astra.report.console import new_console
 
         self.now: Progress | str = first
         self.started = monotonic()
         self.live = Live(
             get_renderable=self._line,
-            console=Console(file=stream, highlight=False, markup=False, emoji=False),
+            console=new_console(file=stream, markup=False),
             refresh_per_second=UPDATES_PER_S,
             transient=True,
             redirect_stdout=False,

@@ -1,6 +1,6 @@
 """Predict every published run in `validation/runs` and write what came out, case by case.
 
-    python -m tools.accuracy
+    python -m tools.accuracy        (needs the extra `fit`)
 
 Writes `docs/reports/accuracy.md` (families, score, memory, ranking, the worst), its pictures, and
 `validation/cases.csv` (every run, signed errors).
@@ -16,7 +16,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 from tools.accuracy.page import AccuracyFindings, GroupError, HeldOutScore, accuracy_page
-from tools.accuracy.plots import PlottedRun, all_runs_plot, small_multiples
+from tools.accuracy.plots import PlottedRun, all_runs_plot, small_multiples, write
 
 from astra.cost.price import price_plans, steps_s
 from astra.cost.result import PricedPlan
@@ -165,15 +165,15 @@ def write_plots(runs: Sequence[Run], logs: Floats) -> None:
         experts = run.plan.model.moe is not None
         dots.append((run, PlottedRun(run.family, step_s, step_s * math.exp(log), experts)))
     gpus = [replace(dot, group=next(iter(run.plan.gpus))) for run, dot in dots]
-    pages = {
+    figures = {
         "steps": all_runs_plot(
             [dot for _, dot in dots], f"{len(dots):,} published steps, each held back"
         ),
         "families": small_multiples([dot for _, dot in dots]),
         "gpus": small_multiples(gpus),
     }
-    for name, page in pages.items():
-        (REPORTS / f"accuracy-{name}.svg").write_text(page, encoding="utf-8")
+    for name, figure in figures.items():
+        write(figure, REPORTS / f"accuracy-{name}.svg")
 
 
 def timed_steps(name: str) -> list[tuple[TimedStep, PricedPlan]]:

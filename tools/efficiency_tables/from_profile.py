@@ -2,9 +2,9 @@
 
     python -m tools.efficiency_tables.from_profile FILE [--gpu NAME] [--write] [--rows OUT.csv.gz]
 
-Prints, for shapes held back, the errors of the tables that the profile gives, beside those of
-the tables that are installed. `--write` puts the new ones in their place: the GPU's JSON table
-and its rows of `kernels.toml`; other GPUs keep theirs. A rebuild by
+Needs the extra `fit`. Prints, for shapes held back, the errors of the tables that the profile
+gives, beside those of the tables that are installed. `--write` puts the new ones in their place:
+the GPU's JSON table and its rows of `kernels.toml`; other GPUs keep theirs. A rebuild by
 `python -m tools.efficiency_tables` starts from the published measurements and the H200's own
 profile again, so run this after it for another GPU. `--rows` also writes the kernels as CSV.
 """

@@ -4,14 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.accuracy.plots import PlottedRun, all_runs_plot, small_multiples, write
 
-pytest.importorskip("matplotlib")
-
+plots = pytest.importorskip("tools.accuracy.plots")  # needs the extra `fit`
 DOTS = [
-    PlottedRun("a", 1.0, 1.0, False),
-    PlottedRun("a", 10.0, 20.0, True),
-    PlottedRun("b & c", 0.1, 0.1, False),
+    plots.PlottedRun("a", 1.0, 1.0, False),
+    plots.PlottedRun("a", 10.0, 20.0, True),
+    plots.PlottedRun("b & c", 0.1, 0.1, False),
 ]
 
 
@@ -22,7 +20,7 @@ def places(axes: Any) -> list[tuple[float, float]]:
 
 
 def test_dots_lie_at_measured_and_predicted_seconds_on_equal_axes() -> None:
-    axes: Any = all_runs_plot(DOTS, "t").axes[0]
+    axes: Any = plots.all_runs_plot(DOTS, "t").axes[0]
     assert places(axes) == [(0.1, 0.1), (1.0, 1.0), (10.0, 20.0)]
     assert axes.get_xlim() == axes.get_ylim() and axes.get_xscale() == axes.get_yscale() == "log"
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
@@ -32,7 +30,7 @@ def test_dots_lie_at_measured_and_predicted_seconds_on_equal_axes() -> None:
 
 
 def test_every_group_has_its_square_and_no_square_is_left_empty() -> None:
-    squares = small_multiples(DOTS).axes
+    squares = plots.small_multiples(DOTS).axes
     shown = {axes.get_title(): places(axes) for axes in squares if axes.axison}
     assert shown == {  # errors are means of logarithms: sqrt(2) - 1
         "a (2, 41%)": [(1.0, 1.0), (10.0, 20.0)],
@@ -43,6 +41,6 @@ def test_every_group_has_its_square_and_no_square_is_left_empty() -> None:
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        write(all_runs_plot(DOTS, "t"), tmp_path / name)
+        plots.write(plots.all_runs_plot(DOTS, "t"), tmp_path / name)
     one, two = ((tmp_path / name).read_bytes() for name in ("one.svg", "two.svg"))
     assert one == two and b">measured step [s]</text>" in one

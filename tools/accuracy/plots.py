@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLOURS = {False: "#2f6db5", True: "#d9822b"}  # dense, mixture of experts
 LINE_COLOUR = "#888888"
@@ -25,10 +24,8 @@ class PlottedRun:
     experts: bool
 
 
-def all_runs_plot(dots: Sequence[PlottedRun], title: str) -> "Figure":
+def all_runs_plot(dots: Sequence[PlottedRun], title: str) -> Figure:
     """All runs in one square."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.add_subplot()
     draw(axes, dots, 12)
@@ -37,10 +34,8 @@ def all_runs_plot(dots: Sequence[PlottedRun], title: str) -> "Figure":
     return figure
 
 
-def small_multiples(dots: Sequence[PlottedRun], across: int = 5) -> "Figure":
+def small_multiples(dots: Sequence[PlottedRun], across: int = 5) -> Figure:
     """One square for each group, its runs and their mean error above it."""
-    from matplotlib.figure import Figure
-
     groups = sorted({dot.group for dot in dots})
     rows = -(-len(groups) // across)
     figure = Figure(figsize=(9, 2 * rows), layout="constrained")
@@ -56,7 +51,7 @@ def small_multiples(dots: Sequence[PlottedRun], across: int = 5) -> "Figure":
     return figure
 
 
-def draw(axes: "Axes", dots: Sequence[PlottedRun], size: float) -> None:
+def draw(axes: Axes, dots: Sequence[PlottedRun], size: float) -> None:
     """Diagonal, band and dots, with the same logarithmic axis either way."""
     seconds = [s for dot in dots for s in (dot.measured_s, dot.predicted_s)]
     pad = max((max(seconds) / min(seconds)) ** 0.05, 1.12)
@@ -80,9 +75,7 @@ def draw(axes: "Axes", dots: Sequence[PlottedRun], size: float) -> None:
             )
 
 
-def write(figure: "Figure", path: Path) -> None:
+def write(figure: Figure, path: Path) -> None:
     """The same bytes for the same figure: no date, no random names; words stay words."""
-    import matplotlib as mpl
-
     with mpl.rc_context({"svg.hashsalt": "accuracy", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})

@@ -144,6 +144,14 @@ def test_files_have_one_subject() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
 
 
+def test_files_of_tools_and_benchmarks_have_one_subject_too() -> None:
+    root = SOURCE.parents[1]
+    paths = [path for room in ("tools", "benchmarks") for path in (root / room).rglob("*.py")]
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    assert len(lengths) > 10
+    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+
+
 def test_every_module_says_what_it_is_about() -> None:
     silent = [
         name_of(path)

@@ -1,6 +1,9 @@
 """The documentation says what the code says."""
 
+import re
 from pathlib import Path
+
+import pytest
 
 import astra
 from astra.cli.main import COMMANDS
@@ -30,25 +33,41 @@ def test_the_readme_shows_every_command() -> None:
     assert all(command in page for command in COMMANDS)
 
 
-def test_every_file_the_readme_links_to_is_there() -> None:
-    import re
+def links_of(page: Path) -> set[Path]:
+    """Files that a page links to, addresses on the web left out."""
+    found = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / link).resolve() for link in found if "://" not in link}
 
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)#]+)\)", page)
-    assert links and all((ROOT / link).exists() for link in links)
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_a_page_links_to_is_there(page: Path) -> None:
+    assert [link for link in links_of(page) if not link.exists()] == []
+
+
+def test_the_readme_leads_to_the_index_and_the_index_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    assert index in links_of(ROOT / "README.md")
+    assert links_of(index) == {*(ROOT / "docs").rglob("*.md")} - {index}
+
+
+def test_guides_are_short() -> None:
+    """Long pages are reports; those are written by tools."""
+    lines = {page.name: page.read_text().count("\n") for page in (ROOT / "docs").glob("*.md")}
+    assert {name: count for name, count in lines.items() if count > 200} == {}
 
 
 def test_the_readme_gives_the_accuracy_that_was_measured() -> None:
-    import re
-
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reports" / "accuracy.md").read_text(encoding="utf-8")
     scores = re.findall(r"^\| (?:as shipped|with all those factors).*?\| ([\d.]+%)", page, re.M)
     assert len(scores) == 2 and all(score in readme for score in scores)
 
 
 def test_the_table_of_pipeline_models_is_the_one_the_script_prints() -> None:
-    from benchmarks.pipeline_models import table
+    from tools.pipeline_models import table
 
     page = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     assert "\n".join(table()) in page
@@ -69,8 +88,6 @@ def test_the_page_on_money_names_every_guessed_network_that_clusters_are_made_of
 
 
 def test_the_page_of_clusters_has_every_field_and_its_example_is_read(tmp_path: Path) -> None:
-    import re
-
     from astra.hardware.cluster_file import PoolTable, read_cluster
 
     page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
@@ -93,8 +110,6 @@ def test_the_cluster_that_the_help_shows_is_read(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_python_page_runs() -> None:
-    import re
-
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     lines = [line for line in code.splitlines() if "to_frame" not in line]  # needs a library
@@ -105,8 +120,6 @@ def test_the_example_of_the_python_page_runs() -> None:
 
 
 def test_every_option_of_the_glossary_exists() -> None:
-    import re
-
     from astra.cli.main import parser_for
 
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -211,6 +211,8 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     ((LONG,), "unknown command"),
     (("models", "--jsn"), "Did you mean --json?"),
     (("plan", "llama-3-8b", "--gpus", "h100:8", "--seq-lenn", "8k"), "Did you mean --seq-len"),
+    (("plan", "--gpu", "h100:8"), "'--gpu'. Did you mean --gpus or --max-gpus? (`astra plan"),
+    (("explain", "--gpu", "h100:8"), "unknown option '--gpu'. (`astra explain --help`"),
     (("models", "--filter"), "expected one argument"),
     (("models", "llama-3-8b", "extra"), "one argument too many: 'extra'"),
     (("gpus", "", ""), "one argument too many: ''"),

@@ -97,6 +97,12 @@ def test_a_name_that_is_too_long_is_an_input_error(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
+def test_the_longest_name_that_a_folder_holds_is_written(tmp_path: Path) -> None:
+    name = "n" * 250 + ".json"
+    write_folder(tmp_path, {name: "text"})
+    assert (tmp_path / name).read_text() == "text"
+
+
 def test_text_that_cannot_be_encoded_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         write_folder(tmp_path / "job", {"args.txt": "fine", "env.txt": "\ud800"})

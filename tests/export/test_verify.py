@@ -49,3 +49,19 @@ def test_a_validator_that_hangs_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(subprocess, "run", run)
     first, _ = verify(FILES, "megatron", 16)
     assert first.outcome == "not checked" and "300 s" in first.words
+
+
+def test_a_refusal_names_files_by_their_names_in_the_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are checked in a folder of their own, which is gone when a person reads this."""
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        folder = command[3]
+        said = f"FileNotFoundError: '{folder}/args.txt' in {folder}"
+        return subprocess.CompletedProcess([], 1, "", said)
+
+    monkeypatch.setattr(verifying, "_found", lambda _: True)
+    monkeypatch.setattr(subprocess, "run", run)
+    first, _ = verify(FILES, "megatron", 16)
+    assert first.words == "FileNotFoundError: 'args.txt' in ."

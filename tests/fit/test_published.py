@@ -1,4 +1,4 @@
-"""What the published runs say of us. The numbers are those of `docs/accuracy.md`."""
+"""What the published runs say of us. The numbers are those of `docs/reports/accuracy.md`."""
 
 from pathlib import Path
 from statistics import fmean, median

@@ -3,19 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from benchmarks.make_efficiency_tables import (
-    LATER,
-    Passes,
-    Report,
-    check_later,
-    fit_table,
-    h200_attention,
-    masked_attention,
-    read_kernels,
-    replace_struct,
-    with_profile,
-)
-from benchmarks.tables_from_profile import (
+from msgspec.structs import replace
+from tools.efficiency_tables.attention import Passes, h200_attention, masked_attention
+from tools.efficiency_tables.checks import check_later
+from tools.efficiency_tables.files import read_kernels
+from tools.efficiency_tables.from_profile import (
     attention_rows,
     fitted_attention,
     gemm_rows,
@@ -23,6 +15,10 @@ from benchmarks.tables_from_profile import (
     product_errors,
     source_of,
 )
+from tools.efficiency_tables.gemm_tables import fit_table
+from tools.efficiency_tables.kernels import with_profile
+from tools.efficiency_tables.measurements import LATER
+from tools.efficiency_tables.report import Report
 
 from astra.hardware.catalogue import find_gpu
 from astra.profile.rows import kernel_rows
@@ -93,12 +89,10 @@ def test_the_installed_attention_is_what_a_rebuild_makes() -> None:
     """Of our timings first, then of the profile: all that `kernels.toml` has of the H200's."""
     known = read_kernels()
     rows = [
-        replace_struct(row, attention=h200_attention(Report(), PEAK))
-        if row.gpu == GPU.name
-        else row
+        replace(row, attention=h200_attention(Report(), PEAK)) if row.gpu == GPU.name else row
         for row in known.measured
     ]
-    again = with_profile(Report(), replace_struct(known, measured=tuple(rows)))
+    again = with_profile(Report(), replace(known, measured=tuple(rows)))
     for one, other in zip(again.measured, known.measured, strict=True):
         for name in ("forward_causal", "forward_full", "backward_causal", "backward_full"):
             made, installed = getattr(one.attention, name), getattr(other.attention, name)
@@ -122,7 +116,7 @@ def test_both_pages_have_the_errors_that_the_command_prints() -> None:
     report = Report()
     fitted_attention(report, GPU, ROWS, known, source_of(PROFILE))
     docs = Path(__file__).parents[2] / "docs"
-    pages = [(docs / name).read_text() for name in ("efficiency.md", "profile.md")]
+    pages = [(docs / name).read_text() for name in ("reports/efficiency.md", "profile.md")]
     for direction in ("forward", "backward"):
         what = f"attention {direction}_causal"
         found = {line[2]: line[-2] for line in report.lines}

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.make_efficiency_tables import Report, read_kernels
-from benchmarks.tables_from_profile import main, plain_products, rebuilt
+from tools.efficiency_tables.files import read_kernels
+from tools.efficiency_tables.from_profile import main, plain_products, rebuilt
+from tools.efficiency_tables.report import Report
 
 from astra.errors import InputError
 from astra.hardware.catalogue import find_gpu
@@ -96,4 +97,4 @@ def test_what_is_no_profile_is_told_in_a_line(
 ) -> None:
     assert main([name]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("tables_from_profile: ") and said in told and told.count("\n") == 1
+    assert told.startswith("from_profile: ") and said in told and told.count("\n") == 1

@@ -18,6 +18,8 @@ from astra.hardware.cluster import Gpu
 from astra.report.answer import answer_page
 from astra.report.plan_page import plan_page
 from astra.report.priced_plan import (
+    MEMORY_COLUMNS,
+    MEMORY_LEGEND,
     PART_NAMES,
     TIME_BAR_WIDTH,
     export_hint,
@@ -44,6 +46,15 @@ def lines(priced: astra.PricedPlan, capsys: pytest.CaptureFixture[str]) -> list[
 def gpt3(pp: int, **fields: Any) -> astra.PricedPlan:
     job: dict[str, Any] = {"tp": 8, "pp": pp, "global_batch": 512, "seq_len": 2048, **fields}
     return astra.predict("gpt3-175b", gpus=f"h100:{8 * pp}", **job)
+
+
+def test_bars_of_memory_have_their_legend_in_plan_as_in_predict() -> None:
+    answer = astra.plan("llama-3-8b", gpus="h100:8", global_batch=64, seq_len=4096, top=1)
+    for page in (plan_page(answer.plans[0]), answer_page(answer, None)):
+        title = next(n for n, part in enumerate(page) if "Memory of one GPU" in str(part))
+        assert page[title + 2] == MEMORY_LEGEND
+    words = [word.strip()[0].upper() for word in MEMORY_LEGEND.split(":")[0].split(",")]
+    assert words == [letter for _, letter, _ in MEMORY_COLUMNS]
 
 
 def test_every_page_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

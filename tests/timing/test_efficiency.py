@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 import pytest
-from benchmarks.boosted import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.efficiency_tables.boosted import features
 
 from astra.errors import InputError
 from astra.hardware.catalogue import all_gpus, find_gpu

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.pipeline_models import pipes_of
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.pipeline_models import pipes_of
 
 from astra.cost.paper import paper_end_s
 from astra.simulate.pipeline_columns import stage_end_s

@@ -5,11 +5,12 @@ same question again for --against and for what would change; --quick leaves the 
 
 import argparse
 import sys
+from contextlib import nullcontext
 
 from astra.cli.options import number, whole_number
 from astra.cli.printing import print_parts, write_json
+from astra.cli.progress import ProgressLine
 
-CLEAR_LINE = "\r\x1b[K"  # this line of a terminal
 EXAMPLES = """\
 examples:
   astra explain result.json
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     margin = options.memory_margin
     shows_progress = sys.stderr.isatty() and not options.json
-    try:
+    with ProgressLine(sys.stderr, "pricing") if shows_progress else nullcontext() as line:
         explanation = explain(
             options.file,
             against=options.against,
@@ -51,19 +52,10 @@ def run(options: argparse.Namespace) -> int:
             # the page of --against shows nothing of what would change; JSON has all of it
             quick=options.quick or (options.against is not None and not options.json),
             margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
-            say=_say if shows_progress else None,
+            say=None if line is None else lambda what: line(f"searching {what}"),
         )
-    finally:
-        if shows_progress:
-            sys.stderr.write(CLEAR_LINE)
     if options.json:
         write_json(explanation_json(explanation))
     else:
         print_parts(*explanation_page(explanation))
     return 0
-
-
-def _say(what: str) -> None:
-    """What is being searched for, in a line that the answer replaces."""
-    sys.stderr.write(f"{CLEAR_LINE}astra: searching {what} ...\r")
-    sys.stderr.flush()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from astra.errors import InputError, did_you_mean, shorten
+from astra.errors import InputError, did_you_mean, either, near, shorten
 
 COMMANDS = {
     "plan": "the best plans for a model on the GPUs you have",
@@ -55,11 +55,19 @@ class Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             flag = (unknown.split() or [""])[0]
-            flags = [text for action in self._actions for text in action.option_strings]
-            hint = did_you_mean(flag.partition("=")[0], flags)
-            what = "unknown option" if flag.startswith("-") else "one argument too many:"
+            is_option = flag.startswith("-")
+            what = "unknown option" if is_option else "one argument too many:"
+            hint = self._suggestion(flag) if is_option else ""
             message = f"{what} {shorten(flag)}. {hint}".rstrip()
         raise InputError(f"{message} (`{self.prog} --help` lists the options)")
+
+    def _suggestion(self, flag: str) -> str:
+        """Options of this command that a word is part of, else those that look like it."""
+        wanted = flag.partition("=")[0].lstrip("-")
+        flags = [text for action in self._actions for text in action.option_strings]
+        known = [text.removeprefix("--") for text in flags if text.startswith("--")]
+        found = near(wanted, [name for name in known if wanted in name or name in wanted] or known)
+        return f"Did you mean {either(f'--{name}' for name in found)}?" if found else ""
 
 
 def _module(command: str) -> str:

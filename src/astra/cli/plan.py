@@ -106,7 +106,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="for the whole command: the best so far is the answer then, as after Ctrl-C",
     )
     parser.add_argument("--out", metavar="FILE", help="keep the whole answer as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="the frontier as .svg, .png or .html")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="the frontier as .svg, .html or (with CairoSVG) .png"
+    )
     add_money_options(parser, goals=True)
 
 

@@ -16,10 +16,11 @@ def print_parts(*parts: object) -> None:
     Words are folded into the terminal; a table that would lose figures is printed wider, for the
     terminal to wrap.
     """
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    from astra.report.console import new_console
+
+    console = new_console(markup=False)
     for part in parts:
         least = least_width(part, console) if isinstance(part, Table) else 0
         with console.capture() as captured:

@@ -155,10 +155,11 @@ def _report(path: Path, progress: "BenchProgress", as_json: bool) -> None:
 def _progress_display(total: int) -> "AbstractContextManager[Callable[[BenchProgress], None]]":
     """A bar where somebody looks and rich is there, else a line now and then."""
     try:
-        from rich.console import Console
+        from astra.report.console import new_console
+
+        console = new_console(stderr=True)
     except ImportError:
         return nullcontext(_progress_lines())
-    console = Console(stderr=True)
     return _ProgressBar(console, total) if console.is_terminal else nullcontext(_progress_lines())
 
 

@@ -1,60 +1,57 @@
 """What a search is doing, on one line of standard error that moves while it takes longer."""
 
-from threading import Event, Thread
+from threading import Timer
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from astra.search.result import Progress
 
-SILENT_S = 0.8  # most answers are there by then
-UPDATE_INTERVAL_S = 0.25
-CLEAR_LINE = "\r\x1b[K"
+SILENT_S = 0.6  # most answers are there by then; with the start of the process it is a second
+UPDATES_PER_S = 4.0
 
 
 class ProgressLine:
     """Shows how many candidates were looked at, the best step so far, and the seconds gone by.
 
-    A thread writes, not the search: long before the first candidate is counted, layers are priced,
-    and a line that stands still tells nobody whether anything happens.
+    A thread of rich's draws, not the search: long before the first candidate is counted, layers are
+    priced, and a line that stands still tells nobody whether anything happens.
     """
 
     def __init__(self, stream: TextIO, first: str) -> None:
         """`first`: what is done before anything is counted."""
-        self.stream, self.first = stream, first
-        self.progress: Progress | None = None
-        self.shown = False
-        self.over, self.started = Event(), monotonic()
-        self.thread = Thread(target=self._show, daemon=True)
+        from rich.live import Live
 
-    def __call__(self, progress: "Progress") -> None:
-        self.progress = progress
+        from astra.report.console import new_console
+
+        self.now: Progress | str = first
+        self.started = monotonic()
+        self.live = Live(
+            get_renderable=self._line,
+            console=new_console(file=stream, markup=False),
+            refresh_per_second=UPDATES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self.timer = Timer(SILENT_S, self.live.start, [True])
+        self.timer.daemon = True
+
+    def __call__(self, now: "Progress | str") -> None:
+        self.now = now
 
     def __enter__(self) -> "ProgressLine":
-        self.thread.start()
+        self.timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.over.set()
-        self.thread.join()
-        if self.shown:
-            self.stream.write(CLEAR_LINE)
-            self.stream.flush()
+    def __exit__(self, *_: object) -> None:
+        self.timer.cancel()
+        self.timer.join()
+        self.live.stop()
 
-    def _show(self) -> None:
-        wait_s = SILENT_S
-        while not self.over.wait(wait_s):
-            seconds_gone = monotonic() - self.started
-            doing = _words(self.progress) if self.progress else self.first
-            self.shown, wait_s = True, UPDATE_INTERVAL_S
-            self.stream.write(f"{CLEAR_LINE}astra: {doing} ... {seconds_gone:.0f} s\r")
-            self.stream.flush()
+    def _line(self) -> str:
+        doing = self.now if isinstance(self.now, str) else _words(self.now)
+        return f"astra: {doing} ... {monotonic() - self.started:.0f} s"
 
 
 def _words(progress: "Progress") -> str:

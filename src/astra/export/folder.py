@@ -71,7 +71,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 def _draft(path: Path, text: str | bytes) -> Path:
     """The finished file under a name of its own, beside the place it will take."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
     draft = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:

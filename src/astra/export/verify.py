@@ -148,7 +148,7 @@ def _framework(folder: Path, target: str, world: int, architecture: int) -> Fram
         how = WHERE.get(target, f"Try {HOW}.")
         return FrameworkCheck(target, "not checked", f"{missing[0]} is not installed. {how}")
     command = [sys.executable, "-c", SCRIPTS[target], str(folder), str(world), str(architecture)]
-    return _run(target, command)
+    return _run(target, command, folder)
 
 
 def _scripts(folder: Path, names: list[str]) -> FrameworkCheck:
@@ -156,10 +156,11 @@ def _scripts(folder: Path, names: list[str]) -> FrameworkCheck:
     tool = str(beside) if beside.exists() else shutil.which("shellcheck")
     if tool is None:
         return FrameworkCheck("scripts", "not checked", f"shellcheck is not installed. Try {HOW}.")
-    return _run("scripts", [tool, "--shell=bash", *(str(folder / name) for name in names)])
+    return _run("scripts", [tool, "--shell=bash", *(str(folder / name) for name in names)], folder)
 
 
-def _run(what: str, command: list[str]) -> FrameworkCheck:
+def _run(what: str, command: list[str], folder: Path) -> FrameworkCheck:
+    """The last line of what it says; files of the folder by their names in the export."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd="/"
@@ -168,7 +169,8 @@ def _run(what: str, command: list[str]) -> FrameworkCheck:
         return FrameworkCheck(what, "not checked", f"it did not answer within {SECONDS} s")
     if done.returncode == 0:
         return FrameworkCheck(what, "accepted", "")
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    said = (done.stderr or done.stdout).replace(f"{folder}/", "").replace(str(folder), ".")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return FrameworkCheck(
         what, "refused", lines[-1] if lines else f"it ended with {done.returncode}"
     )

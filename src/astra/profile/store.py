@@ -52,17 +52,21 @@ def write_profile(path: Path, profile: Profile) -> None:
     head = {"schema": SCHEMA, "machine": profile.machine, "runs": profile.runs}
     rows = ",\n".join(json.dumps(row) for row in profile.entries.values())
     text = json.dumps(head, indent=1)[:-2] + f',\n "entries": [\n{rows}\n ]\n}}\n'
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    draft = None
     try:
+        handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+        draft = Path(name)
         with os.fdopen(handle, "wb") as file:
             file.write(_packed(path, text))
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        draft.chmod(0o644)
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be written: {error.strerror}.") from None
+    finally:
+        if draft is not None:
+            draft.unlink(missing_ok=True)
 
 
 def _packed(path: Path, text: str) -> bytes:

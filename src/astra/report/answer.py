@@ -11,6 +11,7 @@ from astra.report.comparison import comparison_part
 from astra.report.document import AnswerDocument
 from astra.report.note_lines import note_lines
 from astra.report.priced_plan import (
+    MEMORY_LEGEND,
     export_hint,
     memory_bars,
     seconds,
@@ -84,6 +85,7 @@ def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTy
         "",
         f"Memory of one GPU by stage, GiB of {usable_sizes(best)}",
         memory_bars(best),
+        MEMORY_LEGEND,
         "",
         *note_lines(answer, answer.plans),
         f"Next: add --out {next_file} to keep the answer, then"

@@ -1,4 +1,4 @@
-"""The frontier of hours and dollars as a picture: shapes first, then SVG, HTML or PNG of them."""
+"""The frontier of hours and dollars as a picture: shapes, SVG of them, HTML or PNG of that."""
 
 import math
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from astra.errors import InputError, shorten
 from astra.report.document import AnswerDocument
 from astra.report.money import money_notes, money_sentence, place_of, tokens, usd
-from astra.report.raster import png
 
 WIDTH, HEIGHT = 860, 520
 LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58
 INK, PALE = "#222222", "#bbbbbb"
 FONT = "font-family='Helvetica,Arial,sans-serif'"
-HALO = "stroke='#ffffff' stroke-width='3' paint-order='stroke'"  # keeps words off what they cross
+HALO = "stroke='#ffffff' stroke-width='3'"  # keeps words off what they cross
 PICTURE_FORMATS = ("svg", "png", "html")
 LABEL_HEIGHT = 11  # height of the words beside a dot
 LABEL_SHIFT, MAX_LABEL_ROWS = 90.0, 30  # how far words may be slid, and in how many rows of them
@@ -61,17 +61,31 @@ def picture_format(path: str) -> str:
     file_format = Path(path).suffix.lower().removeprefix(".")
     if file_format not in PICTURE_FORMATS:
         raise InputError(f"--plot {shorten(path)}: the name ends in .svg, .png or .html.")
+    if file_format == "png":
+        _png_renderer()
     return file_format
+
+
+def _png_renderer() -> Any:
+    """CairoSVG, where it and the cairo library that it loads are installed."""
+    try:
+        import cairosvg
+    except (ImportError, OSError) as error:
+        missing = "CairoSVG" if isinstance(error, ImportError) else "CairoSVG's cairo library"
+        raise InputError(
+            f"--plot: a .png needs {missing}, which is not installed. Try a name that ends in .svg "
+            "or .html, which need nothing, or pip install 'astra-planner[png]' (and cairo itself: "
+            "libcairo2 on Debian and Ubuntu, cairo elsewhere)."
+        ) from None
+    return cairosvg
 
 
 def plot(answer: AnswerDocument, file_format: str) -> str | bytes:
     """The picture in this format."""
     shapes = frontier_shapes(answer)
     if file_format == "png":
-        lines = [(s.start, s.end, s.pale, s.dashed) for s in shapes if isinstance(s, Line)]
-        dots = [(s.at, s.radius, s.filled) for s in shapes if isinstance(s, Dot)]
-        texts = [(s.at, s.text, s.size, s.anchor) for s in shapes if isinstance(s, Text)]
-        return png(WIDTH, HEIGHT, lines, dots, texts)
+        picture: bytes = _png_renderer().svg2png(bytestring=svg(shapes).encode(), scale=2)
+        return picture
     return svg(shapes) if file_format == "svg" else html(answer, shapes)
 
 
@@ -305,10 +319,9 @@ def _svg(shape: Shape) -> str:
             f"<circle cx='{x:.1f}' cy='{y:.1f}' r='{shape.radius}' fill='{fill}' stroke='{INK}'/>"
         )
     x, y = shape.at
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{shape.size}' fill='{INK}' "
-        f"text-anchor='{shape.anchor}' {HALO} {FONT}>{escape(shape.text)}</text>"
-    )
+    rest = f"text-anchor='{shape.anchor}' {FONT}>{escape(shape.text)}</text>"
+    place = f"<text x='{x:.1f}' y='{y:.1f}' font-size='{shape.size}' fill='{INK}' "
+    return f"{place}{HALO} {rest}\n{place}{rest}"
 
 
 def html(answer: AnswerDocument, shapes: Sequence[Shape]) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from astra.model.flops import FORWARD_AND_BACKWARD
 from astra.model.parameters import count
 from astra.model.summary import ModelSummary
+from astra.report.console import new_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -319,14 +320,8 @@ def positions(number: int | None) -> str:
 
 def _console() -> "Console":
     """As wide as the terminal; wide enough for everything where there is none."""
-    from rich.console import Console
-
-    console = Console(highlight=False, emoji=False)
-    return (
-        console
-        if console.is_terminal
-        else Console(highlight=False, emoji=False, width=PIPED_COLUMNS)
-    )
+    console = new_console()
+    return console if console.is_terminal else new_console(width=PIPED_COLUMNS)
 
 
 def _piped(console: "Console") -> bool:

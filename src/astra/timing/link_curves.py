@@ -2,7 +2,7 @@
 
 Nothing nominal is used bare: each speed of a `Gpu` is scaled by a fraction fitted on measured
 collectives. A GPU that nobody measured borrows from its nearest relative; `link_source` says so.
-The files in `data/links` are written by `benchmarks/make_link_tables.py`.
+The files in `data/links` are written by `python -m tools.link_tables`.
 """
 
 from functools import cache

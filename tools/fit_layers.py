@@ -1,6 +1,6 @@
 """Layers timed alone, forward and backward, beside ours: what the stacks of Sailor rest on.
 
-    python benchmarks/fit_layers.py FOLDER
+    python -m tools.fit_layers FOLDER
 
 FOLDER holds Sailor's layer profiles (eth-easl/sailor, MIT): seconds of a layer by micro-batch and
 tensor-parallel degree, in fp32 with sequences of 2048. Prints every layer's error, the mean of each

@@ -14,7 +14,7 @@ from astra.memory.constants import memory_constants
 PAGE_HEAD = """\
 # Accuracy
 
-Written by `python validation/report.py` from the published runs in `validation/runs`; every run
+Written by `python -m tools.accuracy` from the published runs in `validation/runs`; every run
 with its signed error is in `validation/cases.csv`. Error is predicted / measured - 1.
 
 How it is counted: |log(predicted / measured)| of each run, capped at log 2 and turned back into a

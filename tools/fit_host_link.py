@@ -1,11 +1,11 @@
 """Fits how fast T4s exchange through their host, on steps of training.
 
-    python benchmarks/fit_host_link.py
+    python -m tools.fit_host_link
 
 No collective of T4s is published; 32 runs on four AWS g4dn.12xlarge are (`amp-t4`). Efficiencies
 of two and of four ranks and the half size of their curve are fitted on them together with five
-factors of the stack, which are dropped: `benchmarks/fit_stacks.py` has its own. Prints the three
-figures for `benchmarks/make_link_tables.py`, and the error of every kind of layout left out.
+factors of the stack, which are dropped: `tools/fit_stacks.py` has its own. Prints the three
+figures for `python -m tools.link_tables`, and the error of every kind of layout left out.
 """
 
 from collections.abc import Callable, Sequence

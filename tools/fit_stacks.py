@@ -1,6 +1,6 @@
 """Fit the factors of all stacks on measured runs, together, into their files.
 
-    python benchmarks/fit_stacks.py [RUNS.csv ...]
+    python -m tools.fit_stacks [RUNS.csv ...]
 
 Prices every run with each factor moved a little, solves for the effects of stacks, GPUs, number
 formats and releases (`astra.fit.hierarchy`), writes the stacks, and prices again: three rounds, as

@@ -1,6 +1,6 @@
 """The shipped price catalogue out of a folder with `prices.csv`, `networks.csv` and `gpus.csv`.
 
-    python benchmarks/make_price_table.py FOLDER
+    python -m tools.make_price_table FOLDER
 
 Fresh list prices alone: no auction floors, no offers of market places, nothing older than half a
 year. Of instances with the same GPUs and the same network in one region the cheapest stays, and
@@ -142,4 +142,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]))

@@ -1,9 +1,9 @@
 """Layouts that were published against the plans that the search finds for the same question.
 
-    python validation/practice.py
+    python -m tools.practice
 
-Writes `docs/practice.md` and prints every published layout that is predicted to be faster than
-our best although the rules allow it and it fits.
+Writes `docs/reports/practice.md` and prints every published layout that is predicted to be faster
+than our best although the rules allow it and it fits.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Space, Workload
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 GIB = 2**30
 TIE = 1 + 1e-9
 # Family, model as its source spells it, GPU, how many, precision, samples per step.
@@ -216,7 +216,7 @@ def answered(run: Run) -> Pair:
 
 def chosen_runs() -> list[Run]:
     """For every question the run that was measured to be fastest."""
-    runs = read_runs(HERE / "runs" / "one-type.csv").runs
+    runs = read_runs(ROOT / "validation" / "runs" / "one-type.csv").runs
     found = []
     for family, model, gpu, count, precision, batch in QUESTIONS:
         same = [
@@ -284,7 +284,7 @@ def page(pairs: list[Pair]) -> str:
     lines = [
         "# Published layouts and ours",
         "",
-        "Written by `python validation/practice.py`. For questions that NVIDIA, Meta and others",
+        "Written by `python -m tools.practice`. For questions that NVIDIA, Meta and others",
         "answered in public (`validation/runs`), the layout they chose and the best plan of our",
         "whole space, both predicted. What changes the result of the training (dtypes of states,",
         "dropped tokens, the recipe of FP8) and what needs libraries of its own (dispatchers, CUDA",
@@ -313,7 +313,7 @@ def main() -> None:
         pair = answered(run)
         pairs.append(pair)
         print(row_of(pair), flush=True)
-    (HERE.parent / "docs" / "practice.md").write_text(page(pairs), encoding="utf-8")
+    (ROOT / "docs" / "reports" / "practice.md").write_text(page(pairs), encoding="utf-8")
     wrong = [pair for pair in pairs if pair.faster_than_ours]
     print(f"\n{len(wrong)} published layouts are predicted to be faster than our best")
     for pair in wrong:

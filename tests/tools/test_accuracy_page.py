@@ -2,8 +2,9 @@
 
 import re
 
+from tools.accuracy.page import _inside, _ranking
+
 from astra.fit.validate import Sweep
-from astra.report.accuracy import _inside, _ranking
 
 
 def test_the_means_over_sweeps_are_those_of_the_table_below() -> None:

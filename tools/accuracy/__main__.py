@@ -1,9 +1,9 @@
 """Predict every published run in `validation/runs` and write what came out, case by case.
 
-    python validation/report.py
+    python -m tools.accuracy        (needs the extra `fit`)
 
-Writes `docs/accuracy.md` (families, score, memory, ranking, the worst) and `validation/cases.csv`
-(every run, signed errors).
+Writes `docs/reports/accuracy.md` (families, score, memory, ranking, the worst), its pictures, and
+`validation/cases.csv` (every run, signed errors).
 """
 
 import csv
@@ -15,6 +15,8 @@ from statistics import fmean
 
 import msgspec
 import numpy as np
+from tools.accuracy.page import AccuracyFindings, GroupError, HeldOutScore, accuracy_page
+from tools.accuracy.plots import PlottedRun, all_runs_plot, small_multiples, write
 
 from astra.cost.price import price_plans, steps_s
 from astra.cost.result import PricedPlan
@@ -26,11 +28,9 @@ from astra.fit.score import capped_error, is_timed, score
 from astra.fit.steps import TimedStep, read_steps
 from astra.fit.validate import Validation, ValidationRow, validate
 from astra.hardware.stack import Stack, find_stack, stack_names
-from astra.report.accuracy import AccuracyFindings, GroupError, HeldOutScore, accuracy_page
-from astra.report.accuracy_plots import PlottedRun, all_runs_plot, small_multiples
 
-HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
+ROOT = Path(__file__).parents[2]
+VALIDATION, REPORTS = ROOT / "validation", ROOT / "docs" / "reports"
 COLUMNS = (
     "row_id",
     "family",
@@ -141,7 +141,7 @@ def compared(found: Runs, priced: dict[int, PricedPlan]) -> Validation:
 
 
 def write_cases(rows: tuple[ValidationRow, ...]) -> None:
-    with (HERE / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+    with (VALIDATION / "cases.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
@@ -165,28 +165,28 @@ def write_plots(runs: Sequence[Run], logs: Floats) -> None:
         experts = run.plan.model.moe is not None
         dots.append((run, PlottedRun(run.family, step_s, step_s * math.exp(log), experts)))
     gpus = [replace(dot, group=next(iter(run.plan.gpus))) for run, dot in dots]
-    pages = {
+    figures = {
         "steps": all_runs_plot(
             [dot for _, dot in dots], f"{len(dots):,} published steps, each held back"
         ),
         "families": small_multiples([dot for _, dot in dots]),
         "gpus": small_multiples(gpus),
     }
-    for name, page in pages.items():
-        (DOCS / f"accuracy-{name}.svg").write_text(page, encoding="utf-8")
+    for name, figure in figures.items():
+        write(figure, REPORTS / f"accuracy-{name}.svg")
 
 
 def timed_steps(name: str) -> list[tuple[TimedStep, PricedPlan]]:
-    steps = read_steps(HERE / "runs" / name)
+    steps = read_steps(VALIDATION / "runs" / name)
     return list(zip(steps, price_plans([step.plan for step in steps]), strict=True))
 
 
 def main() -> None:
-    runs = read_runs(HERE / "runs" / "one-type.csv")
+    runs = read_runs(VALIDATION / "runs" / "one-type.csv")
     timed, ours = timed_runs(runs), priced_by_plan(runs)
     names = {run.plan.stack for run in runs.runs}
     plain = {name: _bare(find_stack(name)) for name in names}
-    several = read_runs(HERE / "runs" / "mixed.csv")
+    several = read_runs(VALIDATION / "runs" / "mixed.csv")
     logs = shipped_logs(timed, ours)
     held_out, errors_of = apart(timed, ours)
     found = AccuracyFindings(
@@ -200,12 +200,12 @@ def main() -> None:
         gpus=by_gpu(timed, logs),
         settings=sum(len(find_stack(name).settings) for name in stack_names()),
         out_of_memory=tuple(run.row_id for run in runs.runs if run.failed_for_memory),
-        reasons=read_toml(HERE / "reasons.toml"),
+        reasons=read_toml(VALIDATION / "reasons.toml"),
     )
     write_cases(found.one_type.runs + found.mixed.runs)
     write_plots(timed, errors_of["a fifth of the runs"])
     page = accuracy_page(found)
-    (DOCS / "accuracy.md").write_text(page, encoding="utf-8")
+    (REPORTS / "accuracy.md").write_text(page, encoding="utf-8")
     held = ", ".join(f"{back.what} held back {back.score:.1%}" for back in found.held_out)
     memory = found.one_type.memory.mean_abs_error_fraction or 0
     print(f"score {found.one_type.score:.1%}; {held}; memory {memory:.1%}")

@@ -1,11 +1,11 @@
 """Makes a GPU's efficiency tables out of what `astra profile` measured.
 
-    python -m benchmarks.tables_from_profile FILE [--gpu NAME] [--write] [--rows OUT.csv.gz]
+    python -m tools.efficiency_tables.from_profile FILE [--gpu NAME] [--write] [--rows OUT.csv.gz]
 
-Prints, for shapes held back, the errors of the tables that the profile gives, beside those of
-the tables that are installed. `--write` puts the new ones in their place: the GPU's JSON table
-and its rows of `kernels.toml`; other GPUs keep theirs. A rebuild by
-`benchmarks/make_efficiency_tables.py` starts from the published measurements and the H200's own
+Needs the extra `fit`. Prints, for shapes held back, the errors of the tables that the profile
+gives, beside those of the tables that are installed. `--write` puts the new ones in their place:
+the GPU's JSON table and its rows of `kernels.toml`; other GPUs keep theirs. A rebuild by
+`python -m tools.efficiency_tables` starts from the published measurements and the H200's own
 profile again, so run this after it for another GPU. `--rows` also writes the kernels as CSV.
 """
 
@@ -16,20 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from benchmarks.make_efficiency_tables import (
-    Passes,
-    Products,
-    Report,
-    as_products,
-    fit_table,
-    fit_with_errors,
-    passes,
-    products,
-    read_kernels,
-    replace_struct,
-    write_kernels,
-    write_table,
-)
+from msgspec.structs import replace
+from tools.efficiency_tables.attention import Passes, fit_with_errors, passes
+from tools.efficiency_tables.files import read_kernels, write_kernels, write_table
+from tools.efficiency_tables.gemm_tables import fit_table
+from tools.efficiency_tables.measurements import Products, as_products, products
+from tools.efficiency_tables.report import Report
 
 from astra.errors import InputError
 from astra.files import Source
@@ -127,7 +119,7 @@ def fitted_attention(
             seen = attention_rows(rows, direction, causal)
             start: AttentionRate = getattr(installed, name) if installed else START
             ramp_s = 5e-6 if direction == "forward" else 1e-5
-            start, blank = (replace_struct(rate, ramp_s=ramp_s) for rate in (start, START))
+            start, blank = (replace(rate, ramp_s=ramp_s) for rate in (start, START))
             if len(seen.seq) < 8:
                 found[name] = start
                 continue
@@ -149,12 +141,12 @@ def format_factors(
 ) -> dict[str, float]:
     """Time of each number format over the bf16 response at its own peak."""
     found = dict(row.formats)
-    bare = replace_struct(known, formats={})
+    bare = replace(known, formats={})
     for dtype, kernel in (("fp8", "torch scaled_mm"), ("tf32", "torch"), ("fp32", "torch")):
         seen = gemm_rows(rows, dtype, "forward", kernel)
         seen = seen.take(seen.seconds > 60e-6)
         if len(seen.m) >= 4:
-            ready = steady_table(gpu, dtype, replace_struct(row, formats={}), table, bare, 1.0)
+            ready = steady_table(gpu, dtype, replace(row, formats={}), table, bare, 1.0)
             ratio = seen.seconds / ready.seconds(seen.m, seen.n, seen.k)
             found[dtype] = round(float(np.median(ratio)), 3)
     return found
@@ -206,9 +198,9 @@ def rebuilt(
         attention=attention,
         source=source,
     )
-    row = replace_struct(row, formats=format_factors(gpu, rows, row, table, known))
+    row = replace(row, formats=format_factors(gpu, rows, row, table, known))
     share = memory_share(report, gpu, rows, source)
-    return replace_struct(
+    return replace(
         known,
         measured=_in_place(known.measured, row),
         scaled=tuple(other for other in known.scaled if other.gpu != gpu.name),
@@ -218,10 +210,8 @@ def rebuilt(
 
 def with_attention(name: str, found: Attention, old: Kernels) -> Kernels:
     """The kernels with this attention on a GPU."""
-    rows = [
-        replace_struct(row, attention=found) if row.gpu == name else row for row in old.measured
-    ]
-    return replace_struct(old, measured=tuple(rows))
+    rows = [replace(row, attention=found) if row.gpu == name else row for row in old.measured]
+    return replace(old, measured=tuple(rows))
 
 
 T = TypeVar("T", MeasuredGpu, MemoryRoof)
@@ -240,7 +230,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         run(words)
     except InputError as error:
-        print(f"tables_from_profile: {error}", file=sys.stderr)
+        print(f"from_profile: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -136,8 +136,10 @@ class Constructor:
                     return tuple(segments)
         return tuple(segments)
 
-    def filled(self, skeletons: Iterable[Segments]) -> dict[Segments, PipelineCandidate]:
-        """The best pipeline of each skeleton that holds the model, simulated."""
+    def filled(
+        self, skeletons: Iterable[Segments], within_s: float
+    ) -> dict[Segments, PipelineCandidate]:
+        """The best pipeline of each skeleton that holds the model, simulated where it may win."""
         by_depth: dict[int, list[Segments]] = {}
         found: dict[Segments, PipelineCandidate] = {}
         for segments in skeletons:
@@ -154,7 +156,7 @@ class Constructor:
                 continue
             whole = np.tile(option[:, rows], layers.shape[1] // len(rows))
             self.charge(whole.shape[1])
-            steps = estimated_steps_s(self.table, whole, layers)
+            steps = estimated_steps_s(self.table, whole, layers, within_s)
             for row in np.argsort(-steps, kind="stable").tolist():  # the best of each comes last
                 own = float(steps[row]), self.table, whole[:, row], layers[:, row]
                 found[some[rows[row % len(rows)]]] = PipelineCandidate(*own)

@@ -113,12 +113,14 @@ class PipelineStages:
         return steps
 
 
-def estimated_steps_s(table: StageTable, option: Ints, layers: Ints) -> Floats:
-    """The simulated step of the most promising pipelines, infinite for all others. (pipeline,)"""
+def estimated_steps_s(
+    table: StageTable, option: Ints, layers: Ints, within_s: float = np.inf
+) -> Floats:
+    """The simulated step of the most promising that may be in time, else infinite. (pipeline,)"""
     stages = PipelineStages(table, option, layers)
     bound_s = stages.bound_s
     rows = np.argsort(bound_s, kind="stable")[:SIMULATED]
-    rows = rows[np.isfinite(bound_s[rows])]
+    rows = rows[bound_s[rows] < within_s]
     steps = np.full(option.shape[1], np.inf)
     steps[rows] = stages.simulated_s(rows)
     return steps

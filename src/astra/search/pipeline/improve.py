@@ -6,13 +6,7 @@ import numpy as np
 
 from astra.columns import REL_EPS
 from astra.cost.stage_table import StageTable
-from astra.search.pipeline.construct import (
-    NEAR_BEST,
-    Charge,
-    Constructor,
-    Segments,
-    best_first,
-)
+from astra.search.pipeline.construct import NEAR_BEST, Charge, Constructor, Segments, best_first
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
 
 ROUNDS = 6  # of changes to one segment
@@ -27,7 +21,7 @@ def improved(constructor: Constructor, limit_s: float, breadth: int) -> list[Pip
     """The best pipelines of a stage table: seeds, then one segment changed at a time, while that
     helps and is near the limit.
     """
-    known = constructor.filled(constructor.seeds())
+    known = constructor.filled(constructor.seeds(), limit_s * NEAR_BEST)
     for _ in range(ROUNDS):
         ranked = sorted(known, key=lambda segments: known[segments].step_s)[: CHANGED * breadth]
         if not ranked or not np.isfinite(known[ranked[0]].step_s):
@@ -36,7 +30,7 @@ def improved(constructor: Constructor, limit_s: float, breadth: int) -> list[Pip
         near_s = min(limit_s, best_s) * NEAR_BEST
         near = [segments for segments in ranked if known[segments].step_s < near_s]
         other = {other for each in near for other in changed(constructor.table, each)} - set(known)
-        new = constructor.filled(sorted(other))
+        new = constructor.filled(sorted(other), near_s)
         known |= new
         if min((each.step_s for each in new.values()), default=np.inf) >= best_s * IMPROVED:
             break

@@ -6,7 +6,6 @@ same question again for --against and for what would change; --quick leaves the 
 import argparse
 import sys
 
-from astra.cli.options import number, whole_number
 from astra.cli.printing import print_parts, write_json
 
 CLEAR_LINE = "\r\x1b[K"  # this line of a terminal
@@ -41,16 +40,15 @@ def run(options: argparse.Namespace) -> int:
     from astra.api import explain
     from astra.report.explain import explanation_json, explanation_page
 
-    margin = options.memory_margin
     shows_progress = sys.stderr.isatty() and not options.json
     try:
         explanation = explain(
             options.file,
             against=options.against,
-            rank=whole_number(options.rank, "--rank"),
+            rank=options.rank,
             # the page of --against shows nothing of what would change; JSON has all of it
             quick=options.quick or (options.against is not None and not options.json),
-            margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
+            margin=options.memory_margin,
             say=_say if shows_progress else None,
         )
     finally:

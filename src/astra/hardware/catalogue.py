@@ -25,6 +25,10 @@ def find_gpu(text: str) -> tuple[Gpu, Note | None]:
 
     `text` is a canonical name, an alias, a driver's name, or the path of a TOML file. Case,
     spaces, `-`, `_`, the maker and `GB` for `G` do not matter.
+
+    >>> import astra
+    >>> astra.find_gpu("NVIDIA A100-SXM4-80GB")[0]
+    Gpu(A100-80GB-SXM, 80 GB)
     """
     wanted = " ".join(text.split())
     if is_path(wanted):
@@ -37,6 +41,12 @@ def find_gpu(text: str) -> tuple[Gpu, Note | None]:
     if name:
         return _load(name), note(NoteCode.GPU_READ_AS, written=wanted, gpu=name)
     raise InputError(f"unknown GPU {shorten(wanted)}. {_advice(wanted)}")
+
+
+def is_known(text: str) -> bool:
+    """Whether the catalogue has a GPU of this name or alias."""
+    key = normalized_name(text)
+    return key in _plain_names() or key in aliases()
 
 
 def is_path(text: str) -> bool:

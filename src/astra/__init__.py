@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         prices,
         validate,
     )
-    from astra.api.answers import Answer, Prediction
+    from astra.api.answers import Answer
     from astra.api.explanations import Explanation
     from astra.api.planner import Planner
+    from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
@@ -67,7 +68,7 @@ _HOMES = dict.fromkeys(__all__, "astra.api") | {
     "InputError": "astra.errors",
     "Plan": "astra.strategy.plan",
     "Planner": "astra.api.planner",
-    "Prediction": "astra.api.answers",
+    "Prediction": "astra.api.prediction",
     "PricedPlan": "astra.cost.result",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",

@@ -1,70 +1,28 @@
-"""What the functions of the API give, and what can be asked of it."""
+"""The answer of a search, and what can be asked of it."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.api.explanations import Explanation, explain_answer
-from astra.api.exports import ExportedJob, export
-from astra.api.saving import save_json
+from astra.api.prediction import Prediction, prediction_of
+from astra.api.saving import out_path, save_json
 from astra.api.words import in_python_words, python_words
-from astra.cost.result import PricedPlan
+from astra.errors import InputError
 from astra.money.goals import goals_missed
 from astra.report.document import AnswerDocument, document
 from astra.report.html import page_html
 from astra.report.plan_table import to_frame
-from astra.report.priced_plan import seconds, sentence
+from astra.report.priced_plan import seconds
 from astra.search.result import Result
 
+if TYPE_CHECKING:
+    from astra.api.explanations import Explanation
+    from astra.api.exports import ExportedJob
+
 PLANS_IN_REPR = 3
-
-
-class Prediction(PricedPlan, frozen=True, kw_only=True):
-    """A plan with its seconds, bytes and dollars; `predict` gives one, an answer of `plan` many.
-
-    >>> import astra
-    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, tp=2, global_batch=32, seq_len=4096)
-    >>> priced.plan.tp, priced.plan.dp, priced.memory.fits
-    (2, 4, True)
-    """
-
-    def __repr__(self) -> str:
-        return f"Prediction({sentence(self)})"
-
-    def _repr_html_(self) -> str:
-        from astra.report.plan_page import plan_page
-
-        return page_html(plan_page(self), python_words)
-
-    @in_python_words
-    def explain(
-        self, against: str | Mapping[str, Any] | None = None, *, quick: bool = False
-    ) -> Explanation:
-        """Why it is as fast as it is, and why not a plan of other settings (`{"tp": 4}`)."""
-        return explain_answer(self, against, quick=quick)
-
-    @in_python_words
-    def export(self, target: str, out: str | Path, **options: Any) -> ExportedJob:
-        """Its launch files; options as those of `astra.export`."""
-        return export(self, target, out, **options)
-
-    @in_python_words
-    def save(self, path: str | Path) -> Path:
-        """As JSON, which `predict_plan`, `explain`, `export` and the commands read."""
-        return save_json(self, path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the JSON has it."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
-
-    @in_python_words
-    def to_pandas(self) -> Any:
-        """One row, where pandas is installed."""
-        return to_frame(self, "pandas")
 
 
 class Answer(AnswerDocument, frozen=True, kw_only=True):
@@ -107,19 +65,36 @@ class Answer(AnswerDocument, frozen=True, kw_only=True):
         against: str | Mapping[str, Any] | None = None,
         *,
         quick: bool = False,
-    ) -> Explanation:
+    ) -> "Explanation":
         """Why the plan of this rank, and why not those of these settings (`{"tp": 4, "pp": 8}`)."""
+        from astra.api.explanations import explain_answer
+
         return explain_answer(self, against, rank, quick=quick)
 
     @in_python_words
-    def export(self, target: str, out: str | Path, **options: Any) -> ExportedJob:
+    def export(self, target: str, out: str | Path, **options: Any) -> "ExportedJob":
         """Launch files of the best plan, or of that of a `rank`; options as of `astra.export`."""
+        from astra.api.exports import export
+
         return export(self, target, out, **options)
 
     @in_python_words
     def save(self, path: str | Path) -> Path:
         """As JSON, which `read_plan`, `predict_plan`, `explain`, `export` and the commands read."""
         return save_json(self, path)
+
+    @in_python_words
+    def plot(self, path: str | Path) -> Path:
+        """The frontier of hours and dollars, as .svg, .png or .html."""
+        from astra.export.folder import write_folder
+        from astra.report.frontier_plot import picture_format, plot
+
+        kind = picture_format(str(path))
+        if self.market is None:
+            raise InputError("there is no frontier to draw: plan with --objective money.")
+        place = out_path(path, "--plot")
+        write_folder(place.parent, {place.name: plot(self, kind)})
+        return place
 
     def to_dict(self) -> dict[str, Any]:
         """As the JSON has it."""
@@ -130,10 +105,6 @@ class Answer(AnswerDocument, frozen=True, kw_only=True):
     def to_pandas(self) -> Any:
         """A row a plan, best first, where pandas is installed."""
         return to_frame(self.plans, "pandas")
-
-
-def prediction_of(priced: PricedPlan) -> Prediction:
-    return Prediction(**msgspec.structs.asdict(priced))
 
 
 def answer_of(result: Result) -> Answer:

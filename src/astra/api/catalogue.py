@@ -1,5 +1,6 @@
-"""What is known: models and GPUs, as listings and one by one."""
+"""What is known: models, GPUs and prices, as listings."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from astra.api.listing import Listing
@@ -10,9 +11,11 @@ if TYPE_CHECKING:
     from astra.hardware.cluster import Gpu
     from astra.model.shape import Model
     from astra.model.summary import ModelSummary
+    from astra.money.catalogue import Offer
 
 DEFAULT_SEQ_LEN = 4096
 MAX_SEQ_LEN = 10**9
+MAX_ROWS_SHOWN = 25  # of offers, in a notebook
 
 
 def models(filter: str = "", *, seq_len: int | str | None = None) -> "Listing[ModelSummary]":  # noqa: A002
@@ -73,4 +76,38 @@ def gpus(filter: str = "") -> "Listing[Gpu]":  # noqa: A002
         name=lambda gpu: gpu.name,
         row=gpu_row,
         table=gpus_table,
+    )
+
+
+def prices(
+    gpu: str | None = None,
+    *,
+    cloud: str | Sequence[str] | None = None,
+    region: str | Sequence[str] | None = None,
+    spot: bool = False,
+    offers: "Sequence[Offer] | None" = None,
+) -> "Listing[Offer]":
+    """What GPUs cost to rent, cheapest first: offers with their machine, date and source.
+
+    >>> import astra
+    >>> cheapest = astra.prices("h100", cloud=["aws", "gcp"])[0]
+    >>> cheapest.machine.gpu, cheapest.usd_per_gpu_hour > 0
+    ('H100-80GB-SXM', True)
+
+    `offers` takes the place of the catalogue that comes with Astra.
+    """
+    from astra.hardware.catalogue import find_gpu
+    from astra.money.catalogue import filter_offers, shipped_offers
+    from astra.money.options import split_names
+    from astra.report.prices import by_price, offer_json, prices_table
+
+    known = shipped_offers() if offers is None else tuple(offers)
+    listed = filter_offers(known, split_names(cloud), split_names(region), spot)
+    wanted = None if gpu is None else find_gpu(gpu)[0].name
+    return Listing.of(
+        by_price([offer for offer in listed if wanted in (None, offer.machine.gpu)]),
+        what="offers",
+        name=lambda offer: f"{offer.machine.gpu} ${offer.usd_per_gpu_hour:.2f}",
+        row=offer_json,
+        table=lambda listing: prices_table(listing, MAX_ROWS_SHOWN),
     )

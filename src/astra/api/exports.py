@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from astra.api.saving import out_path
 from astra.cost.result import PricedPlan
 from astra.errors import InputError, shorten
-from astra.report.document import AnswerDocument
 from astra.strategy.plan import Plan
 from astra.values import number, whole_number, word
 
 if TYPE_CHECKING:
     from astra.export.rents import Rents
     from astra.export.verify import FrameworkCheck
+    from astra.report.document import AnswerDocument
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
 EXPORT_TARGETS = ("megatron", "bridge", "flagscale", "torchtitan", "accelerate", "deepspeed")
@@ -105,6 +105,7 @@ def _plans_and_rents(
 ) -> "list[tuple[Plan, Rents]]":
     """The plan of a rank, or all of them, each with the machines that were rented for it."""
     from astra.export.rents import read_rents
+    from astra.report.document import AnswerDocument
     from astra.strategy.plan_file import read_plans
 
     if isinstance(source, str | Path):
@@ -114,21 +115,24 @@ def _plans_and_rents(
         return list(zip(plans, read_rents(Path(source), rank), strict=True))
     if isinstance(source, Plan):
         return [(source, ())]
-    priced = [source] if isinstance(source, PricedPlan) else _priced(source)
-    if not priced:
-        raise InputError("answer: the search found no plan; there is nothing to export.")
-    if rank is not None and isinstance(source, AnswerDocument):
-        if rank > len(priced):
-            count = "1 plan" if len(priced) == 1 else f"{len(priced)} plans"
-            raise InputError(f"answer: there is no rank {rank}; it holds {count}.")
-        priced = [priced[rank - 1]]
+    if isinstance(source, PricedPlan):
+        priced = [source]
+    elif isinstance(source, AnswerDocument):
+        priced = _of_rank(source.plans, rank)
+    else:
+        raise InputError(f"plan = {shorten(source)}: an answer, a plan or a file is needed.")
     return [(each.plan, each.money.rents if each.money else ()) for each in priced]
 
 
-def _priced(source: object) -> list[PricedPlan]:
-    if isinstance(source, AnswerDocument):
-        return list(source.plans)
-    raise InputError(f"plan = {shorten(source)}: an answer, a plan or a file is needed.")
+def _of_rank(plans: tuple[PricedPlan, ...], rank: int | None) -> list[PricedPlan]:
+    if not plans:
+        raise InputError("answer: the search found no plan; there is nothing to export.")
+    if rank is None:
+        return list(plans)
+    if rank > len(plans):
+        count = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
+        raise InputError(f"answer: there is no rank {rank}; it holds {count}.")
+    return [plans[rank - 1]]
 
 
 def _framework_checks(

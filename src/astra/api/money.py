@@ -1,52 +1,15 @@
-"""Options about money: read and checked; and what GPUs cost to rent."""
+"""Options about money: read and checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from astra.api.inputs import GpuCounts, check_keywords, gpus_text
-from astra.api.listing import Listing
 
 if TYPE_CHECKING:
-    from astra.money.catalogue import Offer
     from astra.money.options import MoneyOptions
 
 FOR_MONEY = ("money", "frontier")  # objectives that weigh hours against dollars
-MAX_ROWS_SHOWN = 25  # of offers, in a notebook
 MAX_RENTED_GPUS = 1024  # of a type without a count
-
-
-def prices(
-    gpu: str | None = None,
-    *,
-    cloud: str | Sequence[str] | None = None,
-    region: str | Sequence[str] | None = None,
-    spot: bool = False,
-    offers: "Sequence[Offer] | None" = None,
-) -> "Listing[Offer]":
-    """What GPUs cost to rent, cheapest first: offers with their machine, date and source.
-
-    >>> import astra
-    >>> cheapest = astra.prices("h100", cloud=["aws", "gcp"])[0]
-    >>> cheapest.machine.gpu, cheapest.usd_per_gpu_hour > 0
-    ('H100-80GB-SXM', True)
-
-    `offers` takes the place of the catalogue that comes with Astra.
-    """
-    from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import filter_offers, shipped_offers
-    from astra.money.options import split_names
-    from astra.report.prices import by_price, offer_json, prices_table
-
-    known = shipped_offers() if offers is None else tuple(offers)
-    listed = filter_offers(known, split_names(cloud), split_names(region), spot)
-    wanted = None if gpu is None else find_gpu(gpu)[0].name
-    return Listing.of(
-        by_price([offer for offer in listed if wanted in (None, offer.machine.gpu)]),
-        what="offers",
-        name=lambda offer: f"{offer.machine.gpu} ${offer.usd_per_gpu_hour:.2f}",
-        row=offer_json,
-        table=lambda listing: prices_table(listing, MAX_ROWS_SHOWN),
-    )
 
 
 def money_options(said: Mapping[str, Any], objective: str = "time") -> "MoneyOptions | None":

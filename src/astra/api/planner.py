@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from astra.api.answers import Answer, Prediction
+from astra.api.answers import Answer
 from astra.api.inputs import ClusterSource, GpuCounts, ModelSource, cluster_of, model_of
 from astra.api.plans import plan
+from astra.api.prediction import Prediction
 from astra.api.single import predict
 from astra.api.words import in_python_words
 

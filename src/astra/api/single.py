@@ -27,8 +27,9 @@ from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 from astra.values import token_count, whole_number, word
 
 if TYPE_CHECKING:
-    from astra.api.answers import Answer, Prediction
+    from astra.api.answers import Answer
     from astra.api.explanations import Explanation
+    from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
     from astra.hardware.cluster import Cluster
     from astra.imports.read import ImportedJob
@@ -133,7 +134,7 @@ def _with_money_and_words(
     machines: "Cluster",
 ) -> "Prediction":
     """By the simulator or the paper's formula, with dollars where they are asked for, in words."""
-    from astra.api.answers import prediction_of
+    from astra.api.prediction import prediction_of
     from astra.report.words import with_words
 
     if word(pipeline_model, "--pipeline-model", PIPELINE_MODELS) == "paper":

@@ -18,10 +18,10 @@ Result = TypeVar("Result")
 
 FLAGS = ("use_all", "fold", "exact", "verify", "quick", "force")
 ARGUMENTS = (  # that are options too
-    *("model", "gpus", "cluster", "runtime", "stack", "settings", "rules", "top", "margin"),
+    *("plan", "model", "gpus", "cluster", "runtime", "stack", "settings", "rules", "top", "margin"),
     *("max_gpus", "objective", "min_tokens_per_s", "pipeline_model", "time_limit", "rank"),
     *("against", "target", "out", "launcher", "train_iters", "learning_rate", "world_size"),
-    *("vocab_size", "family", "worst", "name", "base", "filter", "cloud", "region", "spot"),
+    *("vocab_size", "family", "worst", "name", "base", "filter", "cloud", "region", "plot"),
 )
 OTHER_NAMES = {"set": "settings", "memory-margin": "margin", "to": "target", "lr": "learning_rate"}
 TURNED_OFF = {"no-mixed": "mixed=False", "no-failures": "failures=False", "all": "fold=False"}
@@ -32,7 +32,7 @@ WORDS_AS_VALUES = ("money", "frontier", "gpus", "time", "any", "sky", "slurm", "
 # A command in backticks, or an option with the word behind it and how that ends.
 _SAID = re.compile(
     r"`astra (?P<listing>[a-z]+)`|`[^`]*`"
-    r"|(?<![\w-])--(?P<option>[a-z][a-z-]*[a-z])(?![\w-])"
+    r"|(?<![\w-])--(?P<option>[a-z][a-z0-9-]*[a-z0-9])(?![\w-])"
     r"(?: (?P<value>'[^']*'|\"[^\"]*\"|(?!--)\S+?)(?P<colon>:?)(?=[.,;:)]*(?:\s|$)))?"
     r"(?P<assigned>(?= = | is given twice))?"
 )

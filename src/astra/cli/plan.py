@@ -157,13 +157,10 @@ def _check_plot(options: argparse.Namespace) -> None:
 
 
 def _draw(path: Path, answer: "Answer") -> None:
-    from astra.export.folder import write_folder
-    from astra.report.frontier_plot import picture_format, plot
-
     if answer.market is None:
         print_note(f"--plot {path}: not written, as no plan fits.")
         return
-    write_folder(path.parent, {path.name: plot(answer, picture_format(str(path)))})
+    answer.plot(path)
     print_note(f"the frontier is drawn in {path}")
 
 

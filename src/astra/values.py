@@ -6,9 +6,12 @@ Python's words (`api/words.py`).
 
 from collections.abc import Sequence
 from operator import index
+from pathlib import Path
+from typing import Any, TypeVar
 
 from astra.errors import InputError, did_you_mean, shorten
 
+Value = TypeVar("Value")
 TOKEN_UNITS = {"k": 1024, "m": 1024**2}
 
 
@@ -68,3 +71,22 @@ def word(said: object, where: str, words: Sequence[str]) -> str:
         return said
     hint = did_you_mean(str(said)[:60], words, f"Use one of {', '.join(words)}.")
     raise InputError(f"{where} {shorten(said)}: not known. {hint}")
+
+
+def of_kind(said: Value, name: str, kind: Any, needed: str) -> Value:
+    """A value of Python's that is what it must be: `stack = 7: text is needed.`"""
+    if not isinstance(said, kind):
+        raise InputError(f"{name} = {shorten(said)}: {needed} is needed.")
+    return said
+
+
+def file_path(said: str | Path, name: str = "file") -> Path:
+    """The path of a file or folder that may be there."""
+    path = Path(of_kind(said, name, (str, Path), "a path"))
+    try:
+        path.exists()
+    except OSError as error:  # a name that is too long
+        raise InputError(f"{shorten(str(path))}: cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise InputError(f"{shorten(str(path))}: not the name of a file.") from None
+    return path

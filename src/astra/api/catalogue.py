@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from astra.api.listing import Listing
 from astra.errors import InputError
-from astra.values import token_count
+from astra.values import of_kind, token_count
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Gpu
@@ -33,7 +33,10 @@ def models(filter: str = "", *, seq_len: int | str | None = None) -> "Listing[Mo
     from astra.report.models import listing_table, short_json
 
     length = None if seq_len is None else flops_seq_len(seq_len)
-    found = [summary_of(zoo_model(name), length) for name in matching_names(filter)]
+    found = [
+        summary_of(zoo_model(name), length)
+        for name in matching_names(of_kind(filter, "filter", str, "text"))
+    ]
     return Listing.of(
         found,
         what="models",
@@ -71,7 +74,7 @@ def gpus(filter: str = "") -> "Listing[Gpu]":  # noqa: A002
     from astra.report.gpus import filter_gpus, gpu_row, gpus_table
 
     return Listing.of(
-        filter_gpus(all_gpus(), filter),
+        filter_gpus(all_gpus(), of_kind(filter, "filter", str, "text")),
         what="GPUs",
         name=lambda gpu: gpu.name,
         row=gpu_row,

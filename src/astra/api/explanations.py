@@ -67,7 +67,7 @@ def explain_answer(
     say: Callable[[str], None] | None = None,
 ) -> Explanation:
     """The plan of this rank in an answer or a file, checked against its runtime's rules."""
-    if isinstance(against, Mapping):
+    if against is not None and not isinstance(against, str):
         against = " ".join(settings_texts(against, {}))
     plans, request, where = _plans_of(source)
     if not plans:

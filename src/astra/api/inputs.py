@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from astra.errors import InputError, did_you_mean, either, shorten
 from astra.files import convert
 from astra.strategy.complete import PlanSettings
-from astra.values import number, token_count, whole_number
+from astra.values import file_path, number, of_kind, token_count, whole_number
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster, Gpu
@@ -108,10 +108,12 @@ def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", t
     if isinstance(cluster, str | Path):
         from astra.hardware.cluster_file import read_cluster
 
-        return read_cluster(Path(cluster))
-    assert cluster is not None
+        return read_cluster(file_path(cluster))
+    from astra.hardware.cluster import Cluster
     from astra.hardware.pools import merge_equal_pools
 
+    of_kind(cluster, "cluster", Cluster, "a file or a Cluster")
+    assert cluster is not None
     pools, notes = merge_equal_pools(cluster.pools, "cluster")
     return replace(cluster, pools=pools), notes
 
@@ -161,7 +163,8 @@ def check_keywords(
     """An InputError where a keyword is none of these; a function's own parameters may be meant."""
     for name in said:
         if name not in known:
-            hint = did_you_mean(name, (*known, *parameters), f"There are {', '.join(known)}.")
+            listing = f"There are {', '.join(known)}."
+            hint = did_you_mean(str(name), (*known, *parameters), listing)
             raise InputError(f"there is no setting {name!r}. {hint}")
 
 
@@ -173,9 +176,13 @@ def settings_texts(settings: Settings, more: Mapping[str, Any]) -> tuple[str, ..
     """
     if isinstance(settings, str):
         raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
-    texts = [] if isinstance(settings, Mapping) else list(settings)
-    given = (dict(settings) if isinstance(settings, Mapping) else {}, more)
-    for name, value in (pair for each in given for pair in each.items()):
+    if isinstance(settings, Mapping):
+        texts, given = [], [*settings.items(), *more.items()]
+    else:
+        entries = of_kind(settings, "settings", Sequence, "a dict, {'tp': [1, 2]},")
+        texts = [of_kind(text, "settings", str, "a dict, {'tp': [1, 2]},") for text in entries]
+        given = list(more.items())
+    for name, value in given:
         several = isinstance(value, Sequence | set | frozenset | range) and not isinstance(
             value, str
         )
@@ -240,7 +247,7 @@ def rule_texts(rules: RuleSource) -> tuple[str, ...]:
         return ()
     given = [rules] if isinstance(rules, Mapping) else rules
     texts: list[str] = []
-    for rule in given:
+    for rule in of_kind(given, "rules", Sequence, "a file or a list of rules"):
         if isinstance(rule, Mapping):
             texts += [f"{name}: {text}" for name, text in rule.items()]
         else:
@@ -255,7 +262,7 @@ def user_rules_of(rules: RuleSource, task: "Task") -> "tuple[Rule, ...]":
     from astra.strategy.user_rules import parse_user_rules, read_user_rules  # when asked for
 
     if isinstance(rules, str | Path):
-        return read_user_rules(Path(rules), task)
+        return read_user_rules(file_path(rules), task)
     return parse_user_rules(rule_texts(rules), task)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from astra.errors import InputError, did_you_mean, shorten
-from astra.values import whole_number
+from astra.values import file_path, of_kind, whole_number
 
 if TYPE_CHECKING:
     from astra.fit.calibrate import Calibration
@@ -104,7 +104,8 @@ def calibrate(
 
 
 def _files(runs: RunFiles) -> list[Path]:
-    return [Path(runs)] if isinstance(runs, str | Path) else [Path(name) for name in runs]
+    names = [runs] if isinstance(runs, str | Path) else of_kind(runs, "runs", Sequence, "a file")
+    return [file_path(name, "runs") for name in names]
 
 
 def _read(runs: RunFiles, say: Callable[[str], None] | None) -> "Runs":
@@ -132,7 +133,7 @@ def _file_of(name: str, force: bool) -> Path:
     from astra.export.folder import check_writable
     from astra.hardware.stack import shipped_stacks, user_stack_folder
 
-    plain = name.replace("-", "").replace("_", "").replace(".", "")
+    plain = of_kind(name, "name", str, "text").replace("-", "").replace("_", "").replace(".", "")
     if not (plain.isascii() and plain.isalnum() and len(name) <= 60):
         raise InputError(
             f"--name {shorten(name)}: letters, digits, - _ and . make a name, as in my-cluster."

@@ -123,9 +123,9 @@ def _limits(
 
     from astra.search.evaluator import Limits
 
-    if time_limit is not None and not time_limit > 0:
-        raise InputError(f"time_limit = {time_limit:g}: seconds, more than none.")
-    until_s = float("inf") if time_limit is None else time.monotonic() + time_limit
+    until_s = float("inf")
+    if time_limit is not None:
+        until_s = time.monotonic() + number(time_limit, "--time-limit", least=1e-6, most=1e9)
     return Limits(until_s=until_s, is_cancelled=is_cancelled or (lambda: False), watch=progress)
 
 

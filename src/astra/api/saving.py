@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from astra.errors import InputError, shorten
+from astra.values import of_kind
 
 
 def out_path(said: str | Path, option: str, inside: str = "") -> Path:
     """Where something is written: refused before the work where that, or `inside` it, cannot be."""
     from astra.export.folder import check_writable
 
-    text = str(said)
+    text = str(of_kind(said, option, (str, Path), "a path"))
     odd = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
     if odd or not text:  # bytes that are no UTF-8 cannot be printed
         what, example = ("folder", "job") if inside else ("file", "result.json")

@@ -24,7 +24,7 @@ from astra.api.inputs import (
 from astra.api.money import money_options
 from astra.errors import InputError
 from astra.strategy.complete import CompletedPlan, PlanSettings, complete
-from astra.values import token_count, whole_number, word
+from astra.values import file_path, of_kind, token_count, whole_number, word
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer
@@ -85,7 +85,7 @@ def predict(
     if broken:
         raise InputError(refusal_message(completed.plan, broken, complete_settings, typed_settings))
     priced = price_plan(completed.plan, completed.assumed, notes, checked_margin(margin))
-    return _with_money_and_words(priced, pipeline_model, {**(money or {}), **about_money}, machines)
+    return _with_money_and_words(priced, pipeline_model, {**_money(money), **about_money}, machines)
 
 
 def _split_keywords(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -97,15 +97,19 @@ def _split_keywords(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     return settings, {name: value for name, value in said.items() if name not in SETTING_NAMES}
 
 
+def _money(said: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return of_kind(said or {}, "money", Mapping, "a dict, {'tokens': '1T'},")
+
+
 def predict_plan(
-    plan: "str | Path | Plan",
+    plan: "str | Path | Plan | PricedPlan",
     rank: int = 1,
     *,
     margin: float = 0.05,
     pipeline_model: str = "simulated",
     money: Mapping[str, Any] | None = None,
 ) -> "Prediction":
-    """A whole plan, from a file or as it is, checked and priced.
+    """A whole plan, from a file, as it is or priced before, checked and priced.
 
     >>> import astra
     >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
@@ -113,24 +117,27 @@ def predict_plan(
     True
     """
     from astra.cost.price import price_plan
+    from astra.cost.result import PricedPlan
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
-    found = plan if isinstance(plan, Plan) else read_plan(Path(plan), whole_number(rank, "--rank"))
+    if isinstance(plan, PricedPlan):
+        plan = plan.plan
+    found = plan if isinstance(plan, Plan) else read_plan(plan, whole_number(rank, "--rank"))
     broken = broken_rules(found)
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
     priced = price_plan(found, margin=checked_margin(margin))
-    return _with_money_and_words(priced, pipeline_model, money, found.cluster)
+    return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
 
 
 def _with_money_and_words(
     priced: "PricedPlan",
     pipeline_model: str,
-    money: Mapping[str, Any] | None,
+    money: Mapping[str, Any],
     machines: "Cluster",
 ) -> "Prediction":
     """By the simulator or the paper's formula, with dollars where they are asked for, in words."""
@@ -224,5 +231,5 @@ def import_job(
         seq_len=None if seq_len is None else token_count(seq_len, "--seq-len"),
         vocab=count(vocab_size, "--vocab-size"),
     )
-    job = read_job(Path(file), request)
+    job = read_job(file_path(file), request)
     return replace(job, assumed=(*all_words(job.notes), *job.assumed))

@@ -9,6 +9,7 @@ from astra.files import convert, read_toml
 from astra.hardware.cluster import Gpu
 from astra.hardware.gpu_file import GPU_FILE_HINT, read_gpu
 from astra.notes import Note, NoteCode, note
+from astra.values import of_kind
 
 FOLDER = Path(__file__).parent.parent / "data" / "gpus"
 _MAKERS = re.compile(r"^(nvidia|amd|intel|habana|tesla|geforce|instinct|quadro)+")
@@ -30,7 +31,7 @@ def find_gpu(text: str) -> tuple[Gpu, Note | None]:
     >>> astra.find_gpu("NVIDIA A100-SXM4-80GB")[0]
     Gpu(A100-80GB-SXM, 80 GB)
     """
-    wanted = " ".join(text.split())
+    wanted = " ".join(of_kind(text, "gpu", str, "a name").split())
     if is_path(wanted):
         return read_gpu(Path(text.strip())), None
     key = normalized_name(wanted)

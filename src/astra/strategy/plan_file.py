@@ -9,6 +9,7 @@ from astra.files import convert, read_json
 from astra.hardware.pools import check_cluster
 from astra.model.check import check_shape
 from astra.strategy.plan import Plan, check_structure
+from astra.values import file_path
 
 
 def read_plan(path: str | Path, rank: int = 1) -> Plan:
@@ -20,7 +21,7 @@ def read_plan(path: str | Path, rank: int = 1) -> Plan:
     ...     astra.read_plan(priced.save(f"{folder}/plan.json")) == priced.plan
     True
     """
-    return read_plans(Path(path), rank)[0]
+    return read_plans(file_path(path), rank)[0]
 
 
 def read_plans(path: Path, rank: int | None = None) -> list[Plan]:

@@ -34,6 +34,7 @@ def as_json(found: PricedPlan) -> Any:
     ("words", "settings"),
     [
         (("--tp", "2"), {"tp": 2}),
+        (("--tp", "2"), {"settings": {"tp": 2}}),
         (
             ("--tp", "2", "--pp", "4", "--vpp", "2", "--recompute", "full:block:1"),
             {"tp": 2, "pp": 4, "vpp": 2, "recompute": "full:block:1"},

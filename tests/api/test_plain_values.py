@@ -123,3 +123,5 @@ def test_a_planner_answers_as_the_functions_do() -> None:
     assert planner.predict(global_batch=32, gpus={"h100": 4}).gpus == {"H100-80GB-SXM": 4}
     with pytest.raises(astra.InputError, match="Did you mean global_batch"):
         planner.predict(global_bach=32)
+    with pytest.raises(astra.InputError, match="Did you mean gpus"):
+        astra.Planner("llama-3-8b", gpu={"h100": 8})

@@ -23,7 +23,7 @@ def models(filter: str = "", *, seq_len: int | str | None = None) -> "Listing[Mo
 
     >>> import astra
     >>> astra.models("llama-3-8b")
-    1 models: llama-3-8b
+    1 model: llama-3-8b
     >>> round(astra.models("llama-3-8b")[0].parameters.total / 1e9, 2)
     8.03
 
@@ -39,7 +39,7 @@ def models(filter: str = "", *, seq_len: int | str | None = None) -> "Listing[Mo
     ]
     return Listing.of(
         found,
-        what="models",
+        what="model",
         name=lambda each: each.model.name,
         row=lambda each: {k: v for k, v in short_json(each).items() if k != "source"},
         table=listing_table,
@@ -75,7 +75,7 @@ def gpus(filter: str = "") -> "Listing[Gpu]":  # noqa: A002
 
     return Listing.of(
         filter_gpus(all_gpus(), of_kind(filter, "filter", str, "text")),
-        what="GPUs",
+        what="GPU",
         name=lambda gpu: gpu.name,
         row=gpu_row,
         table=gpus_table,
@@ -109,7 +109,7 @@ def prices(
     wanted = None if gpu is None else find_gpu(gpu)[0].name
     return Listing.of(
         by_price([offer for offer in listed if wanted in (None, offer.machine.gpu)]),
-        what="offers",
+        what="offer",
         name=lambda offer: f"{offer.machine.gpu} ${offer.usd_per_gpu_hour:.2f}",
         row=offer_json,
         table=lambda listing: prices_table(listing, MAX_ROWS_SHOWN),

@@ -1,8 +1,9 @@
 """Arguments of the API, read and as typed values: model, cluster, settings, batch, rules."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -158,14 +159,21 @@ def _plain(value: Any) -> Any:
 
 
 def check_keywords(
-    said: Mapping[str, Any], known: Sequence[str], parameters: Sequence[str] = ()
+    said: Mapping[str, Any], known: Sequence[str], function: Callable[..., Any] | None = None
 ) -> None:
-    """An InputError where a keyword is none of these; a function's own parameters may be meant."""
+    """An InputError where a keyword is none of these; the function's own may be what is meant."""
     for name in said:
         if name not in known:
+            own = keywords_of(function) if function else ()
             listing = f"There are {', '.join(known)}."
-            hint = did_you_mean(str(name), (*known, *parameters), listing)
+            hint = did_you_mean(str(name), (*known, *own), listing)
             raise InputError(f"there is no setting {name!r}. {hint}")
+
+
+def keywords_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Parameters that are given by name."""
+    named = signature(function).parameters.values()
+    return tuple(each.name for each in named if each.kind is each.KEYWORD_ONLY)
 
 
 def settings_texts(settings: Settings, more: Mapping[str, Any]) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ class Listing(tuple[Item, ...], Generic[Item]):
     def __repr__(self) -> str:
         names = list(dict.fromkeys(map(self.name, self)))
         more = ", ..." if len(names) > 4 else ""
-        return f"{len(self)} {self.what}: {', '.join(names[:4])}{more}"
+        plural = "" if len(self) == 1 else "s"
+        return f"{len(self)} {self.what}{plural}: {', '.join(names[:4])}{more}"
 
     def _repr_html_(self) -> str:
         return page_html([repr(self), self.table(self)] if self else [repr(self)])

@@ -203,13 +203,11 @@ def query_of(
 
 def _split_keywords(more: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Dimensions that are narrowed, and words about money."""
-    from inspect import signature
-
     from astra.money.options import OPTION_NAMES
     from astra.strategy.space import SETTABLE, SHORT_NAMES
 
     dimensions = (*SETTABLE, *SHORT_NAMES)
-    check_keywords(more, (*dimensions, *OPTION_NAMES), tuple(signature(plan).parameters))
+    check_keywords(more, (*dimensions, *OPTION_NAMES), plan)
     narrowed = {name: value for name, value in more.items() if name in dimensions}
     return narrowed, {name: value for name, value in more.items() if name not in dimensions}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,10 +88,13 @@ def predict(
 
 
 def _split_keywords(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the plan, and words about money."""
+    """Settings of the plan, as keywords or in `settings`, and words about money."""
     from astra.money.options import OPTION_NAMES
 
-    check_keywords(said, (*SETTING_NAMES, *OPTION_NAMES), tuple(signature(predict).parameters))
+    if "settings" in said:
+        together = of_kind(said["settings"], "settings", Mapping, "a dict, {'tp': 2},")
+        said = {**together, **{name: said[name] for name in said if name != "settings"}}
+    check_keywords(said, (*SETTING_NAMES, *OPTION_NAMES), predict)
     settings = {name: value for name, value in said.items() if name in SETTING_NAMES}
     return settings, {name: value for name, value in said.items() if name not in SETTING_NAMES}
 

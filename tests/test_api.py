@@ -34,6 +34,7 @@ def as_json(found: PricedPlan) -> Any:
     ("words", "settings"),
     [
         (("--tp", "2"), {"tp": 2}),
+        (("--tp", "2"), {"settings": {"tp": 2}}),
         (
             ("--tp", "2", "--pp", "4", "--vpp", "2", "--recompute", "full:block:1"),
             {"tp": 2, "pp": 4, "vpp": 2, "recompute": "full:block:1"},
@@ -117,7 +118,7 @@ def test_bad_settings_are_input_errors_that_say_what_is_wrong(
 
 
 def test_a_missing_batch_or_missing_gpus_are_input_errors() -> None:
-    with pytest.raises(astra.InputError, match="global-batch"):
+    with pytest.raises(astra.InputError, match="global_batch= is missing"):
         astra.predict("llama-3-8b", gpus="h100:16")
     with pytest.raises(astra.InputError, match="give the GPUs"):
         astra.predict("llama-3-8b", global_batch=64)
@@ -172,21 +173,22 @@ def test_layers_that_a_runtime_leaves_out_are_told(runtime: Any) -> None:
 BAD_QUESTIONS: list[tuple[dict[str, Any], str]] = [
     ({"global_batch": 0}, "global_batch = 0: must lie between 1 and"),
     ({"global_batch": -4}, "global_batch = -4"),
-    ({"global_batch": "64"}, "global_batch = '64': a whole number is needed"),
-    ({"global_batch": 1.5}, "global_batch = 1.5: a whole number is needed"),
+    ({"global_batch": "many"}, "global_batch = 'many': not a whole number"),
+    ({"global_batch": 1.5}, "global_batch = 1.5: not a whole number"),
+    ({"global_batch": True}, "global_batch = True: not a whole number"),
     ({"seq_len": 0}, "seq_len = 0"),
-    ({"seq_len": "4k"}, "seq_len = '4k': a whole number is needed"),
+    ({"seq_len": "4q"}, "seq_len = '4q': not a whole number"),
     ({"top": 0}, "top = 0: must lie between 1 and 1,000"),
     ({"max_gpus": 0}, "max_gpus = 0"),
     ({"precision": "fp9"}, "precision = 'fp9': not known. Did you mean fp8"),
     ({"precision": "fp4"}, "precision = 'fp4': not known. "),
-    ({"runtime": "foo"}, "runtime = 'foo': not known. Use megatron, flagscale, fsdp, deepspeed or"),
+    ({"runtime": "foo"}, "runtime = 'foo': not known. Use one of megatron, flagscale, fsdp"),
     ({"settings": "tp=2"}, "settings = 'tp=2': give a list, ['tp=2']"),
-    ({"gpus": 8}, "gpus = 8: text such as h100:64 is needed"),
+    ({"gpus": 8}, "gpus = 8: give {'h100': 64}, or 'h100:64'"),
     ({"objective": "gpus", "min_tokens_per_s": -1}, "min_tokens_per_s = -1"),
-    ({"gpus": "a100-80g:8", "precision": "fp8"}, "no units for fp8. Try --precision bf16 or fp16."),
-    ({"gpus": "v100-16g:8"}, "V100-16GB-SXM2 has no units for bf16. Try --precision fp16."),
-    ({"gpus": "v100-16g:8,t4:8"}, "T4 and V100-16GB-SXM2 have no units for bf16. Try --precision"),
+    ({"gpus": "a100-80g:8", "precision": "fp8"}, "no units for fp8. Try precision='bf16' or fp16."),
+    ({"gpus": "v100-16g:8"}, "V100-16GB-SXM2 has no units for bf16. Try precision='fp16'."),
+    ({"gpus": "v100-16g:8,t4:8"}, "T4 and V100-16GB-SXM2 have no units for bf16. Try precision"),
 ]
 
 

@@ -22,7 +22,7 @@ ROOMS = (
     {"report", "export", "imports"},
     {"cli", "web"},
 )
-BELOW_ALL = {"errors", "files", "columns", "notes"}
+BELOW_ALL = {"errors", "files", "columns", "notes", "values"}
 DOORS = {"__init__", "__main__"}  # the package's own front: may name anything public
 ALLOWED = {
     room: BELOW_ALL.union(*ROOMS[:place]) for place, rooms in enumerate(ROOMS) for room in rooms
@@ -33,7 +33,7 @@ ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:7])  # the command line's words as func
 ALLOWED["cli"] |= {"api", "profile"}
 ALLOWED["web"] |= {"api"}
 ALLOWED["errors"] = ALLOWED["columns"] = ALLOWED["notes"] = set()
-ALLOWED["files"] = {"errors"}
+ALLOWED["files"] = ALLOWED["values"] = {"errors"}
 
 
 @cache

@@ -1,21 +1,35 @@
 """Finds the fastest and the cheapest way to train a large language model.
 
 >>> import astra
->>> answer = astra.predict("llama-3-8b", gpus="h100:64", tp=2, global_batch=256, seq_len=8192)
+>>> answer = astra.predict("llama-3-8b", gpus={"h100": 64}, tp=2, global_batch=256, seq_len=8192)
 >>> answer.memory.fits
 True
 """
 
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astra.api import explain, import_job, plan, predict, predict_plan, prices
+    from astra.api import (
+        calibrate,
+        explain,
+        export,
+        gpus,
+        import_job,
+        models,
+        plan,
+        predict,
+        predict_plan,
+        prices,
+        validate,
+    )
     from astra.api.answers import Answer
+    from astra.api.explanations import Explanation
+    from astra.api.planner import Planner
+    from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
     from astra.errors import InputError
-    from astra.explain.result import Explanation
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
     from astra.report.plan_table import to_frame, to_rows
@@ -27,11 +41,17 @@ __all__ = [
     "Explanation",
     "InputError",
     "Plan",
+    "Planner",
+    "Prediction",
     "PricedPlan",
+    "calibrate",
     "explain",
+    "export",
     "find_gpu",
     "find_model",
+    "gpus",
     "import_job",
+    "models",
     "plan",
     "predict",
     "predict_plan",
@@ -39,22 +59,19 @@ __all__ = [
     "read_plan",
     "to_frame",
     "to_rows",
+    "validate",
 ]
 
-_HOMES = {
+_HOMES = dict.fromkeys(__all__, "astra.api") | {
     "Answer": "astra.api.answers",
-    "Explanation": "astra.explain.result",
+    "Explanation": "astra.api.explanations",
     "InputError": "astra.errors",
     "Plan": "astra.strategy.plan",
+    "Planner": "astra.api.planner",
+    "Prediction": "astra.api.prediction",
     "PricedPlan": "astra.cost.result",
-    "explain": "astra.api",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",
-    "import_job": "astra.api",
-    "plan": "astra.api",
-    "predict": "astra.api",
-    "predict_plan": "astra.api",
-    "prices": "astra.api",
     "read_plan": "astra.strategy.plan_file",
     "to_frame": "astra.report.plan_table",
     "to_rows": "astra.report.plan_table",
@@ -65,16 +82,22 @@ class _PublicName:
     """A name that is imported when it is first used: `import astra` costs nothing.
 
     It wins over a room of the same name: `astra.explain` is the function, wherever the modules of
-    `astra/explain/` were imported before.
+    `astra/explain/` were imported before. Functions raise errors in Python's words.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.found: Any = None
 
     def __get__(self, package: object, owner: object) -> Any:
-        from importlib import import_module
+        if self.found is None:
+            from importlib import import_module
 
-        return getattr(import_module(_HOMES[self.name]), self.name)
+            from astra.api.words import in_python_words
+
+            found = getattr(import_module(_HOMES[self.name]), self.name)
+            self.found = in_python_words(found) if isinstance(found, FunctionType) else found
+        return self.found
 
     def __set__(self, package: object, room: object) -> None:
         """The import of a room tells its parent, which need not know."""

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 
 
 class InputError(Exception):
-    """What the user gave cannot be used. The message is one paragraph for a person."""
+    """What the user gave cannot be used. The message is one paragraph for a person.
+
+    >>> import astra
+    >>> astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seqlen=4096)
+    Traceback (most recent call last):
+    ...
+    astra.errors.InputError: there is no setting 'seqlen'. Did you mean seq_len?
+    """
 
 
 class NoPriceError(InputError):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from astra.cli import main as door
 from astra.cli.main import COMMANDS, help_text, parser_for, run
-from astra.cli.options import number, whole_number, word
 from astra.errors import InputError
+from astra.values import number, whole_number, word
 
 Capture = pytest.CaptureFixture[str]
 Call = Callable[..., tuple[int, str, str]]

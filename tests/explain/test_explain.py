@@ -16,7 +16,7 @@ from astra.errors import InputError
 from astra.explain.explain import explain_plan
 from astra.explain.ledger import exchanges_of
 from astra.explain.plan_detail import CLASSES, PlanDetail, detail_of
-from astra.explain.result import Exchange, Explanation, WhatIf
+from astra.explain.result import Exchange, ExplanationDocument, WhatIf
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.topology import ranks_per_domain
@@ -36,7 +36,7 @@ def found() -> astra.Answer:
 
 
 @cache
-def explained() -> Explanation:
+def explained() -> ExplanationDocument:
     return found().explain()
 
 
@@ -49,7 +49,7 @@ def moved(plan: Plan) -> dict[tuple[str, str], Exchange]:
     return {(e.group, f"{e.operation} {e.what}"): e for e in exchanges_of(detail_of(plan))}
 
 
-def change(explanation: Explanation, what: str) -> WhatIf:
+def change(explanation: ExplanationDocument, what: str) -> WhatIf:
     (one,) = (change for change in explanation.changes if change.what == what)
     return one
 
@@ -425,7 +425,7 @@ def test_against_what_is_no_plan_says_why() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tpp=4", "--against 'tpp=4': no dimension 'tpp'. Did you mean"),
+        ("tpp=4", "against = 'tpp=4': no dimension 'tpp'. Did you mean"),
         ("tp", "KEY=VALUE"),
         ("tp=x", "not a whole number"),
         ("tp=2 tp=4", "given twice"),
@@ -433,7 +433,7 @@ def test_against_what_is_no_plan_says_why() -> None:
     ],
 )
 def test_bad_settings_are_refused_as_those_of_a_search(text: str, says: str) -> None:
-    with pytest.raises(InputError, match="--against") as caught:
+    with pytest.raises(InputError, match="against") as caught:
         found().explain(against=text, quick=True)
     assert says in str(caught.value)
 
@@ -519,7 +519,7 @@ def test_against_searches_over_several_types() -> None:
     narrowed = astra.plan("llama-3-8b", settings=("tp=4",), **MIXED).plans[0]
     assert against is not None and against.plan is not None
     assert against.plan.step_s == pytest.approx(narrowed.step_s)
-    with pytest.raises(InputError, match=r"--against pp=2: over several GPU types pp cannot"):
+    with pytest.raises(InputError, match=r"against = \"pp=2\": over several GPU types pp cannot"):
         answer.explain(against="pp=2", quick=True)
 
 

@@ -151,12 +151,12 @@ def test_a_change_that_makes_no_sense_is_refused(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"what_if": "price.h200=-20%"}, "H200-SXM is not among the GPUs. Add it to --gpus"),
+        ({"what_if": "price.h200=-20%"}, "H200-SXM is not among the GPUs. Add it to gpus="),
         ({"what_if": "network.h200=x2"}, "H200-SXM is not among the GPUs"),
-        ({"what_if": "spot-price=-20%"}, "no spot nodes are asked for. Add --spot"),
-        ({"what_if": "spot-price.h100=-20%"}, "no spot nodes are asked for. Add --spot"),
-        ({"what_if": "spot-interruptions=x2"}, "no spot nodes are asked for. Add --spot"),
-        ({"what_if": "mtbf=x2", "failures": False}, "--no-failures leaves all of that out"),
+        ({"what_if": "spot-price=-20%"}, "no spot nodes are asked for. Add spot=True"),
+        ({"what_if": "spot-price.h100=-20%"}, "no spot nodes are asked for. Add spot=True"),
+        ({"what_if": "spot-interruptions=x2"}, "no spot nodes are asked for. Add spot=True"),
+        ({"what_if": "mtbf=x2", "failures": False}, "failures=False leaves all of that out"),
         (
             {"what_if": "spot-price.v100-32g=-20%", "spot": True, "gpus": "h100:8,v100-32g:8"}
             | {"price": {"h100": 2.0}, "offers": "steady"},

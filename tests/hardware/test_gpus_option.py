@@ -90,6 +90,8 @@ HOSTILE = [
     ("8:h100", ["swapped", "Try h100:8"]),
     ("8xh100", ["Try h100:8"]),
     ("h100=8", ["Try h100:8"]),
+    ("h100x64", ["Try h100:64"]),
+    ("rtx4090", ["Try rtx4090:8"]),
     ("h100:8,h100:16", ["entry 2 'h100:16'", "given twice", "h100:24"]),
     ("h100:8,H100-80GB-SXM:16", ["given twice", "H100-80GB-SXM:24"]),
     ("h101:8", ["entry 1 'h101:8'", "unknown GPU 'h101'", "Did you mean"]),

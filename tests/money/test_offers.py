@@ -15,7 +15,7 @@ from astra.hardware.cluster_file import read_cluster
 from astra.money.catalogue import Offer, instances, machine_gpu, shipped_offers
 from astra.money.offers import offers_of
 from astra.money.options import MoneyOptions
-from astra.report.money import money_page
+from astra.report.answer import answer_page
 from astra.report.request import read_request
 
 SLOW = """\
@@ -77,7 +77,7 @@ def test_whose_price_it_is_is_said(answer: Answer) -> None:
         and not offer.spot
     ]
     assert [rent.node_usd_per_hour] == prices
-    page = " ".join(str(part) for part in money_page(answer, None))
+    page = " ".join(str(part) for part in answer_page(answer, None))
     assert "in nodes as described" in page
 
 

@@ -19,9 +19,10 @@ from astra.api.answers import Answer
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.notes import NoteCode, note
+from astra.report.answer import answer_page
 from astra.report.frontier_plot import WIDTH, _box, _boxes_along, _label, _overlap, plot
 from astra.report.frontier_text import draw_frontier
-from astra.report.money import money_page, tokens_down
+from astra.report.money import tokens_down
 
 COMMAND = [
     "plan",
@@ -57,7 +58,7 @@ def test_the_page_shows_the_arithmetic_and_the_date(
 ) -> None:
     from astra.cli.printing import print_parts
 
-    print_parts(*money_page(answer, None))
+    print_parts(*answer_page(answer, None))
     shown = capsys.readouterr().out
     best = answer.frontier[answer.market.chosen - 1 if answer.market else 0]
     for text in ("tokens/s =", "goodput", "start-up =", "/h x", "The frontier", "knee"):
@@ -101,7 +102,7 @@ def test_no_figure_of_the_frontier_is_cut(
         msgspec.structs.replace(point, usd=1e4 * (point.usd or 0), hours=1e2 * (point.hours or 0))
         for point in answer.frontier
     ]
-    print_parts(*money_page(msgspec.structs.replace(answer, frontier=tuple(large)), None))
+    print_parts(*answer_page(msgspec.structs.replace(answer, frontier=tuple(large)), None))
     shown = capsys.readouterr().out
     assert "…" not in shown
     words = shown.split()
@@ -443,7 +444,7 @@ def test_warnings_are_on_the_page_and_in_the_html_with_the_plans_they_hold_for(
     points[0] = replace(points[0], notes=(odd, fastest))
     points[1:] = [replace(point, notes=(odd,)) for point in points[1:]]
     warned = replace(answer, frontier=tuple(points))
-    page = " ".join(str(part) for part in money_page(warned, None))
+    page = " ".join(str(part) for part in answer_page(warned, None))
     html = plot(warned, "html")
     assert isinstance(html, str)
     one = f"plan {points[0].rank}: the fastest is odd"

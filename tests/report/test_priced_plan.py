@@ -177,7 +177,7 @@ def test_seconds_have_three_figures_and_a_unit(value: float, text: str) -> None:
 
 def test_json_is_the_answer_itself() -> None:
     found = gpt3(8)
-    assert msgspec.convert(priced_json(found), astra.PricedPlan) == found
+    assert msgspec.convert(priced_json(found), astra.Prediction) == found
 
 
 def test_a_search_says_what_its_model_left_open() -> None:

@@ -32,7 +32,7 @@ PLAIN: dict[str, Any] = {
     "exact": False,
     "pipeline_model": "simulated",
     "cluster": None,
-    "money": {},
+    "more": {},
 }
 # Not in the request: how the question was read, and what is worked out of the rest.
 NOT_KEPT = ("notes", "user_rules", "suggest")
@@ -91,7 +91,7 @@ def test_a_query_is_read_back_as_it_was_asked(seed: int) -> None:
             {"deadline": "3d"},
             {"mixed": False, "mtbf": 5000},
         ]
-        said["money"] = {"tokens": "1B", **dice.choice([prices, {}]), **dice.choice(goals)}
+        said["more"] = {"tokens": "1B", **dice.choice([prices, {}]), **dice.choice(goals)}
     asked = query(**said, objective=objective)
     assert_same(asked, read_back(asked))
 
@@ -99,7 +99,7 @@ def test_a_query_is_read_back_as_it_was_asked(seed: int) -> None:
 def test_machines_that_a_file_describes_are_read_back_from_the_plans(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     path.write_text('[[pools]]\ngpu = "h100"\ncount = 16\nnic_bytes_per_s = "10 Gbps"\n')
-    asked = query(gpus=None, cluster=path, objective="money", money={"tokens": "1B"})
+    asked = query(gpus=None, cluster=path, objective="money", more={"tokens": "1B"})
     (pool,) = read_back(asked).cluster.pools
     assert pool.gpu.node.nic_bytes_per_s == 10e9 / 8
 

@@ -122,7 +122,7 @@ def test_own_rules_are_obeyed(tmp_path: Path) -> None:
         ({"settings": ["tp=3x"]}, "not a whole number"),
         ({"settings": ["tpp=2"]}, "Did you mean tp"),
         ({"settings": ["tp=2", "tp=4"]}, "given twice"),
-        ({"objective": "speed"}, "use time, money, frontier or gpus"),
+        ({"objective": "speed"}, "Use one of time, money, frontier, gpus"),
         ({"stack": "megatronn"}, "Did you mean megatron"),
     ],
 )

@@ -29,7 +29,7 @@ from astra.money.conditions import Conditions, conditions
 from astra.money.goals import GoalOutcome, goal_outcome
 from astra.money.machines import Machine, machines_of
 from astra.money.options import MoneyOptions, goals_of, hours_until
-from astra.report.money import money_page
+from astra.report.answer import answer_page
 from astra.report.words import with_words
 from astra.search.evaluator import Limits
 from astra.search.market import MarketSearch, RentalMarket
@@ -295,7 +295,7 @@ def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() ->
 def page_of(answer: astra.Answer) -> str:
     """As it is printed, in one line."""
     text = io.StringIO()
-    for part in money_page(answer, None):
+    for part in answer_page(answer, None):
         Console(file=text, width=100).print(part)
     return " ".join(text.getvalue().split())
 
@@ -535,8 +535,8 @@ OWNED = {"price": None, "owned": "h100=30000", "gpus": "h100:16"}
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"tokens": None}, "--tokens 1T"),
-        ({"tokens": "many"}, "--tokens 'many': not a number"),
+        ({"tokens": None}, "tokens='1T'"),
+        ({"tokens": "many"}, "tokens = 'many': not a number"),
         ({"tokens": "-1T"}, "Try 1T"),
         ({"budget": "-5"}, "0 or more"),
         ({"budget": 0}, "more than nothing"),
@@ -544,26 +544,26 @@ OWNED = {"price": None, "owned": "h100=30000", "gpus": "h100:16"}
         ({"price": "h100=-1"}, "0 or more"),
         ({"price": "b200=1"}, "not among the GPUs"),
         ({"price": None, "cloud": "awss"}, "Did you mean aws"),
-        ({"cloud": "aws"}, "--cloud aws: every price is given"),
+        ({"cloud": "aws"}, "cloud = 'aws': every price is given"),
         ({"price": None, "cloud": "aws", "region": "mars"}, "no prices of it at aws"),
-        ({"price": None, "gpus": "h800:64"}, "--price H800="),
+        ({"price": None, "gpus": "h800:64"}, "price={'H800"),
         ({"order": "speed"}, "throughput or cost"),
-        ({"use_all": True}, "--use-all forbids it"),
-        ({"objective": "time", "budget": 5}, "--objective money"),
-        ({"objective": "time", "longest": 5}, "--longest is a goal of --objective money"),
-        ({"objective": "time", "mixed": False}, "--no-mixed is about what --objective money rents"),
-        ({"objective": "time", "any_region": True}, "--any-region is about what --objective money"),
-        ({"objective": "gpus", "join_guessed": True}, "--join-guessed is about what --objective"),
+        ({"use_all": True}, "use_all=True forbids it"),
+        ({"objective": "time", "budget": 5}, "objective='money'"),
+        ({"objective": "time", "longest": 5}, "longest= is a goal of objective='money'"),
+        ({"objective": "time", "mixed": False}, "mixed=False is about what objective='money'"),
+        ({"objective": "time", "any_region": True}, "any_region=True is about what objective"),
+        ({"objective": "gpus", "join_guessed": True}, "join_guessed=True is about what objective"),
         ({"longest": 0}, "more than nothing"),
-        ({"failures": False, "mtbf": 5}, "drop --mtbf"),
+        ({"failures": False, "mtbf": 5}, "drop mtbf="),
         ({"mtbf": 0}, "never works"),
-        ({"power_price": 0.1}, "give --owned"),
-        ({**OWNED, "amortise_years": 0}, "--amortise-years 0: must lie between 0.01 and 100"),
-        ({**OWNED, "amortise_years": ""}, "--amortise-years '': not a number"),
-        ({**OWNED, "pue": 0}, "--pue 0: must lie between 1 and 10"),
-        ({**OWNED, "pue": 0.0}, "--pue 0.0: must lie between 1 and 10"),
-        ({**OWNED, "power_price": ""}, "--power-price '': not a number"),
-        ({"storage_bandwidth": 0}, "--storage-bandwidth"),
+        ({"power_price": 0.1}, "give owned="),
+        ({**OWNED, "amortise_years": 0}, "amortise_years = 0: must lie between 0.01 and 100"),
+        ({**OWNED, "amortise_years": ""}, "amortise_years = '': not a number"),
+        ({**OWNED, "pue": 0}, "pue = 0: must lie between 1 and 10"),
+        ({**OWNED, "pue": 0.0}, "pue = 0.0: must lie between 1 and 10"),
+        ({**OWNED, "power_price": ""}, "power_price = '': not a number"),
+        ({"storage_bandwidth": 0}, "storage_bandwidth"),
         ({"order": ""}, "throughput or cost"),
         ({"what_if": ""}, "no change"),
         ({"budgett": 5}, "Did you mean budget"),

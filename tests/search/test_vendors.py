@@ -62,7 +62,7 @@ def test_an_answer_over_two_vendors_says_why_they_stay_apart() -> None:
         "AMD and NVIDIA GPUs are planned apart: no job has both, for RCCL and NCCL do not speak "
         "to each other"
     )
-    with pytest.raises(InputError, match="--use-all: AMD and NVIDIA GPUs are planned apart"):
+    with pytest.raises(InputError, match="use_all=True: AMD and NVIDIA GPUs are planned apart"):
         astra.plan("llama-3-8b", gpus="h100:8,mi300x:8", use_all=True, **SMALL)
 
 

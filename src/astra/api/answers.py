@@ -1,33 +1,116 @@
-"""The answers that the functions of the API give, and what can be asked of them."""
+"""The answer of a search, and what can be asked of it."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.api.prediction import Prediction, prediction_of
+from astra.api.saving import out_path, save_json
+from astra.api.words import in_python_words, python_words
+from astra.errors import InputError
 from astra.money.goals import goals_missed
 from astra.report.document import AnswerDocument, document
+from astra.report.html import page_html
+from astra.report.plan_table import to_frame
+from astra.report.priced_plan import seconds
 from astra.search.result import Result
 
 if TYPE_CHECKING:
-    from astra.explain.result import Explanation
+    from astra.api.explanations import Explanation
+    from astra.api.exports import ExportedJob
+
+PLANS_IN_REPR = 3
 
 
 class Answer(AnswerDocument, frozen=True, kw_only=True):
-    """What a search says, in the words of the JSON."""
+    """What a search says, in the words of the JSON.
 
+    >>> import astra
+    >>> answer = astra.plan("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096, tp=1)
+    >>> answer.search.status, len(answer.plans) > 1, answer.best is answer.plans[0]
+    ('proven', True, True)
+    """
+
+    plans: tuple[Prediction, ...]
+    frontier: tuple[Prediction, ...] = ()
+
+    @property
+    def best(self) -> Prediction | None:
+        return self.plans[0] if self.plans else None
+
+    def __repr__(self) -> str:
+        search, request = self.search, self.request
+        gpus = " + ".join(f"{count} {name}" for name, count in request.gpus.items())
+        found = f"{len(self.plans)} plans" if len(self.plans) != 1 else "1 plan"
+        lines = [
+            f"Answer({request.model} on {gpus}, batch {request.global_batch:,} x "
+            f"{request.seq_len:,}: {found} of {search.candidates:,} candidates, {search.status})"
+        ]
+        for plan in self.plans[:PLANS_IN_REPR]:
+            lines.append(f"  {plan.rank}  {seconds(plan.step_s)}  {plan.summary}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from astra.report.answer import answer_parts
+
+        return page_html(answer_parts(self), python_words)
+
+    @in_python_words
     def explain(
-        self, rank: int = 1, against: str | None = None, quick: bool = False
+        self,
+        rank: int = 1,
+        against: str | Mapping[str, Any] | None = None,
+        *,
+        quick: bool = False,
     ) -> "Explanation":
-        """Why the plan of this rank, and why not those of these settings (`"tp=4 pp=8"`)."""
+        """Why the plan of this rank, and why not those of these settings (`{"tp": 4, "pp": 8}`)."""
         from astra.api.explanations import explain_answer
 
         return explain_answer(self, against, rank, quick=quick)
 
+    @in_python_words
+    def export(self, target: str, out: str | Path, **options: Any) -> "ExportedJob":
+        """Launch files of the best plan, or of that of a `rank`; options as of `astra.export`."""
+        from astra.api.exports import export
+
+        return export(self, target, out, **options)
+
+    @in_python_words
+    def save(self, path: str | Path) -> Path:
+        """As JSON, which `read_plan`, `predict_plan`, `explain`, `export` and the commands read."""
+        return save_json(self, path)
+
+    @in_python_words
+    def plot(self, path: str | Path) -> Path:
+        """The frontier of hours and dollars, as .svg, .png or .html."""
+        from astra.export.folder import write_folder
+        from astra.report.frontier_plot import picture_format, plot
+
+        kind = picture_format(str(path))
+        if self.market is None:
+            raise InputError("there is no frontier to draw: plan with --objective money.")
+        place = out_path(path, "--plot")
+        write_folder(place.parent, {place.name: plot(self, kind)})
+        return place
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the JSON has it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @in_python_words
+    def to_pandas(self) -> Any:
+        """A row a plan, best first, where pandas is installed."""
+        return to_frame(self.plans, "pandas")
+
 
 def answer_of(result: Result) -> Answer:
-    return Answer(**msgspec.structs.asdict(document(result)))
+    fields = msgspec.structs.asdict(document(result))
+    lists = {name: tuple(map(prediction_of, fields[name])) for name in ("plans", "frontier")}
+    return Answer(**fields | lists)
 
 
 def best_answer(answers: Sequence[Answer]) -> Answer:

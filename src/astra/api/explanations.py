@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.errors import InputError
+from astra.api.inputs import settings_texts
+from astra.api.saving import save_json
+from astra.api.words import in_python_words, python_words
+from astra.cost.result import PricedPlan
+from astra.errors import InputError, shorten
 from astra.explain.explain import explain_plan
-from astra.explain.result import Explanation
+from astra.explain.result import ExplanationDocument
 from astra.files import convert, read_json
 from astra.report.document import AnswerDocument
+from astra.report.explain import explanation_page
 from astra.report.explanation_words import explanation_with_words
+from astra.report.html import page_html
 from astra.report.request import read_request
 from astra.report.words import search_words
 from astra.strategy.plan import Plan
@@ -20,15 +26,40 @@ from astra.strategy.rule_messages import refusal_message
 from astra.strategy.rules.registry import broken_rules
 
 if TYPE_CHECKING:
-    from astra.cost.result import PricedPlan
     from astra.money.price_sensitivity import Choice
     from astra.notes import Note
     from astra.search.query import Query
 
 
+class Explanation(ExplanationDocument, frozen=True, kw_only=True):
+    """All that is to say about one plan, in the words of the JSON.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> round(sum(priced.explain(quick=True).parts_s.values()) / priced.step_s, 6)
+    1.0
+    """
+
+    def __repr__(self) -> str:
+        return f"Explanation({explanation_page(self)[0]} {self.binding.sentence})"
+
+    def _repr_html_(self) -> str:
+        return page_html(explanation_page(self), python_words)
+
+    @in_python_words
+    def save(self, path: str | Path) -> Path:
+        """As JSON."""
+        return save_json(self, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the JSON has it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
 def explain_answer(
     source: "str | Path | Plan | PricedPlan | AnswerDocument",
-    against: str | None = None,
+    against: str | Mapping[str, Any] | None = None,
     rank: int = 1,
     *,
     quick: bool = False,
@@ -36,6 +67,8 @@ def explain_answer(
     say: Callable[[str], None] | None = None,
 ) -> Explanation:
     """The plan of this rank in an answer or a file, checked against its runtime's rules."""
+    if against is not None and not isinstance(against, str):
+        against = " ".join(settings_texts(against, {}))
     plans, request, where = _plans_of(source)
     if not plans:
         raise InputError(f"{where}: the search found no plan, so there is none to explain.")
@@ -59,7 +92,7 @@ def explain_answer(
         explanation = _with_prices(
             explanation, read_request(request, plans[0], where), source, tell
         )
-    return explanation_with_words(explanation)
+    return Explanation(**msgspec.structs.asdict(explanation_with_words(explanation)))
 
 
 def _plans_of(
@@ -71,8 +104,10 @@ def _plans_of(
     if isinstance(source, AnswerDocument):
         request = msgspec.to_builtins(source.request)
         return [priced.plan for priced in source.plans], request, "answer"
-    if not isinstance(source, str | Path):
+    if isinstance(source, PricedPlan):
         return [source.plan], {}, "plan"
+    if not isinstance(source, str | Path):
+        raise InputError(f"plan = {shorten(source)}: an answer, a plan or a file is needed.")
     path = Path(source)
     document = read_json(path)
     saved = document.get("request") if isinstance(document, dict) else None
@@ -80,11 +115,11 @@ def _plans_of(
 
 
 def _with_prices(
-    explanation: Explanation,
+    explanation: ExplanationDocument,
     query: "Query",
     source: "str | Path | Plan | PricedPlan | AnswerDocument",
     say: "Callable[[Note], None]",
-) -> Explanation:
+) -> ExplanationDocument:
     from astra.explain.price_sensitivity import price_sensitivity
 
     moves, notes = price_sensitivity(query, say, _mixed_choices(source))

@@ -1,16 +1,18 @@
-"""Arguments of the API, checked and as typed values: model, cluster, settings, rules."""
+"""Arguments of the API, read and as typed values: model, cluster, settings, batch, rules."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from operator import index
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 
 from astra.errors import InputError, did_you_mean, either, shorten
 from astra.files import convert
 from astra.strategy.complete import PlanSettings
+from astra.values import file_path, number, of_kind, token_count, whole_number
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster, Gpu
@@ -19,31 +21,102 @@ if TYPE_CHECKING:
     from astra.strategy.plans import Task
     from astra.strategy.rules.rule import Rule
 
+ModelSource: TypeAlias = "str | Path | Model | Mapping[str, Any] | Any"  # Any: has `to_dict()`
+GpuCounts: TypeAlias = "str | Mapping[str, int] | Sequence[str | tuple[str, int]] | None"
+ClusterSource: TypeAlias = "str | Path | Cluster | None"
+Settings: TypeAlias = "Sequence[str] | Mapping[str, Any]"
+RuleSource: TypeAlias = "str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, str] | None"
+
 DEFAULT_STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # by runtime; else megatron
 SETTING_NAMES = tuple(field.name for field in fields(PlanSettings))
-MAX_COUNT = 10_000_000  # of samples, tokens or GPUs
 SEARCHED_PRECISIONS = ("bf16", "fp16", "fp8")
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 PIPELINE_MODELS = ("simulated", "paper")
 COUNT_SETTINGS = tuple(field.name for field in fields(PlanSettings) if field.type == int | None)
+TOKEN_SCALES = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 
 
-def checked_count(name: str, value: Any, maximum: int = MAX_COUNT) -> int:
-    """A count as an int, NumPy's integers included; an InputError where it is none."""
-    try:
-        number = index(value)
-    except TypeError:
-        raise InputError(f"{name} = {shorten(value)}: a whole number is needed.") from None
-    if not 1 <= number <= maximum:
-        raise InputError(f"{name} = {number}: must lie between 1 and {maximum:,}.")
-    return number
+def model_of(model: ModelSource) -> "Model":
+    """The model itself: by name or file, or of a config as a dict or an object of transformers."""
+    from astra.model.shape import Model
+    from astra.model.zoo import find_model
+
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | Path):
+        return find_model(model)
+    from astra.model.huggingface import model_from_config, size_name  # when asked for
+
+    to_dict = getattr(model, "to_dict", None)
+    model = to_dict() if callable(to_dict) else model
+    if not isinstance(model, Mapping):
+        raise InputError(
+            f"model = {shorten(model)}: a name, a file, a config as a dict or an object with "
+            "to_dict() is needed. `astra models` lists the names."
+        )
+    if "hidden" in model:  # the words of a TOML file
+        from astra.model.handwritten import model_from_table
+
+        shape = model_from_table(model, "model", "model")
+        named = "name" in model
+        return shape if named else replace(shape, name=f"model-{size_name(shape)}")
+    return model_from_config(model, "model")
 
 
-def check_word(name: str, value: Any, words: tuple[str, ...]) -> None:
-    """An InputError where a word is none of these."""
-    if value not in words:
-        hint = did_you_mean(str(value)[:60], words, f"Use {either(words)}.")
-        raise InputError(f"{name} = {shorten(value)}: not known. {hint}")
+def cluster_of(
+    gpus: GpuCounts, cluster: ClusterSource, precision: str | None = None
+) -> tuple["Cluster", tuple["Note", ...]]:
+    """The cluster, with units for the format on some GPU type, and notes on how it was read."""
+    found, notes = _read_cluster(gpus, cluster)
+    if precision is not None:
+        _check_formats(found, precision)
+    return found, notes
+
+
+def gpus_text(gpus: GpuCounts) -> str | None:
+    """GPUs as `--gpus` has them; a dict may leave a count open with None.
+
+    >>> gpus_text({"h100": 64, "a100-80g": 32}), gpus_text(["h100:64", ("a100-80g", 32)])
+    ('h100:64,a100-80g:32', 'h100:64,a100-80g:32')
+    """
+    if gpus is None or isinstance(gpus, str):
+        return gpus
+    if isinstance(gpus, Mapping):
+        gpus = list(gpus.items())
+    if not isinstance(gpus, Sequence):
+        raise InputError(f"gpus = {shorten(gpus)}: give {{'h100': 64}}, or 'h100:64'.")
+    return ",".join(_entry(entry) for entry in gpus)
+
+
+def _entry(entry: object) -> str:
+    """`h100:64` of a text, or of a type and its count."""
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, tuple | list) and len(entry) == 2:
+        kind, count = entry
+        return str(kind) if count is None else f"{kind}:{count}"
+    raise InputError(f"gpus has {shorten(entry)}: give a type and its count, ('h100', 64).")
+
+
+def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", tuple["Note", ...]]:
+    if (gpus is None) == (cluster is None):
+        raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
+    text = gpus_text(gpus)
+    if text is not None:
+        from astra.hardware.gpus_option import parse_gpus
+
+        return parse_gpus(text)
+    if isinstance(cluster, str | Path):
+        from astra.hardware.cluster_file import read_cluster
+
+        return read_cluster(file_path(cluster))
+    from astra.hardware.cluster import Cluster
+    from astra.hardware.pools import merge_equal_pools
+
+    of_kind(cluster, "cluster", Cluster, "a file or a Cluster")
+    assert cluster is not None
+    pools, notes = merge_equal_pools(cluster.pools, "cluster")
+    return replace(cluster, pools=pools), notes
 
 
 def _check_formats(cluster: "Cluster", precision: str) -> None:
@@ -65,54 +138,14 @@ def _has_units(gpu: "Gpu", precision: str) -> bool:
     return getattr(gpu, f"{precision}_flops_per_s") is not None
 
 
-def model_of(model: "str | Path | Model") -> "Model":
-    """The model itself, by name or file where it is none yet."""
-    from astra.model.zoo import find_model
-
-    return find_model(str(model)) if isinstance(model, str | Path) else model
-
-
-def cluster_of(
-    gpus: str | None, cluster: "str | Path | Cluster | None", precision: str | None = None
-) -> tuple["Cluster", tuple["Note", ...]]:
-    """The cluster, with units for the format on some GPU type, and notes on how it was read."""
-    found, notes = _read_cluster(gpus, cluster)
-    if precision is not None:
-        _check_formats(found, precision)
-    return found, notes
-
-
-def _read_cluster(
-    gpus: str | None, cluster: "str | Path | Cluster | None"
-) -> tuple["Cluster", tuple["Note", ...]]:
-    if (gpus is None) == (cluster is None):
-        raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
-    if gpus is not None and not isinstance(gpus, str):
-        raise InputError(f"gpus = {shorten(gpus)}: text such as h100:64 is needed.")
-    if gpus is not None:
-        from astra.hardware.gpus_option import parse_gpus
-
-        return parse_gpus(gpus)
-    if isinstance(cluster, str | Path):
-        from astra.hardware.cluster_file import read_cluster
-
-        return read_cluster(Path(cluster))
-    assert cluster is not None
-    from astra.hardware.pools import merge_equal_pools
-
-    pools, notes = merge_equal_pools(cluster.pools, "cluster")
-    return msgspec.structs.replace(cluster, pools=pools), notes
-
-
 def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     """Keyword arguments as settings of a plan; what was not given is left open."""
-    for name in settings:
-        if name not in SETTING_NAMES:
-            hint = did_you_mean(
-                name, SETTING_NAMES, f"The settings are {', '.join(SETTING_NAMES)}."
-            )
-            raise InputError(f"there is no setting {name!r}. {hint}")
-    parsed = convert(dict(settings), PlanSettings, "settings")
+    given = {name: _plain(value) for name, value in settings.items()}
+    if given.get("seq_len") is not None:
+        given["seq_len"] = token_count(given["seq_len"], "--seq-len")
+    if isinstance(given.get("global_batch"), str):
+        given["global_batch"], _ = batch_of(given["global_batch"], given.get("seq_len"))
+    parsed = convert(given, PlanSettings, "settings")
     for name in COUNT_SETTINGS:
         value, least = getattr(parsed, name), 0 if name == "mtp_layers" else 1
         if value is not None and value < least:
@@ -120,23 +153,126 @@ def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     return parsed
 
 
-def user_rules_of(rules: str | Path | None, task: "Task") -> "tuple[Rule, ...]":
-    """The rules of a user's file."""
+def _plain(value: Any) -> Any:
+    """A number of NumPy as Python's."""
+    return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
+
+
+def check_keywords(
+    said: Mapping[str, Any], known: Sequence[str], function: Callable[..., Any] | None = None
+) -> None:
+    """An InputError where a keyword is none of these; the function's own may be what is meant."""
+    for name in said:
+        if name not in known:
+            own = keywords_of(function) if function else ()
+            listing = f"There are {', '.join(known)}."
+            hint = did_you_mean(str(name), (*known, *own), listing)
+            raise InputError(f"there is no setting {name!r}. {hint}")
+
+
+def keywords_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Parameters that are given by name."""
+    named = signature(function).parameters.values()
+    return tuple(each.name for each in named if each.kind is each.KEYWORD_ONLY)
+
+
+def settings_texts(settings: Settings, more: Mapping[str, Any]) -> tuple[str, ...]:
+    """What narrows the space, in the words of `--set`; `more` of the same as keywords.
+
+    >>> settings_texts({"tp": [1, 2], "sequence_parallel": False}, {"pp": 4})
+    ('tp=1,2', 'sequence_parallel=false', 'pp=4')
+    """
+    if isinstance(settings, str):
+        raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
+    if isinstance(settings, Mapping):
+        texts, given = [], [*settings.items(), *more.items()]
+    else:
+        entries = of_kind(settings, "settings", Sequence, "a dict, {'tp': [1, 2]},")
+        texts = [of_kind(text, "settings", str, "a dict, {'tp': [1, 2]},") for text in entries]
+        given = list(more.items())
+    for name, value in given:
+        several = isinstance(value, Sequence | set | frozenset | range) and not isinstance(
+            value, str
+        )
+        values = list(value) if several else [value]
+        texts.append(f"{name}={','.join(map(_setting_text, values))}")
+    return tuple(texts)
+
+
+def _setting_text(value: Any) -> str:
+    value = _plain(value)
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def batch_of(said: Any, seq_len: int | None) -> tuple[int, str | None]:
+    """Samples of a step, and a word on how `4M-tokens` was read: the nearest that divides well."""
+    text = said.strip() if isinstance(said, str) else said
+    if not isinstance(text, str) or "-" not in text[1:]:
+        return whole_number(text, "--global-batch"), None
+    amount, _, unit = text.partition("-")
+    scale = TOKEN_SCALES.get(amount[-1:].lower(), 1.0)
+    digits = amount[:-1] if amount[-1:].lower() in TOKEN_SCALES else amount
+    if unit != "tokens" or not digits.replace(".", "", 1).isdecimal():
+        raise InputError(f"--global-batch {text}: use a number of samples, or 4M-tokens.")
+    if seq_len is None:
+        raise InputError(f"--global-batch {text}: of which length? Give --seq-len 8k.")
+    wanted = float(digits) * scale / seq_len
+    if not 1 <= round(wanted) <= 10**7:
+        raise InputError(
+            f"--global-batch {text}: that is {wanted:.2g} samples of {seq_len} tokens."
+        )
+    samples = divisible_batch(wanted)
+    read_as = f"--global-batch {text}: {samples:,} samples of {seq_len:,} tokens"
+    if samples == round(wanted):
+        return samples, read_as
+    total = f"{samples * seq_len / 1e6:.3g}M in all"
+    return samples, f"{read_as}, {total}; a batch of {round(wanted):,} divides less well"
+
+
+def divisible_batch(wanted: float) -> int:
+    """The number within 7 % that most powers of two divide; the nearest of those.
+
+    >>> divisible_batch(4e6 / 8192), divisible_batch(1e6 / 8192), divisible_batch(3.2)
+    (512, 128, 3)
+    """
+    low, high = math.ceil(wanted * 0.93), math.floor(wanted * 1.07)
+    power = 1 << (max(high, 1).bit_length() - 1)
+    while power > 1:
+        nearest = max(round(wanted / power), 1) * power
+        if low <= nearest <= high:
+            return nearest
+        power //= 2
+    return round(wanted)
+
+
+def rule_texts(rules: RuleSource) -> tuple[str, ...]:
+    """Rules that were given outright, one a line; none where they are in a file.
+
+    >>> rule_texts(["$tp > 4", {"no-deep-pipelines": "$pp > 8"}])
+    ('$tp > 4', 'no-deep-pipelines: $pp > 8')
+    """
+    if rules is None or isinstance(rules, str | Path):
+        return ()
+    given = [rules] if isinstance(rules, Mapping) else rules
+    texts: list[str] = []
+    for rule in of_kind(given, "rules", Sequence, "a file or a list of rules"):
+        if isinstance(rule, Mapping):
+            texts += [f"{name}: {text}" for name, text in rule.items()]
+        else:
+            texts.append(str(rule))
+    return tuple(texts)
+
+
+def user_rules_of(rules: RuleSource, task: "Task") -> "tuple[Rule, ...]":
+    """The rules of a user's file, or those that were given."""
     if rules is None:
         return ()
-    from astra.strategy.user_rules import read_user_rules  # a language of its own: when asked for
+    from astra.strategy.user_rules import parse_user_rules, read_user_rules  # when asked for
 
-    return read_user_rules(Path(rules), task)
+    if isinstance(rules, str | Path):
+        return read_user_rules(file_path(rules), task)
+    return parse_user_rules(rule_texts(rules), task)
 
 
 def checked_margin(margin: float) -> float:
-    if not 0 <= margin <= 0.9:
-        raise InputError(
-            f"margin = {margin:g}: the fraction of memory to keep free lies between 0 and 0.9."
-        )
-    return margin
-
-
-def checked_pipeline_model(pipeline_model: str) -> str:
-    check_word("pipeline_model", pipeline_model, PIPELINE_MODELS)
-    return pipeline_model
+    return number(margin, "--memory-margin", least=0.0, most=0.9)

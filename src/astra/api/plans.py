@@ -8,23 +8,30 @@ import msgspec
 
 from astra.api.inputs import (
     DEFAULT_STACKS,
+    PIPELINE_MODELS,
     RUNTIMES,
     SEARCHED_PRECISIONS,
-    check_word,
-    checked_count,
+    ClusterSource,
+    GpuCounts,
+    ModelSource,
+    RuleSource,
+    Settings,
+    batch_of,
+    check_keywords,
     checked_margin,
-    checked_pipeline_model,
     cluster_of,
     model_of,
+    rule_texts,
+    settings_texts,
     user_rules_of,
 )
-from astra.api.money import FOR_MONEY, has_goals, money_options, rentable_gpus
+from astra.api.money import FOR_MONEY, default_objective, money_options, rentable_gpus
 from astra.errors import InputError
+from astra.values import number, token_count, whole_number, word
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer
     from astra.hardware.cluster import Cluster
-    from astra.model.shape import Model
     from astra.money.options import MoneyOptions
     from astra.notes import Note
     from astra.search.evaluator import Limits
@@ -32,19 +39,21 @@ if TYPE_CHECKING:
     from astra.search.result import Progress
     from astra.strategy.plan import Runtime
 
+OBJECTIVES = ("time", "money", "frontier", "gpus")
+
 
 def plan(
-    model: "str | Path | Model",
+    model: ModelSource,
     *,
-    global_batch: int,
-    seq_len: int,
-    gpus: str | None = None,
-    cluster: "str | Path | Cluster | None" = None,
+    global_batch: int | str,
+    seq_len: int | str,
+    gpus: GpuCounts = None,
+    cluster: ClusterSource = None,
     runtime: "Runtime | None" = None,
     stack: str | None = None,
     precision: str = "bf16",
-    settings: Sequence[str] = (),
-    rules: "str | Path | None" = None,
+    settings: Settings = (),
+    rules: RuleSource = None,
     top: int = 10,
     margin: float = 0.05,
     max_gpus: int | None = None,
@@ -57,16 +66,25 @@ def plan(
     progress: "Callable[[Progress], None] | None" = None,
     time_limit: float | None = None,
     is_cancelled: Callable[[], bool] | None = None,
-    **money: Any,
+    **more: Any,
 ) -> "Answer":
     """The best plans; on one GPU type proven: no plan of the space has a shorter simulated step.
 
-    Over several types uniform plans and pipelines that mix types are searched too, for Megatron-LM
-    and FlagScale unless `runtime` names one; `mixed` tells what the best is worth. `settings`
-    narrow the space (`["tp=4,8"]`), `rules` is a file. `objective` is as in `astra plan --help`:
-    time, gpus, money or frontier, with its words about money. "Nothing fits" is an answer.
-    `time_limit` [s] and `is_cancelled`, which is asked now and then, end a search early: the answer
-    is the best so far, and `search.status` says so.
+    >>> import astra
+    >>> job = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": "4k"}
+    >>> answer = astra.plan("llama-3-8b", tp=[2, 4], **job)
+    >>> answer.best.plan.tp, answer.best.memory.fits
+    (2, True)
+
+    `model` is a name, a file, a config as a dict or an object of transformers; `gpus` a dict of
+    counts. Any dimension narrows the space as a keyword (`tp=[1, 2]`) or in `settings`; `rules` is
+    a file or a list (`["$tp > 4"]`). Over several types uniform plans and pipelines that mix types
+    are searched, for Megatron-LM and FlagScale unless `runtime` names one: `mixed` compares them.
+
+    `objective` is time, gpus (the fewest), money or frontier; words about money are keywords too:
+    `tokens="1T", budget=4e5, deadline="30d", price={"h100": 2.49}, cloud=["aws"], spot=True`.
+    "Nothing fits" is an answer. `time_limit` [s] and `is_cancelled`, which is asked now and then,
+    end a search early with the best so far; `search.status` says so.
     """
     from astra.api.answers import answer_of
     from astra.search.solve import solve
@@ -91,7 +109,7 @@ def plan(
         fold=fold,
         exact=exact,
         pipeline_model=pipeline_model,
-        money=money,
+        more=more,
     )
     return answer_of(solve(query, _limits(progress, time_limit, is_cancelled)))
 
@@ -105,24 +123,24 @@ def _limits(
 
     from astra.search.evaluator import Limits
 
-    if time_limit is not None and not time_limit > 0:
-        raise InputError(f"time_limit = {time_limit:g}: seconds, more than none.")
-    until_s = float("inf") if time_limit is None else time.monotonic() + time_limit
+    until_s = float("inf")
+    if time_limit is not None:
+        until_s = time.monotonic() + number(time_limit, "--time-limit", least=1e-6, most=1e9)
     return Limits(until_s=until_s, is_cancelled=is_cancelled or (lambda: False), watch=progress)
 
 
 def query_of(
-    model: "str | Path | Model",
+    model: ModelSource,
     *,
-    global_batch: int,
-    seq_len: int,
-    gpus: str | None,
-    cluster: "str | Path | Cluster | None",
+    global_batch: int | str,
+    seq_len: int | str,
+    gpus: GpuCounts,
+    cluster: ClusterSource,
     runtime: "Runtime | None",
     stack: str | None,
     precision: str,
-    settings: Sequence[str],
-    rules: "str | Path | None",
+    settings: Settings,
+    rules: RuleSource,
     top: int,
     margin: float,
     max_gpus: int | None,
@@ -132,7 +150,7 @@ def query_of(
     fold: bool,
     exact: bool,
     pipeline_model: str,
-    money: dict[str, Any],
+    more: dict[str, Any],
 ) -> "Query":
     """The arguments of `plan`, read and checked, as a query."""
     from astra.hardware.stack import find_stack
@@ -142,45 +160,59 @@ def query_of(
     from astra.strategy.space import parse_set
 
     shape = model_of(model)
-    _check_words(precision, runtime, settings, pipeline_model)
-    max_gpus = None if max_gpus is None else checked_count("max_gpus", max_gpus)
-    objective = objective or ("money" if has_goals(money) else "time")
+    narrowed, money = _split_keywords(more)
+    texts = settings_texts(settings, narrowed)
+    precision = word(precision, "--precision", SEARCHED_PRECISIONS)
+    max_gpus = None if max_gpus is None else whole_number(max_gpus, "--max-gpus")
+    objective = word(objective or default_objective(money), "--objective", OBJECTIVES)
     options = money_options(money, objective)
     is_for_money = objective in FOR_MONEY
     if options is not None and is_for_money and cluster is None:
         gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, precision)
     machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision)
-    _check_goal(objective, use_all, min_tokens_per_s, options)
-    runtimes = (runtime,) if runtime else _default_runtimes(machines)
+    rate = number(min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15)
+    _check_goal(objective, use_all, rate, options)
+    runtimes = _runtimes(runtime, machines)
+    length = token_count(seq_len, "--seq-len")
     query = Query(
         model=shape,
         cluster=msgspec.structs.replace(machines, max_gpus=max_gpus or machines.max_gpus),
         stack=find_stack(stack or DEFAULT_STACKS.get(runtimes[0], "megatron")),
-        global_batch=checked_count("global_batch", global_batch),
-        seq_len=checked_count("seq_len", seq_len),
+        global_batch=batch_of(global_batch, length)[0],
+        seq_len=length,
         runtimes=runtimes,
         precision=precision,
         mtp_layers=trained_mtp_layers(shape, runtimes[0]),
         use_all=use_all,
-        settings=parse_set(settings),
-        set_words=tuple(settings),
-        rules_file=None if rules is None else str(rules),
+        settings=parse_set(texts),
+        set_words=texts,
+        rules_file=str(rules) if isinstance(rules, str | Path) else None,
+        rule_texts=rule_texts(rules),
         objective=objective,  # type: ignore[arg-type]
-        min_tokens_per_s=min_tokens_per_s,
+        min_tokens_per_s=rate,
         money=options,
         goals=None if options is None else goals_of(options),
-        top=checked_count("top", top, maximum=1000),
+        top=whole_number(top, "--top", most=1000),
         fold=fold,
         exact=exact,
         margin=checked_margin(margin),
-        pipeline_model=pipeline_model,
+        pipeline_model=word(pipeline_model, "--pipeline-model", PIPELINE_MODELS),
     )
     return _with_rules_and_notes(query, rules, notes)
 
 
-def _with_rules_and_notes(
-    query: "Query", rules: "str | Path | None", notes: "Sequence[Note]"
-) -> "Query":
+def _split_keywords(more: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Dimensions that are narrowed, and words about money."""
+    from astra.money.options import OPTION_NAMES
+    from astra.strategy.space import SETTABLE, SHORT_NAMES
+
+    dimensions = (*SETTABLE, *SHORT_NAMES)
+    check_keywords(more, (*dimensions, *OPTION_NAMES), plan)
+    narrowed = {name: value for name, value in more.items() if name in dimensions}
+    return narrowed, {name: value for name, value in more.items() if name not in dimensions}
+
+
+def _with_rules_and_notes(query: "Query", rules: RuleSource, notes: "Sequence[Note]") -> "Query":
     from dataclasses import replace
 
     if len(query.cluster.pools) == 1 and "mesh_dp" in query.settings:
@@ -203,28 +235,17 @@ def _reading_notes(query: "Query") -> "list[Note]":
     return notes
 
 
-def _default_runtimes(machines: "Cluster") -> "tuple[Runtime, ...]":
-    """Runtimes whose plans are searched unless one is named."""
-    return ("megatron", "flagscale") if len(machines.pools) > 1 else ("megatron",)
-
-
-def _check_words(
-    precision: str, runtime: str | None, settings: Sequence[str], pipeline_model: str
-) -> None:
-    checked_pipeline_model(pipeline_model)
-    check_word("precision", precision, SEARCHED_PRECISIONS)
+def _runtimes(runtime: str | None, machines: "Cluster") -> "tuple[Runtime, ...]":
+    """The runtime that is named, else those whose plans are searched."""
     if runtime is not None:
-        check_word("runtime", runtime, RUNTIMES)
-    if isinstance(settings, str):
-        raise InputError(f"settings = {settings!r}: give a list, [{settings!r}].")
+        return (word(runtime, "--runtime", RUNTIMES),)  # type: ignore[return-value]
+    return ("megatron", "flagscale") if len(machines.pools) > 1 else ("megatron",)
 
 
 def _check_goal(
     objective: str, use_all: bool, min_tokens_per_s: float, options: "MoneyOptions | None"
 ) -> None:
     """Goals that contradict each other, or that are not known."""
-    if objective not in ("time", "gpus", *FOR_MONEY):
-        raise InputError(f"objective {objective!r}: use time, money, frontier or gpus.")
     if objective in FOR_MONEY and (options is None or options.tokens is None):
         raise InputError(
             f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
@@ -246,7 +267,5 @@ def _check_goal(
             raise InputError(f"{option} is about what --objective money rents; add that.")
     if objective == "gpus" and use_all:
         raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
-    if not 0 <= min_tokens_per_s <= 1e15:
-        raise InputError(f"min_tokens_per_s = {min_tokens_per_s}: must lie between 0 and 1e15.")
     if min_tokens_per_s and objective != "gpus":
         raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")

@@ -7,50 +7,61 @@ from typing import TYPE_CHECKING, Any
 
 from astra.api.inputs import (
     DEFAULT_STACKS,
+    PIPELINE_MODELS,
     RUNTIMES,
-    check_word,
+    SETTING_NAMES,
+    ClusterSource,
+    GpuCounts,
+    ModelSource,
+    check_keywords,
     checked_margin,
-    checked_pipeline_model,
     cluster_of,
+    gpus_text,
     model_of,
     plan_settings,
 )
 from astra.api.money import money_options
 from astra.errors import InputError
 from astra.strategy.complete import CompletedPlan, PlanSettings, complete
+from astra.values import file_path, of_kind, token_count, whole_number, word
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer
+    from astra.api.explanations import Explanation
+    from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
-    from astra.explain.result import Explanation
     from astra.hardware.cluster import Cluster
     from astra.imports.read import ImportedJob
-    from astra.model.shape import Model
     from astra.strategy.plan import Plan, Runtime
 
 
 def predict(
-    model: "str | Path | Model",
+    model: ModelSource,
     *,
-    gpus: str | None = None,
-    cluster: "str | Path | Cluster | None" = None,
+    gpus: GpuCounts = None,
+    cluster: ClusterSource = None,
     runtime: "Runtime | None" = None,
     stack: str | None = None,
     margin: float = 0.05,
     pipeline_model: str = "simulated",
     money: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> "PricedPlan":
+) -> "Prediction":
     """One plan, checked against its runtime's rules and priced.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 16}, tp=2, global_batch=64, seq_len="4k")
+    >>> priced.plan.dp, priced.memory.fits, priced.step_s > 0
+    (8, True, True)
+
+    `settings` are the fields of a plan (`tp=4, pp=2, global_batch=256, seq_len=4096,
+    recompute="full:block:4", ...`); what is left out is what an expert would set, and is listed in
+    the answer's `assumed`. Words about money are as in `plan`, as keywords or in `money`: with
+    `tokens="1T", price={"h100": 2.49}` the answer has hours and dollars. A plan that the runtime
+    would refuse, and anything else a person can mend, is an `InputError`.
 
     `pipeline_model="paper"` takes the pipeline formula of arXiv 2502.13480 in place of the
     simulator, for comparison.
-
-    `settings` are the fields of a plan in a person's words (`tp=4, pp=2, global_batch=256,
-    seq_len=4096, recompute="full:block:4", ...`); what is left out is what an expert would set,
-    and is listed in the answer's `assumed`. `money` are the words of `plan` about money: with
-    `{"tokens": "1T", "price": "h100=2.49"}` the answer has hours and dollars. A plan that the
-    runtime would refuse, and anything else a person can mend, is an `InputError`.
     """
     from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
@@ -59,10 +70,9 @@ def predict(
 
     shape = model_of(model)
     machines, notes = cluster_of(gpus, cluster)
-    if runtime is not None:
-        check_word("runtime", runtime, RUNTIMES)
-    launcher: Runtime = runtime or "megatron"
-    typed_settings = plan_settings(settings)
+    launcher: Any = word(runtime or "megatron", "--runtime", RUNTIMES)
+    said, about_money = _split_keywords(settings)
+    typed_settings = plan_settings(said)
     software = stack or DEFAULT_STACKS.get(launcher, "megatron")
     find_stack(software)
 
@@ -74,43 +84,69 @@ def predict(
     if broken:
         raise InputError(refusal_message(completed.plan, broken, complete_settings, typed_settings))
     priced = price_plan(completed.plan, completed.assumed, notes, checked_margin(margin))
-    return _with_money_and_words(priced, pipeline_model, money, machines)
+    return _with_money_and_words(priced, pipeline_model, {**_money(money), **about_money}, machines)
+
+
+def _split_keywords(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the plan, as keywords or in `settings`, and words about money."""
+    from astra.money.options import OPTION_NAMES
+
+    if "settings" in said:
+        together = of_kind(said["settings"], "settings", Mapping, "a dict, {'tp': 2},")
+        said = {**together, **{name: said[name] for name in said if name != "settings"}}
+    check_keywords(said, (*SETTING_NAMES, *OPTION_NAMES), predict)
+    settings = {name: value for name, value in said.items() if name in SETTING_NAMES}
+    return settings, {name: value for name, value in said.items() if name not in SETTING_NAMES}
+
+
+def _money(said: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return of_kind(said or {}, "money", Mapping, "a dict, {'tokens': '1T'},")
 
 
 def predict_plan(
-    plan: "str | Path | Plan",
+    plan: "str | Path | Plan | PricedPlan",
     rank: int = 1,
     *,
     margin: float = 0.05,
     pipeline_model: str = "simulated",
     money: Mapping[str, Any] | None = None,
-) -> "PricedPlan":
-    """A whole plan, from a file or as it is, checked and priced."""
+) -> "Prediction":
+    """A whole plan, from a file, as it is or priced before, checked and priced.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> astra.predict_plan(priced.plan).step_s == priced.step_s
+    True
+    """
     from astra.cost.price import price_plan
+    from astra.cost.result import PricedPlan
     from astra.strategy.plan import Plan
     from astra.strategy.plan_file import read_plan
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
-    found = plan if isinstance(plan, Plan) else read_plan(Path(plan), rank)
+    if isinstance(plan, PricedPlan):
+        plan = plan.plan
+    found = plan if isinstance(plan, Plan) else read_plan(plan, whole_number(rank, "--rank"))
     broken = broken_rules(found)
     if broken:
         where = "plan" if isinstance(plan, Plan) else str(plan)
         raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
     priced = price_plan(found, margin=checked_margin(margin))
-    return _with_money_and_words(priced, pipeline_model, money, found.cluster)
+    return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
 
 
 def _with_money_and_words(
     priced: "PricedPlan",
     pipeline_model: str,
-    money: Mapping[str, Any] | None,
+    money: Mapping[str, Any],
     machines: "Cluster",
-) -> "PricedPlan":
+) -> "Prediction":
     """By the simulator or the paper's formula, with dollars where they are asked for, in words."""
+    from astra.api.prediction import prediction_of
     from astra.report.words import with_words
 
-    if checked_pipeline_model(pipeline_model) == "paper":
+    if word(pipeline_model, "--pipeline-model", PIPELINE_MODELS) == "paper":
         from astra.cost.paper import by_paper
 
         priced = by_paper(priced)
@@ -118,12 +154,12 @@ def _with_money_and_words(
         from astra.cost.bill import with_dollars
 
         (priced,) = with_dollars([priced], money_options(money), machines)
-    return with_words(priced)
+    return prediction_of(with_words(priced))
 
 
 def explain(
     plan: "str | Path | Plan | PricedPlan | Answer",
-    against: str | None = None,
+    against: "str | Mapping[str, Any] | None" = None,
     rank: int = 1,
     *,
     quick: bool = False,
@@ -132,47 +168,70 @@ def explain(
 ) -> "Explanation":
     """Why a plan is as fast as it is, what binds, what the next plans lose, what would change.
 
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, tp=2, global_batch=32, seq_len=4096)
+    >>> astra.explain(priced, quick=True).binding.constraint
+    'compute'
+
     `plan` is an answer of `plan`, a priced or a bare plan, or a file with any of them. `against`
-    asks why not the best plan with these settings, `"tp=4 pp=8"`. `quick` leaves out the searches
-    for what would change.
+    asks why not the best plan with these settings, `{"tp": 4, "pp": 8}`. `quick` leaves out the
+    searches for what would change.
     """
     from astra.api.explanations import explain_answer
 
-    checked = None if margin is None else checked_margin(margin)
-    return explain_answer(plan, against, rank, quick=quick, margin=checked, say=say)
+    return explain_answer(
+        plan,
+        against,
+        whole_number(rank, "--rank"),
+        quick=quick,
+        margin=None if margin is None else checked_margin(margin),
+        say=say,
+    )
 
 
 def import_job(
     file: str | Path,
     *,
-    gpus: str = "h100",
+    gpus: GpuCounts = "h100",
     world_size: int | None = None,
-    model: "str | Path | Model | None" = None,
-    seq_len: int | None = None,
+    model: ModelSource = None,
+    seq_len: int | str | None = None,
     vocab_size: int | None = None,
 ) -> "ImportedJob":
-    """The plan of an existing job: a launch script, a torchtitan or DeepSpeed configuration.
+    """The plan of an existing job: a launch script, a configuration, a folder of `export`.
+
+    >>> import astra, tempfile
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, tp=2, global_batch=32, seq_len=4096)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     job = priced.export("megatron", folder)
+    ...     astra.import_job(folder, gpus={"h100": 8}).plan.tp
+    2
 
     Parsed as text, never executed. What the file leaves open is the framework's own default;
-    `gpus` names the type (`h100`, or `h100:64` with the count), since launch files do not. Where
-    ranks lie on several types, all are named with their counts, in the order of the ranks:
-    `h100:256,h200:64`.
+    `gpus` names the type (`"h100"`, or `{"h100": 64}` with the count), since launch files do not.
+    Where ranks lie on several types, all are named with their counts, in the order of the ranks:
+    `{"h100": 256, "h200": 64}`.
     """
     from astra.hardware.gpus_option import parse_rank_blocks
     from astra.imports.read import ImportRequest, read_job
     from astra.report.words import all_words
 
-    blocks = parse_rank_blocks(gpus)[1] if ":" in gpus or "," in gpus else ()
-    count = sum(count for _, count in blocks) or world_size
-    if world_size is not None and count != world_size:
-        raise InputError(f"--gpus {gpus} and --world-size {world_size} differ; make them agree.")
+    def count(said: int | None, option: str) -> int | None:
+        return None if said is None else whole_number(said, option)
+
+    types = gpus_text(gpus) or "h100"
+    blocks = parse_rank_blocks(types)[1] if ":" in types or "," in types else ()
+    said_size = count(world_size, "--world-size")
+    size = sum(count for _, count in blocks) or said_size
+    if said_size is not None and size != said_size:
+        raise InputError(f"--gpus {types} and --world-size {said_size} differ; make them agree.")
     request = ImportRequest(
-        gpus=gpus,
-        world_size=count,
+        gpus=types,
+        world_size=size,
         is_checked=len(blocks) > 1 and world_size is None,
         model=None if model is None else model_of(model),
-        seq_len=seq_len,
-        vocab=vocab_size,
+        seq_len=None if seq_len is None else token_count(seq_len, "--seq-len"),
+        vocab=count(vocab_size, "--vocab-size"),
     )
-    job = read_job(Path(file), request)
+    job = read_job(file_path(file), request)
     return replace(job, assumed=(*all_words(job.notes), *job.assumed))

@@ -5,7 +5,6 @@ few. The error is shown before, after, and for each run by a stack that has not 
 
 import argparse
 import sys
-from pathlib import Path
 
 from astra.cli.printing import print_note, print_parts, write_json
 
@@ -32,50 +31,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.cost.price import steps_s
+    from astra.api import calibrate
     from astra.errors import shorten
-    from astra.export.folder import write_folder
-    from astra.fit.calibrate import calibrate, most_named_stack
-    from astra.fit.runs import Skipped, read_files
-    from astra.fit.stack_file import stack_text
-    from astra.hardware.stack import find_stack
     from astra.report.calibration import calibration_json, calibration_page
 
-    path = _file_of(options.name, options.force)
     if sys.stderr.isatty():  # two thousand runs take ten seconds
         print_note(f"reading and pricing the runs of {', '.join(map(shorten, options.files))} ...")
-    runs_read = read_files([Path(name) for name in options.files])
-    for text in runs_read.notes:
-        print_note(text)
-    where = ", ".join(Path(name).name for name in options.files)
-    base = find_stack(
-        options.base or (most_named_stack(runs_read.runs) if runs_read.runs else "megatron")
+    made = calibrate(
+        options.files, options.name, base=options.base, force=options.force, say=print_note
     )
-    fitted = calibrate(runs_read.runs, base, options.name, where, steps_s, runs_read.skipped)
-    skipped = [*runs_read.skipped, *(Skipped(*row) for row in fitted.left_out)]
-    head = f"{fitted.base} as it runs on one cluster; made by astra calibrate"
-    write_folder(path.parent, {path.name: stack_text(fitted.stack, head)})
     if options.json:
-        write_json(calibration_json(fitted, skipped, path))
+        write_json(calibration_json(made.fit, made.skipped, made.path))
     else:
-        print_parts(*calibration_page(fitted, skipped, path))
+        print_parts(*calibration_page(made.fit, made.skipped, made.path))
     return 0
-
-
-def _file_of(name: str, force: bool) -> Path:
-    from astra.errors import InputError, shorten
-    from astra.export.folder import check_writable
-    from astra.hardware.stack import shipped_stacks, user_stack_folder
-
-    plain = name.replace("-", "").replace("_", "").replace(".", "")
-    if not (plain.isascii() and plain.isalnum() and len(name) <= 60):
-        raise InputError(
-            f"--name {shorten(name)}: letters, digits, - _ and . make a name, as in my-cluster."
-        )
-    if name in shipped_stacks():
-        raise InputError(f"--name {name}: that stack comes with astra. Try --name my-{name}.")
-    path = user_stack_folder() / f"{name}.toml"
-    check_writable(path)
-    if path.exists() and not force:
-        raise InputError(f"{path}: there is a stack {name} already. --force replaces it.")
-    return path

@@ -7,7 +7,6 @@ import argparse
 import sys
 from contextlib import nullcontext
 
-from astra.cli.options import number, whole_number
 from astra.cli.printing import print_parts, write_json
 from astra.cli.progress import ProgressLine
 
@@ -42,16 +41,15 @@ def run(options: argparse.Namespace) -> int:
     from astra.api import explain
     from astra.report.explain import explanation_json, explanation_page
 
-    margin = options.memory_margin
     shows_progress = sys.stderr.isatty() and not options.json
     with ProgressLine(sys.stderr, "pricing") if shows_progress else nullcontext() as line:
         explanation = explain(
             options.file,
             against=options.against,
-            rank=whole_number(options.rank, "--rank"),
+            rank=options.rank,
             # the page of --against shows nothing of what would change; JSON has all of it
             quick=options.quick or (options.against is not None and not options.json),
-            margin=None if margin is None else number(margin, "--memory-margin", 0.0, 0.9),
+            margin=options.memory_margin,
             say=None if line is None else lambda what: line(f"searching {what}"),
         )
     if options.json:

@@ -57,17 +57,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _listing(options: argparse.Namespace) -> int:
-    from astra.hardware.catalogue import all_gpus
-    from astra.report.gpus import GPUS_LEGEND, filter_gpus, gpus_json, gpus_table
+    from astra.api import gpus
+    from astra.report.gpus import GPUS_LEGEND, gpus_json, gpus_table
 
-    known = all_gpus()
-    gpus = known if options.filter is None else filter_gpus(known, options.filter)
+    found = gpus(options.filter or "")
     if options.json:
-        write_json(gpus_json(gpus))
-    elif not gpus:
-        sys.stdout.write(f"No GPU matches. `astra gpus` lists all {len(known)}.\n")
+        write_json(gpus_json(found))
+    elif not found:
+        sys.stdout.write(f"No GPU matches. `astra gpus` lists all {len(gpus())}.\n")
     else:
-        print_parts(gpus_table(gpus), "", GPUS_LEGEND)
+        print_parts(gpus_table(found), "", GPUS_LEGEND)
     return 0
 
 

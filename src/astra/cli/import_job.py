@@ -8,7 +8,6 @@ default."""
 import argparse
 from typing import TYPE_CHECKING
 
-from astra.cli.options import expand_thousands, out_path, whole_number
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
 
@@ -45,22 +44,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.api import import_job
+    from astra.api.saving import out_path
     from astra.export.folder import write_folder
     from astra.export.targets import plan_json
-
-    def count(text: str | None, name: str) -> int | None:
-        return None if text is None else whole_number(text, name)
 
     if options.out is None and not options.json:
         raise InputError("--out is missing: where the plan goes. Try --out plan.json.")
     path = None if options.out is None else out_path(options.out, "--out")
     job = import_job(
         options.file,
-        gpus=options.gpus or "h100",
-        world_size=count(options.world_size, "--world-size"),
+        gpus=options.gpus,
+        world_size=options.world_size,
         model=options.model,
-        seq_len=count(options.seq_len and expand_thousands(options.seq_len), "--seq-len"),
-        vocab_size=count(options.vocab_size, "--vocab-size"),
+        seq_len=options.seq_len,
+        vocab_size=options.vocab_size,
     )
     if path is not None:
         write_folder(path.parent, {path.name: plan_json(job.plan)})

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astra.cli.options import word
 from astra.cli.printing import print_note
+from astra.values import word
 
 if TYPE_CHECKING:
     from astra.money.catalogue import Offer
@@ -87,11 +87,6 @@ def money_of(options: argparse.Namespace) -> dict[str, Any]:
     if options.no_failures:
         given["failures"] = False
     return given
-
-
-def split_words(text: str | None) -> list[str]:
-    """`aws,gcp` as a list; nothing where nothing is given."""
-    return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
 
 def catalogue_of(which: str) -> "tuple[Offer, ...]":

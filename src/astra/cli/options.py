@@ -1,10 +1,10 @@
 """Options that several commands share, and how their values are read."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astra.errors import InputError, did_you_mean, shorten
+from astra.errors import InputError, shorten
+from astra.values import number, token_count, whole_number, word
 
 if TYPE_CHECKING:
     from astra.strategy.complete import PlanSettings
@@ -64,10 +64,6 @@ def add_pipeline_model(parser: argparse.ArgumentParser, meaning: str) -> None:
     )
 
 
-def pipeline_model_of(options: argparse.Namespace) -> str:
-    return word(options.pipeline_model, "--pipeline-model", ("simulated", "paper"))
-
-
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Settings of one plan."""
     group = parser.add_argument_group("the job")
@@ -110,8 +106,11 @@ def plan_settings(options: argparse.Namespace) -> "PlanSettings":
         text = getattr(options, _field(name))
         least, most = (0, 10**6) if name == "mtp-layers" else (1, 10**7)
         if text is not None:
-            text = expand_thousands(text) if name == "seq-len" else text
-            given[_field(name)] = whole_number(text, f"--{name}", least=least, most=most)
+            given[_field(name)] = (
+                token_count(text, "--seq-len")
+                if name == "seq-len"
+                else whole_number(text, f"--{name}", least=least, most=most)
+            )
     for name, words in WORD_OPTIONS.items():
         text = getattr(options, _field(name))
         if text is not None:
@@ -127,14 +126,6 @@ def plan_settings(options: argparse.Namespace) -> "PlanSettings":
                 for row, entry in entries
             )
     return PlanSettings(**given, **_memory_settings(options))
-
-
-def expand_thousands(text: str) -> str:
-    """`8k` tokens are 8,192, and `1M` are 1,048,576."""
-    number, unit = text[:-1], text[-1:].lower()
-    units = {"k": 1024, "m": 1024**2}
-    short = number.isdecimal() and len(number) < 7
-    return str(int(number) * units[unit]) if unit in units and short else text
 
 
 def _memory_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -167,50 +158,5 @@ def _memory_settings(options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def runtime_of(options: argparse.Namespace) -> Any:
-    """As said; None: megatron."""
-    return None if options.runtime is None else word(options.runtime, "--runtime", RUNTIMES)
-
-
 def _field(name: str) -> str:
     return name.replace("-", "_")
-
-
-def out_path(text: str, option: str, inside: str = "") -> Path:
-    """Where a command writes: refused before its work where that, or `inside` it, cannot be."""
-    from astra.export.folder import check_writable
-
-    odd = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
-    if odd or not text:  # bytes that are no UTF-8 cannot be printed
-        what, example = ("folder", "job") if inside else ("file", "result.json")
-        raise InputError(f"{option} {shorten(text)}: not the name of a {what}. Try {example}.")
-    check_writable(Path(text) / inside)
-    return Path(text)
-
-
-def whole_number(text: str, where: str, least: int = 1, most: int = 10**7) -> int:
-    """A whole number as people write it; `4_096` and `4,096` are meant well but refused."""
-    sign = text.removeprefix("-")
-    if not (sign.isascii() and sign.isdigit()):
-        raise InputError(f"{where} {shorten(text)}: not a whole number.")
-    value = int(text[:20])
-    if not least <= value <= most or len(text) > 20:
-        raise InputError(f"{where} {shorten(text)}: must lie between {least} and {most:,}.")
-    return value
-
-
-def number(text: str, where: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"{where} {shorten(text)}: not a number.") from None
-    if not least <= value <= most:
-        raise InputError(f"{where} {shorten(text)}: must lie between {least:g} and {most:g}.")
-    return value
-
-
-def word(text: str, where: str, words: tuple[str, ...]) -> str:
-    if text not in words:
-        hint = did_you_mean(text, words, f"Use one of {', '.join(words)}.")
-        raise InputError(f"{where} {shorten(text)}: not known. {hint}")
-    return text

@@ -4,32 +4,20 @@ several types the best found.
 Fewer GPUs than given are used when that is faster (1, 2, 4 inside a node, then whole nodes)."""
 
 import argparse
-import math
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra.cli.money import add_money_options, money_of
-from astra.cli.options import (
-    RUNTIMES,
-    add_cluster_options,
-    add_pipeline_model,
-    expand_thousands,
-    number,
-    out_path,
-    pipeline_model_of,
-    whole_number,
-    word,
-)
+from astra.cli.options import RUNTIMES, add_cluster_options, add_pipeline_model
 from astra.cli.printing import print_note, print_parts, write_json
 from astra.cli.stopping import stop_requests
 from astra.errors import InputError
+from astra.values import number, token_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rich.console import RenderableType
 
     from astra.api.answers import Answer
     from astra.cli.stopping import StopRequest
@@ -114,25 +102,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.api.answers import best_answer
-    from astra.report.answer import answer_json, batches_table
+    from astra.api.saving import out_path, save_json
+    from astra.report.answer import answer_json, answer_page, batches_table
 
-    seq_len = whole_number(expand_thousands(options.seq_len), "--seq-len")
+    seq_len = token_count(options.seq_len, "--seq-len")
     _check_plot(options)
     out = None if options.out is None else out_path(options.out, "--out")
     picture = None if options.plot is None else out_path(options.plot, "--plot")
-    batches = [_batch(text.strip(), seq_len) for text in options.global_batch.split(",")]
+    batches = [_batch(text, seq_len) for text in options.global_batch.split(",")]
     with stop_requests() as request:
         answers = _answers(options, list(dict.fromkeys(batches)), seq_len, request)
     chosen = best_answer(answers)
     if out is not None:
-        _save(out, answer_json(chosen, answers))
+        save_json(answer_json(chosen, answers), out)
     if picture is not None:
         _draw(picture, chosen)
     if options.json:
         write_json(answer_json(chosen, answers))
     else:
         comparison = [batches_table(answers), ""] if len(answers) > 1 else []
-        print_parts(*comparison, *_page(chosen, options.out))
+        print_parts(*comparison, *answer_page(chosen, options.out))
     if request.is_made:
         return STOPPED
     return 0 if chosen.plans else NO_PLAN
@@ -157,17 +146,6 @@ def _answers(
     return answers
 
 
-def _page(answer: "Answer", out: str | None) -> "list[RenderableType]":
-    """For people: the best plans, or what money buys."""
-    if answer.market is None:
-        from astra.report.answer import answer_page
-
-        return answer_page(answer, out)
-    from astra.report.money import money_page
-
-    return money_page(answer, out)
-
-
 def _check_plot(options: argparse.Namespace) -> None:
     """Before anything is searched: what is drawn is a frontier, into a file of a known format."""
     if options.plot is None:
@@ -181,13 +159,10 @@ def _check_plot(options: argparse.Namespace) -> None:
 
 
 def _draw(path: Path, answer: "Answer") -> None:
-    from astra.export.folder import write_folder
-    from astra.report.frontier_plot import picture_format, plot
-
     if answer.market is None:
         print_note(f"--plot {path}: not written, as no plan fits.")
         return
-    write_folder(path.parent, {path.name: plot(answer, picture_format(str(path)))})
+    answer.plot(path)
     print_note(f"the frontier is drawn in {path}")
 
 
@@ -217,30 +192,26 @@ def _search(
 ) -> "Answer":
     from astra.api import plan
 
-    runtime = options.runtime and word(options.runtime, "--runtime", RUNTIMES)
     return plan(
         options.model,
         gpus=options.gpus,
         cluster=options.cluster,
         global_batch=batch,
         seq_len=seq_len,
-        precision=word(options.precision, "--precision", ("bf16", "fp16", "fp8")),
-        runtime=runtime,  # type: ignore[arg-type]
+        precision=options.precision,
+        runtime=options.runtime,
         stack=options.stack,
         settings=options.set,
         rules=options.rules,
-        top=whole_number(options.top, "--top", most=1000),
-        margin=number(options.memory_margin, "--memory-margin", least=0.0, most=0.9),
-        max_gpus=None if options.max_gpus is None else whole_number(options.max_gpus, "--max-gpus"),
+        top=options.top,
+        margin=options.memory_margin,
+        max_gpus=options.max_gpus,
         use_all=options.use_all,
-        objective=options.objective
-        and word(options.objective, "--objective", ("time", "money", "frontier", "gpus")),
-        min_tokens_per_s=number(
-            options.min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15
-        ),
+        objective=options.objective,
+        min_tokens_per_s=options.min_tokens_per_s,
         fold=not options.all,
         exact=options.exact,
-        pipeline_model=pipeline_model_of(options),
+        pipeline_model=options.pipeline_model,
         progress=progress,
         time_limit=time_limit,
         is_cancelled=request,
@@ -249,51 +220,10 @@ def _search(
 
 
 def _batch(text: str, seq_len: int) -> int:
-    """Samples, or `4M-tokens` of this sequence length."""
-    amount, dash, unit = text.partition("-")
-    if not dash:
-        return whole_number(text, "--global-batch")
-    factors = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
-    scale = factors.get(amount[-1:].lower(), 1.0)
-    digits = amount[:-1] if amount[-1:].lower() in factors else amount
-    if unit != "tokens" or not digits.replace(".", "", 1).isdecimal():
-        raise InputError(f"--global-batch {text}: use a number of samples, or 4M-tokens.")
-    tokens = float(digits) * scale
-    wanted = tokens / seq_len
-    if not 1 <= round(wanted) <= 10**7:
-        raise InputError(
-            f"--global-batch {text}: that is {wanted:.2g} samples of {seq_len} tokens."
-        )
-    samples = _divisible_batch(wanted)
-    print_note(
-        f"--global-batch {text}: {samples:,} samples of {seq_len:,} tokens, "
-        f"{samples * seq_len / 1e6:.3g}M in all; a batch of {round(wanted):,} divides less well"
-        if samples != round(wanted)
-        else f"--global-batch {text}: {samples:,} samples of {seq_len:,} tokens"
-    )
+    """Samples; how `4M-tokens` were read is told."""
+    from astra.api.inputs import batch_of
+
+    samples, read_as = batch_of(text, seq_len)
+    if read_as is not None:
+        print_note(read_as)
     return samples
-
-
-def _divisible_batch(wanted: float) -> int:
-    """The number within 7 % that most powers of two divide; the nearest of those.
-
-    >>> _divisible_batch(4e6 / 8192), _divisible_batch(1e6 / 8192), _divisible_batch(3.2)
-    (512, 128, 3)
-    """
-    low, high = math.ceil(wanted * 0.93), math.floor(wanted * 1.07)
-    power = 1 << (max(high, 1).bit_length() - 1)
-    while power > 1:
-        nearest = max(round(wanted / power), 1) * power
-        if low <= nearest <= high:
-            return nearest
-        power //= 2
-    return round(wanted)
-
-
-def _save(path: Path, answer: object) -> None:
-    import msgspec
-
-    from astra.export.folder import write_folder
-
-    text = msgspec.json.format(msgspec.json.encode(answer), indent=1).decode()
-    write_folder(path.parent, {path.name: text})

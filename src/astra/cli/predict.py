@@ -11,9 +11,7 @@ from astra.cli.options import (
     add_cluster_options,
     add_pipeline_model,
     add_plan_options,
-    pipeline_model_of,
     plan_settings,
-    runtime_of,
 )
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError
@@ -63,7 +61,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _from_file(options: argparse.Namespace) -> "PricedPlan":
     from astra.api import predict_plan
-    from astra.cli.options import whole_number
 
     others = ("model", "gpus", "cluster", "runtime", "stack")
     given = [name for name in others if getattr(options, name) is not None]
@@ -74,12 +71,11 @@ def _from_file(options: argparse.Namespace) -> "PricedPlan":
             f"--plan {options.plan} is a whole plan; leave out {', '.join(given)}, "
             "or change the file."
         )
-    rank = whole_number(options.rank or "1", "--rank")
     return predict_plan(
         options.plan,
-        rank,
-        margin=_margin(options),
-        pipeline_model=pipeline_model_of(options),
+        options.rank or 1,
+        margin=options.memory_margin,
+        pipeline_model=options.pipeline_model,
         money=money_of(options),
     )
 
@@ -89,12 +85,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {name: said for name, said in asdict(plan_settings(options)).items() if said is not None}
-
-
-def _margin(options: argparse.Namespace) -> float:
-    from astra.cli.options import number
-
-    return number(options.memory_margin, "--memory-margin", least=0.0, most=0.9)
 
 
 def _from_options(options: argparse.Namespace) -> "PricedPlan":
@@ -108,10 +98,10 @@ def _from_options(options: argparse.Namespace) -> "PricedPlan":
         options.model,
         gpus=options.gpus,
         cluster=options.cluster,
-        runtime=runtime_of(options),
+        runtime=options.runtime,
         stack=options.stack,
-        margin=_margin(options),
-        pipeline_model=pipeline_model_of(options),
+        margin=options.memory_margin,
+        pipeline_model=options.pipeline_model,
         money=money_of(options),
         **_settings(options),
     )

@@ -2,9 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from astra.cli.options import whole_number
 from astra.cli.printing import print_parts, write_json
+from astra.values import whole_number
+
+if TYPE_CHECKING:
+    from astra.money.catalogue import Offer
 
 EXAMPLES = """\
 examples:
@@ -26,13 +31,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from astra.cli.money import catalogue_of, split_words
+    from astra.api import prices
+    from astra.cli.money import catalogue_of
     from astra.errors import InputError
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import filter_offers
     from astra.report.prices import (
         PRICES_LEGEND,
-        by_price,
         cheapest_of_each,
         merge_regions,
         prices_json,
@@ -40,20 +44,20 @@ def run(options: argparse.Namespace) -> int:
     )
     from astra.report.words import words
 
-    offers = filter_offers(
-        catalogue_of(options.prices),
-        split_words(options.cloud),
-        split_words(options.region),
-        options.spot,
+    max_rows = whole_number(options.top, "--top", most=100_000)
+    rows: Sequence[Offer] = prices(
+        options.gpu,
+        cloud=options.cloud,
+        region=options.region,
+        spot=options.spot,
+        offers=catalogue_of(options.prices),
     )
     note: str | None = None
-    max_rows = whole_number(options.top, "--top", most=100_000)
     if options.gpu is None:
-        rows = cheapest_of_each(offers)
+        rows = cheapest_of_each(rows)
     else:
         gpu, read_as = find_gpu(options.gpu)
         note = words(read_as) if read_as else None
-        rows = by_price([offer for offer in offers if offer.machine.gpu == gpu.name])
         if not rows and not (options.cloud or options.region):
             raise InputError(
                 f"no price of {gpu.name} is known. Give one where it is needed: "

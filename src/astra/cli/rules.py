@@ -7,9 +7,10 @@ program), ours (only Astra)."""
 import argparse
 from pathlib import Path
 
-from astra.cli.options import RUNTIMES, word
+from astra.cli.options import RUNTIMES
 from astra.cli.printing import print_parts, write_json
 from astra.errors import InputError, did_you_mean, shorten
+from astra.values import word
 
 EXAMPLES = """\
 examples:

@@ -44,6 +44,10 @@ class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
     worst_stage: int
     stages: tuple[StageMemory, ...]
 
+    def __repr__(self) -> str:
+        need, usable = self.reserved_bytes / 2**30, self.usable_bytes / 2**30
+        return f"PlanMemory({need:.1f} of {usable:.1f} GiB, fits={self.fits})"
+
     @property
     def worst(self) -> StageMemory:
         place = (self.worst_pipeline, self.worst_stage)
@@ -66,7 +70,15 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One plan with what it costs."""
+    """One plan with what it costs.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> isinstance(priced, astra.PricedPlan)
+    True
+    >>> round(sum(priced.step_parts_s.values()) / priced.step_s, 6)
+    1.0
+    """
 
     rank: int
     summary: str

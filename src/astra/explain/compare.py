@@ -65,7 +65,7 @@ def _check_narrowing(query: Query, settings: Sequence[str], names: Iterable[str]
     unknown = [name for name in names if name not in known]
     if len(query.cluster.pools) > 1 and unknown:
         raise InputError(
-            f"--against {' '.join(settings)}: over several GPU types {unknown[0]} cannot be told "
+            f'--against "{" ".join(settings)}": over several GPU types {unknown[0]} cannot be told '
             f"apart; {', '.join(known)} can, or a plan of the file as its table names it."
         )
 

@@ -7,7 +7,7 @@ from astra.explain.binding import binding
 from astra.explain.compare import alternative
 from astra.explain.explained_plan import ExplainedPlan, Say, fastest_plan_query
 from astra.explain.ledger import exchanges_of
-from astra.explain.result import Explanation
+from astra.explain.result import ExplanationDocument
 from astra.explain.what_if import repriced, searched
 from astra.notes import Note, NoteCode, note
 from astra.search.query import Query
@@ -25,7 +25,7 @@ def explain_plan(
     margin: float | None = None,
     quick: bool = False,
     say: Say = lambda _: None,
-) -> Explanation:
+) -> ExplanationDocument:
     """The plan of this rank among `plans`, best first.
 
     `asked` is the question that they were found for, where it is known. `against` are settings as
@@ -42,7 +42,7 @@ def explain_plan(
     changes = repriced(explained) + ([] if quick else searched(explained))
     exchanges = exchanges_of(detail)
     over_types = len(plan.gpus) > 1 or len(plan.pipelines) > 1
-    return Explanation(
+    return ExplanationDocument(
         rank=rank,
         summary=priced.summary,
         model=plan.model.name,

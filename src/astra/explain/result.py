@@ -82,7 +82,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     over: str  # link: inside a link domain or node; network: over NICs
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class ExplanationDocument(msgspec.Struct, frozen=True, kw_only=True):
     """All that is to say about one plan, in the words of the JSON."""
 
     rank: int

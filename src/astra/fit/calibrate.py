@@ -71,6 +71,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[tuple[str, str], ...] = ()  # row ids of runs too far off, and why
     assumed: dict[str, int] = {}  # what rows do not say, and of how many runs
 
+    def __repr__(self) -> str:
+        before, seen, unseen = map(self.mean_abs_error, ("before", "after", "left_out"))
+        return (
+            f"Calibration({self.stack.name}: {self.base} moved to {len(self.cases)} runs; mean "
+            f"error {before:.1%} before, {seen:.1%} after, {unseen:.1%} on runs left out)"
+        )
+
     def mean_abs_error(self, which: str) -> float:
         return float(np.mean([abs(case.error(which)) for case in self.cases]))
 

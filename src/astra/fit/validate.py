@@ -90,6 +90,10 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
     sweeps: tuple[Sweep, ...]
     worst: tuple[ValidationRow, ...] = ()
 
+    def __repr__(self) -> str:
+        score = "no score" if self.score is None else f"score {self.score:.1%}"
+        return f"Validation({len(self.runs)} runs, {len(self.skipped)} skipped, {score})"
+
 
 def validate(
     runs: Sequence[Run],

@@ -9,6 +9,7 @@ from astra.files import convert, read_toml
 from astra.hardware.cluster import Gpu
 from astra.hardware.gpu_file import GPU_FILE_HINT, read_gpu
 from astra.notes import Note, NoteCode, note
+from astra.values import of_kind
 
 FOLDER = Path(__file__).parent.parent / "data" / "gpus"
 _MAKERS = re.compile(r"^(nvidia|amd|intel|habana|tesla|geforce|instinct|quadro)+")
@@ -25,8 +26,12 @@ def find_gpu(text: str) -> tuple[Gpu, Note | None]:
 
     `text` is a canonical name, an alias, a driver's name, or the path of a TOML file. Case,
     spaces, `-`, `_`, the maker and `GB` for `G` do not matter.
+
+    >>> import astra
+    >>> astra.find_gpu("NVIDIA A100-SXM4-80GB")[0]
+    Gpu(A100-80GB-SXM, 80 GB)
     """
-    wanted = " ".join(text.split())
+    wanted = " ".join(of_kind(text, "gpu", str, "a name").split())
     if is_path(wanted):
         return read_gpu(Path(text.strip())), None
     key = normalized_name(wanted)
@@ -37,6 +42,12 @@ def find_gpu(text: str) -> tuple[Gpu, Note | None]:
     if name:
         return _load(name), note(NoteCode.GPU_READ_AS, written=wanted, gpu=name)
     raise InputError(f"unknown GPU {shorten(wanted)}. {_advice(wanted)}")
+
+
+def is_known(text: str) -> bool:
+    """Whether the catalogue has a GPU of this name or alias."""
+    key = normalized_name(text)
+    return key in _plain_names() or key in aliases()
 
 
 def is_path(text: str) -> bool:

@@ -54,6 +54,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     assumed: tuple[str, ...] = ()  # fields the source left open, in words
     source: Source = USER
 
+    def __repr__(self) -> str:
+        return f"Gpu({self.name}, {self.memory_bytes / 1e9:g} GB)"
+
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """GPUs of one type: at most `count` of them."""
@@ -70,3 +73,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     pools: tuple[Pool, ...]
     max_gpus: Count | None = None
+
+    def __repr__(self) -> str:
+        pools = ", ".join(f"{pool.count} {pool.gpu.name}" for pool in self.pools)
+        return f"Cluster({pools})"

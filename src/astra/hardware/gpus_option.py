@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from astra.errors import InputError, shorten
-from astra.hardware.catalogue import find_gpu
+from astra.hardware.catalogue import find_gpu, is_known
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.pools import MAX_GPUS_PER_TYPE, gpu_specs, idle_note, merge_equal_pools
 from astra.hardware.units import bare
@@ -113,14 +113,17 @@ def _find(kind: str, where: str) -> tuple[Gpu, Note | None]:
 
 
 def _with_count(entry: str) -> str:
-    """What was probably meant by an entry without a colon: `8xh100`, `h100=8`, `h100`."""
+    """What was probably meant by an entry without a colon: `8xh100`, `h100x8`, `h100=8`, `h100`."""
     text = entry.strip()
     if text.isascii() and text.isdigit():
         return FORM
     front = re.fullmatch(r"([0-9]{1,8}) *[xX*] *(\S{1,60})", text)
     back = re.fullmatch(r"(\S{1,60}?) *[=*@] *([0-9]{1,8})", text)
+    joined = re.fullmatch(r"(\S{1,60}?) *[xX] *([0-9]{1,8})", text)
     if front:
         return f"Try {bare(front[2])}:{front[1]}."
+    if joined and is_known(joined[1]):  # rtx4090 is a name, h100x64 is none
+        back = joined
     if back:
         return f"Try {bare(back[1])}:{back[2]}."
     return f"Try {bare(text)}:8."

@@ -16,6 +16,7 @@ from astra.errors import InputError, did_you_mean
 from astra.files import Source, convert, parse_toml, read_text
 from astra.hardware.cluster import Gpu
 from astra.notes import Note, NoteCode, note
+from astra.values import of_kind
 
 FOLDER = Path(__file__).parent.parent / "data" / "stacks"
 
@@ -192,7 +193,7 @@ def stack_names() -> tuple[str, ...]:
 
 def find_stack(name: str) -> Stack:
     """A stack by its name, `nemo` or with a release, `nemo@24.07`."""
-    plain, _, release = name.partition("@")
+    plain, _, release = of_kind(name, "stack", str, "a name").partition("@")
     path = FOLDER / f"{plain}.toml"
     if plain not in shipped_stacks():
         path = user_stack_folder() / f"{plain}.toml"

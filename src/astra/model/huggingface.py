@@ -20,6 +20,8 @@ from astra.model.parameters import parameters
 from astra.model.shape import Model
 
 DECODER_PARTS = ("text_config", "llm_config", "language_config", "language_model_config")
+NAMELESS = "model"  # what a model is called of which nothing is known but its size
+NO_TYPE = "(none given)"
 COUNTS = ("learned_positions", "embedding_dim")  # in `read`, numbers; all else is true or false
 
 
@@ -27,10 +29,10 @@ def read_config(path: Path) -> Model:
     """The model of a config.json; a file of another name gives the model that name."""
     name = "" if path.name == "config.json" else path.stem
     folder = path.parent.resolve().name
-    return model_from_config(read_json(path), str(path), name, folder or "model")
+    return model_from_config(read_json(path), str(path), name, folder or NAMELESS)
 
 
-def model_from_config(raw: object, where: str, name: str = "", otherwise: str = "model") -> Model:
+def model_from_config(raw: object, where: str, name: str = "", otherwise: str = NAMELESS) -> Model:
     """A config as `json.load` gives it, as a checked model.
 
     Its name is the one given, what the config remembers of the hub, its family with its size, or
@@ -58,11 +60,16 @@ def _named(model: Model, otherwise: str) -> Model:
     """`Meta-Llama-3-8B` of its id on the hub, or `llama-8.03b` of family and size."""
     if model.hf_id is not None:
         found = model.hf_id.rpartition("/")[2]
-    elif model.family is not None:
-        found = f"{model.family}-{_size(parameters(model).total)}"
+    elif model.family not in (None, NO_TYPE) or otherwise == NAMELESS:
+        kind = NAMELESS if model.family in (None, NO_TYPE) else model.family
+        found = f"{kind}-{size_name(model)}"
     else:
         found = otherwise
     return msgspec.structs.replace(model, name=found)
+
+
+def size_name(model: Model) -> str:
+    return _size(parameters(model).total)
 
 
 def _size(count: int) -> str:
@@ -238,7 +245,7 @@ def _model_type(part: Mapping[str, Any], raw: Mapping[str, Any], where: str, pre
             )
         if value:
             return value
-    return "(none given)"
+    return NO_TYPE
 
 
 def _for_nested(kind: ConfigFamily) -> ConfigFamily:

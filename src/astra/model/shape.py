@@ -98,6 +98,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     assumed: tuple[str, ...] = ()  # what the source left open, in words
     source: Source = USER
 
+    def __repr__(self) -> str:
+        experts = f", {self.moe.experts} experts" if self.moe else ""
+        return f"Model({self.name}: {self.layers} layers, hidden {self.hidden}{experts})"
+
     @property
     def biased_experts(self) -> bool:
         """Whether the routed experts add a bias after each product."""

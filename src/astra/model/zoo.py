@@ -49,9 +49,14 @@ def matching_names(text: str) -> tuple[str, ...]:
     )
 
 
-def find_model(text: str) -> Model:
-    """The model meant by a zoo name, a Hugging Face id, a config.json, a folder or a TOML."""
-    text = text.strip()
+def find_model(text: str | Path) -> Model:
+    """The model meant by a zoo name, a Hugging Face id, a config.json, a folder or a TOML.
+
+    >>> import astra
+    >>> astra.find_model("llama-3-8b")
+    Model(llama-3-8b: 32 layers, hidden 4096)
+    """
+    text = str(text).strip()
     if not text:
         raise InputError(
             "no model given. Name one (`astra models` lists them), or a config.json or TOML file."

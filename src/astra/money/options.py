@@ -22,6 +22,7 @@ from astra.money.user_prices import (
     parse_usd,
     total,
 )
+from astra.values import of_kind
 
 MAX_TOKENS = 1e18
 MAX_HOURS = 1e7
@@ -193,8 +194,9 @@ def _table(
 
 
 def split_names(said: str | Sequence[str] | None) -> list[str]:
-    parts = said.split(",") if isinstance(said, str) else list(said or ())
-    return [part.strip() for part in parts if part.strip()]
+    parts = said.split(",") if isinstance(said, str) else said or ()
+    names = of_kind(parts, "cloud, region", Sequence, "a name or a list of names")
+    return [name.strip() for name in names if of_kind(name, "cloud, region", str, "a name").strip()]
 
 
 def tokens(said: Amount) -> float:

@@ -14,6 +14,7 @@ from astra.report.priced_plan import (
     MEMORY_LEGEND,
     export_hint,
     memory_bars,
+    next_lines,
     seconds,
     sentence,
     time_bars,
@@ -62,12 +63,24 @@ def batches_table(answers: Sequence[AnswerDocument]) -> "RenderableType":
 
 
 def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableType"]:
-    """The whole answer, part by part."""
+    """The whole answer, part by part, and what to do next."""
+    if answer.best is None:
+        return answer_parts(answer)
+    chosen = answer.plans if answer.market is None else [answer.frontier[answer.market.chosen - 1]]
+    hint = _export_hint(chosen, saved or "result.json")
+    return [*answer_parts(answer), *next_lines(saved, hint)]
+
+
+def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
+    """The answer alone: the best plans, or what money buys."""
+    if answer.market is not None:
+        from astra.report.money import money_parts
+
+        return money_parts(answer, answer.market)
     best = answer.best
     if best is None:
         assert answer.nothing_fits is not None
         return _nothing_fits_page(answer, answer.nothing_fits)
-    next_file = saved or "result.json"
     return [
         sentence(best),
         "",
@@ -88,11 +101,6 @@ def answer_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTy
         MEMORY_LEGEND,
         "",
         *note_lines(answer, answer.plans),
-        f"Next: add --out {next_file} to keep the answer, then"
-        if saved is None
-        else f"Kept in {saved}. Next:",
-        f"  astra explain {next_file}",
-        *_export_hint(answer.plans, next_file),
     ]
 
 

@@ -7,7 +7,7 @@ import msgspec
 from astra.explain.result import (
     Alternative,
     Exchange,
-    Explanation,
+    ExplanationDocument,
     PlanDifference,
     WhatIf,
 )
@@ -42,12 +42,12 @@ MAX_PARTS_IN_A_LINE = 4  # parts in a line
 MAX_NEXT_PLANS = 9  # plans behind the explained one
 
 
-def explanation_json(explanation: Explanation) -> dict[str, Any]:
+def explanation_json(explanation: ExplanationDocument) -> dict[str, Any]:
     built: dict[str, Any] = msgspec.to_builtins(explanation)
     return built
 
 
-def explanation_page(explanation: Explanation) -> list["RenderableType"]:
+def explanation_page(explanation: ExplanationDocument) -> list["RenderableType"]:
     """The whole answer, part by part; where another plan was asked about, that comparison."""
     notes = [f"note: {text}" for text in explanation.notes]
     if explanation.against is not None:
@@ -70,7 +70,7 @@ def explanation_page(explanation: Explanation) -> list["RenderableType"]:
     return [*parts, *notes]
 
 
-def _head(explanation: Explanation) -> str:
+def _head(explanation: ExplanationDocument) -> str:
     gpus = " + ".join(f"{count} {name}" for name, count in explanation.gpus.items())
     return (
         f"{explanation.model} on {gpus}, rank {explanation.rank}: {explanation.summary}, "
@@ -78,11 +78,11 @@ def _head(explanation: Explanation) -> str:
     )
 
 
-def _has_several_pipelines(explanation: Explanation) -> bool:
+def _has_several_pipelines(explanation: ExplanationDocument) -> bool:
     return bool(explanation.stages) and explanation.stages[-1].pipeline > 0
 
 
-def _pipelines(explanation: Explanation) -> list["RenderableType"]:
+def _pipelines(explanation: ExplanationDocument) -> list["RenderableType"]:
     """Each drawn under its title."""
     lines: list[RenderableType] = []
     several = _has_several_pipelines(explanation)
@@ -94,7 +94,7 @@ def _pipelines(explanation: Explanation) -> list["RenderableType"]:
     return lines
 
 
-def _gpu_type_lines(explanation: Explanation) -> list[str]:
+def _gpu_type_lines(explanation: ExplanationDocument) -> list[str]:
     """What each GPU type does of the whole."""
     lines, every_stage = [], explanation.stages
     for name, count in explanation.gpus.items():
@@ -130,7 +130,7 @@ def _then(rival: RunnerUp) -> str:
     return f"then {gpus} ({rival.summary}), today ${rival.usd:,.0f}, {rival.hours:,.0f} h"
 
 
-def _stage(explanation: Explanation) -> str:
+def _stage(explanation: ExplanationDocument) -> str:
     several = _has_several_pipelines(explanation)
     pipeline = f" of pipeline {explanation.parts_pipeline + 1}" if several else ""
     return f"{explanation.parts_stage}{pipeline}"
@@ -153,7 +153,7 @@ def _grid(justify: str, headers: tuple[str, ...] = ()) -> "Table":
     return table
 
 
-def _time_bars(explanation: Explanation) -> "RenderableType":
+def _time_bars(explanation: ExplanationDocument) -> "RenderableType":
     table = _grid("wrrb")
     for name, value in explanation.parts_s.items():
         share = value / explanation.step_s
@@ -190,7 +190,9 @@ def _difference_table(plans: tuple[PlanDifference, ...]) -> "RenderableType":
     return table
 
 
-def _alternative_part(explanation: Explanation, alternative: Alternative) -> list["RenderableType"]:
+def _alternative_part(
+    explanation: ExplanationDocument, alternative: Alternative
+) -> list["RenderableType"]:
     """Why not another one: part by part where it runs."""
     lines: list[RenderableType] = [
         f"Against {' '.join(alternative.settings)}: {alternative.sentence}"
@@ -233,7 +235,7 @@ def _what_if_table(changes: tuple[WhatIf, ...]) -> "RenderableType":
     return table
 
 
-def _traffic_table(explanation: Explanation) -> list["RenderableType"]:
+def _traffic_table(explanation: ExplanationDocument) -> list["RenderableType"]:
     if not explanation.exchanges:
         return ["  none: there is one GPU"]
     table = _grid("lwrrrl", ("  group", "", "payload", "times", "sent", ""))

@@ -2,12 +2,12 @@
 
 from msgspec.structs import replace
 
-from astra.explain.result import Alternative, Binding, Explanation, PlanDifference, WhatIf
+from astra.explain.result import Alternative, Binding, ExplanationDocument, PlanDifference, WhatIf
 from astra.notes import NoteCode
 from astra.report.words import GIB, all_words, words
 
 
-def explanation_with_words(explanation: Explanation) -> Explanation:
+def explanation_with_words(explanation: ExplanationDocument) -> ExplanationDocument:
     """All of it, from codes and numbers."""
     binding, against = explanation.binding, explanation.against
     sentence = f"{_binding(explanation)}{_memory(binding)}"
@@ -38,7 +38,7 @@ def _busiest(plan: PlanDifference) -> str:
     return f"stage {plan.parts_stage} of {plan.stages} on {plan.busiest_gpu}{ends}"
 
 
-def _binding(explanation: Explanation) -> str:
+def _binding(explanation: ExplanationDocument) -> str:
     """The binding constraint with its number."""
     binding, what = explanation.binding, explanation.binding.constraint
     share = f"{binding.cost_s[what] / explanation.step_s:.0%} of the step"
@@ -65,7 +65,7 @@ def _binding(explanation: Explanation) -> str:
     return f"Compute binds: kernels are {share}"
 
 
-def _memory_cost(explanation: Explanation, share: str) -> str:
+def _memory_cost(explanation: ExplanationDocument, share: str) -> str:
     if not explanation.binding.fits:
         return "the plan does not fit"
     if not explanation.binding.fits_ram:
@@ -84,11 +84,11 @@ def _memory(binding: Binding) -> str:
     )
 
 
-def _alternative(other: Alternative, explained: Explanation) -> Alternative:
+def _alternative(other: Alternative, explained: ExplanationDocument) -> Alternative:
     return replace(other, plan=_difference(other.plan), sentence=_outcome(other, explained))
 
 
-def _outcome(other: Alternative, explained: Explanation) -> str:
+def _outcome(other: Alternative, explained: ExplanationDocument) -> str:
     settings, plan, why = " ".join(other.settings), other.plan, other.why
     if other.outcome == "time":
         assert plan is not None
@@ -110,7 +110,7 @@ def _outcome(other: Alternative, explained: Explanation) -> str:
     return f"Rules forbid every plan with {settings}: {words(why)}."
 
 
-def _slower(plan: PlanDifference, explained: Explanation) -> str:
+def _slower(plan: PlanDifference, explained: ExplanationDocument) -> str:
     if abs(plan.slower_s) < 1e-9 * explained.step_s:
         return "is as fast"
     more = "slower" if plan.slower_s > 0 else "faster"

@@ -57,6 +57,16 @@ def gpu_json(gpu: Gpu, note: str | None = None) -> dict[str, Any]:
     return facts | links | {"notes": [note] if note else []}
 
 
+def gpu_row(gpu: Gpu) -> dict[str, Any]:
+    """One GPU as a flat row, SI units: its own figures, its link and its typical node."""
+    facts: dict[str, Any] = msgspec.to_builtins(gpu)
+    nested = {part: facts.pop(part) for part in ("link", "node", "source")}
+    row = {name: value for name, value in facts.items() if not isinstance(value, list)}
+    for part in ("link", "node"):
+        row |= {f"{part}_{name}": value for name, value in nested[part].items()}
+    return row | {"certainty": nested["source"].get("certainty")}
+
+
 def filter_gpus(gpus: Sequence[Gpu], text: str) -> list[Gpu]:
     """The GPUs in whose name, aliases, maker, architecture or form every word of `text` occurs."""
     words = text.lower().split()

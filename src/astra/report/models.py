@@ -126,6 +126,13 @@ def print_listing(summary: Sequence[ModelSummary]) -> None:
     """The list as a table; in a narrow terminal certainty shrinks to a star."""
     console = _console()
     wide = console.width >= FULL_LIST_COLUMNS
+    _show(console, listing_table(summary, wide))
+    if not wide:
+        console.print("* less than certain: `astra models NAME` shows the source")
+
+
+def listing_table(summary: Sequence[ModelSummary], wide: bool = True) -> "Table":
+    """One model a row."""
     table = _table()
     table.add_column("name", no_wrap=True, overflow="ignore")
     for title in ("params", "active", "layers", "hidden", "heads/kv"):
@@ -140,9 +147,7 @@ def print_listing(summary: Sequence[ModelSummary]) -> None:
         star = "" if wide or certainty == "high" else "*"
         cells = [each.model.name + star, *_cells(each)]
         table.add_row(*cells, *([certainty] if wide else []))
-    _show(console, table)
-    if not wide:
-        console.print("* less than certain: `astra models NAME` shows the source")
+    return table
 
 
 def _narrow(title: str) -> str:

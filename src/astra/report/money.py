@@ -14,7 +14,6 @@ from astra.report.frontier_text import FrontierDrawing
 from astra.report.note_lines import note_lines
 from astra.report.priced_plan import (
     MEMORY_LEGEND,
-    export_hint,
     host_lines,
     memory_bars,
     seconds,
@@ -199,12 +198,10 @@ def _goodput_words(money: Money) -> str:
     )
 
 
-def money_page(answer: AnswerDocument, saved: str | None) -> list["RenderableType"]:
+def money_parts(answer: AnswerDocument, market: MarketResult) -> list["RenderableType"]:
     """The whole answer, part by part."""
-    market, points = answer.market, answer.frontier
-    assert market is not None
+    points = answer.frontier
     best = points[market.chosen - 1]
-    next_file = saved or "result.json"
     picture: list[RenderableType] = [FrontierDrawing(points, market), ""] if len(points) > 1 else []
     return [
         *_goal_lines(market, points),
@@ -232,11 +229,6 @@ def money_page(answer: AnswerDocument, saved: str | None) -> list["RenderableTyp
         "",
         _search_line(answer, market),
         *money_notes(answer, market),
-        f"Next: add --out {next_file} to keep the answer, then"
-        if saved is None
-        else f"Kept in {saved}. Next:",
-        f"  astra explain {next_file}",
-        *export_hint(best, next_file),
     ]
 
 

@@ -12,13 +12,30 @@ FRAME_LIBRARIES = ("pandas", "polars")
 
 
 def to_rows(priced: PricedPlan | Sequence[PricedPlan]) -> list[dict[str, Any]]:
-    """One flat dictionary a plan: its degrees, its seconds by part, its memory."""
+    """One flat dictionary a plan: its degrees, its seconds by part, its memory.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> astra.to_rows(priced)[0]["dp"]
+    8
+    """
     plans = [priced] if isinstance(priced, PricedPlan) else list(priced)
     return [_row(plan) for plan in plans]
 
 
 def to_frame(priced: PricedPlan | Sequence[PricedPlan], library: str | None = None) -> Any:
-    """The rows as a DataFrame of pandas or polars, whichever is installed."""
+    """The rows as a DataFrame of pandas or polars, whichever is installed.
+
+    >>> import astra
+    >>> answer = astra.plan("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096, tp=1)
+    >>> len(astra.to_frame(answer.plans)) == len(answer.plans)
+    True
+    """
+    return frame_of(to_rows(priced), library)
+
+
+def frame_of(rows: list[dict[str, Any]], library: str | None = None) -> Any:
+    """Rows as a DataFrame."""
     installed = [name for name in FRAME_LIBRARIES if find_spec(name) is not None]
     if library is not None and library not in FRAME_LIBRARIES:
         raise InputError(f"no frames of {library!r} are known. Use {' or '.join(FRAME_LIBRARIES)}.")
@@ -26,7 +43,7 @@ def to_frame(priced: PricedPlan | Sequence[PricedPlan], library: str | None = No
         raise InputError(f"{library} is not installed. Install it, or use astra.to_rows().")
     if not installed:
         raise InputError("neither pandas nor polars is installed. Use astra.to_rows().")
-    return import_module(library or installed[0]).DataFrame(to_rows(priced))
+    return import_module(library or installed[0]).DataFrame(rows)
 
 
 def _row(priced: PricedPlan) -> dict[str, Any]:

@@ -86,6 +86,14 @@ def export_hint(priced: PricedPlan, file: str) -> list[str]:
     return [f"  astra export {file}{which} --to {target} --out job"] if target else []
 
 
+def next_lines(saved: str | None, export: list[str]) -> list[str]:
+    """Commands that go on from here; `export`: how to start the plan."""
+    file = saved or "result.json"
+    kept = f"Next: add --out {file} to keep the answer, then"
+    kept = kept if saved is None else f"Kept in {saved}. Next:"
+    return [kept, f"  astra explain {file}", *export]
+
+
 def seconds(value: float) -> str:
     """Three figures and a unit; below a nanosecond, nothing.
 

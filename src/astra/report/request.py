@@ -41,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # in words
     set: tuple[str, ...] = ()
     rules: str | None = None
+    rule_texts: tuple[str, ...] | UnsetType = UNSET  # rules that are in no file
     objective: Objective = "time"
     min_tokens_per_s: float = 0.0
     own_gpus: tuple[Gpu, ...] | UnsetType = UNSET  # that the catalogue does not have
@@ -71,6 +72,7 @@ def request_of(query: Query) -> Request:
         memory_margin=query.margin,
         set=query.set_words,
         rules=query.rules_file,
+        rule_texts=query.rule_texts or UNSET,
         objective=query.objective,
         min_tokens_per_s=query.min_tokens_per_s,
         own_gpus=own or UNSET,
@@ -111,6 +113,7 @@ def read_request(request: Mapping[str, object], plan: Plan, where: str) -> Query
         settings=parse_set(said.set),
         set_words=said.set,
         rules_file=said.rules,
+        rule_texts=said.rule_texts or (),
         objective=said.objective,
         min_tokens_per_s=said.min_tokens_per_s,
         top=said.top,
@@ -119,7 +122,7 @@ def read_request(request: Mapping[str, object], plan: Plan, where: str) -> Query
         margin=said.memory_margin,
         pipeline_model=said.pipeline_model,
     )
-    rules, notes = _rules(said.rules, plan)
+    rules, notes = _rules(said, plan)
     query = replace(query, user_rules=rules, notes=notes)
     if isinstance(said.money, dict):
         money = money_options_of(said.money)
@@ -141,12 +144,15 @@ def _cluster(said: Request, plan: Plan) -> Cluster:
     return Cluster(name="asked", pools=pools, max_gpus=said.max_gpus)
 
 
-def _rules(path: str | None, plan: Plan) -> tuple[tuple[Rule, ...], tuple[Note, ...]]:
-    """The user's rules, where their file is still there."""
-    if path is None:
+def _rules(said: Request, plan: Plan) -> tuple[tuple[Rule, ...], tuple[Note, ...]]:
+    """The user's rules: those of a file where it is still there."""
+    if said.rules is None and not said.rule_texts:
         return (), ()
-    if not Path(path).is_file():
-        return (), (note(NoteCode.RULES_GONE, file=path),)
-    from astra.strategy.user_rules import read_user_rules  # a language of its own: when asked for
+    from astra.strategy.user_rules import parse_user_rules, read_user_rules  # when asked for
 
-    return read_user_rules(Path(path), task_of(plan)), ()
+    if said.rule_texts:
+        return parse_user_rules(said.rule_texts, task_of(plan)), ()
+    assert said.rules is not None
+    if not Path(said.rules).is_file():
+        return (), (note(NoteCode.RULES_GONE, file=said.rules),)
+    return read_user_rules(Path(said.rules), task_of(plan)), ()

@@ -38,6 +38,7 @@ class Query:
     set_words: tuple[str, ...] = ()  # and as it was typed
     user_rules: tuple[Rule, ...] = ()
     rules_file: str | None = None
+    rule_texts: tuple[str, ...] = ()  # where they are in no file
     objective: Objective = "time"
     min_tokens_per_s: float = 0.0  # with objective gpus
     money: MoneyOptions | None = None  # None: nobody speaks of it

@@ -119,6 +119,8 @@ class _Draft:
 def _fill_pipeline(draft: _Draft, model: Model, cluster: Cluster, runtime: Runtime) -> None:
     """Stages, their layers and the replicas that use all GPUs."""
     given = draft.values.get("layers_per_stage")
+    if given == ():
+        raise InputError("--layers-per-stage has no entries; give one per stage.")
     if given is not None:
         draft.fill("pp", len(given))
         if draft["pp"] != len(given):

@@ -76,7 +76,16 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One training strategy, with all it needs to be replayed anywhere."""
+    """One training strategy, with all it needs to be replayed anywhere.
+
+    >>> import astra
+    >>> job = {"global_batch": 32, "seq_len": 4096}
+    >>> plan = astra.predict("llama-3-8b", gpus={"h100": 8}, tp=2, **job).plan
+    >>> plan
+    Plan(llama-3-8b on 8 H100-80GB-SXM, batch 32 x 4096, bf16, megatron: tp 2 pp 1 dp 4 mb 1)
+    >>> plan.tp, plan.pp, plan.dp, plan.cp, plan.ep, plan.vpp, plan.micro_batch
+    (2, 1, 4, 1, 1, 1, 1)
+    """
 
     model: Model
     cluster: Cluster
@@ -117,6 +126,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     capacity_factor: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     cuda_graph: CudaGraph = "none"
 
+    def __repr__(self) -> str:
+        gpus = " + ".join(f"{count} {name}" for name, count in self.gpus.items())
+        return (
+            f"Plan({self.model.name} on {gpus}, batch {self.global_batch} x {self.seq_len}, "
+            f"{self.precision}, {self.runtime}: {self.summary()})"
+        )
+
     @property
     def gpus(self) -> dict[str, int]:
         """GPUs used of each type."""
@@ -128,7 +144,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return used
 
     @property
+    def tp(self) -> int | tuple[int, ...]:
+        """Of all segments; where they differ one for each, first to last, group after group."""
+        each = tuple(segment.tp for pipeline in self.pipelines for segment in pipeline.segments)
+        return each[0] if len(set(each)) == 1 else each
+
+    @property
     def pp(self) -> int:
+        """Stages of the first pipeline."""
         return self.pipelines[0].stages
 
     def chunks(self, stage: int) -> tuple[int, ...]:
@@ -144,6 +167,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def dp(self) -> int:
+        """Replicas of all groups together."""
         return sum(pipeline.replicas for pipeline in self.pipelines)
 
     @property

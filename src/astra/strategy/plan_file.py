@@ -9,11 +9,19 @@ from astra.files import convert, read_json
 from astra.hardware.pools import check_cluster
 from astra.model.check import check_shape
 from astra.strategy.plan import Plan, check_structure
+from astra.values import file_path
 
 
-def read_plan(path: Path, rank: int = 1) -> Plan:
-    """The plan of this rank in a file that Astra wrote, or that a person wrote alike."""
-    return read_plans(path, rank)[0]
+def read_plan(path: str | Path, rank: int = 1) -> Plan:
+    """The plan of this rank in a file that Astra wrote, or that a person wrote alike.
+
+    >>> import astra, tempfile
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     astra.read_plan(priced.save(f"{folder}/plan.json")) == priced.plan
+    True
+    """
+    return read_plans(file_path(path), rank)[0]
 
 
 def read_plans(path: Path, rank: int | None = None) -> list[Plan]:

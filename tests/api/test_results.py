@@ -1,0 +1,164 @@
+"""What functions give back: short in print, a table in a notebook, a file that is read again."""
+
+import doctest
+import inspect
+import re
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import astra
+from astra.api import words
+from astra.api.inputs import SETTING_NAMES
+
+JOB: dict[str, Any] = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": 4096}
+
+
+@cache
+def answer() -> astra.Answer:
+    return astra.plan("llama-3-8b", tp=[1, 2], top=5, **JOB)
+
+
+@cache
+def best() -> astra.Prediction:
+    found = answer().best
+    assert found is not None
+    return found
+
+
+@cache
+def rented() -> astra.Answer:
+    return astra.plan(
+        "llama-3-8b", objective="money", tokens="1B", price={"h100": 2.0}, tp=1, pp=1, **JOB
+    )
+
+
+def test_results_print_in_a_few_lines() -> None:
+    listings = (astra.models(), astra.gpus(), astra.prices("h100"))
+    for result in (answer(), rented(), best(), best().plan, best().explain(quick=True), *listings):
+        assert len(repr(result)) < 500 and len(repr(result).splitlines()) <= 4
+
+
+def test_plans_have_the_attributes_that_people_guess() -> None:
+    plan = best().plan
+    (segment,) = plan.pipelines[0].segments
+    assert (plan.tp, plan.pp, plan.dp) == (segment.tp, segment.stages, 8 // segment.tp)
+    second = msgspec.structs.replace(segment, tp=2 * segment.tp)
+    uneven = msgspec.structs.replace(plan.pipelines[0], segments=(segment, second))
+    assert msgspec.structs.replace(plan, pipelines=(uneven,)).tp == (segment.tp, 2 * segment.tp)
+
+
+def test_what_is_saved_is_read_by_all_that_read_plans(tmp_path: Path) -> None:
+    for result in (answer(), best()):
+        path = result.save(tmp_path / "kept" / "result.json")
+        assert astra.read_plan(path) == best().plan
+        assert astra.predict_plan(path).step_s == best().step_s
+        assert astra.explain(path, quick=True).step_s == best().step_s
+        assert astra.export(path, "megatron", tmp_path / "job").plans == (best().plan,)
+        assert msgspec.json.decode(path.read_bytes()) == msgspec.json.decode(
+            msgspec.json.encode(result.to_dict())
+        )
+
+
+def test_an_answer_a_plan_and_its_file_give_the_same_launch_files(tmp_path: Path) -> None:
+    saved = answer().save(tmp_path / "answer.json")
+    answer().export("megatron", tmp_path / "of-answer", rank=2)
+    answer().plans[1].export("megatron", tmp_path / "of-plan")
+    astra.export(saved, "megatron", tmp_path / "of-file", rank=2)
+    texts = [
+        {path.name: path.read_text() for path in (tmp_path / place).iterdir()}
+        for place in ("of-answer", "of-plan", "of-file")
+    ]
+    assert texts[0] == texts[1] == texts[2] and "launch.sh" in texts[0]
+    with pytest.raises(astra.InputError, match="there is no rank 9; it holds 5 plans"):
+        answer().export("megatron", tmp_path, rank=9)
+    with pytest.raises(astra.InputError, match=r"target = 'megatrn': not known\. Did you mean"):
+        answer().export("megatrn", tmp_path)
+
+
+def test_a_frontier_is_drawn_into_a_file(tmp_path: Path) -> None:
+    assert "<svg" in rented().plot(tmp_path / "frontier.svg").read_text()
+    with pytest.raises(astra.InputError, match="plan with objective='money'"):
+        answer().plot(tmp_path / "frontier.svg")
+
+
+class Tags(HTMLParser):
+    """The tags of a page, each closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert attrs == []
+        self.seen.add(tag)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_results_show_as_plain_tables_with_nothing_of_the_users_in_the_markup() -> None:
+    evil = msgspec.structs.replace(astra.find_model("llama-3-8b"), name="<script>x</script>")
+    shown = astra.plan(evil, top=2, tp=2, **JOB)
+    nothing = astra.plan(evil, gpus={"h100": 1}, global_batch=8, seq_len=131072)
+    assert nothing.best is None
+    results: list[Any] = [shown, shown.best, shown.best.explain(quick=True), nothing, rented()]  # type: ignore[union-attr]
+    for result in (*results, astra.models("llama"), astra.gpus(), astra.prices("h100")):
+        page = result._repr_html_()
+        assert Tags(page).seen <= {"p", "table", "thead", "tbody", "tr", "th", "td", "pre"}
+        assert ("table" in Tags(page).seen) == (result is not nothing)
+        assert not re.search(r"(?<!`)--[a-z]", re.sub("`[^`]*`", "", page))
+
+
+def test_tables_become_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    for result in (answer(), best(), astra.models("llama"), astra.gpus(), astra.prices("h100")):
+        assert isinstance(result.to_pandas(), pandas.DataFrame)
+    assert list(answer().to_pandas()["step_s"]) == [plan.step_s for plan in answer().plans]
+
+
+# ------------------------------------------------------------------ names and words
+
+
+@pytest.mark.parametrize("name", astra.__all__)
+def test_every_public_name_has_an_example_that_is_true(name: str) -> None:
+    pytest.importorskip("pandas")
+    found = doctest.DocTestFinder(recurse=False).find(getattr(astra, name), name, globs={})
+    runner = doctest.DocTestRunner(verbose=False)
+    for test in found:
+        runner.run(test)
+    assert runner.tries > 0 and runner.failures == 0
+
+
+def test_the_examples_in_the_modules_of_the_api_are_true() -> None:
+    from astra import values
+    from astra.api import inputs, listing
+
+    for module in (inputs, listing, words, values):
+        failed, tried = doctest.testmod(module)
+        assert (failed, tried > 0) == (0, True)
+
+
+def test_errors_can_name_every_argument_that_is_an_option() -> None:
+    from astra.cli.main import COMMANDS, parser_for
+
+    functions = {getattr(astra, name) for name in astra.__all__ if name.islower()}
+    own = {name for each in functions for name in inspect.signature(each).parameters}
+    options = {
+        option.removeprefix("--")
+        for command in COMMANDS
+        for action in parser_for(command)._actions
+        for option in action.option_strings
+    }
+    both = {o for o in options if o.replace("-", "_") in {*own, *SETTING_NAMES}}
+    assert {
+        option for option in both if words.python_words(f"--{option}") == f"--{option}"
+    } == set()

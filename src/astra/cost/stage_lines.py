@@ -245,14 +245,16 @@ class StagePricer:
 
     def mean_exchange_s(self, pairs: Sequence[Pair], lines: StageLines) -> Floats:
         """Of a mean layer, for every micro-batch: what shows of exchanges, and its part of what is
-        done once a step, the optimizer with it. (place, option)
+        done at the end of a step. (place, option)
         """
         fields = {name: line @ self.layers.mean for name, line in lines.fixed.items()}
         exchanges = Exchanges(pairs, self.stack)
-        shown_s = sum(exchanges.shown_s(fields | {"slowdown": lines.fixed["slowdown"][..., 0]}))
-        often_s = np.where(exchanges.by_layer, shown_s, 0.0)
+        slow = {"slowdown": lines.fixed["slowdown"][..., 0]}
+        gather_s, reduce_s = exchanges.shown_s(fields | slow)
         count = np.array([setting.micro_batches for setting, _ in pairs])
-        return often_s + (fields["optimizer_s"] + shown_s - often_s) / count
+        once_s = (reduce_s + fields["optimizer_s"]) / count
+        often_s = gather_s + reduce_s + fields["optimizer_s"] / count
+        return np.where(exchanges.by_layer, often_s, once_s)
 
     def _priced_lines(self, cases: Sequence[Case], names: Sequence[str]) -> Floats:
         """Lines through a few small plans of every case, (field, place, case, 1 + kind); bytes

@@ -52,6 +52,7 @@ FIXED_FIELDS = (
     "logits_bytes",
     "slowdown",  # of compute that hides traffic; not a line: the same for all stages
 )
+EXCHANGE_FIELDS = FIXED_FIELDS[2:7]  # compute, and what replicas exchange and do with it
 RECOMPUTE_FIELDS = ("recompute_s", "saved_bytes", "working_bytes")
 Pair = tuple[GlobalSetting, SegmentOption]
 RecomputeCodes = tuple[int, int, int]  # mode, layers, modules as they stand in a table
@@ -247,10 +248,12 @@ class StagePricer:
         """Of a mean layer, for every micro-batch: what shows of exchanges, and its part of what is
         done at the end of a step. (place, option)
         """
-        fields = {name: line @ self.layers.mean for name, line in lines.fixed.items()}
-        exchanges = Exchanges(pairs, self.stack)
-        slow = {"slowdown": lines.fixed["slowdown"][..., 0]}
-        gather_s, reduce_s = exchanges.shown_s(fields | slow)
+        fields = {name: lines.fixed[name] @ self.layers.mean for name in EXCHANGE_FIELDS}
+        fields["slowdown"], exchanges = (
+            lines.fixed["slowdown"][..., 0],
+            Exchanges(pairs, self.stack),
+        )
+        gather_s, reduce_s = exchanges.shown_s(fields)
         count = np.array([setting.micro_batches for setting, _ in pairs])
         once_s = (reduce_s + fields["optimizer_s"]) / count
         often_s = gather_s + reduce_s + fields["optimizer_s"] / count

@@ -132,6 +132,9 @@ def first_look(
         recomputes = [recompute]
     layer = _MeanLayer(pricer, pairs, recomputes)
     count, number = setting.micro_batches, pricer.layers.layers
+    most_held = layer.held_at_least(np.array(limit_s / count), np.ones(len(most)), 0.0) * most
+    if best_of_types(most_held, pool).sum() < number:
+        return FirstLook(setting, recompute, [], np.inf, np.inf)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
     for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
         held = partial(layer.held_at_least, in_flight=in_flight, least=least)

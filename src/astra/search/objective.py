@@ -26,7 +26,7 @@ class Objective(Protocol):
 
     @property
     def incumbents(self) -> list[Incumbent]:
-        """The best plans so far, fastest first."""
+        """The best plans so far, best first."""
 
     def limits_s(self, plans: Plans) -> Floats:
         """What the step of each of these plans must beat. (plan,)"""

@@ -13,7 +13,7 @@ from astra.cli.money import add_money_options, money_of
 from astra.cli.options import RUNTIMES, add_cluster_options, add_pipeline_model
 from astra.cli.printing import print_note, print_parts, write_json
 from astra.cli.stopping import stop_requests
-from astra.errors import InputError
+from astra.errors import InputError, either
 from astra.search.objectives import OBJECTIVES
 from astra.values import number, token_count
 
@@ -80,7 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         metavar="WORD",
-        help="; ".join(f"{word}: {row.about}" for word, row in OBJECTIVES.items()),
+        help=_objectives_help(),
     )
     parser.add_argument("--min-tokens-per-s", metavar="X", default="0", help="with gpus")
     parser.add_argument("--all", action="store_true", help="show near-identical plans too")
@@ -99,6 +99,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", metavar="FILE", help="the frontier as .svg, .html or (with CairoSVG) .png"
     )
     add_money_options(parser, goals=True)
+
+
+def _objectives_help() -> str:
+    """`time: the fastest; money or frontier: hours against dollars, ...`."""
+    words: dict[str, list[str]] = {}
+    for word, row in OBJECTIVES.items():
+        words.setdefault(row.about, []).append(word)
+    return "; ".join(f"{either(said)}: {about}" for about, said in words.items())
 
 
 def run(options: argparse.Namespace) -> int:

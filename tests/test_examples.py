@@ -6,6 +6,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from astra.cli.main import run
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.sh"))
+EXTEND = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 SAVE = os.environ.get("ASTRA_SAVE_EXAMPLES") == "1"
 
 # How each other file is used: the command that reads it.
@@ -101,6 +103,7 @@ def test_the_cluster_of_the_examples_is_used_as_a_whole(
 def test_no_example_is_left_unused() -> None:
     outputs = {script.with_suffix(".txt").name for script in SCRIPTS}
     used = {script.name for script in SCRIPTS} | outputs | set(FILES)
-    used.add("tour.ipynb")  # run by test_tour.py
+    used |= {"tour.ipynb"}  # run by test_tour.py
+    used |= set(re.findall(r"\]\(\.\./examples/(?:[^)]*/)?([^)/]+)\)", EXTEND))  # by test_extend.py
     present = {path.name for path in EXAMPLES.rglob("*") if path.is_file()}
     assert present == used

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
     from astra.errors import InputError
+    from astra.export.target import Target
     from astra.hardware.catalogue import find_gpu
     from astra.model.zoo import find_model
     from astra.report.plan_table import to_frame, to_rows
@@ -44,6 +45,7 @@ __all__ = [
     "Planner",
     "Prediction",
     "PricedPlan",
+    "Target",
     "calibrate",
     "explain",
     "export",
@@ -70,6 +72,7 @@ _HOMES = dict.fromkeys(__all__, "astra.api") | {
     "Planner": "astra.api.planner",
     "Prediction": "astra.api.prediction",
     "PricedPlan": "astra.cost.result",
+    "Target": "astra.export.target",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",
     "read_plan": "astra.strategy.plan_file",

@@ -16,7 +16,7 @@ from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
 from astra.model.zoo import find_model
 from astra.search.evaluator import Evaluator
-from astra.search.objective import Fastest
+from astra.search.objective import Fastest, Objective
 from astra.search.one_type import OneType
 from astra.strategy import enumerate as enumerate_module
 from astra.strategy.enumerate import Layouts, enumerate_layouts
@@ -88,7 +88,7 @@ def _narrowed(dice: random.Random, seed: int) -> dict[str, tuple[Any, ...]]:
 
 def searched(
     space: Space,
-    objective: Fastest | None = None,
+    objective: Objective | None = None,
     rules: Sequence[Rule] | None = None,
     margin: float = 0.05,
 ) -> Evaluator:

@@ -132,4 +132,6 @@ def _precedence(answer: Answer) -> tuple[float, ...]:
     if answer.request.objective == "gpus":
         below = best.tokens_per_s < answer.request.min_tokens_per_s
         return below, 0 if below else sum(best.gpus.values()), -best.tokens_per_s
+    if best.energy is not None:
+        return (best.energy.step_kwh / (best.plan.global_batch * best.plan.seq_len),)
     return (-best.tokens_per_s if best.hours is None else best.hours,)

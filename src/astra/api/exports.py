@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from astra.report.document import AnswerDocument
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
-EXPORT_TARGETS = ("megatron", "bridge", "flagscale", "torchtitan", "accelerate", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +29,7 @@ class ExportedJob:
     not_expressed: tuple[str, ...]  # settings that the framework has no words for
     verified: tuple[str, ...]  # what the framework's own code says, where it was asked
     next_steps: tuple[str, ...]  # how to start it
+    notes: tuple[str, ...] = ()  # why targets of installed packages cannot be used
 
     def __repr__(self) -> str:
         what = f"{len(self.plans)} plans" if len(self.plans) > 1 else self.plans[0].summary()
@@ -58,16 +58,23 @@ def export(
 
     `plan` is an answer of `plan`, a priced or a bare plan, or a file with any of them; `rank` says
     which plan of an answer, or "all". `target` is megatron, bridge, flagscale, torchtitan,
-    accelerate or deepspeed, `launcher` torchrun, slurm, skypilot or kubernetes. `verify` asks the
-    framework's own code, where it is installed; what it refuses is an InputError, and nothing is
-    written then.
+    accelerate, deepspeed or one of an installed package (docs/extend.md), `launcher` torchrun,
+    slurm, skypilot or kubernetes. `verify` asks the framework's own code, where it is installed;
+    what it refuses is an InputError, and nothing is written then.
     """
     from astra.cost.price import price_plan
     from astra.export import tuner
     from astra.export.folder import write_folder
-    from astra.export.targets import expectations, export_files, next_steps, unsupported
+    from astra.export.targets import (
+        expectations,
+        export_files,
+        next_steps,
+        target_named,
+        target_notes,
+        unsupported,
+    )
 
-    word(target, "--to", EXPORT_TARGETS)
+    target_named(target)
     word(launcher, "--launcher", LAUNCHERS)
     folder = out_path(out, "--out", inside="plan.json")
     options: dict[str, Any] = {
@@ -97,6 +104,7 @@ def export(
         not_expressed=tuple(unsupported(plans[0], target)),
         verified=tuple(check.line() for check in checks),
         next_steps=tuple(next_steps(plans[0], target, f"{out}/{script}", launcher)),
+        notes=tuple(target_notes()),
     )
 
 

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from astra.api.inputs import GpuCounts, check_keywords, gpus_text
+from astra.search.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from astra.money.options import MoneyOptions
 
-FOR_MONEY = ("money", "frontier")  # objectives that weigh hours against dollars
 MAX_RENTED_GPUS = 1024  # of a type without a count
 
 
 def money_options(said: Mapping[str, Any], objective: str = "time") -> "MoneyOptions | None":
     """The options about money, checked; None where nobody speaks of it."""
-    if not said and objective not in FOR_MONEY:
+    if not said and not OBJECTIVES[objective].is_for_money:
         return None
     from astra.money.options import OPTION_NAMES, goals_of, money_options_of
 

@@ -25,8 +25,9 @@ from astra.api.inputs import (
     settings_texts,
     user_rules_of,
 )
-from astra.api.money import FOR_MONEY, default_objective, money_options, rentable_gpus
+from astra.api.money import default_objective, money_options, rentable_gpus
 from astra.errors import InputError
+from astra.search.objectives import OBJECTIVES
 from astra.values import number, token_count, whole_number, word
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from astra.search.query import Query
     from astra.search.result import Progress
     from astra.strategy.plan import Runtime
-
-OBJECTIVES = ("time", "money", "frontier", "gpus")
 
 
 def plan(
@@ -81,7 +80,7 @@ def plan(
     a file or a list (`["$tp > 4"]`). Over several types uniform plans and pipelines that mix types
     are searched, for Megatron-LM and FlagScale unless `runtime` names one: `mixed` compares them.
 
-    `objective` is time, gpus (the fewest), money or frontier; words about money are keywords too:
+    `objective` is time, gpus, energy, money or frontier; words about money are keywords too:
     `tokens="1T", budget=4e5, deadline="30d", price={"h100": 2.49}, cloud=["aws"], spot=True`.
     "Nothing fits" is an answer. `time_limit` [s] and `is_cancelled`, which is asked now and then,
     end a search early with the best so far; `search.status` says so.
@@ -164,9 +163,9 @@ def query_of(
     texts = settings_texts(settings, narrowed)
     precision = word(precision, "--precision", SEARCHED_PRECISIONS)
     max_gpus = None if max_gpus is None else whole_number(max_gpus, "--max-gpus")
-    objective = word(objective or default_objective(money), "--objective", OBJECTIVES)
+    objective = word(objective or default_objective(money), "--objective", tuple(OBJECTIVES))
     options = money_options(money, objective)
-    is_for_money = objective in FOR_MONEY
+    is_for_money = OBJECTIVES[objective].is_for_money
     if options is not None and is_for_money and cluster is None:
         gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, precision)
     machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision)
@@ -188,7 +187,7 @@ def query_of(
         set_words=texts,
         rules_file=str(rules) if isinstance(rules, str | Path) else None,
         rule_texts=rule_texts(rules),
-        objective=objective,  # type: ignore[arg-type]
+        objective=objective,
         min_tokens_per_s=rate,
         money=options,
         goals=None if options is None else goals_of(options),
@@ -246,18 +245,21 @@ def _check_goal(
     objective: str, use_all: bool, min_tokens_per_s: float, options: "MoneyOptions | None"
 ) -> None:
     """Goals that contradict each other, or that are not known."""
-    if objective in FOR_MONEY and (options is None or options.tokens is None):
+    row = OBJECTIVES[objective]
+    if row.is_for_money and (options is None or options.tokens is None):
         raise InputError(
             f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
             "--tokens 1T; hours and dollars follow from them."
         )
-    if objective in FOR_MONEY and use_all:
-        raise InputError(f"--objective {objective} chooses how many GPUs; --use-all forbids it.")
-    for name in ("budget", "deadline", "longest", "order", "what_if"):
-        if getattr(options, name, None) is not None and objective not in FOR_MONEY:
+    if row.against_use_all and use_all:
+        raise InputError(f"--objective {objective} {row.against_use_all}.")
+    goals = {"min_tokens_per_s": min_tokens_per_s or None}
+    owners = {name: other for other in reversed(OBJECTIVES) for name in OBJECTIVES[other].takes}
+    for name in sorted(owners.keys() - set(row.takes)):
+        if goals.get(name, getattr(options, name, None)) is not None:
             option = name.replace("_", "-")
-            raise InputError(f"--{option} is a goal of --objective money; add that.")
-    if options is not None and objective not in FOR_MONEY:
+            raise InputError(f"--{option} is a goal of --objective {owners[name]}; add that.")
+    if options is not None and not row.is_for_money:
         rented = {
             "--join-guessed": options.join_guessed,
             "--any-region": options.any_region,
@@ -265,7 +267,3 @@ def _check_goal(
         }
         for option in (option for option, said in rented.items() if said):
             raise InputError(f"{option} is about what --objective money rents; add that.")
-    if objective == "gpus" and use_all:
-        raise InputError("--objective gpus looks for fewer GPUs, and --use-all forbids it.")
-    if min_tokens_per_s and objective != "gpus":
-        raise InputError("--min-tokens-per-s is a goal of --objective gpus; add that.")

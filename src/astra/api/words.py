@@ -27,7 +27,17 @@ OTHER_NAMES = {"set": "settings", "memory-margin": "margin", "to": "target", "lr
 TURNED_OFF = {"no-mixed": "mixed=False", "no-failures": "failures=False", "all": "fold=False"}
 KEYED = ("settings", "price", "owned", "against")  # arguments that are dictionaries
 LISTINGS = ("models", "gpus", "prices")  # commands that are functions too
-WORDS_AS_VALUES = ("money", "frontier", "gpus", "time", "any", "sky", "slurm", "kubernetes")
+WORDS_AS_VALUES = (
+    "money",
+    "frontier",
+    "gpus",
+    "time",
+    "energy",
+    "any",
+    "sky",
+    "slurm",
+    "kubernetes",
+)
 
 # A command in backticks, or an option with the word behind it and how that ends.
 _SAID = re.compile(

@@ -5,7 +5,7 @@ FILE is a search result, a priced plan or a bare plan, as `astra predict --json`
 import argparse
 from typing import TYPE_CHECKING
 
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import print_note, print_parts, write_json
 
 if TYPE_CHECKING:
     from astra.api.exports import ExportedJob
@@ -28,8 +28,11 @@ TARGETS = ("megatron", "bridge", "flagscale", "torchtitan", "accelerate", "deeps
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    from astra.export.installed_targets import installed_names
+
     parser.add_argument("file", metavar="FILE", help="a plan, priced or not, or a search result")
-    parser.add_argument("--to", metavar="TARGET", required=True, help=", ".join(TARGETS))
+    names = dict.fromkeys([*TARGETS, *installed_names()])
+    parser.add_argument("--to", metavar="TARGET", required=True, help=", ".join(names))
     parser.add_argument("--out", metavar="DIR", required=True, help="folder for the launch files")
     parser.add_argument(
         "--rank", metavar="N|all", default="1", help="which plan of a search result; default: 1"
@@ -64,15 +67,17 @@ def run(options: argparse.Namespace) -> int:
         learning_rate=options.lr,
     )
     if options.json:
-        names = ("out", "files", "expected", "not_expressed", "verified")
+        names = ("out", "files", "expected", "not_expressed", "verified", "notes")
         write_json({name: getattr(job, name) for name in names})
     else:
         print_parts(*_page(job, options.to))
+        for text in job.notes:
+            print_note(text)
     return 0
 
 
 def _page(job: "ExportedJob", target: str) -> list[str]:
-    from astra.export.targets import TARGETS
+    from astra.export.targets import target_named
 
     count = f"{len(job.plans)} plans" if len(job.plans) > 1 else job.plans[0].summary()
     lines = [f"Wrote {len(job.files)} files to {job.out}: {count}."]
@@ -80,6 +85,6 @@ def _page(job: "ExportedJob", target: str) -> list[str]:
     lines += job.expected
     lines += dict.fromkeys(f"verify: {line}" for line in job.verified)
     if job.not_expressed:
-        name = TARGETS[target].name
+        name = target_named(target).name
         lines += [f"{name}'s settings do not say:", *(f"  {each}" for each in job.not_expressed)]
     return [*lines, *job.next_steps]

@@ -13,7 +13,8 @@ from astra.cli.money import add_money_options, money_of
 from astra.cli.options import RUNTIMES, add_cluster_options, add_pipeline_model
 from astra.cli.printing import print_note, print_parts, write_json
 from astra.cli.stopping import stop_requests
-from astra.errors import InputError
+from astra.errors import InputError, either
+from astra.search.objectives import OBJECTIVES
 from astra.values import number, token_count
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ examples:
     --tokens 1T --deadline 30d
   astra plan mixtral-8x7b --gpus h100:64 --global-batch 256 --seq-len 4096 --set tp=1,2
   astra plan llama-3-8b --gpus h100:8 --global-batch 64 --seq-len 8192 --rules my.rules --json
+  astra plan llama-3-8b --gpus h100:64 --global-batch 256 --seq-len 8192 --objective energy
 
 exit code 3: an answer without a plan: nothing fits, or the rules leave none; 130: stopped by Ctrl-C
 or SIGTERM, with the best so far printed and written"""
@@ -78,8 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         metavar="WORD",
-        help="time; money or frontier: hours against dollars, as with a budget or a deadline; "
-        "gpus: the fewest that fit or reach --min-tokens-per-s",
+        help=_objectives_help(),
     )
     parser.add_argument("--min-tokens-per-s", metavar="X", default="0", help="with gpus")
     parser.add_argument("--all", action="store_true", help="show near-identical plans too")
@@ -98,6 +99,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", metavar="FILE", help="the frontier as .svg, .html or (with CairoSVG) .png"
     )
     add_money_options(parser, goals=True)
+
+
+def _objectives_help() -> str:
+    """`time: the fastest; money or frontier: hours against dollars, ...`."""
+    words: dict[str, list[str]] = {}
+    for word, row in OBJECTIVES.items():
+        words.setdefault(row.about, []).append(word)
+    return "; ".join(f"{either(said)}: {about}" for about, said in words.items())
 
 
 def run(options: argparse.Namespace) -> int:
@@ -154,7 +163,8 @@ def _check_plot(options: argparse.Namespace) -> None:
 
     picture_format(options.plot)
     goals = options.budget is not None or options.deadline is not None
-    if options.objective not in (("money", "frontier", None) if goals else ("money", "frontier")):
+    row = OBJECTIVES.get(options.objective or ("money" if goals else "time"))
+    if row is not None and not row.is_for_money:
         raise InputError("--plot draws the frontier of --objective money; add that.")
 
 

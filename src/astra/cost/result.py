@@ -5,6 +5,7 @@ Notes have codes and numbers; their sentences are made by `report`, beside them.
 
 import msgspec
 
+from astra.money.energy import Energy
 from astra.money.rented import Money
 from astra.notes import Note, NoteCode, has
 from astra.strategy.plan import Plan
@@ -100,6 +101,7 @@ class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):
     hours: float | None = None
     usd: float | None = None
     money: Money | None = None
+    energy: Energy | None = None  # with --objective energy
     provenance: Provenance
     warnings: tuple[str, ...] = ()  # in words
     notes: tuple[Note, ...] = msgspec.field(default=(), name="warning_codes")

@@ -1,13 +1,10 @@
 """Which files each training framework gets."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import msgspec
 
 from astra.cost.price import price_plan
 from astra.cost.result import PricedPlan
-from astra.errors import InputError
+from astra.errors import InputError, did_you_mean, shorten
 from astra.export import (
     accelerate,
     bridge,
@@ -16,30 +13,16 @@ from astra.export import (
     megatron_files,
     torchtitan,
 )
+from astra.export.installed_targets import installed_targets
 from astra.export.job_folder import folder_files
 from astra.export.launchers import LAUNCHERS, LaunchJob, start_lines
 from astra.export.rents import Rents
+from astra.export.target import Target
 from astra.export.torchrun import kinds_of, nodes_of
 from astra.export.unsupported import unsupported as megatron_unsupported
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.our_rules import ONE_JOB
 from astra.strategy.rules.registry import broken_rules
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A framework that plans are written for."""
-
-    name: str  # what people call it
-    runtime: Runtime  # whose rules it obeys
-    takes: tuple[Runtime, ...]  # runtimes of the plans that can be its
-    files: Callable[..., dict[str, str]]
-    unsupported: Callable[[Plan], list[str]]  # what the files leave out, in words
-    refusals: Callable[[Plan], list[str]]  # parts it has no words for
-    set_up: tuple[str, ...]  # what to set before the script
-    first_try: str  # what follows the script the first time
-    logs: str  # how its log gets a line a step
-
 
 MEGATRON: tuple[Runtime, ...] = ("megatron", "flagscale", "any")
 TARGETS: dict[str, Target] = {
@@ -49,7 +32,6 @@ TARGETS: dict[str, Target] = {
         takes=MEGATRON,
         files=megatron_files.files,
         unsupported=megatron_unsupported,
-        refusals=lambda _: [],
         set_up=("MEGATRON=~/Megatron-LM",),
         first_try="--mock-data --tokenizer-type NullTokenizer --log-interval 1 --eval-iters 0",
         logs="Megatron-LM does with --log-interval 1.",
@@ -112,6 +94,26 @@ TARGETS: dict[str, Target] = {
 }
 
 
+def target_named(name: object) -> Target:
+    """A target of ours or of an installed package."""
+    if isinstance(name, str) and name in TARGETS:
+        return TARGETS[name]
+    found, broken = installed_targets(TARGETS)
+    if isinstance(name, str) and name in found:
+        return found[name]
+    if isinstance(name, str) and name in broken:
+        raise InputError(f"--to {name}: {broken[name]}")
+    known = [*TARGETS, *found]
+    hint = did_you_mean(str(name)[:60], known, f"Use one of {', '.join(known)}.")
+    raise InputError(" ".join([f"--to {shorten(name)}: not known. {hint}", *target_notes()]))
+
+
+def target_notes() -> list[str]:
+    """Why targets of installed packages cannot be used."""
+    _, broken = installed_targets(TARGETS)
+    return [f"An installed target is left out: {why}" for why in broken.values()]
+
+
 def export_files(
     plan: Plan,
     target: str,
@@ -125,9 +127,9 @@ def export_files(
     refused = refusal(plan, target)
     if refused:
         raise InputError(refused)
-    framework, priced = TARGETS[target], price_plan(plan)
+    framework, priced = target_named(target), price_plan(plan)
     notes = [*expectations(priced), *unsupported(plan, target)]
-    made = framework.files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
+    made = framework.launch_files(plan, notes, train_iters=train_iters, learning_rate=learning_rate)
     made |= {"plan.json": plan_json(plan)}
     if target == "flagscale":
         if launcher != "torchrun":
@@ -156,12 +158,12 @@ def export_files(
 
 def unsupported(plan: Plan, target: str) -> list[str]:
     """What the files of a target leave out, in words."""
-    return TARGETS[target].unsupported(plan)
+    return target_named(target).unsupported(plan)
 
 
 def refusal(plan: Plan, target: str) -> str | None:
     """Which part of a plan a target cannot start and which target can; None where it can."""
-    framework = TARGETS[target]
+    framework = target_named(target)
     if not plan.is_one_job:
         return (
             f"{framework.name} cannot run this plan: {ONE_JOB.reason} [rule {ONE_JOB.name}]. "
@@ -173,23 +175,23 @@ def refusal(plan: Plan, target: str) -> str | None:
             f"a plan of the runtime {plan.runtime} is not {framework.name}'s; "
             f"plan it again with --runtime {framework.runtime}."
         )
-    reasons = _reasons(plan, target)
+    reasons = _reasons(plan, framework)
     if not reasons:
         return None
+    every = TARGETS | installed_targets(TARGETS)[0]
     able = [
-        other
-        for other in TARGETS
-        if other != target and plan.runtime in TARGETS[other].takes and not _reasons(plan, other)
+        name
+        for name, other in every.items()
+        if name != target and plan.runtime in other.takes and not _reasons(plan, other)
     ]
     none = "" if plan.runtime in MEGATRON else f" of plans for the runtime {plan.runtime}"
-    others = f" {TARGETS[able[0]].name} can: --to {able[0]}." if able else ""
+    others = f" {every[able[0]].name} can: --to {able[0]}." if able else ""
     others = others or f" No other target{none} can."
     return f"{framework.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
 
 
-def _reasons(plan: Plan, target: str) -> list[str]:
+def _reasons(plan: Plan, framework: Target) -> list[str]:
     """Rules of a target that a plan breaks, and parts that it has no words for."""
-    framework = TARGETS[target]
     broken = broken_rules(msgspec.structs.replace(plan, runtime=framework.runtime))
     if broken:
         return [f"{rule.reason} [rule {rule.name}]" for rule in broken]
@@ -198,7 +200,7 @@ def _reasons(plan: Plan, target: str) -> list[str]:
 
 def next_steps(plan: Plan, target: str, script: str, launcher: str = "torchrun") -> list[str]:
     """What a person does with the files, in words and commands."""
-    framework = TARGETS[target]
+    framework = target_named(target)
     if launcher != "torchrun":
         job = LaunchJob(plan, nodes_of(plan), framework.set_up, framework.first_try)
         where = script.removesuffix("/launch.sh")

@@ -107,6 +107,7 @@ WHERE = {
     "bridge": "It runs in NVIDIA's NeMo image; --to megatron writes the same settings, which "
     'pip install "astra-planner[verify]" can check.'
 }
+NO_CHECK = "a target of an installed package has no check of its own"
 HOW = 'pip install "astra-planner[verify]"'
 
 
@@ -142,7 +143,7 @@ def _framework(folder: Path, target: str, world: int, architecture: int) -> Fram
             "flagscale": "FlagScale's own code is asked by the project's tests only; "
             "`launch.sh action=dryrun` asks yours",
         }
-        return FrameworkCheck(target, "not checked", why[target])
+        return FrameworkCheck(target, "not checked", why.get(target, NO_CHECK))
     missing = [module for module in NEEDS[target] if not _found(module)]
     if missing:
         how = WHERE.get(target, f"Try {HOW}.")

@@ -152,13 +152,18 @@ def conditions_of(options: MoneyOptions) -> Conditions:
     return conditions(**said)
 
 
+def power_usage_effectiveness(options: MoneyOptions) -> float:
+    """Power of the whole site over that of its machines."""
+    return _number(_given(options.pue, PUE), "--pue", 1.0, 10.0)
+
+
 def owned_cost_terms(
     options: MoneyOptions, user_gpus: Sequence[Gpu] = ()
 ) -> dict[str, dict[str, float]]:
     """What an hour of a GPU that one owns costs, term by term, by its full name."""
     years = _number(_given(options.amortise_years, AMORTISE_YEARS), "--amortise-years", 0.01, 100.0)
     kwh = _number(_given(options.power_price, 0.0), "--power-price", 0.0, 100.0)
-    pue = _number(_given(options.pue, PUE), "--pue", 1.0, 10.0)
+    pue = power_usage_effectiveness(options)
     return {
         name: owned_usd_per_gpu_hour(
             gpu_named(name, user_gpus, "--owned"), purchase, years, kwh, pue

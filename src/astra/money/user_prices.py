@@ -100,16 +100,24 @@ def owned_usd_per_gpu_hour(
 
     purchase / (years x 8766 h)  +  power x (1 + host) x PUE x price of a kWh
     """
-    if gpu.power_w is None and usd_per_kwh:
-        raise InputError(
-            f"{gpu.name}: its power is not known, so --power-price cannot be used. "
-            "Give power_w in a GPU file, or a price an hour with --price."
-        )
-    watts = (gpu.power_w or 0.0) * (1 + HOST_FRACTION)
+    needed = "--power-price cannot be used. Try a price an hour with --price"
+    watts = site_w(gpu, pue, needed) if usd_per_kwh else 0.0
     return {
         "amortisation": purchase_usd / (years * YEAR_H),
-        "power": watts / 1e3 * pue * usd_per_kwh,
+        "power": watts / 1e3 * usd_per_kwh,
     }
+
+
+def site_w(gpu: Gpu, pue: float, needed: str) -> float:
+    """Power of a GPU with its share of the host and of the site. [W]
+
+    power limit x (1 + host) x PUE; `needed`: what cannot be told where it is not known.
+    """
+    if gpu.power_w is None:
+        raise InputError(
+            f"{gpu.name}: its power is not known, so {needed}, or give power_w in a GPU file."
+        )
+    return gpu.power_w * (1 + HOST_FRACTION) * pue
 
 
 def total(terms: Mapping[str, float]) -> float:

@@ -93,6 +93,7 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
         funnel_line(answer),
         "",
         *_money_part(best),
+        *_energy_part(best),
         f"Where the time of the best goes (stage {best.parts_stage})",
         time_bars(best),
         "",
@@ -151,6 +152,24 @@ def _money_part(best: PricedPlan) -> list["RenderableType"]:
     return [money_sentence(best), *terms(best), ""]
 
 
+def _energy_part(best: PricedPlan) -> list[str]:
+    """Energy of the best and how it is reckoned, where it was asked for."""
+    energy = best.energy
+    if energy is None:
+        return []
+    run = ""
+    if energy.run_kwh is not None:
+        run = f"; {energy.run_kwh:,.0f} kWh for {energy.tokens:.3g} tokens, failures left aside"
+    gpus, host = sum(best.gpus.values()), 1 + energy.host_fraction
+    return [
+        f"Energy: {energy.step_kwh:.3g} kWh a step{run}.",
+        f"{gpus} GPUs x {energy.gpu_w:g} W x {host:g} with their hosts x PUE {energy.pue:g} x "
+        f"{seconds(best.step_s)}; {energy.gpu_w:g} W is the power limit, not a measured draw: an "
+        "upper estimate.",
+        "",
+    ]
+
+
 def safer_plan(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Where the best fills its GPUs to the brim: the fastest one that surely fits."""
     best = plans[0]
@@ -159,16 +178,17 @@ def safer_plan(plans: tuple[PricedPlan, ...]) -> list[str]:
     sure = [plan for plan in plans if plan.memory.fit_probability >= SURE_TO_FIT]
     if not sure:
         return ["None of these is sure to fit; a larger --memory-margin finds some that are."]
-    slower = sure[0].step_s / best.step_s - 1
+    more = f"is {sure[0].step_s / best.step_s - 1:.1%} slower"
+    if best.energy is not None and sure[0].energy is not None:
+        more = f"takes {sure[0].energy.step_kwh / best.energy.step_kwh - 1:.1%} more energy"
     probability = f"{sure[0].memory.fit_probability:.0%}"
-    return [
-        f"Safer: plan {sure[0].rank} is {slower:.1%} slower and fits with probability "
-        f"{probability}."
-    ]
+    return [f"Safer: plan {sure[0].rank} {more} and fits with probability {probability}."]
 
 
 def equally_fast(plans: tuple[PricedPlan, ...]) -> list[str]:
-    """Which of the best cannot be told apart."""
+    """Which of the best cannot be told apart, where they are ordered by their steps."""
+    if plans[0].energy is not None:
+        return []
     count, pair_error = as_fast(plans), ranking().pair_fraction
     if count < 2:
         return []
@@ -183,10 +203,11 @@ def funnel_line(answer: AnswerDocument) -> str:
     """Where the candidates went, in one line."""
     search = answer.search
     removed = sum(search.removed_by_rule.values())
+    better = "faster" if answer.best is None or answer.best.energy is None else "better"
     estimated = f"{search.estimated:,} estimated, " if search.estimated else ""
     return (
         f"{search.candidates:,} candidates: {removed:,} against rules, {search.bounded:,} cannot "
-        f"be faster, {estimated}{search.out_of_memory:,} of {search.priced:,} priced do not fit, "
+        f"be {better}, {estimated}{search.out_of_memory:,} of {search.priced:,} priced do not fit, "
         f"{search.simulated:,} simulated; {search.seconds:.1f} s."
     )
 
@@ -195,13 +216,15 @@ def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("", "step", "tokens/s", "MFU", "GPUs", "memory"):
+    by_energy = ["kWh a step"] if plans[0].energy is not None else []
+    for name in ("", *by_energy, "step", "tokens/s", "MFU", "GPUs", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("plan", overflow="fold")
     for plan in plans:
         memory = plan.memory
         table.add_row(
             str(plan.rank),
+            *([f"{plan.energy.step_kwh:.3g}"] if plan.energy is not None else []),
             seconds(plan.step_s),
             f"{plan.tokens_per_s:,.0f}",
             f"{plan.mfu_fraction:.1%}",

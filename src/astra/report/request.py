@@ -16,11 +16,13 @@ from astra.hardware.pools import is_user_described
 from astra.hardware.stack import find_stack
 from astra.money.options import MoneyOptions, goals_of, money_options_of
 from astra.notes import Note, NoteCode, note
-from astra.search.query import Objective, Query
+from astra.search.objectives import OBJECTIVES
+from astra.search.query import Query
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import task_of
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import parse_set
+from astra.values import word
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     set: tuple[str, ...] = ()
     rules: str | None = None
     rule_texts: tuple[str, ...] | UnsetType = UNSET  # rules that are in no file
-    objective: Objective = "time"
+    objective: str = "time"
     min_tokens_per_s: float = 0.0
     own_gpus: tuple[Gpu, ...] | UnsetType = UNSET  # that the catalogue does not have
     money: dict[str, Any] | UnsetType = UNSET
@@ -99,6 +101,7 @@ def read_request(request: Mapping[str, object], plan: Plan, where: str) -> Query
     GPUs in full.
     """
     said = convert(dict(request), Request, f"{where}: request")
+    word(said.objective, f"{where}: request.objective", tuple(OBJECTIVES))
     stack = find_stack(said.stack or plan.stack)
     query = Query(
         model=plan.model,

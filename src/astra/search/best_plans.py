@@ -7,19 +7,24 @@ import msgspec
 import numpy as np
 
 from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
 from astra.hardware.topology import allowed_counts
+from astra.money.energy import energy_of
 from astra.notes import NoteCode, note
-from astra.search.evaluator import Evaluator, Limits
+from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.nothing_fits import least_of, nothing_fits, with_count
-from astra.search.one_type import search_fastest
+from astra.search.objective import Fastest, LeastEnergy, Objective
+from astra.search.one_type import OneType, search_fastest
 from astra.search.query import Query
 from astra.search.result import Result
 
 
-def solve_one_type(query: Query, limits: Limits) -> Result:
-    """The fastest plans."""
+def solve_one_type(query: Query, limits: Limits, objective: Objective | None = None) -> Result:
+    """The fastest plans, or those that another objective wants."""
     start = time.perf_counter()
-    searched = search_fastest(query, limits, is_alone=True)
+    searched = evaluator_of(query, objective or Fastest(query.top, query.fold), limits)
+    searched.is_alone = True
+    searched.run(OneType(query.space).search)
     priced = price_plans(searched.plans(), query.margin)
     ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
     return Result(
@@ -38,8 +43,23 @@ def _gap(searched: Evaluator, limits: Limits) -> float | None:
     """How much faster a plan may be at most, where the search was stopped; else none is."""
     if limits.stopped is None:
         return 0.0
-    known = np.isfinite(searched.best_s) and 0 < searched.least_s < np.inf
+    known = isinstance(searched.objective, Fastest) and np.isfinite(searched.best_s)
+    known = known and 0 < searched.least_s < np.inf
     return max(searched.best_s / searched.least_s - 1, 0.0) if known else None
+
+
+def least_energy(query: Query, limits: Limits) -> Result:
+    """The plans that train with the fewest kWh; each says how many."""
+    (pool,) = query.cluster.pools
+
+    def with_energy(plan: PricedPlan) -> PricedPlan:
+        gpu_seconds = sum(plan.gpus.values()) * plan.step_s
+        energy = energy_of(pool.gpu, gpu_seconds, query.tokens_per_step, query.money)
+        return msgspec.structs.replace(plan, energy=energy)
+
+    energy_of(pool.gpu, 0.0, 1, query.money)  # a power that is not known is said at once
+    found = solve_one_type(query, limits, LeastEnergy(query.top, query.fold))
+    return replace(found, plans=tuple(map(with_energy, found.plans)))
 
 
 def fewest_gpus(query: Query, limits: Limits) -> Result:

@@ -26,7 +26,7 @@ class Objective(Protocol):
 
     @property
     def incumbents(self) -> list[Incumbent]:
-        """The best plans so far, fastest first."""
+        """The best plans so far, best first."""
 
     def limits_s(self, plans: Plans) -> Floats:
         """What the step of each of these plans must beat. (plan,)"""
@@ -103,6 +103,36 @@ class Fastest:
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans), self.top)
+
+
+@dataclass(slots=True)
+class LeastEnergy:
+    """The K plans of the least energy on one GPU type, whose GPUs draw the same: the least GPUs x
+    step. On g GPUs a step must beat the K-th of these products / g.
+    """
+
+    top: int
+    fold: bool = False
+    incumbents: list[Incumbent] = field(default_factory=list)  # least energy first
+
+    @property
+    def limit_s(self) -> float:
+        """Of plans on one GPU: nothing may take longer."""
+        last = self.incumbents[self.top - 1 :]
+        return last[0][0] * float(last[0][2].gpus[0]) if last else np.inf
+
+    def limits_s(self, plans: Plans) -> Floats:
+        return self.limits_of_counts_s(plans.gpus)
+
+    def limits_of_counts_s(self, gpus: Ints) -> Floats:
+        return self.limit_s / gpus
+
+    def keys(self, plans: Plans) -> list[Key]:
+        return Fastest(self.top, self.fold).keys(plans)
+
+    def add(self, plans: Plans, step_s: Floats) -> None:
+        found = _merged(self.incumbents, plans, step_s, self.keys(plans))
+        self.incumbents = sorted(found, key=lambda entry: entry[0] * entry[2].gpus[0])[: self.top]
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,12 +271,8 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
     return False
 
 
-def search_fastest(query: Query, limits: Limits | None = None, is_alone: bool = False) -> Evaluator:
-    """The fastest plans of a query on one GPU type, as the evaluator has kept them.
-
-    `is_alone`: no other plans are wanted.
-    """
+def search_fastest(query: Query, limits: Limits | None = None) -> Evaluator:
+    """The fastest plans of a query on one GPU type, as the evaluator has kept them."""
     evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
-    evaluator.is_alone = is_alone
     evaluator.run(OneType(query.space).search)
     return evaluator

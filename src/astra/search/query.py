@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -12,13 +12,12 @@ from astra.hardware.stack import Stack
 from astra.model.shape import Model
 from astra.money.options import Goals, MoneyOptions
 from astra.notes import Note
+from astra.search.objectives import OBJECTIVES
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload
-
-Objective = Literal["time", "gpus", "money", "frontier"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class Query:
     user_rules: tuple[Rule, ...] = ()
     rules_file: str | None = None
     rule_texts: tuple[str, ...] = ()  # where they are in no file
-    objective: Objective = "time"
+    objective: str = "time"  # a word of `OBJECTIVES`
     min_tokens_per_s: float = 0.0  # with objective gpus
     money: MoneyOptions | None = None  # None: nobody speaks of it
     goals: Goals | None = None  # of the money, in numbers
@@ -59,7 +58,7 @@ class Query:
     @property
     def is_for_money(self) -> bool:
         """Whether hours are weighed against dollars."""
-        return self.objective in ("money", "frontier")
+        return OBJECTIVES[self.objective].is_for_money
 
     @property
     def task(self) -> Task:

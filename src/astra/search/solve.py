@@ -5,9 +5,10 @@ from dataclasses import replace
 from astra.cost.bill import with_dollars
 from astra.cost.host import ram_notes
 from astra.cost.paper import compared
+from astra.money.energy import without_energy
 from astra.notes import NoteCode, note
-from astra.search.best_plans import fewest_gpus, solve_one_type
 from astra.search.evaluator import Limits
+from astra.search.objectives import search_of
 from astra.search.query import Query
 from astra.search.result import NothingFits, Result
 
@@ -38,26 +39,16 @@ def solve(query: Query, limits: Limits | None = None) -> Result:
 
 
 def _solve(query: Query, limits: Limits) -> Result:
+    search = search_of(query.objective, len(query.cluster.pools))
     if query.is_for_money:
-        from astra.search.rent import solve_for_money
-
-        return solve_for_money(query, limits)
-    with_dollars((), query.money, query.cluster)  # prices that cannot be are refused at once
-    found = _search(query, limits)
-    plans = tuple(with_dollars(found.plans, query.money, query.cluster))
+        return search(query, limits)
+    money = without_energy(query.money) if query.objective == "energy" else query.money
+    with_dollars((), money, query.cluster)  # prices that cannot be are refused at once
+    found = search(query, limits)
+    plans = tuple(with_dollars(found.plans, money, query.cluster))
     return replace(
         found,
         plans=plans,
         notes=(*found.notes, *ram_notes(plans)),
         paper=compared(plans) if query.pipeline_model == "paper" else None,
     )
-
-
-def _search(query: Query, limits: Limits) -> Result:
-    """The fastest plans, or those on the fewest GPUs."""
-    fewest = query.objective == "gpus"
-    if len(query.cluster.pools) > 1:
-        from astra.search.over_types import fewest_over_types, solve_over_types
-
-        return (fewest_over_types if fewest else solve_over_types)(query, limits)
-    return (fewest_gpus if fewest else solve_one_type)(query, limits)

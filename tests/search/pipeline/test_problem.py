@@ -29,6 +29,7 @@ from astra.strategy.space import Space, Workload, parse_set
 ALIKE: dict[str, tuple[range, dict[str, bool]]] = {
     "whole layers or modules": (range(4, 24), {}),
     "tied ends": (range(200, 205), {"tied": True}),
+    "tied ends, own dp": (range(224, 227), {"tied": True, "meshes": True}),  # table and plan differ
     "layers of several kinds": (range(413, 419), {"experts": True}),
     "own dp": (range(500, 504), {"meshes": True}),
     "all GPUs": (range(700, 706), {"use_all": True}),

@@ -17,11 +17,13 @@ PATIENCE = 8  # moves in a row that need not help
 IMPROVED = 0.9999  # of the best step before: less is not worth another round
 
 
-def improved(constructor: Constructor, limit_s: float, breadth: int) -> list[PipelineCandidate]:
+def improved(
+    constructor: Constructor, limit_s: float, within_s: float, breadth: int
+) -> list[PipelineCandidate]:
     """The best pipelines of a stage table: seeds, then one segment changed at a time, while that
     helps and is near the limit.
     """
-    known = constructor.filled(constructor.seeds(), limit_s * NEAR_BEST)
+    known = constructor.filled(constructor.seeds(), within_s)
     for _ in range(ROUNDS):
         ranked = sorted(known, key=lambda segments: known[segments].step_s)[: CHANGED * breadth]
         if not ranked or not np.isfinite(known[ranked[0]].step_s):
@@ -30,7 +32,7 @@ def improved(constructor: Constructor, limit_s: float, breadth: int) -> list[Pip
         near_s = min(limit_s, best_s) * NEAR_BEST
         near = [segments for segments in ranked if known[segments].step_s < near_s]
         other = {other for each in near for other in changed(constructor.table, each)} - set(known)
-        new = constructor.filled(sorted(other), near_s)
+        new = constructor.filled(sorted(other), within_s)
         known |= new
         if min((each.step_s for each in new.values()), default=np.inf) >= best_s * IMPROVED:
             break

@@ -156,7 +156,8 @@ class _Search:
             self.charge(0)
             table = StageTable(self.pricer, look.setting, look.options, look.recompute)
             constructor = Constructor(table, self.skeleton_limits, self.charge, pace_s)
-            best = improved(constructor, self.limit_s, self.breadth)
+            within_s = min(self.evaluator.limit_s, self.evaluator.best_s) * NEAR_BEST
+            best = improved(constructor, self.limit_s, within_s, self.breadth)
             self.found += best
             self.least_found_s = min([self.least_found_s, *(each.step_s for each in best[:1])])
 

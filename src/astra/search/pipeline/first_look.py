@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -79,30 +78,34 @@ class _MeanLayer:
         free = lines.fixed["free_bytes"][INSIDE, :, 0]
         self.free_bytes = free - lines.working_bytes[AGAIN].max(axis=1)  # of a stage, for layers
 
-    def held(self, pace_s: Floats, in_flight: Floats) -> Floats:
-        """Layers of a stage that takes no longer, as few recomputed as must be. (pace, option)"""
-        plain_bytes = self.states_bytes + self.saved_bytes * in_flight
-        freed_bytes = (self.saved_bytes - self.checkpoint_bytes) * in_flight
-        with np.errstate(all="ignore"):
-            plain = np.maximum(self.free_bytes / plain_bytes, 0.0)
-            more_s = self.layer_s + np.nan_to_num(
-                self.recompute_s * plain_bytes / freed_bytes, nan=np.inf, posinf=np.inf
-            )
-            beyond = np.maximum((pace_s - plain * self.layer_s) / more_s, 0.0)
-        fast = pace_s < plain * self.layer_s
-        most = self.most_held(in_flight)
-        return np.where(fast, pace_s / self.layer_s, np.minimum(plain + beyond, most))
-
-    def held_at_least(self, stage_s: Floats, in_flight: Floats, least: float) -> Floats:
-        """The same, all layers at most; none where they are less than `least`."""
-        held = np.minimum(self.held(stage_s, in_flight), self.layers)
-        return np.where(held < least, 0.0, held)
-
     def most_held(self, in_flight: Floats) -> Floats:
         """Layers that a stage has memory for, all recomputed."""
         kept = np.minimum(self.saved_bytes, self.checkpoint_bytes) * in_flight
         with np.errstate(all="ignore"):
             return np.maximum(self.free_bytes / (self.states_bytes + kept), 0.0)
+
+
+class _Held:
+    """Layers of a stage of every option with so many micro-batches in flight. (option,)"""
+
+    def __init__(self, layer: _MeanLayer, in_flight: Floats, least: float) -> None:
+        """`least`: a stage that holds less holds none."""
+        self.least, self.layer_s = least, layer.layer_s
+        plain_bytes = layer.states_bytes + layer.saved_bytes * in_flight
+        freed_bytes = (layer.saved_bytes - layer.checkpoint_bytes) * in_flight
+        with np.errstate(all="ignore"):
+            self.plain = np.maximum(layer.free_bytes / plain_bytes, 0.0)
+            more_s = layer.recompute_s * plain_bytes / freed_bytes
+        self.beyond_s = layer.layer_s + np.nan_to_num(more_s, nan=np.inf, posinf=np.inf)
+        self.most = np.minimum(layer.most_held(in_flight), layer.layers)
+
+    def within(self, stage_s: Floats, rows: Ints | slice = slice(None)) -> Floats:
+        """Of stages that take no longer, as few layers recomputed as must be. (pace, option)"""
+        plain, layer_s = self.plain[rows], self.layer_s[rows]
+        with np.errstate(invalid="ignore"):
+            beyond = np.maximum((stage_s - plain * layer_s) / self.beyond_s[rows], 0.0)
+        held = np.minimum(np.minimum(stage_s / layer_s, plain + beyond), self.most[rows])
+        return np.where(held < self.least, 0.0, held)
 
 
 def first_look(
@@ -132,21 +135,19 @@ def first_look(
         recomputes = [recompute]
     layer = _MeanLayer(pricer, pairs, recomputes)
     count, number = setting.micro_batches, pricer.layers.layers
-    most_held = layer.held_at_least(np.array(limit_s / count), np.ones(len(most)), 0.0) * most
-    if best_of_types(most_held, pool).sum() < number:
+    with_one = _Held(layer, np.ones(len(most)), 0.0)
+    if best_of_types(with_one.within(np.array(limit_s / count)) * most, pool).sum() < number:
         return FirstLook(setting, recompute, [], np.inf, np.inf)
-    pace_s = _paces_s(layer, pool, most, number, limit_s / count)[:, np.newaxis]
-    for in_flight, least in ((np.minimum((most + 1) / 2, count), 1.0), (np.ones(len(most)), 0.0)):
-        held = partial(layer.held_at_least, in_flight=in_flight, least=least)
-        top_s = pace_s * count * (1 - (1 - 1 / count) ** most) / most
-        at_pace, in_step = held(pace_s) * most, held(top_s) * most
-        above = _stages_above(in_step, layer.layer_s, pool, most)
-        in_row = held(top_s * (1 - 1 / count) ** above) * most
-        enough = best_of_types(in_row, pool).sum(axis=-1) >= number
+    pace_s = _paces_s(layer, pool, most, number, limit_s / count)
+    share = (1 - (1 - 1 / count) ** most) / most  # of the step, for every stage of a segment on top
+    for held in (_Held(layer, np.minimum((most + 1) / 2, count), 1.0), with_one):
+        enough = _held_in_row(held, pace_s * count, share, pool, most) >= number
         if enough.any():
             break
     else:
         return FirstLook(setting, recompute, [], np.inf, np.inf)
+    at_pace = held.within(pace_s[:, np.newaxis]) * most
+    in_step = held.within((pace_s * count)[:, np.newaxis] * share) * most
     at, rows = int(enough.argmax()), set[int]()
     low = int((best_of_types(at_pace, pool).sum(axis=-1) >= number).argmax())
     roomy = layer.most_held(np.ones(len(most)))
@@ -156,18 +157,20 @@ def first_look(
         own = np.flatnonzero(pool == each)
         rows |= set(own[np.argsort(-roomy[own], kind="stable")[:ROOMIEST]].tolist())
     kept = [options[row] for row in sorted(rows) if layer.free_bytes[row] > 0]
-    step_s = float(pace_s[at, 0]) * count
-    return FirstLook(setting, recompute, kept, step_s, float(pace_s[low, 0]))
+    step_s, least_pace_s = float(pace_s[at]) * count, float(pace_s[low])
+    return FirstLook(setting, recompute, kept, step_s, least_pace_s)
 
 
-def _stages_above(held: Floats, layer_s: Floats, pool: Ints, most: Ints) -> Ints:
-    """Of each option, if the best of every type are in a row, the fastest first. (pace, option)"""
-    types, of = np.unique(pool, return_inverse=True)
-    best = np.stack([np.where(pool == each, held, -1.0).argmax(axis=1) for each in types], axis=1)
-    order = np.argsort(layer_s[best], axis=1, kind="stable")  # (pace, type)
-    stages = np.take_along_axis(most[best], order, axis=1)
-    above = np.cumsum(stages, axis=1) - stages
-    return np.take_along_axis(above, np.argsort(order, axis=1), axis=1)[:, of]
+def _held_in_row(held: _Held, step_s: Floats, share: Floats, pool: Ints, most: Ints) -> Floats:
+    """By the best options of the types together, below them those of slower ones. (step,)"""
+    types = [np.flatnonzero(pool == each) for each in np.unique(pool)]
+    total, left_s, every = np.zeros(len(step_s)), step_s, np.arange(len(step_s))
+    for own in sorted(types, key=lambda own: held.layer_s[own].min()):
+        layers = held.within(left_s[:, np.newaxis] * share[own], own) * most[own]
+        best = layers.argmax(axis=1)
+        total = total + layers[every, best]
+        left_s = np.maximum(left_s - layers[every, best] * held.layer_s[own][best], 0.0)
+    return total
 
 
 def _paces_s(layer: _MeanLayer, pool: Ints, most: Ints, number: int, limit_s: float) -> Floats:

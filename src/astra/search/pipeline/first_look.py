@@ -15,6 +15,7 @@ LOOKED_PACES = 600  # upwards, where no limit is known
 MORE_PACES = 8  # above the least that is enough, at which options are chosen too
 OPTIONS_PER_FINENESS = 3  # of a type, with as many stages, that hold most
 WORTHWHILE = 0.7  # of what the best option of its type holds
+FEW_OPTIONS = 8  # are kept all
 ROOMIEST = 2  # options of a type that are kept whatever they hold in time
 
 
@@ -148,7 +149,7 @@ def first_look(
         return FirstLook(setting, recompute, [], np.inf, np.inf)
     at_pace = held.within(pace_s[:, np.newaxis]) * most
     in_step = held.within((pace_s * count)[:, np.newaxis] * share) * most
-    at, rows = int(enough.argmax()), set[int]()
+    at, rows = int(enough.argmax()), set(range(len(options) if len(options) <= FEW_OPTIONS else 0))
     low = int((best_of_types(at_pace, pool).sum(axis=-1) >= number).argmax())
     roomy = layer.most_held(np.ones(len(most)))
     for each in np.unique(pool):

@@ -61,6 +61,7 @@ class NoteCode(StrEnum):
     NO_PLAN_YET = "no_plan_yet"  # the search was stopped before one was found
     MEMORY_BINDS = "memory_binds"
     RULES_BIND = "rules_bind"
+    NONE_AS_ASKED = "none_as_asked"
     SETTINGS_BIND = "settings_bind"
     CLOSEST_TYPE = "closest_type"  # a heading of the next note, as are the next two
     CLOSEST_INSTANCE = "closest_instance"

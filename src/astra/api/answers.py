@@ -16,6 +16,7 @@ from astra.report.document import AnswerDocument, document
 from astra.report.html import page_html
 from astra.report.plan_table import to_frame
 from astra.report.priced_plan import seconds
+from astra.search.objectives import OBJECTIVES
 from astra.search.result import Result
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _precedence(answer: Answer) -> tuple[float, ...]:
     if answer.request.objective == "gpus":
         below = best.tokens_per_s < answer.request.min_tokens_per_s
         return below, 0 if below else sum(best.gpus.values()), -best.tokens_per_s
-    if best.energy is not None:
-        return (best.energy.step_kwh / (best.plan.global_batch * best.plan.seq_len),)
+    measure = OBJECTIVES[answer.request.objective].measure
+    if measure is not None:
+        return (measure.of(best) / (best.plan.global_batch * best.plan.seq_len),)
     return (-best.tokens_per_s if best.hours is None else best.hours,)

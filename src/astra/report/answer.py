@@ -21,6 +21,7 @@ from astra.report.priced_plan import (
     usable_sizes,
 )
 from astra.report.ranking import as_fast, ranking
+from astra.search.objectives import OBJECTIVES, Measure
 from astra.search.result import NothingFits
 
 if TYPE_CHECKING:
@@ -81,14 +82,15 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
     if best is None:
         assert answer.nothing_fits is not None
         return _nothing_fits_page(answer, answer.nothing_fits)
+    measure = OBJECTIVES[answer.request.objective].measure
     return [
         sentence(best),
         "",
         *_comparison(answer, best),
-        _table(answer.plans),
+        _table(answer.plans, measure),
         *(paper_table(answer.paper) if answer.paper else []),
-        *safer_plan(answer.plans),
-        *equally_fast(answer.plans),
+        *safer_plan(answer.plans, measure),
+        *(equally_fast(answer.plans) if measure is None else []),
         "",
         funnel_line(answer),
         "",
@@ -170,8 +172,8 @@ def _energy_part(best: PricedPlan) -> list[str]:
     ]
 
 
-def safer_plan(plans: tuple[PricedPlan, ...]) -> list[str]:
-    """Where the best fills its GPUs to the brim: the fastest one that surely fits."""
+def safer_plan(plans: tuple[PricedPlan, ...], measure: Measure | None = None) -> list[str]:
+    """Where the best fills its GPUs to the brim: the best one that surely fits."""
     best = plans[0]
     if best.memory.fit_probability >= SURE_TO_FIT:
         return []
@@ -179,16 +181,14 @@ def safer_plan(plans: tuple[PricedPlan, ...]) -> list[str]:
     if not sure:
         return ["None of these is sure to fit; a larger --memory-margin finds some that are."]
     more = f"is {sure[0].step_s / best.step_s - 1:.1%} slower"
-    if best.energy is not None and sure[0].energy is not None:
-        more = f"takes {sure[0].energy.step_kwh / best.energy.step_kwh - 1:.1%} more energy"
+    if measure is not None:
+        more = f"takes {measure.of(sure[0]) / measure.of(best) - 1:.1%} more {measure.noun}"
     probability = f"{sure[0].memory.fit_probability:.0%}"
     return [f"Safer: plan {sure[0].rank} {more} and fits with probability {probability}."]
 
 
 def equally_fast(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Which of the best cannot be told apart, where they are ordered by their steps."""
-    if plans[0].energy is not None:
-        return []
     count, pair_error = as_fast(plans), ranking().pair_fraction
     if count < 2:
         return []
@@ -203,7 +203,7 @@ def funnel_line(answer: AnswerDocument) -> str:
     """Where the candidates went, in one line."""
     search = answer.search
     removed = sum(search.removed_by_rule.values())
-    better = "faster" if answer.best is None or answer.best.energy is None else "better"
+    better = "faster" if OBJECTIVES[answer.request.objective].measure is None else "better"
     estimated = f"{search.estimated:,} estimated, " if search.estimated else ""
     return (
         f"{search.candidates:,} candidates: {removed:,} against rules, {search.bounded:,} cannot "
@@ -212,19 +212,19 @@ def funnel_line(answer: AnswerDocument) -> str:
     )
 
 
-def _table(plans: tuple[PricedPlan, ...]) -> "RenderableType":
+def _table(plans: tuple[PricedPlan, ...], measure: Measure | None) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    by_energy = ["kWh a step"] if plans[0].energy is not None else []
-    for name in ("", *by_energy, "step", "tokens/s", "MFU", "GPUs", "memory"):
+    measured = [measure.column] if measure else []
+    for name in ("", *measured, "step", "tokens/s", "MFU", "GPUs", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("plan", overflow="fold")
     for plan in plans:
         memory = plan.memory
         table.add_row(
             str(plan.rank),
-            *([f"{plan.energy.step_kwh:.3g}"] if plan.energy is not None else []),
+            *([f"{measure.of(plan):.3g}"] if measure else []),
             seconds(plan.step_s),
             f"{plan.tokens_per_s:,.0f}",
             f"{plan.mfu_fraction:.1%}",

@@ -237,6 +237,7 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.NO_PLAN_YET: "the search was stopped before it found a plan that fits",
     NoteCode.MEMORY_BINDS: _memory_binds,
     NoteCode.RULES_BIND: _rules_bind,
+    NoteCode.NONE_AS_ASKED: "no plan is as good as the objective asks for",
     NoteCode.SETTINGS_BIND: _settings_bind,
     NoteCode.CLOSEST_TYPE: "no mixed plan fits, nor any on one type; closest is {gpu}",
     NoteCode.CLOSEST_INSTANCE: "closest is {cloud} {instance}",

@@ -58,6 +58,8 @@ def _no_candidates(query: Query, funnel: Funnel) -> NothingFits:
     if not funnel.candidates:
         return _contradiction(query)
     removed = sorted(funnel.removed_by_rule.items(), key=lambda item: -item[1])
+    if not removed:
+        return NothingFits(closest=None, reasons=(note(NoteCode.NONE_AS_ASKED),), suggestions=())
     first = next(rule for rule in query.rules if rule.name == removed[0][0])
     return NothingFits(
         closest=None,

@@ -8,7 +8,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from astra.cost.result import PricedPlan
 from astra.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What plans are ordered by where that is not their step."""
+
+    noun: str  # "takes 3 % more energy"
+    column: str  # of the table
+    of: Callable[[PricedPlan], float]  # of a step
+
+
+def _step_kwh(plan: PricedPlan) -> float:
+    assert plan.energy is not None
+    return plan.energy.step_kwh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +33,7 @@ class ObjectiveRow:
     about: str  # for the help
     search: str  # on one GPU type
     over_types: str | None = None  # on several; None: it is for one
+    measure: Measure | None = None  # what is to be small; None: the step
     is_for_money: bool = False  # weighs hours against dollars, and needs tokens
     against_use_all: str = ""  # why `--use-all` contradicts it
     takes: tuple[str, ...] = ()  # options that are of no use without it
@@ -49,6 +65,7 @@ OBJECTIVES: dict[str, ObjectiveRow] = {
     "energy": ObjectiveRow(
         about="the fewest kWh, on one GPU type",
         search="astra.search.best_plans:least_energy",
+        measure=Measure("energy", "kWh a step", _step_kwh),
     ),
 }
 

@@ -125,3 +125,22 @@ def test_a_planner_answers_as_the_functions_do() -> None:
         planner.predict(global_bach=32)
     with pytest.raises(astra.InputError, match="Did you mean gpus"):
         astra.Planner("llama-3-8b", gpu={"h100": 8})
+
+
+def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
+    job: dict[str, Any] = {"gpus": {"h100": 8}, "global_batch": 32}
+    ask: Any = astra.plan
+    with pytest.raises(astra.InputError) as refused:
+        ask("llama-3-8b", seqlen=8192, **job)
+    assert str(refused.value) == (
+        "there is no setting 'seqlen'. Did you mean seq_len? "
+        "seq_len is missing: tokens of a sample, such as seq_len=4096."
+    )
+    with pytest.raises(astra.InputError, match="^seq_len is missing: tokens of a sample"):
+        astra.Planner("llama-3-8b", **job).plan()
+    with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\? out is missing"):
+        ask = astra.export
+        ask("plan.json", "megatron", lauch="slurm")
+    with pytest.raises(astra.InputError, match="too many positional arguments"):
+        ask = astra.predict
+        ask("llama-3-8b", {"h100": 8}, global_batch=32)

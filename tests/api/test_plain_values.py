@@ -136,7 +136,7 @@ def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
         "there is no setting 'seqlen'. Did you mean seq_len? "
         "seq_len is missing: tokens of a sample, such as seq_len=4096."
     )
-    with pytest.raises(astra.InputError, match="^seq_len is missing: tokens of a sample"):
+    with pytest.raises(astra.InputError, match=r"^seq_len is missing: tokens of a sample"):
         astra.Planner("llama-3-8b", **job).plan()
     with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\? out is missing"):
         ask = astra.export

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -144,3 +145,28 @@ def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
     with pytest.raises(astra.InputError, match="too many positional arguments"):
         ask = astra.predict
         ask("llama-3-8b", {"h100": 8}, global_batch=32)
+
+
+def test_a_gpu_itself_may_be_given_with_its_count() -> None:
+    h100, _ = astra.find_gpu("h100")
+    own = msgspec.structs.replace(h100, name="own", memory_bytes=60e9, usable_bytes=59e9)
+    assert isinstance(own, astra.Gpu)
+    for gpus in ([(h100, 16)], {h100: 16}):
+        assert cluster_of(gpus, None)[0] == cluster_of("h100:16", None)[0]
+    mixed, _ = cluster_of({own: 16, "a100-80g": 8}, None)
+    assert isinstance(mixed, astra.Cluster)
+    assert mixed.pools[1].gpu == own and mixed.pools[1].count == 16
+    money: dict[str, Any] = {"objective": "money", "tokens": "1B", "price": {"own": 2.0}}
+    rented = astra.plan("llama-3-8b", tp=1, pp=1, **JOB | {"gpus": {own: 8}}, **money)
+    assert rented.request.gpus == {"own": 8}
+    twin = msgspec.structs.replace(own, memory_bytes=61e9)
+    with pytest.raises(astra.InputError, match="two different GPUs are called own"):
+        cluster_of([(own, 8), (twin, 8)], None)
+
+
+@pytest.mark.parametrize("gpus", [{"name": "x", "memory_bytes": 1}, [({"memory_bytes": 1}, 8)]])
+def test_a_dict_that_describes_a_gpu_is_told_what_is_accepted(gpus: Any) -> None:
+    with pytest.raises(
+        astra.InputError, match=r"describes a GPU: .*\{'my-gpu.toml': 64\}.*find_gpu"
+    ):
+        astra.plan("llama-3-8b", **JOB | {"gpus": gpus})

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from astra.strategy.rules.rule import Rule
 
 ModelSource: TypeAlias = "str | Path | Model | Mapping[str, Any] | Any"  # Any: has `to_dict()`
-GpuCounts: TypeAlias = "str | Mapping[str, int] | Sequence[str | tuple[str, int]] | None"
+GpuCounts: TypeAlias = (
+    "str | Mapping[str | Gpu, int] | Sequence[str | tuple[str | Gpu, int]] | None"
+)
 ClusterSource: TypeAlias = "str | Path | Cluster | None"
 Settings: TypeAlias = "Sequence[str] | Mapping[str, Any]"
 RuleSource: TypeAlias = "str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, str] | None"
@@ -64,10 +66,16 @@ def model_of(model: ModelSource) -> "Model":
 
 
 def cluster_of(
-    gpus: GpuCounts, cluster: ClusterSource, precision: str | None = None
+    gpus: GpuCounts,
+    cluster: ClusterSource,
+    precision: str | None = None,
+    described: "Mapping[str, Gpu] | None" = None,
 ) -> tuple["Cluster", tuple["Note", ...]]:
-    """The cluster, with units for the format on some GPU type, and notes on how it was read."""
-    found, notes = _read_cluster(gpus, cluster)
+    """The cluster, with units for the format on some GPU type, and notes on how it was read.
+
+    `described`: GPUs that were given themselves, where `gpus` has their names alone.
+    """
+    found, notes = _read_cluster(gpus, cluster, described or gpu_objects(gpus))
     if precision is not None:
         _check_formats(found, precision)
     return found, notes
@@ -81,31 +89,66 @@ def gpus_text(gpus: GpuCounts) -> str | None:
     """
     if gpus is None or isinstance(gpus, str):
         return gpus
+    return ",".join(_entry(entry) for entry in _gpu_entries(gpus))
+
+
+def gpu_objects(gpus: GpuCounts) -> "dict[str, Gpu]":
+    """GPUs that were given themselves (`{find_gpu("h100")[0]: 64}`), by name."""
+    from astra.hardware.cluster import Gpu
+
+    found: dict[str, Gpu] = {}
+    for entry in () if gpus is None or isinstance(gpus, str) else _gpu_entries(gpus):
+        kind = entry[0] if isinstance(entry, tuple | list) and entry else entry
+        if isinstance(kind, Gpu) and found.setdefault(kind.name, kind) != kind:
+            raise InputError(f"gpus: two different GPUs are called {kind.name}. Rename one.")
+    return found
+
+
+def _gpu_entries(gpus: object) -> Sequence[object]:
+    """Types with their counts, as they were given."""
     if isinstance(gpus, Mapping):
-        gpus = list(gpus.items())
+        _refuse_description(gpus)
+        return list(gpus.items())
     if not isinstance(gpus, Sequence):
         raise InputError(f"gpus = {shorten(gpus)}: give {{'h100': 64}}, or 'h100:64'.")
-    return ",".join(_entry(entry) for entry in gpus)
+    return gpus
 
 
 def _entry(entry: object) -> str:
     """`h100:64` of a text, or of a type and its count."""
+    from astra.hardware.cluster import Gpu
+
     if isinstance(entry, str):
         return entry
     if isinstance(entry, tuple | list) and len(entry) == 2:
         kind, count = entry
-        return str(kind) if count is None else f"{kind}:{count}"
+        _refuse_description(kind)
+        name = kind.name if isinstance(kind, Gpu) else kind
+        return str(name) if count is None else f"{name}:{count}"
+    _refuse_description(entry)
     raise InputError(f"gpus has {shorten(entry)}: give a type and its count, ('h100', 64).")
 
 
-def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", tuple["Note", ...]]:
+def _refuse_description(said: object) -> None:
+    """An InputError where a dict says what a GPU is like, not how many there are."""
+    if isinstance(said, Mapping) and "memory_bytes" in said:
+        raise InputError(
+            "gpus has a dict that describes a GPU: names with counts are needed, {'h100': 64}. "
+            "Write the description to a TOML file and give {'my-gpu.toml': 64}, or give a Gpu with "
+            "its count, [(astra.find_gpu('my-gpu.toml')[0], 64)]."
+        )
+
+
+def _read_cluster(
+    gpus: GpuCounts, cluster: ClusterSource, described: "Mapping[str, Gpu]"
+) -> tuple["Cluster", tuple["Note", ...]]:
     if (gpus is None) == (cluster is None):
         raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
     text = gpus_text(gpus)
     if text is not None:
         from astra.hardware.gpus_option import parse_gpus
 
-        return parse_gpus(text)
+        return parse_gpus(text, described)
     if isinstance(cluster, str | Path):
         from astra.hardware.cluster_file import read_cluster
 

@@ -153,7 +153,8 @@ def test_a_gpu_itself_may_be_given_with_its_count() -> None:
     assert isinstance(own, astra.Gpu)
     for gpus in ([(h100, 16)], {h100: 16}):
         assert cluster_of(gpus, None)[0] == cluster_of("h100:16", None)[0]
-    mixed, _ = cluster_of({own: 16, "a100-80g": 8}, None)
+    both: dict[str | astra.Gpu, int] = {own: 16, "a100-80g": 8}
+    mixed, _ = cluster_of(both, None)
     assert isinstance(mixed, astra.Cluster)
     assert mixed.pools[1].gpu == own and mixed.pools[1].count == 16
     money: dict[str, Any] = {"objective": "money", "tokens": "1B", "price": {"own": 2.0}}
@@ -170,3 +171,14 @@ def test_a_dict_that_describes_a_gpu_is_told_what_is_accepted(gpus: Any) -> None
         astra.InputError, match=r"describes a GPU: .*\{'my-gpu.toml': 64\}.*find_gpu"
     ):
         astra.plan("llama-3-8b", **JOB | {"gpus": gpus})
+
+
+def test_one_number_is_asked_for_where_several_are_given() -> None:
+    with pytest.raises(astra.InputError, match=r"tp = \[2, 4\]: one whole number .*`astra.plan`"):
+        astra.predict("llama-3-8b", tp=[2, 4], **JOB)
+    with pytest.raises(astra.InputError, match=r"global_batch = \[16, 256\]: one .*each in turn"):
+        astra.predict("llama-3-8b", **JOB | {"global_batch": [16, 256]})
+    with pytest.raises(astra.InputError, match=r"one batch is needed.*for batch in \(16, 256\)"):
+        astra.plan("llama-3-8b", **JOB | {"global_batch": [16, 256]})
+    with pytest.raises(astra.InputError, match=r"seq_len = '8kk': not a whole number of .* Try 8k"):
+        astra.plan("llama-3-8b", **JOB | {"seq_len": "8kk"})

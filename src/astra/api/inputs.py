@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from astra.strategy.rules.rule import Rule
 
 ModelSource: TypeAlias = "str | Path | Model | Mapping[str, Any] | Any"  # Any: has `to_dict()`
-GpuCounts: TypeAlias = (
-    "str | Mapping[str | Gpu, int] | Sequence[str | tuple[str | Gpu, int]] | None"
+GpuCounts: TypeAlias = (  # keys of a Mapping are of one type exactly
+    "str | Mapping[str, int] | Mapping[Gpu, int] | Mapping[str | Gpu, int]"
+    " | Sequence[str | tuple[str | Gpu, int]] | None"
 )
 ClusterSource: TypeAlias = "str | Path | Cluster | None"
 Settings: TypeAlias = "Sequence[str] | Mapping[str, Any]"
@@ -184,6 +185,13 @@ def _has_units(gpu: "Gpu", precision: str) -> bool:
 def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     """Keyword arguments as settings of a plan; what was not given is left open."""
     given = {name: _plain(value) for name, value in settings.items()}
+    for name in COUNT_SETTINGS:
+        if _is_several(given.get(name)):
+            hint = "`astra.plan` takes a list and finds the best"
+            hint = "Ask for each in turn" if name in ("global_batch", "seq_len") else hint
+            raise InputError(
+                f"{name} = {shorten(given[name])}: one whole number is needed. {hint}."
+            )
     if given.get("seq_len") is not None:
         given["seq_len"] = token_count(given["seq_len"], "--seq-len")
     if isinstance(given.get("global_batch"), str):
@@ -234,12 +242,16 @@ def settings_texts(settings: Settings, more: Mapping[str, Any]) -> tuple[str, ..
         texts = [of_kind(text, "settings", str, "a dict, {'tp': [1, 2]},") for text in entries]
         given = list(more.items())
     for name, value in given:
-        several = isinstance(value, Sequence | set | frozenset | range) and not isinstance(
-            value, str
-        )
-        values = list(value) if several else [value]
+        values = list(value) if _is_several(value) else [value]
         texts.append(f"{name}={','.join(map(_setting_text, values))}")
     return tuple(texts)
+
+
+def _is_several(value: object) -> bool:
+    """Whether it is a list of values, NumPy's too."""
+    if isinstance(value, str):
+        return False
+    return isinstance(value, Sequence | set | frozenset | range) or hasattr(value, "__len__")
 
 
 def _setting_text(value: Any) -> str:
@@ -249,6 +261,11 @@ def _setting_text(value: Any) -> str:
 
 def batch_of(said: Any, seq_len: int | None) -> tuple[int, str | None]:
     """Samples of a step, and a word on how `4M-tokens` was read: the nearest that divides well."""
+    if _is_several(said):
+        raise InputError(
+            f"global_batch = {shorten(said)}: one batch is needed. Ask for each in turn, and "
+            "compare: {batch: astra.plan(..., global_batch=batch) for batch in (16, 256)}."
+        )
     text = said.strip() if isinstance(said, str) else said
     if not isinstance(text, str) or "-" not in text[1:]:
         return whole_number(text, "--global-batch"), None

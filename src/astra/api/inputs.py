@@ -67,16 +67,10 @@ def model_of(model: ModelSource) -> "Model":
 
 
 def cluster_of(
-    gpus: GpuCounts,
-    cluster: ClusterSource,
-    precision: str | None = None,
-    described: "Mapping[str, Gpu] | None" = None,
+    gpus: GpuCounts, cluster: ClusterSource, precision: str | None = None
 ) -> tuple["Cluster", tuple["Note", ...]]:
-    """The cluster, with units for the format on some GPU type, and notes on how it was read.
-
-    `described`: GPUs that were given themselves, where `gpus` has their names alone.
-    """
-    found, notes = _read_cluster(gpus, cluster, described or gpu_objects(gpus))
+    """The cluster, with units for the format on some GPU type, and notes on how it was read."""
+    found, notes = _read_cluster(gpus, cluster)
     if precision is not None:
         _check_formats(found, precision)
     return found, notes
@@ -140,16 +134,14 @@ def _refuse_description(said: object) -> None:
         )
 
 
-def _read_cluster(
-    gpus: GpuCounts, cluster: ClusterSource, described: "Mapping[str, Gpu]"
-) -> tuple["Cluster", tuple["Note", ...]]:
+def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", tuple["Note", ...]]:
     if (gpus is None) == (cluster is None):
         raise InputError("give the GPUs: --gpus h100:64, or --cluster FILE (and not both).")
     text = gpus_text(gpus)
     if text is not None:
         from astra.hardware.gpus_option import parse_gpus
 
-        return parse_gpus(text, described)
+        return parse_gpus(text, gpu_objects(gpus))
     if isinstance(cluster, str | Path):
         from astra.hardware.cluster_file import read_cluster
 

@@ -20,7 +20,6 @@ from astra.api.inputs import (
     check_keywords,
     checked_margin,
     cluster_of,
-    gpu_objects,
     model_of,
     rule_texts,
     settings_texts,
@@ -167,10 +166,9 @@ def query_of(
     objective = word(objective or default_objective(money), "--objective", tuple(OBJECTIVES))
     options = money_options(money, objective)
     is_for_money = OBJECTIVES[objective].is_for_money
-    described = gpu_objects(gpus)
     if options is not None and is_for_money and cluster is None:
         gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, precision)
-    machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision, described)
+    machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision)
     rate = number(min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15)
     _check_goal(objective, use_all, rate, options)
     runtimes = _runtimes(runtime, machines)

@@ -180,3 +180,13 @@ def test_a_plan_of_an_answer_is_predicted_by_its_rank() -> None:
     assert astra.predict_plan(answer(), 2).plan == answer().plans[1].plan
     with pytest.raises(astra.InputError, match="no rank 99; it holds 5 plans"):
         astra.predict_plan(answer(), 99)
+
+
+def test_a_plan_tells_its_recompute_as_its_tp() -> None:
+    plan = best().plan
+    (segment,) = plan.pipelines[0].segments
+    assert plan.recompute == segment.recompute
+    second = msgspec.structs.replace(segment, recompute="full:block:4")
+    uneven = msgspec.structs.replace(plan.pipelines[0], segments=(segment, second))
+    told = msgspec.structs.replace(plan, pipelines=(uneven,)).recompute
+    assert told == (segment.recompute, "full:block:4")

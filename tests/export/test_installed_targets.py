@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.launch_plans import plain_plan
 
@@ -225,3 +226,15 @@ def test_a_faulty_target_is_not_advised_in_place_of_another(install: Install) ->
     install("refuses", "refuses = refusing_module:TARGET", refuses)
     with pytest.raises(InputError, match=r"no words for it\. Megatron-LM can"):
         export_files(plain_plan(), "refuses")
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_keeps_quiet_about_no_setting(tmp_path: Path) -> None:
+    plan = astra.predict(
+        "llama-3-8b", gpus={"h100": 16}, global_batch=64, seq_len=4096, tp=2, recompute="full"
+    ).plan
+    job = astra.export(plan, "my-trainer", tmp_path / "job")
+    assert job.not_expressed == ("sharding = optimizer", f"recompute = {plan.recompute}")
+    offloaded = msgspec.structs.replace(plan, offload_optimizer_fraction=1.0)
+    with pytest.raises(InputError, match=r"my trainer cannot run this plan: .*offload"):
+        astra.export(offloaded, "my-trainer", tmp_path / "other")

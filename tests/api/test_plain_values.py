@@ -142,7 +142,7 @@ def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
     with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\? out is missing"):
         ask = astra.export
         ask("plan.json", "megatron", lauch="slurm")
-    with pytest.raises(astra.InputError, match="too many positional arguments"):
+    with pytest.raises(astra.InputError, match="too many positional arguments: give them by name"):
         ask = astra.predict
         ask("llama-3-8b", {"h100": 8}, global_batch=32)
 

@@ -240,10 +240,8 @@ def settings_texts(settings: Settings, more: Mapping[str, Any]) -> tuple[str, ..
 
 
 def _is_several(value: object) -> bool:
-    """Whether it is a list of values, NumPy's too."""
-    if isinstance(value, str):
-        return False
-    return isinstance(value, Sequence | set | frozenset | range) or hasattr(value, "__len__")
+    """Whether it is a list of values."""
+    return isinstance(value, Sequence | set | frozenset | range) and not isinstance(value, str)
 
 
 def _setting_text(value: Any) -> str:

@@ -89,7 +89,7 @@ def _unlike(known: Signature, args: Sized, named: Iterable[str], otherwise: str)
         is_open = kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         if default is Parameter.empty and not is_open and name not in named:
             said.append(f"{name} is missing{f': {NEEDED[name]}' if name in NEEDED else ''}.")
-    return " ".join(said) or f"{otherwise}."
+    return " ".join(said) or f"{otherwise}: give them by name."
 
 
 def python_words(text: str) -> str:

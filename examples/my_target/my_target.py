@@ -22,7 +22,15 @@ def files(plan: astra.Plan, notes: list[str], *, train_iters: int, learning_rate
 
 def refusals(plan: astra.Plan) -> list[str]:
     """Parts of a plan that this trainer cannot do; `astra export` says so, and who can."""
-    return ["interleaved stages (vpp)"] if plan.vpp > 1 else []
+    offloads = plan.offload_optimizer_fraction > 0 or plan.offload_activations
+    parts = {"interleaved stages (vpp)": plan.vpp > 1, "offload": offloads}
+    return [part for part, is_needed in parts.items() if is_needed]
+
+
+def unsupported(plan: astra.Plan) -> list[str]:
+    """What it can do but `trainer.json` does not say; README.md asks a person to set it."""
+    left = {"sharding": plan.sharding, "recompute": plan.recompute}
+    return [f"{name} = {value}" for name, value in left.items() if value != "none"]
 
 
 TARGET = astra.Target(
@@ -30,5 +38,6 @@ TARGET = astra.Target(
     runtime="megatron",
     files=files,
     refusals=refusals,
+    unsupported=unsupported,
     start='"${TRAIN_SCRIPT:?your trainer}" --config "$here/trainer.json" "$@"',
 )

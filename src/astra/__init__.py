@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from astra.errors import InputError
     from astra.export.target import Target
     from astra.hardware.catalogue import find_gpu
+    from astra.hardware.cluster import Cluster, Gpu
+    from astra.model.shape import Model
     from astra.model.zoo import find_model
     from astra.report.plan_table import to_frame, to_rows
     from astra.strategy.plan import Plan
@@ -39,8 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Cluster",
     "Explanation",
+    "Gpu",
     "InputError",
+    "Model",
     "Plan",
     "Planner",
     "Prediction",
@@ -66,8 +71,11 @@ __all__ = [
 
 _HOMES = dict.fromkeys(__all__, "astra.api") | {
     "Answer": "astra.api.answers",
+    "Cluster": "astra.hardware.cluster",
     "Explanation": "astra.api.explanations",
+    "Gpu": "astra.hardware.cluster",
     "InputError": "astra.errors",
+    "Model": "astra.model.shape",
     "Plan": "astra.strategy.plan",
     "Planner": "astra.api.planner",
     "Prediction": "astra.api.prediction",

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean, either, shorten
+from astra.errors import InputError, either, near, shorten
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def _validation_message(raw: object, into: type, where: str, message: str) -> st
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
         place = f"{path}.{unknown[1]}" if path else unknown[1]
-        hint = did_you_mean(unknown[1], _field_names(into))
+        hint = field_hint(unknown[1], into, path)
         return f"{where}: {place}: there is no such field. {hint}".rstrip()
     missing = re.search(r"missing required field `(.*)`", what)
     if missing:
@@ -151,20 +151,31 @@ def _choices(kind: Any) -> list[object]:
     return [word for part in get_args(kind) for word in _choices(part)]
 
 
-def _field_names(into: type) -> list[str]:
-    """All field names of a struct and of the structs inside it."""
-    names: list[str] = []
+def field_hint(name: str, into: type, table: str = "") -> str:
+    """Fields that look like `name`, those of other tables with their own: `node.gpus`."""
+    table = re.sub(r"\[[^]]*\]", "", table)
+    tables = _field_tables(into)
+    found = []
+    for field in near(name, tables):
+        home = table if table in tables[field] else min(tables[field], key=len)
+        found.append(field if home in (table, "") else f"{home}.{field}")
+    return f"Did you mean {either(found)}?" if found else ""
+
+
+def _field_tables(into: type) -> dict[str, list[str]]:
+    """Every field of a struct and of the structs inside it, and the tables that have it."""
+    tables: dict[str, list[str]] = {}
     seen: set[type] = set()
-    todo: list[Any] = [into]
+    todo: list[tuple[Any, str]] = [(into, "")]
     while todo:
-        kind = todo.pop()
-        todo.extend(getattr(kind, "__args__", ()))
+        kind, table = todo.pop(0)
+        todo.extend((part, table) for part in getattr(kind, "__args__", ()))
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in seen:
             seen.add(kind)
             for field in msgspec.structs.fields(kind):
-                names.append(field.encode_name)
-                todo.append(field.type)
-    return names
+                tables.setdefault(field.encode_name, []).append(table)
+                todo.append((field.type, f"{table}.{field.encode_name}".lstrip(".")))
+    return tables
 
 
 def _at(raw: object, path: str) -> object:

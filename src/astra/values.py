@@ -51,6 +51,8 @@ def token_count(said: object, where: str, most: int = 10**7) -> int:
         number, unit = said[:-1], said[-1:].lower()
         if unit in TOKEN_UNITS and number.isdecimal() and len(number) < 7:
             return whole_number(int(number) * TOKEN_UNITS[unit], where, most=most)
+        if _parsed(said) is None:
+            raise InputError(f"{where} {shorten(said)}: not a whole number of tokens. Try 8k.")
     return whole_number(said, where, most=most)
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -125,3 +126,59 @@ def test_a_planner_answers_as_the_functions_do() -> None:
         planner.predict(global_bach=32)
     with pytest.raises(astra.InputError, match="Did you mean gpus"):
         astra.Planner("llama-3-8b", gpu={"h100": 8})
+
+
+def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
+    job: dict[str, Any] = {"gpus": {"h100": 8}, "global_batch": 32}
+    ask: Any = astra.plan
+    with pytest.raises(astra.InputError) as refused:
+        ask("llama-3-8b", seqlen=8192, **job)
+    assert str(refused.value) == (
+        "there is no setting 'seqlen'. Did you mean seq_len? "
+        "seq_len is missing: tokens of a sample, such as seq_len=4096."
+    )
+    with pytest.raises(astra.InputError, match=r"^seq_len is missing: tokens of a sample"):
+        astra.Planner("llama-3-8b", **job).plan()
+    with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\? out is missing"):
+        ask = astra.export
+        ask("plan.json", "megatron", lauch="slurm")
+    with pytest.raises(astra.InputError, match="too many positional arguments: give them by name"):
+        ask = astra.predict
+        ask("llama-3-8b", {"h100": 8}, global_batch=32)
+
+
+def test_a_gpu_itself_may_be_given_with_its_count() -> None:
+    h100, _ = astra.find_gpu("h100")
+    own = msgspec.structs.replace(h100, name="own", memory_bytes=60e9, usable_bytes=59e9)
+    assert isinstance(own, astra.Gpu)
+    for gpus in ([(h100, 16)], {h100: 16}):
+        assert cluster_of(gpus, None)[0] == cluster_of("h100:16", None)[0]
+    both: dict[str | astra.Gpu, int] = {own: 16, "a100-80g": 8}
+    mixed, _ = cluster_of(both, None)
+    assert isinstance(mixed, astra.Cluster)
+    assert mixed.pools[1].gpu == own and mixed.pools[1].count == 16
+    money: dict[str, Any] = {"objective": "money", "tokens": "1B", "price": {"own": 2.0}}
+    rented = astra.plan("llama-3-8b", tp=1, pp=1, **JOB | {"gpus": {own: 8}}, **money)
+    assert rented.request.gpus == {"own": 8}
+    twin = msgspec.structs.replace(own, memory_bytes=61e9)
+    with pytest.raises(astra.InputError, match="two different GPUs are called own"):
+        cluster_of([(own, 8), (twin, 8)], None)
+
+
+@pytest.mark.parametrize("gpus", [{"name": "x", "memory_bytes": 1}, [({"memory_bytes": 1}, 8)]])
+def test_a_dict_that_describes_a_gpu_is_told_what_is_accepted(gpus: Any) -> None:
+    with pytest.raises(
+        astra.InputError, match=r"describes a GPU: .*\{'my-gpu.toml': 64\}.*find_gpu"
+    ):
+        astra.plan("llama-3-8b", **JOB | {"gpus": gpus})
+
+
+def test_one_number_is_asked_for_where_several_are_given() -> None:
+    with pytest.raises(astra.InputError, match=r"tp = \[2, 4\]: one whole number .*`astra.plan`"):
+        astra.predict("llama-3-8b", tp=[2, 4], **JOB)
+    with pytest.raises(astra.InputError, match=r"global_batch = \[16, 256\]: one .*each in turn"):
+        astra.predict("llama-3-8b", **JOB | {"global_batch": [16, 256]})
+    with pytest.raises(astra.InputError, match=r"one batch is needed.*for batch in \(16, 256\)"):
+        astra.plan("llama-3-8b", **JOB | {"global_batch": [16, 256]})
+    with pytest.raises(astra.InputError, match=r"seq_len = '8kk': not a whole number of .* Try 8k"):
+        astra.plan("llama-3-8b", **JOB | {"seq_len": "8kk"})

@@ -162,3 +162,31 @@ def test_errors_can_name_every_argument_that_is_an_option() -> None:
     assert {
         option for option in both if words.python_words(f"--{option}") == f"--{option}"
     } == set()
+
+
+def test_an_answer_without_a_plan_says_that_nothing_fits_and_why() -> None:
+    job = JOB | {"gpus": {"h100": 1}, "global_batch": 8}
+    nothing = astra.plan("llama-3-70b", **job)
+    said = repr(nothing)
+    assert "no plan of " in said and "nothing fits: memory of stage 0" in said
+    assert said.endswith("see .nothing_fits")
+    assert nothing.nothing_fits is not None and nothing.nothing_fits.binding in said
+    refused = repr(astra.plan("llama-3-8b", rules=["$tp > 0"], **job))
+    assert "nothing fits: " not in refused and len(refused) < 500
+
+
+def test_a_plan_of_an_answer_is_predicted_by_its_rank() -> None:
+    assert astra.predict_plan(answer()).plan == best().plan
+    assert astra.predict_plan(answer(), 2).plan == answer().plans[1].plan
+    with pytest.raises(astra.InputError, match="no rank 99; it holds 5 plans"):
+        astra.predict_plan(answer(), 99)
+
+
+def test_a_plan_tells_its_recompute_as_its_tp() -> None:
+    plan = best().plan
+    (segment,) = plan.pipelines[0].segments
+    assert plan.recompute == segment.recompute
+    second = msgspec.structs.replace(segment, recompute="full:block:4")
+    uneven = msgspec.structs.replace(plan.pipelines[0], segments=(segment, second))
+    told = msgspec.structs.replace(plan, pipelines=(uneven,)).recompute
+    assert told == (segment.recompute, "full:block:4")

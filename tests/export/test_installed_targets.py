@@ -4,11 +4,12 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.launch_plans import plain_plan
 
 import astra
-from astra.cli.main import run
+from astra.cli.main import main, run
 from astra.errors import InputError
 from astra.export.targets import TARGETS, export_files, target_named
 
@@ -188,3 +189,52 @@ def test_a_script_of_its_own_stands(install: Install) -> None:
     own = "lambda *_, **__: {'launch.sh': 'true'}"
     install("own", "own = own_script:TARGET", MODULE.format(files=own))
     assert export_files(plain_plan(), "own")["launch.sh"] == "true"
+
+
+FAULTS = {
+    "its refusals are 'vpp'; a list of texts is needed": "refusals=lambda plan: 'vpp'",
+    "its unsupported are 'data'; a list of texts is needed": "unsupported=lambda plan: 'data'",
+    "its refusals are [7]; a list of texts is needed": "refusals=lambda plan: [7]",
+    "its refusals failed: ZeroDivisionError: division by zero": "refusals=lambda plan: 1 / 0",
+    "its files failed: KeyError: 'no key'": "files=lambda *_, **__: {}['no key']",
+}
+
+
+@pytest.mark.parametrize("words", FAULTS)
+def test_a_fault_inside_a_target_names_the_target_and_its_package(
+    words: str, install: Install, tmp_path: Path, plan_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = "" if FAULTS[words].startswith("files") else "files=lambda *_, **__: {}, "
+    text = (
+        f"import astra\nTARGET = astra.Target(name='x', runtime='megatron', {more}{FAULTS[words]})"
+    )
+    install("faulty", "faulty = faulty_module:TARGET", text)
+    command = ["astra", "export", plan_file, "--to", "faulty", "--out", str(tmp_path / "job")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", command)
+        assert main() == 2
+    said = capsys.readouterr().err
+    assert f"x, of faulty (faulty = faulty_module:TARGET): {words}" in said
+    assert ("faulty_module.py, line 2" in said) == ("failed" in words)
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_faulty_target_is_not_advised_in_place_of_another(install: Install) -> None:
+    faulty = MODULE.format(files="dict").replace(")\n", ", refusals=lambda plan: 1 / 0)\n")
+    install("faulty", "a-faulty = advised_module:TARGET", faulty)
+    refuses = MODULE.format(files="dict").replace(")\n", ", refusals=lambda plan: ['it'])\n")
+    install("refuses", "refuses = refusing_module:TARGET", refuses)
+    with pytest.raises(InputError, match=r"no words for it\. Megatron-LM can"):
+        export_files(plain_plan(), "refuses")
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_keeps_quiet_about_no_setting(tmp_path: Path) -> None:
+    plan = astra.predict(
+        "llama-3-8b", gpus={"h100": 16}, global_batch=64, seq_len=4096, tp=2, recompute="full"
+    ).plan
+    job = astra.export(plan, "my-trainer", tmp_path / "job")
+    assert job.not_expressed == ("sharding = optimizer", f"recompute = {plan.recompute}")
+    offloaded = msgspec.structs.replace(plan, offload_optimizer_fraction=1.0)
+    with pytest.raises(InputError, match=r"my trainer cannot run this plan: .*offload"):
+        astra.export(offloaded, "my-trainer", tmp_path / "other")

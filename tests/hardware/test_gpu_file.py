@@ -207,3 +207,18 @@ def test_any_text_is_a_quantity_within_its_bounds_or_bad_input(text: str, dimens
         assert str(error).startswith("field = ")
         return
     assert dimension.least <= value <= dimension.most
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"link": {"bytes_per_s": 1e11, "gpus": 4}}, "link.gpus: .* mean node.gpus or domain_gpus"),
+        ({"node": {"domain_gpus": 4}}, "node.domain_gpus: .* mean link.domain_gpus or gpus"),
+        ({"nic_bytes_per_s": 1e11}, "nic_bytes_per_s: .* mean node.nic_bytes_per_s"),
+    ],
+)
+def test_a_field_of_another_table_is_suggested_with_its_table(
+    change: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(InputError, match=hint):
+        gpu_of(NEEDED | change, "mine.toml", "mine")

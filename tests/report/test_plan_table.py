@@ -24,7 +24,9 @@ def test_rows_are_flat_and_have_the_same_columns(priced: list[astra.PricedPlan])
     assert [row["tp"] for row in rows] == [1, 2]
     assert rows[0].keys() == rows[1].keys()
     for row, answer in zip(rows, priced, strict=True):
-        assert all(isinstance(value, str | int | float) for value in row.values())
+        unknown = {name for name, value in row.items() if value is None}
+        assert unknown == {"hours", "usd", "usd_per_hour", "step_kwh", "run_kwh"}
+        assert all(isinstance(row[name], str | int | float) for name in row.keys() - unknown)
         assert row["step_s"] == answer.step_s and row["fits"] is answer.memory.fits
         assert (row["pp"], row["dp"], row["gpus"]) == (2, 8 // row["tp"], 16)
         assert sum(row[f"{part}_s"] for part in PARTS) == pytest.approx(row["step_s"])
@@ -76,3 +78,18 @@ def test_without_a_library_the_error_names_the_way_out(
         astra.to_frame(priced, "polars")
     with pytest.raises(astra.InputError, match=r"'numpy'.*pandas or polars"):
         astra.to_frame(priced, "numpy")
+
+
+def test_dollars_energy_fit_and_offload_are_columns() -> None:
+    job: dict[str, Any] = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": 4096, "tp": 1}
+    words: dict[str, Any] = {"tokens": "1B", "price": {"h100": 2.0}, "objective": "energy"}
+    best = astra.plan("llama-3-8b", **job, **words).best
+    assert best is not None and best.energy is not None
+    (row,) = astra.to_rows(best)
+    assert (row["usd"], row["hours"], row["usd_per_hour"]) == (
+        *(best.usd, best.hours, best.usd_per_hour),
+    )
+    assert row["usd"] > 0 and row["hours"] > 0
+    assert (row["step_kwh"], row["run_kwh"]) == (best.energy.step_kwh, best.energy.run_kwh)
+    assert row["fit_probability"] == best.memory.fit_probability
+    assert row["offload_optimizer_fraction"] == best.plan.offload_optimizer_fraction

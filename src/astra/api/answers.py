@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from astra.api.exports import ExportedJob
 
 PLANS_IN_REPR = 3
+CHARACTERS_OF_REASON = 240  # of what binds where there is no plan
 
 
 class Answer(AnswerDocument, frozen=True, kw_only=True):
@@ -45,13 +47,17 @@ class Answer(AnswerDocument, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         search, request = self.search, self.request
         gpus = " + ".join(f"{count} {name}" for name, count in request.gpus.items())
-        found = f"{len(self.plans)} plans" if len(self.plans) != 1 else "1 plan"
+        found = {0: "no plan", 1: "1 plan"}.get(len(self.plans), f"{len(self.plans)} plans")
         lines = [
             f"Answer({request.model} on {gpus}, batch {request.global_batch:,} x "
             f"{request.seq_len:,}: {found} of {search.candidates:,} candidates, {search.status})"
         ]
         for plan in self.plans[:PLANS_IN_REPR]:
             lines.append(f"  {plan.rank}  {seconds(plan.step_s)}  {plan.summary}")
+        if self.nothing_fits is not None:
+            why = shorten(self.nothing_fits.binding, CHARACTERS_OF_REASON, placeholder=" ...")
+            fits = "nothing fits: " if self.nothing_fits.closest else ""
+            lines.append(f"  {fits}{python_words(why)}; see .nothing_fits")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from astra.strategy.rules.rule import Rule
 
 ModelSource: TypeAlias = "str | Path | Model | Mapping[str, Any] | Any"  # Any: has `to_dict()`
-GpuCounts: TypeAlias = "str | Mapping[str, int] | Sequence[str | tuple[str, int]] | None"
+GpuCounts: TypeAlias = (  # keys of a Mapping are of one type exactly
+    "str | Mapping[str, int] | Mapping[Gpu, int] | Mapping[str | Gpu, int]"
+    " | Sequence[str | tuple[str | Gpu, int]] | None"
+)
 ClusterSource: TypeAlias = "str | Path | Cluster | None"
 Settings: TypeAlias = "Sequence[str] | Mapping[str, Any]"
 RuleSource: TypeAlias = "str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, str] | None"
@@ -81,21 +84,54 @@ def gpus_text(gpus: GpuCounts) -> str | None:
     """
     if gpus is None or isinstance(gpus, str):
         return gpus
+    return ",".join(_entry(entry) for entry in _gpu_entries(gpus))
+
+
+def gpu_objects(gpus: GpuCounts) -> "dict[str, Gpu]":
+    """GPUs that were given themselves (`{find_gpu("h100")[0]: 64}`), by name."""
+    from astra.hardware.cluster import Gpu
+
+    found: dict[str, Gpu] = {}
+    for entry in () if gpus is None or isinstance(gpus, str) else _gpu_entries(gpus):
+        kind = entry[0] if isinstance(entry, tuple | list) and entry else entry
+        if isinstance(kind, Gpu) and found.setdefault(kind.name, kind) != kind:
+            raise InputError(f"gpus: two different GPUs are called {kind.name}. Rename one.")
+    return found
+
+
+def _gpu_entries(gpus: object) -> Sequence[object]:
+    """Types with their counts, as they were given."""
     if isinstance(gpus, Mapping):
-        gpus = list(gpus.items())
+        _refuse_description(gpus)
+        return list(gpus.items())
     if not isinstance(gpus, Sequence):
         raise InputError(f"gpus = {shorten(gpus)}: give {{'h100': 64}}, or 'h100:64'.")
-    return ",".join(_entry(entry) for entry in gpus)
+    return gpus
 
 
 def _entry(entry: object) -> str:
     """`h100:64` of a text, or of a type and its count."""
+    from astra.hardware.cluster import Gpu
+
     if isinstance(entry, str):
         return entry
     if isinstance(entry, tuple | list) and len(entry) == 2:
         kind, count = entry
-        return str(kind) if count is None else f"{kind}:{count}"
+        _refuse_description(kind)
+        name = kind.name if isinstance(kind, Gpu) else kind
+        return str(name) if count is None else f"{name}:{count}"
+    _refuse_description(entry)
     raise InputError(f"gpus has {shorten(entry)}: give a type and its count, ('h100', 64).")
+
+
+def _refuse_description(said: object) -> None:
+    """An InputError where a dict says what a GPU is like, not how many there are."""
+    if isinstance(said, Mapping) and "memory_bytes" in said:
+        raise InputError(
+            "gpus has a dict that describes a GPU: names with counts are needed, {'h100': 64}. "
+            "Write the description to a TOML file and give {'my-gpu.toml': 64}, or give a Gpu with "
+            "its count, [(astra.find_gpu('my-gpu.toml')[0], 64)]."
+        )
 
 
 def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", tuple["Note", ...]]:
@@ -105,7 +141,7 @@ def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", t
     if text is not None:
         from astra.hardware.gpus_option import parse_gpus
 
-        return parse_gpus(text)
+        return parse_gpus(text, gpu_objects(gpus))
     if isinstance(cluster, str | Path):
         from astra.hardware.cluster_file import read_cluster
 
@@ -141,6 +177,13 @@ def _has_units(gpu: "Gpu", precision: str) -> bool:
 def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     """Keyword arguments as settings of a plan; what was not given is left open."""
     given = {name: _plain(value) for name, value in settings.items()}
+    for name in COUNT_SETTINGS:
+        if _is_several(given.get(name)):
+            hint = "`astra.plan` takes a list and finds the best"
+            hint = "Ask for each in turn" if name in ("global_batch", "seq_len") else hint
+            raise InputError(
+                f"{name} = {shorten(given[name])}: one whole number is needed. {hint}."
+            )
     if given.get("seq_len") is not None:
         given["seq_len"] = token_count(given["seq_len"], "--seq-len")
     if isinstance(given.get("global_batch"), str):
@@ -191,12 +234,14 @@ def settings_texts(settings: Settings, more: Mapping[str, Any]) -> tuple[str, ..
         texts = [of_kind(text, "settings", str, "a dict, {'tp': [1, 2]},") for text in entries]
         given = list(more.items())
     for name, value in given:
-        several = isinstance(value, Sequence | set | frozenset | range) and not isinstance(
-            value, str
-        )
-        values = list(value) if several else [value]
+        values = list(value) if _is_several(value) else [value]
         texts.append(f"{name}={','.join(map(_setting_text, values))}")
     return tuple(texts)
+
+
+def _is_several(value: object) -> bool:
+    """Whether it is a list of values."""
+    return isinstance(value, Sequence | set | frozenset | range) and not isinstance(value, str)
 
 
 def _setting_text(value: Any) -> str:
@@ -206,6 +251,11 @@ def _setting_text(value: Any) -> str:
 
 def batch_of(said: Any, seq_len: int | None) -> tuple[int, str | None]:
     """Samples of a step, and a word on how `4M-tokens` was read: the nearest that divides well."""
+    if _is_several(said):
+        raise InputError(
+            f"global_batch = {shorten(said)}: one batch is needed. Ask for each in turn, and "
+            "compare: {batch: astra.plan(..., global_batch=batch) for batch in (16, 256)}."
+        )
     text = said.strip() if isinstance(said, str) else said
     if not isinstance(text, str) or "-" not in text[1:]:
         return whole_number(text, "--global-batch"), None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astra.api.inputs import GpuCounts, check_keywords, gpus_text
+from astra.api.inputs import GpuCounts, check_keywords, gpu_objects, gpus_text
 from astra.search.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def default_objective(money: Mapping[str, Any]) -> str:
 
 def rentable_gpus(
     gpus: GpuCounts, options: "MoneyOptions", max_gpus: int | None, precision: str
-) -> tuple[str, int | None]:
-    """GPUs as `--gpus` says them, and how many in all: without any, every type that somebody
+) -> tuple[GpuCounts, int | None]:
+    """GPUs with their counts, and how many in all: without any, every type that somebody
     rents out and that knows the format; without a count, as many as are looked at of each.
     """
     from astra.hardware.catalogue import find_gpu
@@ -45,7 +45,12 @@ def rentable_gpus(
     if text is not None:
         parts = [part.strip() for part in text.split(",")]
         parts = [part if ":" in part or not part else f"{part}:{count}" for part in parts]
-        return ",".join(parts), max_gpus
+        given, split = gpu_objects(gpus), [part.rpartition(":") for part in parts]
+        entries: list[Any] = [
+            (given[name], number) if name in given else part
+            for part, (name, _, number) in zip(parts, split, strict=True)
+        ]
+        return entries, max_gpus
     catalogue = shipped_offers() if options.offers is None else options.offers
     listed = filter_offers(
         catalogue, split_names(options.cloud), split_names(options.region), options.spot

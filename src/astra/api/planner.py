@@ -58,12 +58,12 @@ class Planner:
     @in_python_words
     def plan(self, **question: Any) -> Answer:
         """The best plans, as `astra.plan` finds them."""
-        return plan(self.model, **self._with(question, _words_of_plan()))
+        return in_python_words(plan)(self.model, **self._with(question, _words_of_plan()))
 
     @in_python_words
     def predict(self, **settings: Any) -> Prediction:
         """One plan, as `astra.predict` prices it."""
-        return predict(self.model, **self._with(settings, _words_of_predict()))
+        return in_python_words(predict)(self.model, **self._with(settings, _words_of_predict()))
 
     def _with(self, question: dict[str, Any], words: set[str]) -> dict[str, Any]:
         """This question over what holds for all; other GPUs take the place of the pool."""

@@ -104,14 +104,14 @@ def _money(said: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def predict_plan(
-    plan: "str | Path | Plan | PricedPlan",
+    plan: "str | Path | Plan | PricedPlan | Answer",
     rank: int = 1,
     *,
     margin: float = 0.05,
     pipeline_model: str = "simulated",
     money: Mapping[str, Any] | None = None,
 ) -> "Prediction":
-    """A whole plan, from a file, as it is or priced before, checked and priced.
+    """A whole plan, checked and priced: of an answer or a file that of this rank.
 
     >>> import astra
     >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
@@ -119,21 +119,34 @@ def predict_plan(
     True
     """
     from astra.cost.price import price_plan
-    from astra.cost.result import PricedPlan
-    from astra.strategy.plan import Plan
-    from astra.strategy.plan_file import read_plan
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
-    if isinstance(plan, PricedPlan):
-        plan = plan.plan
-    found = plan if isinstance(plan, Plan) else read_plan(plan, whole_number(rank, "--rank"))
+    found = _plan_of(plan, whole_number(rank, "--rank"))
     broken = broken_rules(found)
     if broken:
-        where = "plan" if isinstance(plan, Plan) else str(plan)
+        where = str(plan) if isinstance(plan, str | Path) else "plan"
         raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
     priced = price_plan(found, margin=checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
+
+
+def _plan_of(source: "str | Path | Plan | PricedPlan | Answer", rank: int) -> "Plan":
+    from astra.cost.result import PricedPlan
+    from astra.report.document import AnswerDocument
+    from astra.strategy.plan import Plan
+    from astra.strategy.plan_file import read_plan
+
+    if isinstance(source, Plan):
+        return source
+    if isinstance(source, PricedPlan):
+        return source.plan
+    if isinstance(source, AnswerDocument):
+        if rank > len(source.plans):
+            count = "1 plan" if len(source.plans) == 1 else f"{len(source.plans) or 'no'} plans"
+            raise InputError(f"answer: there is no rank {rank}; it holds {count}.")
+        return source.plans[rank - 1].plan
+    return read_plan(source, rank)
 
 
 def _with_money_and_words(

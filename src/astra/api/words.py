@@ -6,12 +6,13 @@ the command line calls the functions themselves, and prints what they say as it 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import fields
 from functools import cache, wraps
+from inspect import Parameter, Signature, signature
 from typing import ParamSpec, TypeVar
 
-from astra.errors import InputError
+from astra.errors import InputError, did_you_mean
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,6 +28,11 @@ OTHER_NAMES = {"set": "settings", "memory-margin": "margin", "to": "target", "lr
 TURNED_OFF = {"no-mixed": "mixed=False", "no-failures": "failures=False", "all": "fold=False"}
 KEYED = ("settings", "price", "owned", "against")  # arguments that are dictionaries
 LISTINGS = ("models", "gpus", "prices")  # commands that are functions too
+NEEDED = {  # arguments that have no default
+    "seq_len": "tokens of a sample, such as seq_len=4096",
+    "global_batch": "samples of a step over all GPUs, such as global_batch=256",
+    "model": "a name, a file or a config, such as 'llama-3-8b'",
+}
 WORDS_AS_VALUES = (
     "money",
     "frontier",
@@ -49,10 +55,17 @@ _SAID = re.compile(
 
 
 def in_python_words(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The same function; an InputError that it raises names arguments, not options."""
+    """The same function; an InputError that it raises names arguments, not options. Arguments that
+    are missing or that it does not know are one too.
+    """
+    known = signature(function)
 
     @wraps(function)
     def call(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        try:
+            known.bind(*args, **named)
+        except TypeError as error:
+            raise InputError(_unlike(known, args, named, str(error))) from None
         try:
             return function(*args, **named)
         except InputError as error:
@@ -60,6 +73,23 @@ def in_python_words(function: Callable[Arguments, Result]) -> Callable[Arguments
             raise
 
     return call
+
+
+def _unlike(known: Signature, args: Sized, named: Iterable[str], otherwise: str) -> str:
+    """What is wrong with arguments: those that nobody knows, then those that are missing."""
+    own = known.parameters
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in own.values())
+    names = {*own, *(argument_names() if takes_more else ())} - {"self"}
+    said = []
+    for name in sorted(set(named) - names):
+        hint = did_you_mean(name, names, f"There are {', '.join(sorted(names))}.")
+        said.append(f"there is no setting {name!r}. {hint}")
+    for name in list(own)[len(args) :]:
+        kind, default = own[name].kind, own[name].default
+        is_open = kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        if default is Parameter.empty and not is_open and name not in named:
+            said.append(f"{name} is missing{f': {NEEDED[name]}' if name in NEEDED else ''}.")
+    return " ".join(said) or f"{otherwise}: give them by name."
 
 
 def python_words(text: str) -> str:

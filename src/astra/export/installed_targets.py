@@ -6,13 +6,16 @@
 One that cannot be used is an error where it is asked for, and a note beside any other export.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import wraps
 from importlib.metadata import EntryPoint, entry_points
-from typing import get_args
+from traceback import extract_tb
+from typing import Any, get_args
 
 from astra.errors import InputError, shorten
 from astra.export.target import Target
-from astra.strategy.plan import Runtime
+from astra.strategy.plan import Plan, Runtime
 
 GROUP = "astra.targets"
 
@@ -65,4 +68,43 @@ def _loaded(point: EntryPoint) -> Target:
     for part in (found.files, found.unsupported, found.refusals):
         if not callable(part):
             raise InputError(f"{_where(point)}: {shorten(part)} is not a function.")
-    return found
+    where = f"{found.name}, of {_where(point)}"
+    return replace(
+        found,
+        files=_watched(found.files, f"{where}: its files"),
+        unsupported=_of_texts(found.unsupported, f"{where}: its unsupported"),
+        refusals=_of_texts(found.refusals, f"{where}: its refusals"),
+    )
+
+
+def _watched(function: Callable[..., Any], where: str) -> Callable[..., Any]:
+    """The same function; whatever goes wrong inside is a mistake of the package, and says so."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except InputError:
+            raise
+        except Exception as error:
+            last = extract_tb(error.__traceback__)[-1]
+            raise InputError(
+                f"{where} failed: {type(error).__name__}: {shorten(error, 200)} "
+                f"({last.filename}, line {last.lineno}). That is to be mended in the package."
+            ) from error
+
+    return call
+
+
+def _of_texts(function: Callable[[Plan], Any], where: str) -> Callable[[Plan], list[str]]:
+    """The same function, whose result is a list of texts or an error."""
+    watched = _watched(function, where)
+
+    @wraps(function)
+    def call(plan: Plan) -> list[str]:
+        said = watched(plan)
+        if not isinstance(said, list | tuple) or not all(isinstance(each, str) for each in said):
+            raise InputError(f"{where} are {shorten(said)}; a list of texts is needed.")
+        return list(said)
+
+    return call

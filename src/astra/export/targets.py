@@ -182,12 +182,20 @@ def refusal(plan: Plan, target: str) -> str | None:
     able = [
         name
         for name, other in every.items()
-        if name != target and plan.runtime in other.takes and not _reasons(plan, other)
+        if name != target and plan.runtime in other.takes and _can(plan, other)
     ]
     none = "" if plan.runtime in MEGATRON else f" of plans for the runtime {plan.runtime}"
     others = f" {every[able[0]].name} can: --to {able[0]}." if able else ""
     others = others or f" No other target{none} can."
     return f"{framework.name} cannot run this plan: {'; '.join(reasons[:3])}.{others}"
+
+
+def _can(plan: Plan, framework: Target) -> bool:
+    """Whether a target can be advised; not one whose package is at fault."""
+    try:
+        return not _reasons(plan, framework)
+    except InputError:
+        return False
 
 
 def _reasons(plan: Plan, framework: Target) -> list[str]:

@@ -31,7 +31,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One accelerator type. Rates are dense (no 2:4 sparsity); None where it has no such unit."""
+    """One accelerator type. Rates are dense (no 2:4 sparsity); None where it has no such unit.
+
+    >>> import astra
+    >>> h100, how_read = astra.find_gpu("h100")
+    >>> h100
+    Gpu(H100-80GB-SXM, 80 GB)
+    >>> astra.predict("llama-3-8b", gpus={h100: 8}, global_batch=32, seq_len=4096).gpus
+    {'H100-80GB-SXM': 8}
+    """
 
     name: str
     memory_bytes: Positive  # as sold
@@ -68,7 +76,17 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What there is to run on: a cap per type, and perhaps on the total."""
+    """What there is to run on: a cap per type, and perhaps on the total.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> cluster = priced.plan.cluster
+    >>> cluster
+    Cluster(8 H100-80GB-SXM)
+    >>> same = astra.predict("llama-3-8b", cluster=cluster, global_batch=32, seq_len=4096)
+    >>> same.step_s == priced.step_s
+    True
+    """
 
     name: str
     pools: tuple[Pool, ...]

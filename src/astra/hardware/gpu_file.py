@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean, shorten
-from astra.files import convert, parse_toml, read_text
+from astra.errors import InputError, shorten
+from astra.files import convert, field_hint, parse_toml, read_text
 from astra.hardware.cluster import Gpu
 from astra.hardware.units import bare, check_bounds, quantities
 
@@ -145,7 +145,7 @@ def check_fields(table: dict[str, Any], into: type[msgspec.Struct], place: str) 
     fields = into.__struct_fields__
     for field in table:
         if field not in fields:
-            hint = did_you_mean(field, fields, f"The fields are {', '.join(fields)}.")
+            hint = field_hint(field, into) or f"The fields are {', '.join(fields)}."
             raise InputError(f"{place}{bare(field)}: there is no such field. {hint}")
 
 

@@ -1,6 +1,7 @@
 """`--gpus h100:512,a100-80g:256`: how many of each type there are at most."""
 
 import re
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -16,10 +17,15 @@ MAX_GPU_TYPES = 64
 FORM = "The form is TYPE:COUNT[,TYPE:COUNT...], such as h100:512,a100-80g:256."
 
 
-def parse_gpus(text: str) -> tuple[Cluster, tuple[Note, ...]]:
-    """The cluster of a `--gpus` option, and notes on how it was read."""
+def parse_gpus(
+    text: str, described: Mapping[str, Gpu] | None = None
+) -> tuple[Cluster, tuple[Note, ...]]:
+    """The cluster of a `--gpus` option, and notes on how it was read.
+
+    `described`: GPUs that are known by name besides the catalogue's.
+    """
     pools: dict[str, Pool] = {}
-    entries, notes = _entries(text)
+    entries, notes = _entries(text, described or {})
     for entry, where, pool in entries:
         first = _first(pools, pool, where)
         if first is not None:
@@ -36,7 +42,7 @@ def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[
     A type may come again behind another.
     """
     pools: dict[str, Pool] = {}
-    entries, notes = _entries(text)
+    entries, notes = _entries(text, {})
     for _, where, pool in entries:
         first = _first(pools, pool, where)
         total = pool.count + (first.count if first else 0)
@@ -48,7 +54,9 @@ def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[
     return cluster, blocks, tuple(n for row, n in enumerate(said) if n not in said[:row])
 
 
-def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[Note]]:
+def _entries(
+    text: str, described: Mapping[str, Gpu]
+) -> tuple[list[tuple[str, str, Pool]], list[Note]]:
     """Every TYPE:COUNT as it is written, its place and its pool; and notes."""
     if not text.strip():
         raise InputError(f"--gpus is empty. {FORM}")
@@ -58,7 +66,7 @@ def _entries(text: str) -> tuple[list[tuple[str, str, Pool]], list[Note]]:
     entries, notes = [], []
     for number, entry in enumerate(written, start=1):
         where = f"--gpus, entry {number} {shorten(entry.strip())}"
-        pool, note = _pool(entry, where)
+        pool, note = _pool(entry, where, described)
         entries.append((entry, where, pool))
         notes += [note] if note else []
     return entries, notes
@@ -70,7 +78,7 @@ def _cluster(pools: dict[str, Pool]) -> tuple[Cluster, tuple[Note, ...]]:
     return Cluster(name=name, pools=merged), notes
 
 
-def _pool(entry: str, where: str) -> tuple[Pool, Note | None]:
+def _pool(entry: str, where: str, described: Mapping[str, Gpu]) -> tuple[Pool, Note | None]:
     """One TYPE:COUNT."""
     if not entry.strip():
         raise InputError(f"{where}: empty. Is there a comma too many? {FORM}")
@@ -83,7 +91,7 @@ def _pool(entry: str, where: str) -> tuple[Pool, Note | None]:
     if swapped and count:
         raise InputError(f"{where}: type and count are swapped. Try {bare(count)}:{kind[:12]}.")
     number = parse_count(count, where, kind)
-    gpu, note = _find(kind, where)
+    gpu, note = (described[kind], None) if kind in described else _find(kind, where)
     return Pool(gpu=gpu, count=number), note
 
 

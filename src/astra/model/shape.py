@@ -51,7 +51,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is trained. Written by hand as a small TOML, or read from a Hugging Face config."""
+    """What is trained. Written by hand as a small TOML, or read from a Hugging Face config.
+
+    >>> import astra
+    >>> astra.find_model("llama-3-8b")
+    Model(llama-3-8b: 32 layers, hidden 4096)
+    """
 
     name: str
     layers: Count

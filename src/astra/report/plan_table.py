@@ -12,7 +12,9 @@ FRAME_LIBRARIES = ("pandas", "polars")
 
 
 def to_rows(priced: PricedPlan | Sequence[PricedPlan]) -> list[dict[str, Any]]:
-    """One flat dictionary a plan: its degrees, its seconds by part, its memory.
+    """One flat dictionary a plan: degrees, seconds by part, memory, dollars, energy.
+
+    What is not known is None: dollars without a price, energy without `objective="energy"`.
 
     >>> import astra
     >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
@@ -47,7 +49,7 @@ def frame_of(rows: list[dict[str, Any]], library: str | None = None) -> Any:
 
 
 def _row(priced: PricedPlan) -> dict[str, Any]:
-    plan = priced.plan
+    plan, energy = priced.plan, priced.energy
     segment = plan.pipelines[0].segments[0]
     return {
         "rank": priced.rank,
@@ -66,13 +68,20 @@ def _row(priced: PricedPlan) -> dict[str, Any]:
         "seq_len": plan.seq_len,
         "recompute": segment.recompute,
         "sharding": plan.sharding,
+        "offload_optimizer_fraction": plan.offload_optimizer_fraction,
         "precision": plan.precision,
         "step_s": priced.step_s,
         "tokens_per_s": priced.tokens_per_s,
         "mfu_fraction": priced.mfu_fraction,
         **{f"{name}_s": value for name, value in priced.step_parts_s.items()},
         "fits": priced.memory.fits,
+        "fit_probability": priced.memory.fit_probability,
         "allocated_bytes": priced.memory.allocated_bytes,
         "reserved_bytes": priced.memory.reserved_bytes,
         "usable_bytes": priced.memory.usable_bytes,
+        "hours": priced.hours,
+        "usd": priced.usd,
+        "usd_per_hour": priced.usd_per_hour,
+        "step_kwh": energy and energy.step_kwh,
+        "run_kwh": energy and energy.run_kwh,
     }

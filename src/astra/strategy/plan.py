@@ -150,6 +150,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return each[0] if len(set(each)) == 1 else each
 
     @property
+    def recompute(self) -> str | tuple[str, ...]:
+        """`none`, `selective:mlp`, `full:block:4`: of all segments, or of each as `tp` is."""
+        each = [segment.recompute for pipeline in self.pipelines for segment in pipeline.segments]
+        return each[0] if len(set(each)) == 1 else tuple(each)
+
+    @property
     def pp(self) -> int:
         """Stages of the first pipeline."""
         return self.pipelines[0].stages

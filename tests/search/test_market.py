@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from tests.strategy.mixed_plans import small_model
+from tests.support.answers import planned
 
 import astra
 from astra.cost.bill import with_money
@@ -42,6 +43,7 @@ from astra.strategy.variants import enumerate_plans
 from astra.timing.stage import stage_times
 
 QUICK, ALL = 20, 220  # markets of the quick tests, and of all tests
+SOME = range(QUICK, ALL, 3)  # of `make test`; `make soak` looks at the others
 SIZES = {"first_moment_dtype": 4.0, "second_moment_dtype": 4.0, "master_dtype": 4.0}
 BYTES = {"fp32": 4.0, "bf16": 2.0}
 
@@ -250,12 +252,13 @@ def test_a_tiny_model_on_a_few_thousand_tokens_has_an_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, ALL, 40))
-def test_the_frontier_obeys_the_ram_of_every_node_on_many_markets(first: int) -> None:
-    for seed in range(first, first + 20):
+@pytest.mark.parametrize("part", range(4))
+def test_the_frontier_obeys_the_ram_of_every_node_on_many_markets(part: int) -> None:
+    for seed in SOME[part::8]:
         assert_same_frontier(seed, hosts=True)
 
 
+@pytest.mark.slow
 def test_ram_changes_the_frontiers_of_the_markets_it_is_tested_on() -> None:
     markets = [Market(seed, hosts=True) for seed in range(QUICK)]
     bound = [market.searched() for market in markets]
@@ -270,10 +273,18 @@ def test_ram_changes_the_frontiers_of_the_markets_it_is_tested_on() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
-def test_the_frontier_is_what_brute_force_finds_on_many_markets(first: int) -> None:
-    for seed in range(first, first + 20):
+@pytest.mark.parametrize("part", range(4))
+def test_the_frontier_is_what_brute_force_finds_on_many_markets(part: int) -> None:
+    for seed in SOME[part::4]:
         assert_same_frontier(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
+def test_the_frontier_is_what_brute_force_finds_on_all_markets(first: int, hosts: bool) -> None:
+    for seed in range(first, first + 20):
+        assert_same_frontier(seed, hosts)
 
 
 def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() -> None:
@@ -365,7 +376,7 @@ PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 def asked(**more: Any) -> astra.Answer:
     """Llama 3 8B on up to 64 GPUs of two types."""
-    return astra.plan(
+    return planned(
         "llama-3-8b", **{"gpus": "h100:64,a100-80g:64", "price": PRICES, **ASKED, **more}
     )
 

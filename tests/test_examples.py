@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.tiers import slow_after
 
 from astra.cli.main import run
 
@@ -62,7 +63,7 @@ def printed(script: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", slow_after(0, SCRIPTS), ids=lambda path: path.stem)
 def test_a_script_prints_what_was_saved(script: Path) -> None:
     saved = script.with_suffix(".txt")
     output = printed(script)

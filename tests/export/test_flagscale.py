@@ -51,6 +51,7 @@ def test_plans_of_every_question_obey_flagscales_rules() -> None:
         assert broken(*exported(plan)) == [], plan.summary()
 
 
+@pytest.mark.slow
 def test_plans_with_meshes_of_every_make_obey_flagscales_rules() -> None:
     plans = all_plans()
     unlike = [plan for plan in plans if len({mesh.dp for mesh in meshes_of(plan)}) > 1]

@@ -33,6 +33,7 @@ IMPLIED = {"02775": 0.45, "02776": 0.80, "02777": 0.85, "02778": 0.89, "02780": 
            "02783": 12.72}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_megatrons_own_table_implies_these_steps() -> None:
     runs = {run.row_id: run for run in read_runs(RUNS).runs if run.family == "megatron-readme"}
     for number, implied_s in IMPLIED.items():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.search.replica_groups_brute import random_question
 from tests.support.answers import planned
+from tests.support.tiers import soak_but_every_third
 
 import astra
 from astra.hardware.cluster import Cluster
@@ -46,9 +47,7 @@ def on(space: Space, cluster: Cluster) -> Space:
     return Space(replace(space.workload, task=task), space.settings)
 
 
-@pytest.mark.parametrize(
-    "seed", [6, 13, 27, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (0, 12, 17, 39))]
-)
+@pytest.mark.parametrize("seed", soak_but_every_third((0, 6, 12, 13, 17, 27, 39)))
 def test_a_larger_pool_is_never_slower_and_any_is_never_slower_than_flagscale(seed: int) -> None:
     space = random_question(seed)
     cluster = space.workload.task.cluster
@@ -65,6 +64,7 @@ def test_a_larger_pool_is_never_slower_and_any_is_never_slower_than_flagscale(se
             assert whole <= step_of(answered(on(space, smaller))) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_an_answer_says_who_launches_it_and_claims_no_proof() -> None:
     answer = small()
     best, mixed = answer.best, answer.mixed
@@ -111,6 +111,7 @@ def test_explain_works_on_several_pipelines() -> None:
     assert "Pipeline 2 from the first stage to the last" in text
 
 
+@pytest.mark.slow
 def test_settings_and_caps_hold() -> None:
     answer = small(settings=["tp=2", "mb=1"], max_gpus=16)
     assert answer.plans
@@ -120,11 +121,13 @@ def test_settings_and_caps_hold() -> None:
     assert len(small(settings=["tp=2", "mb=1"], top=1).plans) == 1
 
 
+@pytest.mark.slow
 def test_all_gpus_are_used_where_that_is_asked_for() -> None:
     answer = small(use_all=True)
     assert answer.plans and all(sum(plan.gpus.values()) == 24 for plan in answer.plans)
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_number_of_replicas_divides_is_shared_out_unevenly() -> None:
     """89 is a prime: FlagScale has one replica, or 89."""
     asked: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 89}

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 from tests.support.answers import planned
+from tests.support.tiers import slow_after
 
 import astra
 from astra.cost.bill import with_money
@@ -220,12 +221,12 @@ def assert_same_frontier(seed: int, hosts: bool = False, tokens: float | None = 
         assert point == pytest.approx(other, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.parametrize("seed", slow_after(6, range(QUICK)))
 def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
     assert_same_frontier(seed)
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.parametrize("seed", slow_after(6, range(QUICK)))
 def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True)
 
@@ -359,6 +360,7 @@ def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:
     assert all(m.offers[0].usd_per_hour >= fast.offers[0].usd_per_hour for m in gone)
 
 
+@pytest.mark.slow
 def test_markets_of_the_tests_have_frontiers_worth_the_name() -> None:
     lengths = [len(Market(seed).searched()) for seed in range(QUICK)]
     assert max(lengths) >= 3 and sum(length > 1 for length in lengths) >= QUICK // 4

@@ -35,12 +35,14 @@ def test_candidates_are_counted_on_while_types_are_searched_alone_and_together(
     assert len(set(told)) > 2, "not only when a type is done"
 
 
+@pytest.mark.slow
 def test_the_order_of_types_on_the_command_line_changes_nothing() -> None:
     one = planned("llama-3-8b", gpus="h100:16,a100-80g:16", **SMALL)
     other = astra.plan("llama-3-8b", gpus="a100-80g:16,h100:16", **SMALL)
     assert [plan.plan for plan in one.plans] == [plan.plan for plan in other.plans]
 
 
+@pytest.mark.slow
 def test_a_mixed_answer_is_never_slower_than_any_type_alone_and_says_what_it_is_worth() -> None:
     answer = planned("llama-3-8b", gpus="h100:8,a100-80g:16", **SMALL)
     assert answer.best is not None and answer.mixed is not None
@@ -82,6 +84,7 @@ def test_a_type_that_cannot_hold_a_layer_is_left_out_with_a_note() -> None:
     assert set(answer.best.gpus) == {"H100-80GB-SXM"}
 
 
+@pytest.mark.slow
 def test_the_cap_on_all_gpus_holds() -> None:
     answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:16", max_gpus=16, **SMALL)
     assert answer.best is not None
@@ -98,6 +101,7 @@ def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
     assert astra.plan("llama-2-70b", gpus=f"{name}:{count}", **SMALL).best is not None
 
 
+@pytest.mark.slow
 def test_the_answer_for_megatron_has_one_cut_and_is_faster_by_interleaving_alone() -> None:
     pools = "h100:8,a100-80g:16"
     asked: dict[str, Any] = {"gpus": pools, "runtime": "megatron", **SMALL}
@@ -112,6 +116,7 @@ def test_the_answer_for_megatron_has_one_cut_and_is_faster_by_interleaving_alone
     assert free.best.step_s <= one.best.step_s * SAME
 
 
+@pytest.mark.slow
 def test_the_fewest_gpus_of_all_types_reach_a_throughput() -> None:
     asked = SMALL | {"gpus": "h100:4,a100-80g:8", "settings": ["tp=2", "mb=1"]}
     found = astra.plan("llama-3-8b", objective="gpus", min_tokens_per_s=40_000, **asked)
@@ -165,6 +170,7 @@ def test_plans_over_several_types_have_no_context_parallelism_under_flagscale() 
     assert not any(broken_rules(plan.plan) for plan in answer.plans)
 
 
+@pytest.mark.slow
 def test_context_parallelism_asked_for_over_several_types_says_who_refuses_it() -> None:
     answer = astra.plan("llama-3-8b", settings=["cp=2"], **LONG)
     assert answer.best is not None and len(answer.best.gpus) == 2
@@ -174,6 +180,7 @@ def test_context_parallelism_asked_for_over_several_types_says_who_refuses_it() 
     assert "flagscale, which excludes context parallelism" in said
 
 
+@pytest.mark.slow
 def test_one_dp_for_all_is_no_faster_than_one_for_each() -> None:
     pools = "h100:16,a100-80g:16"
     one = astra.plan("llama-3-8b", gpus=pools, settings=["mesh_dp=false"], **SMALL)
@@ -184,6 +191,7 @@ def test_one_dp_for_all_is_no_faster_than_one_for_each() -> None:
     assert len({segment.dp for segment in pipeline.segments}) == 1
 
 
+@pytest.mark.slow
 def test_every_runtime_trains_as_many_prediction_layers_as_predict_counts() -> None:
     """Multi-token prediction of DeepSeek-V3, cut down to four layers."""
     model = msgspec.structs.replace(
@@ -206,6 +214,7 @@ def best_s(gpus: str, **options: Any) -> float:
     return found.best.step_s
 
 
+@pytest.mark.slow
 def test_more_gpus_are_never_slower_and_their_order_changes_nothing() -> None:
     both = best_s("h100:8,l40s:16")
     assert both <= best_s("h100:8") * SAME
@@ -214,6 +223,7 @@ def test_more_gpus_are_never_slower_and_their_order_changes_nothing() -> None:
     assert best_s("h100:8,l40s:16,a100-80g:8") <= both * WITHIN
 
 
+@pytest.mark.slow
 def test_interleaving_can_be_narrowed() -> None:
     pool = "h100:8,l40s:16"
     plain, turned = (best_s(pool, settings=["mb=1", f"vpp={vpp}"]) for vpp in (1, 4))

@@ -48,6 +48,7 @@ def asked(**more: Any) -> astra.Answer:
     return planned("llama-3-8b", **ASKED | more)
 
 
+@pytest.mark.slow
 def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     mixed, apart = asked(), asked(mixed=False)
     first = mixed.frontier[0]
@@ -72,6 +73,7 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     assert fastest is not None and first.step_s == pytest.approx(fastest.step_s)
 
 
+@pytest.mark.slow
 def test_any_runtime_mixes_types_as_flagscale_does_and_says_what_it_leaves_out() -> None:
     plain, every = asked(), asked(runtime="any")
     first, mixed = plain.frontier[0], [p for p in every.frontier if len(p.gpus) == 2]
@@ -88,6 +90,7 @@ def test_a_runtime_without_pipelines_over_types_says_so_and_mixes_them_in_unifor
     assert {point.plan.runtime for point in found.frontier} == {"fsdp"}
 
 
+@pytest.mark.slow
 def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:
     """The fastest within a budget that is just enough for all GPUs."""
     few: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "settings": ["mb=1", "cp=1", "tp=1,2"]}
@@ -110,6 +113,7 @@ def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path)
     assert astra.explain(file).prices == found.prices
 
 
+@pytest.mark.slow
 def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None:
     found = asked(gpus="h100:16,h200:16", global_batch=48, price={"h100": 2.5, "h200": 3.0})
     counts = [
@@ -124,6 +128,7 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
     assert any("a half" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is searched; then those that may win are counted, not lost."""
     monkeypatch.setattr("astra.search.mixed_market.MAX_SEARCHED", 1)
@@ -134,6 +139,7 @@ def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatc
     assert len(told[0]) == 1 and not told[1]
 
 
+@pytest.mark.slow
 def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
     first = asked(spot=True).frontier[0]
     assert first.money is not None and len(first.money.rents) == 2
@@ -141,6 +147,7 @@ def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
     assert first.money.goodput_fraction < asked().frontier[0].money.goodput_fraction  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_no_mixed_plan_beats_its_types_apart_by_much() -> None:
     pools, query = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.mixed_brute import MARGIN
 from tests.search.replica_groups_brute import best_of_makes_s, random_question
+from tests.support.tiers import soak_but_every_third
 
 import astra
 from astra.hardware.catalogue import find_gpu
@@ -71,11 +72,10 @@ def test_the_best_plan_is_that_of_brute_force_on_small_pools() -> None:
     assert_nearly_all_equal(compared(range(10, 20)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 90, 15))
+@pytest.mark.parametrize("first", soak_but_every_third(range(6)))
 def test_the_best_plan_is_that_of_brute_force_on_many_pools(first: int) -> None:
     too_many_plans = (33, 34)
-    seeds = [seed for seed in range(first, first + 15) if seed not in too_many_plans]
+    seeds = [seed for seed in range(first, 90, 6) if seed not in too_many_plans]
     assert_nearly_all_equal(compared(seeds))
 
 
@@ -152,6 +152,7 @@ def test_settings_caps_and_use_all_hold() -> None:
         assert {pipeline.stages for pipeline in plan.pipelines} == {2} and plan.vpp == 1
 
 
+@pytest.mark.slow
 def test_a_cap_and_settings_are_never_faster_than_without() -> None:
     free_s = searched(question()).best_s
     for narrowed in (question(max_gpus=16), question(settings=["tp=4"]), question(use_all=True)):

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cost.some_plans import MODELS, legal_plans, mixed_plans
+from tests.support.tiers import slow_after
 from tests.timing.test_replica_groups import two_replica_groups
 
 import astra
@@ -57,7 +58,7 @@ def change(explanation: ExplanationDocument, what: str) -> WhatIf:
 # ------------------------------------------------------------------ seconds
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_after(2, MODELS))
 def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
     for plan in (*legal_plans(model)[:8], *mixed_plans(model)[:4]):
         parts, priced = detail_of(plan).parts_s, price_plan(plan)
@@ -237,7 +238,7 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
     return float(collective(payload, ranks, near, gpu_of(detail), node)[0])
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_after(2, MODELS))
 def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
@@ -259,7 +260,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
         assert found["parameters"] * factor == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_after(2, MODELS))
 def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     """Of a stack that hides none of them."""
     checked = 0
@@ -294,7 +295,7 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     assert seconds * factors.data_factor * factors.communication_factor == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("model", slow_after(1, ["mixtral-8x7b", "deepseek-v3"]))
 def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     checked = 0
     for plan in legal_plans(model):
@@ -507,6 +508,7 @@ def test_a_mixed_plan_is_searched_again_over_its_types() -> None:
     assert double is not None and double.step_s == pytest.approx(twice.plans[0].step_s)
 
 
+@pytest.mark.slow
 def test_the_network_between_types_is_the_slower_one() -> None:
     """Faster NICs of both types save no less than those of either."""
     explanation = mixed_answer().explain(quick=True)
@@ -527,6 +529,7 @@ def test_against_searches_over_several_types() -> None:
         answer.explain(against="pp=2", quick=True)
 
 
+@pytest.mark.slow
 def test_against_a_plan_of_the_answer_by_its_name_needs_no_search() -> None:
     for answer in (mixed_answer(), found()):
         other = answer.plans[1]

@@ -152,6 +152,7 @@ def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not user_stack_folder().exists()
 
 
+@pytest.mark.slow
 def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:
     assert most_named_stack(made_by(BASE, published)) == "megatron"
 
@@ -202,6 +203,7 @@ def test_one_slip_is_left_out_and_said(
     assert one["factors"] == five["factors"] and one["runs"] == five["runs"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_there_twice_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_run_that_is_there_twice_counts_once(
     assert {row["reason"] for row in twice["skipped"]} == {"the same run is there already"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["calibrate", "validate"])
 def test_columns_that_nobody_reads_are_named(
     command: str,
@@ -256,6 +259,7 @@ def test_the_page_names_rows_that_were_skipped_and_steps_that_are_no_seconds(
     assert all(line.startswith("       ") for line in lines if "assumed:" in line)
 
 
+@pytest.mark.slow
 def test_what_was_assumed_of_runs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

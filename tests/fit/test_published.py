@@ -60,6 +60,7 @@ def step_errors(name: str) -> dict[str, tuple[float, float]]:
     }
 
 
+@pytest.mark.slow
 def test_steps_on_one_h200_are_as_predicted() -> None:
     """Dense, long, recomputed, experts, latent attention, windows; compiled and eager."""
     found = step_errors("h200-steps.jsonl")

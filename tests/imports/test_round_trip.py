@@ -201,6 +201,7 @@ def test_a_deepspeed_folder_says_its_model_in_the_plan_beside(tmp_path: Path) ->
     assert (read.model.name, read.seq_len, cost(read)) == ("llama-3-8b", 2048, cost(plan))
 
 
+@pytest.mark.slow
 def test_a_job_over_several_types_is_not_read_as_one_over_one(tmp_path: Path) -> None:
     found = plan_for(
         "llama-3-8b", gpus="h100:8,a100-80g:8", runtime="flagscale", global_batch=64,

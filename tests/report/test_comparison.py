@@ -22,6 +22,7 @@ def shown(answer: Answer, width: int = 80) -> str:
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_a_mixed_answer_draws_its_pipeline_and_says_what_it_is_worth() -> None:
     answer = planned("llama-3-8b", gpus="h100:8,a100-80g:8", global_batch=64, seq_len=4096)
     assert answer.best is not None and answer.mixed is not None

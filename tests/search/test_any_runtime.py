@@ -138,6 +138,7 @@ def test_a_batch_that_no_number_of_replicas_divides_is_shared_out_unevenly() -> 
     assert len(set(counts)) > 1
 
 
+@pytest.mark.slow
 def test_own_rules_hold_for_several_replica_groups(tmp_path: Any) -> None:
     rules = tmp_path / "my.rules"
     rules.write_text("$tensor_model_parallel_size < 2\n", encoding="utf-8")

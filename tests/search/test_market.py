@@ -426,6 +426,7 @@ def test_what_was_simulated_and_left_out_is_beaten_by_the_frontier() -> None:
         assert (hours, usd) not in kept
 
 
+@pytest.mark.slow
 def test_more_money_is_never_slower_and_more_time_never_dearer(answer: astra.Answer) -> None:
     cheapest, dearest = answer.frontier[-1].usd or 0, answer.frontier[0].usd or 0
     last = math.inf
@@ -464,6 +465,7 @@ def test_a_cheaper_type_takes_the_place_of_a_dearer_one(answer: astra.Answer) ->
     assert cheap.best is not None and set(cheap.best.gpus) == {"A100-80GB-SXM"}
 
 
+@pytest.mark.slow
 def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: astra.Answer) -> None:
     cheapest = answer.frontier[-1].usd or 0
     found = asked(budget=cheapest / 4)

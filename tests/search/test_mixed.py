@@ -22,6 +22,7 @@ SAME = 1 + 1e-12
 WITHIN = 1.004  # what a search that is not proven may lose on a larger pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["flagscale", "megatron"])
 def test_candidates_are_counted_on_while_types_are_searched_alone_and_together(
     runtime: Any,
@@ -91,6 +92,7 @@ def test_the_cap_on_all_gpus_holds() -> None:
     assert all(sum(plan.gpus.values()) <= 16 for plan in answer.plans)
 
 
+@pytest.mark.slow
 def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
     answer = astra.plan("llama-2-70b", gpus="h100:2,a100-80g:2", **SMALL)
     assert answer.best is None and answer.nothing_fits is not None
@@ -231,6 +233,7 @@ def test_interleaving_can_be_narrowed() -> None:
     assert plain != turned
 
 
+@pytest.mark.slow
 def test_flagscale_says_that_it_excludes_interleaving() -> None:
     found = astra.plan(
         "llama-3-8b", gpus="h100:8,l40s:8", global_batch=32, seq_len=4096, settings=["vpp=2"]
@@ -242,6 +245,7 @@ def test_flagscale_says_that_it_excludes_interleaving() -> None:
     assert {each.plan.vpp for each in found.plans} == {2}
 
 
+@pytest.mark.slow
 def test_a_mixed_interleaved_plan_goes_to_megatron_and_comes_back(tmp_path: Path) -> None:
     """Launch files do not say which GPUs; all else of the pipeline is read back."""
     found = astra.plan(

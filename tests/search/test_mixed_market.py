@@ -197,6 +197,7 @@ def market(count: int = 16) -> tuple[tuple[Pool, ...], Query]:
     return pools, query_of_space(space, find_stack("megatron"))
 
 
+@pytest.mark.slow
 def test_fewer_gpus_than_a_mixture_has_are_no_dearer_than_it_counts_with() -> None:
     pools, _ = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]

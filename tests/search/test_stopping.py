@@ -59,6 +59,7 @@ def test_whenever_it_is_stopped_the_best_so_far_is_told_with_its_gap() -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
     money: dict[str, Any] = {"objective": "frontier", "tokens": "100B", "price": "h100=2"}
     whole = astra.plan("llama-3-8b", **JOB, **money)
@@ -76,7 +77,8 @@ def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
             )
 
 
-@pytest.mark.parametrize("runtime", [None, pytest.param("any", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", [None, "any"])
 def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: Any) -> None:
     """Nor that nothing fits a type, or that a runtime is slower, where it was not looked."""
     job: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096}

@@ -89,6 +89,7 @@ def test_hidden_expert_traffic_is_searched_and_pays() -> None:
     assert hidden.plans()[0].overlap_ep and not open_.plans()[0].overlap_ep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "holds"),
     [
@@ -141,6 +142,7 @@ def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> No
     assert best.best_s < 0.95 * plain.best_s
 
 
+@pytest.mark.slow
 def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
     pool = "h100:16,a100-80g:16,h200:16"
     funnel = search_interleaved(space_of("llama-3-70b", pool, batch=128)).funnel

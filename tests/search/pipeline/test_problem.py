@@ -77,6 +77,7 @@ def test_many_small_pools_are_as_by_brute_force(name: str) -> None:
     assert_as_good(small_pools(seeds, **options), at_least=5)
 
 
+@pytest.mark.slow
 def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
     """The bound knows nothing of it, and need not: waiting never makes a step shorter."""
     waits = msgspec.structs.replace(STACK, holds_sends=True)
@@ -116,6 +117,7 @@ def has_plan_on(space: Space, gpu: str) -> bool:
     return bool(np.isfinite(least_s))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300, 303))
 def test_a_larger_pool_is_never_slower(seed: int) -> None:
     space = random_space(seed)
@@ -164,9 +166,8 @@ def plans_of_search(space: Space) -> list[Plan]:
     return plans
 
 
-@pytest.mark.parametrize(
-    "model", ["llama-3-8b", pytest.param("gpt-oss-20b", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama-3-8b", "gpt-oss-20b"])
 def test_the_bound_is_no_higher_than_the_best_step_and_of_use(model: str) -> None:
     space = mixed_space("h100:8,a100-80g:16", model=model)
     best_s = search_plain(space).best_s
@@ -246,6 +247,7 @@ def gpus(plan: Plan) -> int:
     return sum(own) * plan.cp
 
 
+@pytest.mark.slow
 def test_megatron_has_one_config_for_all_types() -> None:
     for plan in plans_of_search(mixed_space("h100:8,a100-80g:8", runtime="megatron")):
         (pipeline,) = plan.pipelines

@@ -12,12 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.tiers import slow_after
 
 from astra.cli.main import run
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-SCRIPTS = sorted(EXAMPLES.glob("*.sh"))
+SCRIPTS = sorted(EXAMPLES.glob("*.sh"), key=lambda path: ("money" in path.stem, path.stem))
 EXTEND = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 SAVE = os.environ.get("ASTRA_SAVE_EXAMPLES") == "1"
 
@@ -62,7 +63,7 @@ def printed(script: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", slow_after(3, SCRIPTS), ids=lambda path: path.stem)
 def test_a_script_prints_what_was_saved(script: Path) -> None:
     saved = script.with_suffix(".txt")
     output = printed(script)

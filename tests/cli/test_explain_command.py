@@ -105,6 +105,7 @@ def test_rules_that_are_gone_are_noted(call: Call, result: Path) -> None:
     assert code == 0 and "gone.rules" in out
 
 
+@pytest.mark.slow
 def test_narrowed_searches_stay_narrow(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "narrow.json"
     call("plan", "llama-3-8b", *JOB, "--set", "tp=4", "--out", str(path))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tiers import slow_after
 
 import astra
 from astra.cli.main import run
@@ -144,7 +145,9 @@ def test_a_search_that_is_refused_leaves_no_folder_for_its_answer(tmp_path: Path
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize("model", ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
+@pytest.mark.parametrize(
+    "model", slow_after(1, ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
+)
 def test_every_plan_of_an_answer_fits(model: str, precision: str) -> None:
     found = astra.plan(model, gpus="h100:64", global_batch=256, seq_len=4096, precision=precision)
     assert found.plans and all(plan.memory.fits for plan in found.plans)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.search.test_one_type import space_of, stack_of
+from tests.support.tiers import slow_after
 
 from astra.cost.bounds import BOUNDS
 from astra.cost.evaluate import evaluate, simulate
@@ -26,7 +27,7 @@ def fitting_plans(space: Space, margin: float) -> Plans:
     return concatenate([plans for plans in found if len(plans)] or found[:1])
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", slow_after(3, range(24)))
 @pytest.mark.parametrize("margin", [0.05, 0.7])
 def test_no_bound_exceeds_the_simulated_step_of_a_plan_that_fits(seed: int, margin: float) -> None:
     space = space_of(seed)
@@ -41,6 +42,7 @@ def test_no_bound_exceeds_the_simulated_step_of_a_plan_that_fits(seed: int, marg
         assert (bounds > 0).all(), name
 
 
+@pytest.mark.slow
 def test_every_bound_comes_near_the_simulated_step_of_some_plan() -> None:
     """One that were always far below would prune nothing."""
     nearest = dict.fromkeys(BOUNDS, 0.0)

@@ -1,7 +1,10 @@
 """Many plans at once: bounds never above the simulated step, memory however stages are gathered."""
 
+from functools import cache
+
 import numpy as np
 import pytest
+from tests.support.tiers import slow_after
 
 from astra.cost.evaluate import evaluate, memory_fraction
 from astra.cost.step import step_s
@@ -28,6 +31,7 @@ ASKED = (
 )
 
 
+@cache
 def some(model: str, gpus: str, batch: int, count: int = 300) -> tuple[Plans, Task]:
     """Legal plans from all over a space."""
     cluster, _ = parse_gpus(gpus)
@@ -46,7 +50,7 @@ def some(model: str, gpus: str, batch: int, count: int = 300) -> tuple[Plans, Ta
     return concatenate(found), task
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
+@pytest.mark.parametrize("asked", slow_after(1, ASKED), ids=lambda asked: asked[0])
 def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int]) -> None:
     plans, task = some(*asked)
     view = stage_view(plans, task, every_stage=True)
@@ -60,7 +64,7 @@ def test_every_bound_stays_below_the_simulated_step(asked: tuple[str, str, int])
     assert np.median(whole / step) > 0.8  # why few need to be simulated
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
+@pytest.mark.parametrize("asked", slow_after(1, ASKED), ids=lambda asked: asked[0])
 def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) -> None:
     plans, task = some(*asked)
     apart, runs = (stage_view(plans, task, every_stage) for every_stage in (True, False))
@@ -72,7 +76,7 @@ def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) ->
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v2-lite"])
+@pytest.mark.parametrize("model", slow_after(1, ["llama-3-8b", "deepseek-v2-lite"]))
 def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: str) -> None:
     """What is shared by plans that differ in recompute and offload depends on neither."""
     cluster, _ = parse_gpus("h100:16")

@@ -87,6 +87,7 @@ def test_ram_that_is_not_known_is_noted_once_and_ram_that_is_known_never() -> No
     assert not any("RAM" in text for plan in large.plans for text in plan.warnings)
 
 
+@pytest.mark.slow
 def test_where_ram_alone_is_too_small_the_answer_says_so() -> None:
     cluster = cluster_of(pool_of("h100", 4, 100))
     found = planned("llama-30b", cluster=cluster)
@@ -132,6 +133,7 @@ def test_why_not_offload_is_answered_with_the_ram() -> None:
     assert "host memory" in why.sentence and why.usable_bytes == 90 * GIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["flagscale", "any"])
 def test_several_types_keep_to_the_smallest_ram(runtime: str) -> None:
     settings = ["offload_optimizer_fraction=0,1", "tp=4", "micro_batch=1", "cp=1"]

@@ -112,6 +112,7 @@ def test_unused_slots_and_pipelines_change_nothing(plan: Plan) -> None:
         assert abs(held - bare[name]).max() <= 1e-9 * abs(bare[name]).max(), name
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(some_plans.any_plan())
 def test_plans_that_differ_in_recompute_only_cost_what_each_costs_alone(plan: Plan) -> None:
@@ -280,6 +281,7 @@ def test_rates_follow_from_the_step(plan: Plan) -> None:
     assert min(parts) >= 0 and sum(parts) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
     """Root mean square of the log error, over runs that measured what a GPU held in all."""
     runs = read_runs(ROOT / "validation" / "runs" / "one-type.csv").runs

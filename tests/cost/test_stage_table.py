@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from tests.search.mixed_brute import MARGIN, random_space
+from tests.support.tiers import slow_after
 
 from astra.cost.evaluate import evaluate
 from astra.cost.stage_lines import StagePricer
@@ -64,7 +65,7 @@ def checked_plans(space: Space, pipelines: list[PipelineCandidate]) -> Plans:
 OPTIONS = [{}, {"experts": True}, {"tied": True}, {"meshes": True, "sharded": True}]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", slow_after(1, OPTIONS), ids=str)
 @pytest.mark.parametrize("text", [None, "none", "selective:layernorm", "full:block:1", "full"])
 def test_stages_take_the_seconds_of_the_cost_model_and_fit_where_it_says(
     options: dict[str, bool], text: str | None

@@ -85,6 +85,7 @@ def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan)
         assert 0 < bound[0] <= step * (1 + 1e-9), plan.summary()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(some_plans.MODELS), st.integers(0, 11))
 def test_pipelines_side_by_side_end_with_the_last(model: str, row: int) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cost.some_plans import MODELS, legal_plans, mixed_plans
+from tests.support.tiers import slow_after
 from tests.timing.test_replica_groups import two_replica_groups
 
 import astra
@@ -57,7 +58,7 @@ def change(explanation: ExplanationDocument, what: str) -> WhatIf:
 # ------------------------------------------------------------------ seconds
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_after(2, MODELS))
 def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
     for plan in (*legal_plans(model)[:8], *mixed_plans(model)[:4]):
         parts, priced = detail_of(plan).parts_s, price_plan(plan)
@@ -237,7 +238,7 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
     return float(collective(payload, ranks, near, gpu_of(detail), node)[0])
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_after(2, MODELS))
 def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
@@ -259,7 +260,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
         assert found["parameters"] * factor == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_after(2, MODELS))
 def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     """Of a stack that hides none of them."""
     checked = 0
@@ -294,7 +295,7 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     assert seconds * factors.data_factor * factors.communication_factor == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("model", slow_after(1, ["mixtral-8x7b", "deepseek-v3"]))
 def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     checked = 0
     for plan in legal_plans(model):
@@ -465,6 +466,7 @@ def test_other_micro_batches_and_fewer_gpus_are_searched_for() -> None:
     assert fewer.plan.slower_s > 0
 
 
+@pytest.mark.slow
 def test_a_bare_plan_is_compared_with_the_best_there_is() -> None:
     explanation = astra.explain(plan_of(tp=8))
     best = change(explanation, "the best plan as things are")
@@ -488,8 +490,10 @@ def mixed_answer() -> astra.Answer:
     return astra.plan("llama-3-8b", top=5, **MIXED)
 
 
+@pytest.mark.slow
 def test_a_mixed_plan_is_searched_again_over_its_types() -> None:
-    answer = mixed_answer()
+    asked: dict[str, Any] = MIXED | {"settings": ("tp=2,4", "mb=1")}
+    answer = astra.plan("llama-3-8b", top=5, **asked)
     assert answer.mixed is not None and len(answer.plans[0].gpus) == 2
     explanation = answer.explain()
     assert explanation.stages == answer.mixed.stages
@@ -499,11 +503,12 @@ def test_a_mixed_plan_is_searched_again_over_its_types() -> None:
         assert alone is not None and alone.step_s == pytest.approx(step_s)
         more = change(explanation, f"16 {name}").plan
         assert more is not None and more.step_s <= answer.plans[0].step_s * (1 + 1e-9)
-    twice = astra.plan("llama-3-8b", **{**MIXED, "gpus": "h100:16,a100-80g:8"})
+    twice = astra.plan("llama-3-8b", **asked | {"gpus": "h100:16,a100-80g:8"})
     double = change(explanation, "16 H100-80GB-SXM").plan
     assert double is not None and double.step_s == pytest.approx(twice.plans[0].step_s)
 
 
+@pytest.mark.slow
 def test_the_network_between_types_is_the_slower_one() -> None:
     """Faster NICs of both types save no less than those of either."""
     explanation = mixed_answer().explain(quick=True)
@@ -513,6 +518,7 @@ def test_the_network_between_types_is_the_slower_one() -> None:
     assert all(one is not None and one.slower_s >= both.slower_s - 1e-9 for one in each)
 
 
+@pytest.mark.slow
 def test_against_searches_over_several_types() -> None:
     answer = mixed_answer()
     against = answer.explain(against="tp=4", quick=True).against
@@ -523,6 +529,7 @@ def test_against_searches_over_several_types() -> None:
         answer.explain(against="pp=2", quick=True)
 
 
+@pytest.mark.slow
 def test_against_a_plan_of_the_answer_by_its_name_needs_no_search() -> None:
     for answer in (mixed_answer(), found()):
         other = answer.plans[1]
@@ -533,6 +540,7 @@ def test_against_a_plan_of_the_answer_by_its_name_needs_no_search() -> None:
         assert explained.against.plan.rank == 2 and not heard
 
 
+@pytest.mark.slow
 def test_what_pipelines_over_types_do_not_search_is_searched_of_uniform_plans() -> None:
     plan = msgspec.structs.replace(mixed_answer().plans[0].plan, cuda_graph="local")
     explanation = astra.explain(plan)
@@ -559,12 +567,13 @@ def test_every_kind_of_source_gives_the_same() -> None:
 
 @pytest.mark.slow
 def test_a_mixed_plan_with_experts_is_searched_again() -> None:
-    said: dict[str, Any] = {**MIXED, "gpus": "h100:16,a100-80g:16", "settings": ("cp=1", "tp=1,2")}
-    explanation = astra.plan("mixtral-8x7b", top=2, **said).explain()
+    said: dict[str, Any] = {**MIXED, "settings": ("cp=1", "tp=1,2", "mb=1", "ep=4,8")}
+    explanation = astra.plan("gpt-oss-20b", top=2, **said).explain()
     assert change(explanation, "no A100-80GB-SXM").plan is not None
     assert any("tp=1,2" in note for note in explanation.notes)
 
 
+@pytest.mark.slow
 def test_a_plan_that_another_beats_by_far_binds_itself() -> None:
     plan = astra.predict(
         "llama-3-8b", gpus="h100:8", tp=8, global_batch=64, seq_len=4096, recompute="full:uniform:1"
@@ -580,6 +589,7 @@ def little_ram(name: str) -> Pool:
     return Pool(gpu=msgspec.structs.replace(gpu, node=node), count=8)
 
 
+@pytest.mark.slow
 def test_offload_that_no_node_has_the_ram_for_binds_over_several_types_too() -> None:
     """Of which type it is comes before the reason, and is no reason."""
     cluster = Cluster(name="few", pools=(little_ram("a100-80g"), little_ram("h100")))

@@ -25,6 +25,7 @@ def prices_with(gpu: str, factor: float) -> dict[str, float]:
 NAMES = {"h100": "H100-80GB-SXM", "a100-80g": "A100-80GB-SXM"}
 
 
+@pytest.mark.slow
 def test_the_answer_changes_where_explain_says_it_does() -> None:
     answer = asked()
     assert answer.best is not None
@@ -65,6 +66,7 @@ def test_within_a_budget_the_answer_changes_where_explain_says_it_does() -> None
 @pytest.mark.parametrize(
     ("deadline", "budget"), [(3.0, 1.01), (0.95, 1.02), (0.5, 0.9), (1.8, 1.078)]
 )
+@pytest.mark.slow
 def test_each_move_names_the_plan_that_is_chosen_then(deadline: float, budget: float) -> None:
     """Also where no plan keeps both goals, and the nearest is the one that misses by less."""
     plain = asked()
@@ -185,6 +187,7 @@ def test_an_explanation_of_plain_plans_speaks_of_no_prices(tmp_path: Any) -> Non
     assert tmp_path.exists()
 
 
+@pytest.mark.slow
 def test_a_catalogue_of_the_users_own_is_kept_in_the_answer() -> None:
     own = tuple(o for o in shipped_offers() if o.machine.cloud == "nebius" and not o.spot)
     found = asked(gpus="h100:64", price=None, offers=own)

@@ -51,6 +51,7 @@ def test_plans_of_every_question_obey_flagscales_rules() -> None:
         assert broken(*exported(plan)) == [], plan.summary()
 
 
+@pytest.mark.slow
 def test_plans_with_meshes_of_every_make_obey_flagscales_rules() -> None:
     plans = all_plans()
     unlike = [plan for plan in plans if len({mesh.dp for mesh in meshes_of(plan)}) > 1]
@@ -59,6 +60,7 @@ def test_plans_with_meshes_of_every_make_obey_flagscales_rules() -> None:
         assert broken(*exported(plan)) == [], plan.summary()
 
 
+@pytest.mark.slow
 def test_the_task_says_the_plan_stage_by_stage() -> None:
     """Read back by position: GPU, tp, dp, ep, micro-batch, layers and recompute of every stage."""
     for plan in filter(is_mixed, all_plans()):
@@ -115,6 +117,7 @@ def test_a_plan_of_like_stages_is_an_ordinary_task() -> None:
     assert uneven["pipeline_model_parallel_layout"] == "Et*7|t*9|t*9|t*7L"
 
 
+@pytest.mark.slow
 def test_hosts_come_in_the_order_of_the_pipeline_and_hold_its_gpus() -> None:
     for plan in all_plans():
         hosts = hosts_in(exported(plan)[1])

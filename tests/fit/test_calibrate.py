@@ -35,7 +35,7 @@ def published() -> list[Run]:
     runs = [run for run in read_runs(RUNS).runs if run.measured_step_s]
     dense = [run for run in runs if run.plan.model.moe is None and run.plan.runtime == "megatron"]
     assert len(dense) > 200
-    return dense[:: len(dense) // 40]
+    return dense[:: len(dense) // 20]
 
 
 def made_by(stack: Stack, runs: Sequence[Run]) -> list[Run]:
@@ -48,6 +48,7 @@ def made_by(stack: Stack, runs: Sequence[Run]) -> list[Run]:
     ]
 
 
+@pytest.mark.slow
 def test_many_runs_find_the_stack_that_made_them(published: list[Run]) -> None:
     hidden = replace(BASE, compute_factor=BASE.compute_factor * 1.2)
     hidden = replace(hidden, tensor_factor=BASE.tensor_factor * 1.3)
@@ -59,6 +60,7 @@ def test_many_runs_find_the_stack_that_made_them(published: list[Run]) -> None:
     assert found.stack.runs == len(published) and found.helps
 
 
+@pytest.mark.slow
 def test_few_runs_move_the_stack_less_than_many(published: list[Run]) -> None:
     hidden = replace(BASE, compute_factor=BASE.compute_factor * 1.3)
     made = made_by(hidden, published)
@@ -68,6 +70,7 @@ def test_few_runs_move_the_stack_less_than_many(published: list[Run]) -> None:
     assert few.stack.spread_fraction > many.stack.spread_fraction
 
 
+@pytest.mark.slow
 def test_a_run_left_out_is_predicted_without_itself(published: list[Run]) -> None:
     """One run that is twice as long as the others say stays half predicted, seen or not."""
     made = made_by(BASE, published)
@@ -149,6 +152,7 @@ def test_two_runs_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not user_stack_folder().exists()
 
 
+@pytest.mark.slow
 def test_the_stack_to_start_from_is_that_of_most_runs(published: list[Run]) -> None:
     assert most_named_stack(made_by(BASE, published)) == "megatron"
 
@@ -180,6 +184,7 @@ def test_steps_in_another_unit_are_refused_and_nothing_is_kept(
     assert not list((tmp_path / "config").rglob("*.toml"))
 
 
+@pytest.mark.slow
 def test_one_slip_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +203,7 @@ def test_one_slip_is_left_out_and_said(
     assert one["factors"] == five["factors"] and one["runs"] == five["runs"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_there_twice_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +215,7 @@ def test_a_run_that_is_there_twice_counts_once(
     assert {row["reason"] for row in twice["skipped"]} == {"the same run is there already"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["calibrate", "validate"])
 def test_columns_that_nobody_reads_are_named(
     command: str,
@@ -252,6 +259,7 @@ def test_the_page_names_rows_that_were_skipped_and_steps_that_are_no_seconds(
     assert all(line.startswith("       ") for line in lines if "assumed:" in line)
 
 
+@pytest.mark.slow
 def test_what_was_assumed_of_runs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_stack_has_the_factors_of_its_fit() -> None:
     assert Effect("nemo", "compute", ("release",), ("24.07",)) in found.effects
 
 
+@pytest.mark.slow
 def test_a_pinned_factor_stays_and_no_run_is_asked_for_it() -> None:
     pinned = msgspec.structs.replace(find_stack("sailor"), pinned=("elementwise", "host"))
     conditions = [RunConditions("sailor", "GH200-96GB", "Hopper", "fp32", None)] * 50

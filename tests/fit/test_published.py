@@ -1,23 +1,36 @@
 """What the published runs say of us. The numbers are those of `docs/reports/accuracy.md`."""
 
+from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 
 import pytest
 
 from astra.cost.price import price_plans
-from astra.fit.runs import read_runs
+from astra.cost.result import PricedPlan
+from astra.fit.runs import Run, Runs, read_runs
 from astra.fit.steps import read_steps
 from astra.fit.validate import predicted_memory_bytes, validate
 
 RUNS = Path(__file__).parents[2] / "validation" / "runs"
 
 
+@cache
+def published() -> Runs:
+    return read_runs(RUNS / "one-type.csv")
+
+
+@cache
+def priced_runs() -> list[tuple[Run, PricedPlan]]:
+    """Every published run with its prediction."""
+    runs = published().runs
+    return list(zip(runs, price_plans([run.plan for run in runs]), strict=True))
+
+
 @pytest.mark.slow
 def test_the_score_over_the_published_runs_is_at_most_5_percent() -> None:
-    found = read_runs(RUNS / "one-type.csv")
-    plans = [run.plan for run in found.runs]
-    priced = dict(zip(map(id, plans), price_plans(plans), strict=True))
+    found = published()
+    priced = {id(run.plan): answer for run, answer in priced_runs()}
     answer = validate(found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped)
     assert len(found.runs) >= 2_000 and len(found.skipped) <= 20
     assert answer.score is not None and round(answer.score, 3) <= 0.05
@@ -33,6 +46,7 @@ WAIT_FOR_THE_CPU = (
 )  # fmt: skip
 
 
+@cache
 def step_errors(name: str) -> dict[str, tuple[float, float]]:
     """Of time and of memory, by model, stack and shape."""
     steps = read_steps(RUNS / name)
@@ -46,6 +60,7 @@ def step_errors(name: str) -> dict[str, tuple[float, float]]:
     }
 
 
+@pytest.mark.slow
 def test_steps_on_one_h200_are_as_predicted() -> None:
     """Dense, long, recomputed, experts, latent attention, windows; compiled and eager."""
     found = step_errors("h200-steps.jsonl")
@@ -77,9 +92,10 @@ def test_steps_of_models_that_were_predicted_before_they_were_timed() -> None:
 
 def memory_errors(kinds: set[str]) -> dict[str, list[tuple[str, float]]]:
     """Signed errors of the rows that measured memory of these kinds, by family."""
-    runs = [run for run in read_runs(RUNS / "one-type.csv").runs if run.memory_kind in kinds]
     found: dict[str, list[tuple[str, float]]] = {}
-    for run, answer in zip(runs, price_plans([run.plan for run in runs]), strict=True):
+    for run, answer in priced_runs():
+        if run.memory_kind not in kinds:
+            continue
         predicted, measured = predicted_memory_bytes(run, answer), run.measured_memory_bytes
         assert predicted and measured
         found.setdefault(run.family, []).append((run.model_name, predicted / measured - 1))
@@ -90,6 +106,7 @@ def memory_errors(kinds: set[str]) -> dict[str, list[tuple[str, float]]]:
 NO_PLAN_HAS = ("defer_embedding_wgrad", "cross_entropy_loss_fusion", "uninstall_te", "muon")
 
 
+@pytest.mark.slow
 def test_allocated_memory_of_the_published_runs_is_within_3_percent_on_average() -> None:
     found = memory_errors({"allocated"})
     errors = [abs(error) for rows in found.values() for _, error in rows]
@@ -99,6 +116,7 @@ def test_allocated_memory_of_the_published_runs_is_within_3_percent_on_average()
     assert max(abs(error) for _, error in found["megatron-ci"]) <= 0.005, "three GPUs, 7 B"
 
 
+@pytest.mark.slow
 def test_dense_tests_of_megatron_are_within_one_percent() -> None:
     """One GPU a layer's share: masks, workspaces, logits and states, all of which must be right."""
     plain = [
@@ -111,6 +129,7 @@ def test_dense_tests_of_megatron_are_within_one_percent() -> None:
     assert sum(error <= 0.02 for error in plain) >= 0.85 * len(plain)
 
 
+@pytest.mark.slow
 def test_what_whole_gpus_held_is_within_8_percent_by_family() -> None:
     for family, rows in memory_errors({"reserved", "device"}).items():
         assert fmean(abs(error) for _, error in rows) <= 0.08, family
@@ -118,9 +137,7 @@ def test_what_whole_gpus_held_is_within_8_percent_by_family() -> None:
 
 @pytest.mark.slow
 def test_few_runs_that_ran_are_called_unfit() -> None:
-    runs = read_runs(RUNS / "one-type.csv").runs
-    priced = price_plans([run.plan for run in runs])
-    ran = [answer.memory.fits for run, answer in zip(runs, priced, strict=True) if run.ran]
+    ran = [answer.memory.fits for run, answer in priced_runs() if run.ran]
     assert ran.count(False) <= 0.02 * len(ran)
-    failed = [a.memory.fits for r, a in zip(runs, priced, strict=True) if r.failed_for_memory]
+    failed = [answer.memory.fits for run, answer in priced_runs() if run.failed_for_memory]
     assert len(failed) == 5 and failed.count(True) <= 2

@@ -33,6 +33,7 @@ IMPLIED = {"02775": 0.45, "02776": 0.80, "02777": 0.85, "02778": 0.89, "02780": 
            "02783": 12.72}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_megatrons_own_table_implies_these_steps() -> None:
     runs = {run.row_id: run for run in read_runs(RUNS).runs if run.family == "megatron-readme"}
     for number, implied_s in IMPLIED.items():
@@ -42,6 +43,7 @@ def test_megatrons_own_table_implies_these_steps() -> None:
         assert (run.plan.vpp > 1) == (run.plan.pp > 1), "its text says that transfers are hidden"
 
 
+@pytest.mark.slow
 def test_alpas_rates_count_the_forward_pass_that_is_repeated() -> None:
     """96 b s l h^2 (1 + s / 6h + V / 16 l h), as its artifact computes it."""
     runs = {run.row_id: run for run in read_runs(RUNS).runs if run.family == "alpa-osdi22"}

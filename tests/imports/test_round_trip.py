@@ -1,10 +1,12 @@
 """What we export comes back as the same plan."""
 
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.random_plans import random_plan
+from tests.support.tiers import slow_after
 
 from astra.api import import_job
 from astra.api import plan as plan_for
@@ -17,9 +19,9 @@ from astra.strategy.rules.registry import broken_rules
 
 MODELS = (
     "llama-3-70b",
+    "mixtral-8x7b",
     "llama-3.2-1b",  # tied embeddings
     "gpt3-175b",  # learned positions, biases
-    "mixtral-8x7b",
     "deepseek-v3",  # latent attention, dense first layers, multi-token prediction
     "gpt-oss-20b",  # windows on every second layer
     "gemma-2-9b",
@@ -39,10 +41,10 @@ def meant(plan: Plan) -> Plan:
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_after(2, MODELS))
 def test_a_plan_comes_back_from_megatrons_arguments(name: str, tmp_path: Path) -> None:
     plans = (random_plan(seed, find_model(name), ("h100", "b200")) for seed in range(SEEDS))
-    legal = [plan for plan in plans if not broken_rules(plan)][:PLANS]
+    legal = list(islice((plan for plan in plans if not broken_rules(plan)), PLANS))
     assert len(legal) == PLANS
     for row, plan in enumerate(legal):
         folder = tmp_path / str(row)
@@ -154,13 +156,14 @@ def test_fp8_comes_back_from_torchtitan(name: str, gpus: str, tmp_path: Path) ->
             assert cost(job.plan) == cost(priced.plan)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_after(2, MODELS))
 def test_a_plan_comes_back_from_flagscales_folder(name: str, tmp_path: Path) -> None:
     """Experiment, task and hostfile: the settings, and how many GPUs there are."""
     plans = (random_plan(seed, find_model(name), ("h100",)) for seed in range(SEEDS))
-    told = [plan for plan in plans if not broken_rules(plan) and not refusal(plan, "flagscale")]
-    assert len(told) >= 5
-    for row, plan in enumerate(told[:5]):
+    told = (plan for plan in plans if not broken_rules(plan) and not refusal(plan, "flagscale"))
+    some = list(islice(told, 5))
+    assert len(some) == 5
+    for row, plan in enumerate(some):
         folder = tmp_path / str(row)
         write_folder(folder, export_files(plan, "flagscale"))
         (folder / "plan.json").unlink()
@@ -198,6 +201,7 @@ def test_a_deepspeed_folder_says_its_model_in_the_plan_beside(tmp_path: Path) ->
     assert (read.model.name, read.seq_len, cost(read)) == ("llama-3-8b", 2048, cost(plan))
 
 
+@pytest.mark.slow
 def test_a_job_over_several_types_is_not_read_as_one_over_one(tmp_path: Path) -> None:
     found = plan_for(
         "llama-3-8b", gpus="h100:8,a100-80g:8", runtime="flagscale", global_batch=64,

@@ -156,6 +156,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(keys, trees, min_size=1))
 def test_pyyaml_reads_back_what_exports_are_written_with(tree: dict[str, Any]) -> None:
     assert yaml.safe_load(yaml_text(tree)) == tree == parse_yaml(yaml_text(tree), "job.yaml")

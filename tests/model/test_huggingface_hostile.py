@@ -139,6 +139,7 @@ MORE_FIELDS = sorted(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from(sorted(BUILT)),

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.search.test_market import asked
+from tests.support.tiers import slow_after
 
 from astra.api.answers import Answer
 from astra.cli.main import run
@@ -274,7 +275,7 @@ def test_the_deadline_is_written_inside_the_picture(
     assert float(x) + (wide if anchor == "start" else 0) <= WIDTH
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", slow_after(10, range(40)))
 def test_words_cover_no_dot_where_the_last_plans_lie_close_together(seed: int) -> None:
     """The label of the answer, last of a crowd in a corner, once lay on its neighbour."""
     chance = random.Random(seed)

@@ -57,6 +57,7 @@ def test_bars_of_memory_have_their_legend_in_plan_as_in_predict() -> None:
     assert words == [letter for _, letter, _ in MEMORY_COLUMNS]
 
 
+@pytest.mark.slow
 def test_every_page_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     for found in price_plans(some_plans.every_plan()[::2]):
         for line in lines(found, capsys):

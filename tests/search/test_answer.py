@@ -93,6 +93,7 @@ def test_when_nothing_fits_each_change_that_is_proposed_helps() -> None:
         assert fits == (setting.split("=")[0] in named)
 
 
+@pytest.mark.slow
 def test_the_gpus_that_are_proposed_are_the_fewest_that_fit() -> None:
     asked: dict[str, Any] = {"global_batch": 64, "seq_len": 4096}
     why = astra.plan("llama-3.1-405b", gpus="a100-40g:16", **asked).nothing_fits

@@ -1,13 +1,14 @@
 """Answers for runtime `any`: never slower than FlagScale's, and what is said of them."""
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from tests.search.replica_groups_brute import random_question
+from tests.support.answers import planned
+from tests.support.tiers import soak_but_every_third
 
 import astra
 from astra.hardware.cluster import Cluster
@@ -22,13 +23,13 @@ from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Space
 
 STACK = find_stack("megatron")
-SMALL: dict[str, Any] = {"global_batch": 96, "seq_len": 8192, "runtime": "any"}
+NARROW = ["tp=2,4", "mb=1"]  # where the best of all plans is
 FAST = "h100:8,a100-80g:16"
+SMALL: dict[str, Any] = {"gpus": FAST, "global_batch": 96, "seq_len": 8192, "settings": NARROW}
 
 
-@cache
-def small() -> astra.Answer:
-    return astra.plan("llama-3-8b", gpus=FAST, **SMALL)
+def small(**more: Any) -> astra.Answer:
+    return planned("llama-3-8b", **{**SMALL, "runtime": "any", **more})
 
 
 def answered(space: Space, runtime: str = "any") -> Result:
@@ -46,7 +47,7 @@ def on(space: Space, cluster: Cluster) -> Space:
     return Space(replace(space.workload, task=task), space.settings)
 
 
-@pytest.mark.parametrize("seed", (0, 6, 12, 13, 17, 27, 39))
+@pytest.mark.parametrize("seed", soak_but_every_third((0, 6, 12, 13, 17, 27, 39)))
 def test_a_larger_pool_is_never_slower_and_any_is_never_slower_than_flagscale(seed: int) -> None:
     space = random_question(seed)
     cluster = space.workload.task.cluster
@@ -63,6 +64,7 @@ def test_a_larger_pool_is_never_slower_and_any_is_never_slower_than_flagscale(se
             assert whole <= step_of(answered(on(space, smaller))) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_an_answer_says_who_launches_it_and_claims_no_proof() -> None:
     answer = small()
     best, mixed = answer.best, answer.mixed
@@ -74,7 +76,7 @@ def test_an_answer_says_who_launches_it_and_claims_no_proof() -> None:
     assert plan.global_batch == plan.micro_batch * sum(
         pipeline.replicas * pipeline.micro_batches for pipeline in plan.pipelines
     )
-    launched = astra.plan("llama-3-8b", gpus=FAST, **(SMALL | {"runtime": None}))
+    launched = small(runtime=None)
     assert launched.best is not None
     assert mixed.launched_step_s == pytest.approx(launched.best.step_s)
     assert best.step_s < launched.best.step_s
@@ -109,36 +111,38 @@ def test_explain_works_on_several_pipelines() -> None:
     assert "Pipeline 2 from the first stage to the last" in text
 
 
+@pytest.mark.slow
 def test_settings_and_caps_hold() -> None:
-    answer = astra.plan("llama-3-8b", gpus=FAST, settings=["tp=2", "mb=1"], max_gpus=16, **SMALL)
+    answer = small(settings=["tp=2", "mb=1"], max_gpus=16)
     assert answer.plans
     for priced in answer.plans:
         assert sum(priced.gpus.values()) <= 16 and priced.plan.micro_batch == 1
         assert {s.tp for pipe in priced.plan.pipelines for s in pipe.segments} == {2}
-    one = astra.plan("llama-3-8b", gpus=FAST, top=1, **SMALL)
-    assert len(one.plans) == 1
+    assert len(small(settings=["tp=2", "mb=1"], top=1).plans) == 1
 
 
+@pytest.mark.slow
 def test_all_gpus_are_used_where_that_is_asked_for() -> None:
-    answer = astra.plan("llama-3-8b", gpus=FAST, use_all=True, **SMALL)
-    assert all(sum(plan.gpus.values()) == 24 for plan in answer.plans)
+    answer = small(use_all=True)
+    assert answer.plans and all(sum(plan.gpus.values()) == 24 for plan in answer.plans)
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_number_of_replicas_divides_is_shared_out_unevenly() -> None:
     """89 is a prime: FlagScale has one replica, or 89."""
-    asked = SMALL | {"global_batch": 89}
-    answer = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", **asked)
-    plain = astra.plan("llama-3-8b", gpus="h100:8,a100-80g:8", **(asked | {"runtime": "flagscale"}))
+    asked: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 89}
+    answer, plain = small(**asked), small(**asked, runtime="flagscale")
     assert answer.best is not None and plain.best is not None
     assert answer.best.step_s < 0.97 * plain.best.step_s
     counts = [pipe.micro_batches for pipe in answer.best.plan.pipelines]
     assert len(set(counts)) > 1
 
 
+@pytest.mark.slow
 def test_own_rules_hold_for_several_replica_groups(tmp_path: Any) -> None:
     rules = tmp_path / "my.rules"
     rules.write_text("$tensor_model_parallel_size < 2\n", encoding="utf-8")
-    answer = astra.plan("llama-3-8b", gpus=FAST, rules=str(rules), **SMALL)
+    answer = small(settings=["tp=1,2", "mb=1"], rules=str(rules))
     tps = {s.tp for each in answer.plans for pipe in each.plan.pipelines for s in pipe.segments}
     assert answer.plans and min(tps) >= 2
     assert_adds_up(answer)
@@ -155,7 +159,7 @@ def assert_adds_up(answer: astra.Answer) -> None:
 
 @pytest.mark.parametrize("runtime", ["any", "flagscale"])
 def test_the_funnel_adds_up(runtime: str) -> None:
-    plain = astra.plan("llama-3-8b", gpus=FAST, **(SMALL | {"runtime": "flagscale"}))
+    plain = small(runtime="flagscale")
     answer = small() if runtime == "any" else plain
     assert_adds_up(answer)
     if runtime == "any":  # what FlagScale launches was looked at too

@@ -13,6 +13,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from tests.strategy.mixed_plans import small_model
+from tests.support.answers import planned
+from tests.support.tiers import slow_after
 
 import astra
 from astra.cost.bill import with_money
@@ -42,6 +44,7 @@ from astra.strategy.variants import enumerate_plans
 from astra.timing.stage import stage_times
 
 QUICK, ALL = 20, 220  # markets of the quick tests, and of all tests
+SOME = range(QUICK, ALL, 3)  # of `make test`; `make soak` looks at the others
 SIZES = {"first_moment_dtype": 4.0, "second_moment_dtype": 4.0, "master_dtype": 4.0}
 BYTES = {"fp32": 4.0, "bf16": 2.0}
 
@@ -218,12 +221,12 @@ def assert_same_frontier(seed: int, hosts: bool = False, tokens: float | None = 
         assert point == pytest.approx(other, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.parametrize("seed", slow_after(6, range(QUICK)))
 def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
     assert_same_frontier(seed)
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.parametrize("seed", slow_after(6, range(QUICK)))
 def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True)
 
@@ -250,12 +253,13 @@ def test_a_tiny_model_on_a_few_thousand_tokens_has_an_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, ALL, 40))
-def test_the_frontier_obeys_the_ram_of_every_node_on_many_markets(first: int) -> None:
-    for seed in range(first, first + 20):
+@pytest.mark.parametrize("part", range(4))
+def test_the_frontier_obeys_the_ram_of_every_node_on_many_markets(part: int) -> None:
+    for seed in SOME[part::8]:
         assert_same_frontier(seed, hosts=True)
 
 
+@pytest.mark.slow
 def test_ram_changes_the_frontiers_of_the_markets_it_is_tested_on() -> None:
     markets = [Market(seed, hosts=True) for seed in range(QUICK)]
     bound = [market.searched() for market in markets]
@@ -270,10 +274,18 @@ def test_ram_changes_the_frontiers_of_the_markets_it_is_tested_on() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
-def test_the_frontier_is_what_brute_force_finds_on_many_markets(first: int) -> None:
-    for seed in range(first, first + 20):
+@pytest.mark.parametrize("part", range(4))
+def test_the_frontier_is_what_brute_force_finds_on_many_markets(part: int) -> None:
+    for seed in SOME[part::4]:
         assert_same_frontier(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize("first", range(QUICK, ALL, 20))
+def test_the_frontier_is_what_brute_force_finds_on_all_markets(first: int, hosts: bool) -> None:
+    for seed in range(first, first + 20):
+        assert_same_frontier(seed, hosts)
 
 
 def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() -> None:
@@ -348,6 +360,7 @@ def test_a_dearer_machine_with_slower_nics_is_not_looked_at() -> None:
     assert all(m.offers[0].usd_per_hour >= fast.offers[0].usd_per_hour for m in gone)
 
 
+@pytest.mark.slow
 def test_markets_of_the_tests_have_frontiers_worth_the_name() -> None:
     lengths = [len(Market(seed).searched()) for seed in range(QUICK)]
     assert max(lengths) >= 3 and sum(length > 1 for length in lengths) >= QUICK // 4
@@ -365,7 +378,7 @@ PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 def asked(**more: Any) -> astra.Answer:
     """Llama 3 8B on up to 64 GPUs of two types."""
-    return astra.plan(
+    return planned(
         "llama-3-8b", **{"gpus": "h100:64,a100-80g:64", "price": PRICES, **ASKED, **more}
     )
 
@@ -413,6 +426,7 @@ def test_what_was_simulated_and_left_out_is_beaten_by_the_frontier() -> None:
         assert (hours, usd) not in kept
 
 
+@pytest.mark.slow
 def test_more_money_is_never_slower_and_more_time_never_dearer(answer: astra.Answer) -> None:
     cheapest, dearest = answer.frontier[-1].usd or 0, answer.frontier[0].usd or 0
     last = math.inf
@@ -451,6 +465,7 @@ def test_a_cheaper_type_takes_the_place_of_a_dearer_one(answer: astra.Answer) ->
     assert cheap.best is not None and set(cheap.best.gpus) == {"A100-80GB-SXM"}
 
 
+@pytest.mark.slow
 def test_a_budget_below_the_cheapest_names_it_and_the_gap(answer: astra.Answer) -> None:
     cheapest = answer.frontier[-1].usd or 0
     found = asked(budget=cheapest / 4)

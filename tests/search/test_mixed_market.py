@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.search.test_market import assert_terms
+from tests.support.answers import planned
 
 import astra
 from astra.hardware.catalogue import find_gpu
@@ -32,22 +33,22 @@ ONE_MAKE = words(note(NoteCode.MIXTURES_OF_LAUNCHABLE))
 PRICES = {"h100": 3.0, "a100-80g": 1.2}
 
 
+ASKED: dict[str, Any] = {
+    "gpus": "h100:16,a100-80g:16",
+    "global_batch": 32,
+    "seq_len": 4096,
+    "objective": "frontier",
+    "tokens": "20B",
+    "price": PRICES,
+    "settings": ["micro_batch=1,2", "cp=1", "tp=1,2,4"],
+}
+
+
 def asked(**more: Any) -> astra.Answer:
-    return astra.plan(
-        "llama-3-8b",
-        global_batch=32,
-        seq_len=4096,
-        objective="frontier",
-        tokens="20B",
-        **{
-            "gpus": "h100:16,a100-80g:16",
-            "price": PRICES,
-            "settings": ["micro_batch=1,2", "cp=1", "tp=1,2,4"],
-            **more,
-        },
-    )
+    return planned("llama-3-8b", **ASKED | more)
 
 
+@pytest.mark.slow
 def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     mixed, apart = asked(), asked(mixed=False)
     first = mixed.frontier[0]
@@ -72,6 +73,7 @@ def test_all_gpus_together_are_the_fast_end_of_the_frontier() -> None:
     assert fastest is not None and first.step_s == pytest.approx(fastest.step_s)
 
 
+@pytest.mark.slow
 def test_any_runtime_mixes_types_as_flagscale_does_and_says_what_it_leaves_out() -> None:
     plain, every = asked(), asked(runtime="any")
     first, mixed = plain.frontier[0], [p for p in every.frontier if len(p.gpus) == 2]
@@ -88,11 +90,13 @@ def test_a_runtime_without_pipelines_over_types_says_so_and_mixes_them_in_unifor
     assert {point.plan.runtime for point in found.frontier} == {"fsdp"}
 
 
+@pytest.mark.slow
 def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path) -> None:
     """The fastest within a budget that is just enough for all GPUs."""
-    first = asked().frontier[0]
+    few: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "settings": ["mb=1", "cp=1", "tp=1,2"]}
+    first = asked(**few).frontier[0]
     budget = (first.usd or 0) * 1.02
-    answer = asked(budget=budget)
+    answer = asked(**few, budget=budget)
     assert answer.best is not None and len(answer.best.gpus) == 2
     found = answer.explain()
     assert any("mix GPU types" in note for note in found.notes)
@@ -102,24 +106,16 @@ def test_a_price_moves_a_mixed_answer_where_explain_says_it_does(tmp_path: Path)
         assert rise is not None and rise > 0.02
         for factor, same in ((1 + rise * 0.99, True), (1 + rise * 1.01, False)):
             prices = {name: usd * (factor if name == short else 1) for name, usd in PRICES.items()}
-            moved = asked(budget=budget, price=prices).best
+            moved = asked(**few, budget=budget, price=prices).best
             assert moved is not None and (moved.gpus == answer.best.gpus) == same
     file = tmp_path / "result.json"
     file.write_bytes(msgspec.json.encode(answer_json(answer, [answer])))
     assert astra.explain(file).prices == found.prices
 
 
+@pytest.mark.slow
 def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None:
-    found = astra.plan(
-        "llama-3-8b",
-        gpus="h100:16,h200:16",
-        global_batch=48,
-        seq_len=4096,
-        objective="frontier",
-        tokens="20B",
-        price={"h100": 2.5, "h200": 3.0},
-        settings=["micro_batch=1,2", "cp=1", "tp=1,2,4"],
-    )
+    found = asked(gpus="h100:16,h200:16", global_batch=48, price={"h100": 2.5, "h200": 3.0})
     counts = [
         (point.gpus["H100-80GB-SXM"], point.gpus["H200-SXM"])
         for point in found.frontier
@@ -132,16 +128,18 @@ def test_mixtures_with_a_part_of_one_type_lie_between_one_type_and_all() -> None
     assert any("a half" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_mixtures_that_are_too_much_work_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is searched; then those that may win are counted, not lost."""
     monkeypatch.setattr("astra.search.mixed_market.MAX_SEARCHED", 1)
     told: list[list[str]] = []
-    for answer in (asked(), asked(exact=True)):
-        notes = answer.request.notes
+    for exact in (False, True):
+        notes = astra.plan("llama-3-8b", exact=exact, **ASKED).request.notes
         told.append([note for note in notes if "not looked at" in note])
     assert len(told[0]) == 1 and not told[1]
 
 
+@pytest.mark.slow
 def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
     first = asked(spot=True).frontier[0]
     assert first.money is not None and len(first.money.rents) == 2
@@ -149,6 +147,7 @@ def test_spot_nodes_are_mixed_with_spot_nodes() -> None:
     assert first.money.goodput_fraction < asked().frontier[0].money.goodput_fraction  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_no_mixed_plan_beats_its_types_apart_by_much() -> None:
     pools, query = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
@@ -170,16 +169,8 @@ def test_no_mixed_plan_beats_its_types_apart_by_much() -> None:
 
 
 def test_what_cannot_be_mixed_is_said() -> None:
-    found = astra.plan(
-        "mixtral-8x7b",
-        gpus="h100:16,a100-80g:16",
-        global_batch=32,
-        seq_len=4096,
-        objective="frontier",
-        tokens="20B",
-        price={"h100": 3.0, "a100-80g": 1.2},
-        settings=["micro_batch=1", "cp=1", "pp=2", "vpp=1"],
-    )
+    settings = ["micro_batch=1", "cp=1", "pp=2", "vpp=1"]
+    found = planned("mixtral-8x7b", **ASKED | {"settings": settings})
     notes = found.request.notes
     assert any(note.startswith("--set pp") and "are not searched" in note for note in notes)
 
@@ -206,6 +197,7 @@ def market(count: int = 16) -> tuple[tuple[Pool, ...], Query]:
     return pools, query_of_space(space, find_stack("megatron"))
 
 
+@pytest.mark.slow
 def test_fewer_gpus_than_a_mixture_has_are_no_dearer_than_it_counts_with() -> None:
     pools, _ = market()
     offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.strategy.mixed_plans import small_model
+from tests.support.tiers import slow_after, soak_but_every_third
 
 from astra.cost.evaluate import evaluate
 from astra.cost.step import simulated_step
@@ -135,13 +136,12 @@ def compare_with_brute_force(space: Space) -> Evaluator:
     return found
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.parametrize("seed", slow_after(3, range(QUICK)))
 def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
     compare_with_brute_force(space_of(seed))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(QUICK, ALL))
+@pytest.mark.parametrize("seed", soak_but_every_third(range(QUICK, ALL)))
 def test_the_best_ten_of_many_more_spaces_are_those_of_brute_force(seed: int) -> None:
     compare_with_brute_force(space_of(seed))
 
@@ -194,7 +194,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert steps_found(one) == steps_found(other)
 
 
-@pytest.mark.parametrize("seed", range(0, QUICK, 3))
+@pytest.mark.parametrize("seed", slow_after(1, range(0, QUICK, 3)))
 def test_no_bound_exceeds_its_simulated_step(seed: int) -> None:
     space = space_of(seed)
     task = space.workload.task
@@ -219,6 +219,7 @@ def test_the_answer_does_not_depend_on_how_the_space_is_cut_into_tables(
     assert len(written) == len(cut.plans()), "no plan is listed twice"
 
 
+@pytest.mark.slow
 def test_memory_of_a_search_is_a_few_bytes_for_each_of_its_cuts() -> None:
     """What tables of plans hold of a quarter of a million cuts would be 200 MB."""
     task = Task(model=find_model("mixtral-8x7b"), cluster=parse_gpus("h100:128")[0])
@@ -240,7 +241,7 @@ def kinds_of(plans: Plans) -> Ints:
     return np.stack([*degrees, plans.micro_batch, plans.sharding], axis=1).astype(np.int64)
 
 
-@pytest.mark.parametrize("seed", (1, 5, 8, 12, 19))
+@pytest.mark.parametrize("seed", slow_after(1, (1, 5, 8, 12, 19)))
 def test_folded_plans_are_the_best_of_each_kind(seed: int) -> None:
     space = space_of(seed)
     task = space.workload.task

@@ -65,44 +65,44 @@ def check_brute(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", DENSE[:2])
+@pytest.mark.parametrize("seed", DENSE[:1])
 def test_a_mixed_answer_is_no_slower_than_what_anybody_would_run(seed: int) -> None:
     check_one(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", DENSE[4:5])
+@pytest.mark.parametrize("seed", DENSE[3:4])
 def test_a_larger_pool_is_no_slower_than_its_part(seed: int) -> None:
     check_part(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", DENSE[5:7])
+@pytest.mark.parametrize("seed", DENSE[5:6])
 def test_better_gpus_in_one_of_two_pools_are_no_slower(seed: int) -> None:
     check_exchange(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", (0, 10))
-def test_no_uniform_plan_of_brute_force_is_faster_than_the_answer(first: int) -> None:
-    for seed in range(first, first + 10):
+def test_no_uniform_plan_of_brute_force_is_faster_than_the_answer() -> None:
+    for seed in range(0, 20, 3):
         check_brute(seed)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(8, 40))
+@pytest.mark.parametrize("seed", range(6, 40))
 def test_promises_hold_of_many_questions(seed: int) -> None:
     check_one(seed)
     check_part(seed)
     check_exchange(seed)
-    for own in range(30 + 10 * seed, 40 + 10 * seed):
+    for own in range(10 * seed - 60, 10 * seed - 50):
         check_brute(own)
 
 
+@pytest.mark.slow
 def test_half_of_the_gpus_replaced_by_better_ones_are_faster() -> None:
-    """Llama 3 8B on 64 H100, and on 32 H100 + 32 H200."""
-    plain = Question("llama-3-8b", (("h100", 64),), 256, 8192)
-    both = plain.on(("h100", 32), ("h200", 32))
+    """Llama 3 8B on 16 H100, and on 8 H100 + 8 H200."""
+    plain = Question("llama-3-8b", (("h100", 16),), 64, 8192)
+    both = plain.on(("h100", 8), ("h200", 8))
     assert step_of(both.answer()) < step_of(plain.answer())
 
 
@@ -114,9 +114,10 @@ def test_a_better_gpu_is_no_worse_in_any_figure(worse: str, better: str) -> None
         assert getattr(least, name) == getattr(low, name)
 
 
+@pytest.mark.slow
 def test_two_pools_of_one_gpu_with_unlike_networks_are_one_job() -> None:
     """The half with the slower network is used, at its pace."""
-    question = Question("llama-3-8b", (("h100", 32), ("h100", 32)), 256, 8192)
+    question = Question("llama-3-8b", (("h100", 16), ("h100", 16)), 128, 8192)
     cluster = question.cluster()
     fast, twin = cluster.pools
     node = twin.gpu.node

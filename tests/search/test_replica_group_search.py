@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.mixed_brute import MARGIN
 from tests.search.replica_groups_brute import best_of_makes_s, random_question
+from tests.support.tiers import soak_but_every_third
 
 import astra
 from astra.hardware.catalogue import find_gpu
@@ -67,15 +68,15 @@ def assert_nearly_all_equal(ratios: Sequence[float]) -> None:
     assert sum(ratio > SAME for ratio in ratios) <= len(ratios) / 20
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_that_of_brute_force_on_small_pools() -> None:
     assert_nearly_all_equal(compared(range(10, 20)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 90, 15))
+@pytest.mark.parametrize("first", soak_but_every_third(range(6)))
 def test_the_best_plan_is_that_of_brute_force_on_many_pools(first: int) -> None:
     too_many_plans = (33, 34)
-    seeds = [seed for seed in range(first, first + 15) if seed not in too_many_plans]
+    seeds = [seed for seed in range(first, 90, 6) if seed not in too_many_plans]
     assert_nearly_all_equal(compared(seeds))
 
 
@@ -89,6 +90,7 @@ def on(space: Space, cluster: Cluster) -> Space:
     return Space(replace(space.workload, task=task), space.settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", (0, 6, 12, 13, 17, 27, 39))
 def test_a_larger_pool_is_never_slower_and_the_order_of_types_changes_nothing(seed: int) -> None:
     space = random_question(seed)
@@ -120,6 +122,7 @@ def question(
     return Space(Workload(task, batch, 8192, use_all=use_all), parse_set(settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", (96, 89))
 def test_the_batch_adds_up(batch: int) -> None:
     """89 is a prime: only groups with unequal micro-batches use all GPUs."""
@@ -152,12 +155,14 @@ def test_settings_caps_and_use_all_hold() -> None:
         assert {pipeline.stages for pipeline in plan.pipelines} == {2} and plan.vpp == 1
 
 
+@pytest.mark.slow
 def test_a_cap_and_settings_are_never_faster_than_without() -> None:
     free_s = searched(question()).best_s
     for narrowed in (question(max_gpus=16), question(settings=["tp=4"]), question(use_all=True)):
         assert searched(narrowed).best_s >= free_s * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_below_a_limit_that_nothing_beats_nothing_is_simulated() -> None:
     best_s = searched(question()).best_s
     evaluator = searched(question(), limit_s=0.9 * best_s)

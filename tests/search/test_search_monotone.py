@@ -4,11 +4,13 @@ Within one runtime and stack, its host times included.
 """
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.strategy.mixed_plans import small_model
+from tests.support.tiers import slow_after
 
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
@@ -19,7 +21,7 @@ from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload
 
-SEEDS = range(12)
+SEEDS = slow_after(3, range(12))
 TIE = 1 + 1e-9
 STACKS: dict[Runtime, str] = {"megatron": "megatron", "fsdp": "torch-fsdp"}
 RATES = (
@@ -68,10 +70,16 @@ class Asked:
         return search_fastest(query).best_s
 
 
+@cache
+def plain_s(seed: int) -> float:
+    """The best step of a question as it is asked."""
+    return Asked(seed).best_s()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_more_gpus_never_slow_the_best_plan(seed: int) -> None:
     asked = Asked(seed)
-    assert asked.best_s(count=2 * asked.count) <= asked.best_s() * TIE
+    assert asked.best_s(count=2 * asked.count) <= plain_s(seed) * TIE
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -79,7 +87,7 @@ def test_more_memory_never_slows_the_best_plan(seed: int) -> None:
     asked = Asked(seed)
     for factor in (1.01, 1.3, 3.0):
         larger = replace(asked.gpu, usable_bytes=asked.gpu.usable_bytes * factor)
-        assert asked.best_s(gpu=larger) <= asked.best_s() * TIE
+        assert asked.best_s(gpu=larger) <= plain_s(seed) * TIE
 
 
 @pytest.mark.parametrize("factor", (1.1, 4.0))
@@ -91,7 +99,7 @@ def test_a_faster_link_never_slows_the_best_plan(seed: int, factor: float) -> No
         bytes_per_s=asked.gpu.link.bytes_per_s * factor,
         peer_bytes_per_s=asked.gpu.link.peer_bytes_per_s * factor,
     )
-    assert asked.best_s(gpu=replace(asked.gpu, link=link)) <= asked.best_s() * TIE
+    assert asked.best_s(gpu=replace(asked.gpu, link=link)) <= plain_s(seed) * TIE
 
 
 @pytest.mark.parametrize("factor", (1.1, 4.0))
@@ -99,7 +107,7 @@ def test_a_faster_link_never_slows_the_best_plan(seed: int, factor: float) -> No
 def test_a_faster_network_never_slows_the_best_plan(seed: int, factor: float) -> None:
     asked = Asked(seed)
     node = replace(asked.gpu.node, nic_bytes_per_s=asked.gpu.node.nic_bytes_per_s * factor)
-    assert asked.best_s(gpu=replace(asked.gpu, node=node)) <= asked.best_s() * TIE
+    assert asked.best_s(gpu=replace(asked.gpu, node=node)) <= plain_s(seed) * TIE
 
 
 @pytest.mark.parametrize("factor", (1.1, 3.0))
@@ -109,13 +117,13 @@ def test_a_faster_gpu_never_slows_the_best_plan(seed: int, factor: float) -> Non
     asked = Asked(seed)
     rates = {name: getattr(asked.gpu, name) for name in RATES}
     faster = {name: rate * factor for name, rate in rates.items() if rate is not None}
-    assert asked.best_s(gpu=replace(asked.gpu, **faster)) <= asked.best_s() * TIE
+    assert asked.best_s(gpu=replace(asked.gpu, **faster)) <= plain_s(seed) * TIE
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_wider_space_never_slows_the_best_plan(seed: int) -> None:
     asked = Asked(seed)
-    whole = asked.best_s()
+    whole = plain_s(seed)
     for narrow in (
         {"tp": (1, 2)},
         {"pp": (1, 2)},

@@ -59,6 +59,7 @@ def test_whenever_it_is_stopped_the_best_so_far_is_told_with_its_gap() -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
     money: dict[str, Any] = {"objective": "frontier", "tokens": "100B", "price": "h100=2"}
     whole = astra.plan("llama-3-8b", **JOB, **money)
@@ -76,6 +77,7 @@ def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", [None, "any"])
 def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: Any) -> None:
     """Nor that nothing fits a type, or that a runtime is slower, where it was not looked."""
@@ -105,7 +107,12 @@ def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: An
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "gpus"), [("deepseek-v3", "h100:2048"), ("mixtral-8x22b", "h100:256,a100-80g:256")]
+    ("model", "gpus"),
+    [
+        ("deepseek-v3", "h100:2048"),
+        ("mixtral-8x22b", "h100:64,a100-80g:64"),
+        pytest.param("mixtral-8x22b", "h100:256,a100-80g:256", marks=pytest.mark.soak),
+    ],
 )
 def test_a_large_search_looks_for_the_stop_at_least_twice_a_second(model: str, gpus: str) -> None:
     """The longest stretch beside the search of the first screen, which takes 0.4 CPU-s on a quiet

@@ -468,6 +468,7 @@ def test_a_cap_on_all_gpus_caps_the_space() -> None:
     assert set(table.gpus.tolist()) == {1, 2, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked", [workload(layers=6, gpus=16, batch=8), workload(4, experts=4, gpus=8)], ids=name_of
 )

@@ -309,6 +309,7 @@ def mutate(raw: Any, path: tuple[Any, ...], how: str, value: Any) -> None:
         raw[path[-1]] = value
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import mixed_plan, small_model
 from tests.support.random_plans import random_plan
+from tests.support.tiers import slow_after
 
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.shape import Mla, Model, Moe
@@ -47,7 +48,9 @@ def rules_hold(table: Plans, plan: Plan, rules: tuple[Rule, ...]) -> dict[str, l
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("kind", ["mixed", "llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize(
+    "kind", slow_after(2, ["mixed", "llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
+)
 def test_a_plan_gets_the_same_answer_alone_as_in_a_table(runtime: Runtime, kind: str) -> None:
     plans = plans_of_one_task(kind)
     together = concatenate([plans_of([plan]) for plan in plans])

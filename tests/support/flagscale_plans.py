@@ -5,8 +5,8 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from tests.support.answers import planned
 
-import astra
 from astra.hardware.gpus_option import parse_gpus
 from astra.model.zoo import find_model
 from astra.strategy.complete import PlanSettings, complete
@@ -31,22 +31,14 @@ QUESTIONS = (
 MODELS = ("llama-3-8b", "llama-3.2-1b", "mixtral-8x7b", "gpt3-13b", "deepseek-v3")
 
 
-@cache
-def searched_plans(questions: int = len(QUESTIONS)) -> tuple[Plan, ...]:
+def searched_plans(questions: int = len(QUESTIONS)) -> list[Plan]:
     """The best plans of every question."""
     found = []
     for model, gpus, batch, seq_len, settings in QUESTIONS[:questions]:
-        answer = astra.plan(
-            model,
-            gpus=gpus,
-            runtime="flagscale",
-            global_batch=batch,
-            seq_len=seq_len,
-            settings=settings,
-            top=12,
-        )
+        asked = {"global_batch": batch, "seq_len": seq_len, "settings": settings, "top": 12}
+        answer = planned(model, gpus=gpus, runtime="flagscale", **asked)
         found += [priced.plan for priced in answer.plans]
-    return tuple(found)
+    return found
 
 
 def handmade(seed: int) -> Plan | None:

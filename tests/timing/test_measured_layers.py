@@ -89,6 +89,7 @@ def layer_ms(plan: Plan) -> tuple[float, float]:
     return 1e3 * float(np.sum(forward)) / layers, 1e3 * float(np.sum(backward)) / layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stack", "measured", "most", "mean"),
     [("sailor", OPT, 0.2, 0.06), ("sailor-gpt-neo", NEO, 0.1, 0.05)],

@@ -49,7 +49,7 @@ def test_a_few_small_pools_are_as_by_brute_force() -> None:
 @pytest.mark.parametrize(
     ("seeds", "options", "at_least"),
     [
-        (range(1007, 1031), {}, 12),
+        (range(1007, 1031, 2), {}, 6),
         (range(1101, 1116), {"experts": True}, 3),
         (range(1208, 1222), {"experts": True, "hides": True}, 3),
     ],
@@ -65,7 +65,7 @@ def test_small_pools_are_as_by_brute_force(
 @pytest.mark.parametrize(
     ("seeds", "options", "at_least"),
     [
-        (range(1031, 1101), {}, 40),
+        (range(1007, 1101), {}, 50),
         (range(1116, 1200), {"experts": True}, 8),
         (range(1222, 1300), {"experts": True, "hides": True}, 8),
     ],
@@ -77,6 +77,7 @@ def test_many_small_pools_are_as_by_brute_force(
     assert_as_good(small_pools(seeds, interleaved=True, **options), at_least=at_least)
 
 
+@pytest.mark.slow
 def test_hidden_expert_traffic_is_searched_and_pays() -> None:
     question = "gpt-oss-20b", "h100:16,a100-80g:16", "ep=8", "cp=1"
     open_, hidden, either = (
@@ -88,6 +89,7 @@ def test_hidden_expert_traffic_is_searched_and_pays() -> None:
     assert hidden.plans()[0].overlap_ep and not open_.plans()[0].overlap_ep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "holds"),
     [
@@ -119,6 +121,7 @@ def test_one_chunk_for_each_stage_is_not_interleaved() -> None:
     assert not found_in(space_of("llama-3-8b", "h100:16,a100-80g:16", "vpp=1"))
 
 
+@pytest.mark.slow
 def test_no_more_gpus_are_taken_than_allowed_and_all_where_asked() -> None:
     pool = "h100:16,a100-80g:16"
     few = found_in(space_of("llama-3-8b", pool, max_gpus=16))
@@ -139,12 +142,14 @@ def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> No
     assert best.best_s < 0.95 * plain.best_s
 
 
+@pytest.mark.slow
 def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
-    pool = "h100:64,a100-80g:64,h200:64"
-    funnel = search_interleaved(space_of("llama-3-70b", pool, batch=512)).funnel
+    pool = "h100:16,a100-80g:16,h200:16"
+    funnel = search_interleaved(space_of("llama-3-70b", pool, batch=128)).funnel
     assert 0 < funnel.simulated < funnel.estimated / 3
 
 
+@pytest.mark.slow
 def test_who_looks_at_more_finds_no_longer_step() -> None:
     space = space_of("llama-3-8b", "l40s:12,a100-80g:16", "tp=1,2", "micro_batch=1")
     some, more = (search_interleaved(space, breadth=breadth) for breadth in (1, 10))
@@ -157,6 +162,7 @@ def test_a_stage_that_rounding_leaves_too_little_for_is_not_lost() -> None:
     assert_as_good(small_pools([1121], interleaved=True, experts=True))
 
 
+@pytest.mark.slow
 def test_rules_of_ones_own_are_asked_of_every_pipeline() -> None:
     """Not only of the best: what a rule refuses does not crowd out what it allows."""
     space = space_of("llama-3-8b", "h100:16,a100-80g:16")

@@ -27,25 +27,25 @@ from astra.strategy.space import Space, Workload, parse_set
 
 # Seeds of small pools, and what is special about them.
 ALIKE: dict[str, tuple[range, dict[str, bool]]] = {
-    "whole layers or modules": (range(4, 24), {}),
+    "whole layers or modules": (range(4, 24, 3), {}),
     "tied ends": (range(200, 205), {"tied": True}),
     "tied ends, own dp": (range(224, 227), {"tied": True, "meshes": True}),  # table and plan differ
-    "layers of several kinds": (range(413, 419), {"experts": True}),
+    "layers of several kinds": (range(413, 419, 2), {"experts": True}),
     "own dp": (range(500, 504), {"meshes": True}),
-    "all GPUs": (range(700, 706), {"use_all": True}),
-    "one config": (range(800, 806), {"megatron": True, "any_recompute": True}),
+    "all GPUs": (range(700, 706, 2), {"use_all": True}),
+    "one config": (range(800, 806, 2), {"megatron": True, "any_recompute": True}),
     "sharded parameters": (range(912, 916), {"sharded": True}),
 }
 MORE: dict[str, tuple[range, dict[str, bool]]] = {
-    "whole layers or modules": (range(24, 206), {}),
+    "whole layers or modules": (range(4, 206), {}),
     "tied ends": (range(205, 260), {"tied": True}),
     "tied ends, own dp": (range(212, 240), {"tied": True, "meshes": True}),
-    "layers of several kinds": (range(419, 460), {"experts": True}),
+    "layers of several kinds": (range(413, 460), {"experts": True}),
     "own dp": (range(504, 560), {"meshes": True}),
     "own dp of several kinds": (range(600, 620), {"meshes": True, "experts": True}),
-    "all GPUs": (range(706, 780), {"use_all": True}),
+    "all GPUs": (range(700, 780), {"use_all": True}),
     "one config, no recompute": (range(800, 840), {"megatron": True}),
-    "one config": (range(806, 860), {"megatron": True, "any_recompute": True}),
+    "one config": (range(800, 860), {"megatron": True, "any_recompute": True}),
     "one config, several kinds": (
         range(840, 870),
         {"megatron": True, "any_recompute": True, "experts": True},
@@ -77,6 +77,7 @@ def test_many_small_pools_are_as_by_brute_force(name: str) -> None:
     assert_as_good(small_pools(seeds, **options), at_least=5)
 
 
+@pytest.mark.slow
 def test_stages_that_wait_for_their_sends_are_laid_as_by_brute_force() -> None:
     """The bound knows nothing of it, and need not: waiting never makes a step shorter."""
     waits = msgspec.structs.replace(STACK, holds_sends=True)
@@ -96,6 +97,7 @@ def test_a_set_of_modules_is_recomputed_where_whole_layers_take_longer(seed: int
     assert search_plain(space).best_s < layers_s
 
 
+@pytest.mark.slow
 def test_a_type_that_any_plan_can_use_has_room() -> None:
     """Types without room are left out of the question: they would lose no plan by it."""
     used, left_out = 0, 0
@@ -115,6 +117,7 @@ def has_plan_on(space: Space, gpu: str) -> bool:
     return bool(np.isfinite(least_s))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300, 303))
 def test_a_larger_pool_is_never_slower(seed: int) -> None:
     space = random_space(seed)
@@ -163,9 +166,8 @@ def plans_of_search(space: Space) -> list[Plan]:
     return plans
 
 
-@pytest.mark.parametrize(
-    "model", ["llama-3-8b", pytest.param("gpt-oss-20b", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama-3-8b", "gpt-oss-20b"])
 def test_the_bound_is_no_higher_than_the_best_step_and_of_use(model: str) -> None:
     space = mixed_space("h100:8,a100-80g:16", model=model)
     best_s = search_plain(space).best_s
@@ -245,6 +247,7 @@ def gpus(plan: Plan) -> int:
     return sum(own) * plan.cp
 
 
+@pytest.mark.slow
 def test_megatron_has_one_config_for_all_types() -> None:
     for plan in plans_of_search(mixed_space("h100:8,a100-80g:8", runtime="megatron")):
         (pipeline,) = plan.pipelines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.api.prediction import Prediction, prediction_of
-from astra.api.saving import out_path, save_json
+from astra.api.saving import Saved, out_path
 from astra.api.words import in_python_words, python_words
 from astra.errors import InputError
 from astra.money.goals import goals_missed
@@ -28,7 +28,7 @@ PLANS_IN_REPR = 3
 CHARACTERS_OF_REASON = 240  # of what binds where there is no plan
 
 
-class Answer(AnswerDocument, frozen=True, kw_only=True):
+class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
     """What a search says, in the words of the JSON.
 
     >>> import astra
@@ -86,11 +86,6 @@ class Answer(AnswerDocument, frozen=True, kw_only=True):
         return export(self, target, out, **options)
 
     @in_python_words
-    def save(self, path: str | Path) -> Path:
-        """As JSON, which `read_plan`, `predict_plan`, `explain`, `export` and the commands read."""
-        return save_json(self, path)
-
-    @in_python_words
     def plot(self, path: str | Path) -> Path:
         """The frontier of hours and dollars, as .svg, .png or .html."""
         from astra.export.folder import write_folder
@@ -102,11 +97,6 @@ class Answer(AnswerDocument, frozen=True, kw_only=True):
         place = out_path(path, "--plot")
         write_folder(place.parent, {place.name: plot(self, kind)})
         return place
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the JSON has it."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
 
     @in_python_words
     def to_pandas(self) -> Any:

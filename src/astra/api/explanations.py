@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.api.inputs import settings_texts
-from astra.api.saving import save_json
-from astra.api.words import in_python_words, python_words
+from astra.api.saving import Saved
+from astra.api.words import python_words
 from astra.cost.result import PricedPlan
 from astra.errors import InputError, shorten
 from astra.explain.explain import explain_plan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from astra.search.query import Query
 
 
-class Explanation(ExplanationDocument, frozen=True, kw_only=True):
+class Explanation(ExplanationDocument, Saved, frozen=True, kw_only=True):
     """All that is to say about one plan, in the words of the JSON.
 
     >>> import astra
@@ -45,16 +45,6 @@ class Explanation(ExplanationDocument, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         return page_html(explanation_page(self), python_words)
-
-    @in_python_words
-    def save(self, path: str | Path) -> Path:
-        """As JSON."""
-        return save_json(self, path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the JSON has it."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
 
 
 def explain_answer(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astra.api.saving import save_json
+from astra.api.saving import Saved
 from astra.api.words import in_python_words, python_words
 from astra.cost.result import PricedPlan
 from astra.report.html import page_html
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from astra.api.exports import ExportedJob
 
 
-class Prediction(PricedPlan, frozen=True, kw_only=True):
+class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
     """A plan with its seconds, bytes and dollars; `predict` gives one, an answer of `plan` many.
 
     >>> import astra
@@ -50,16 +50,6 @@ class Prediction(PricedPlan, frozen=True, kw_only=True):
         from astra.api.exports import export
 
         return export(self, target, out, **options)
-
-    @in_python_words
-    def save(self, path: str | Path) -> Path:
-        """As JSON, which `predict_plan`, `explain`, `export` and the commands read."""
-        return save_json(self, path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the JSON has it."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
 
     @in_python_words
     def to_pandas(self) -> Any:

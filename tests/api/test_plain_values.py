@@ -80,7 +80,7 @@ def test_a_model_may_be_a_config_a_config_object_or_a_small_table() -> None:
     nameless = {name: value for name, value in CONFIG.items() if name != "model_type"}
     table = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 1024, "vocab": 1000}
     names = [model_of(each).name for each in (CONFIG, nameless, table)]
-    assert names == ["llama-11.5m", "model-11m", "model-11.5m"]
+    assert names == ["llama-12m", "model-11m", "model-12m"]
     with pytest.raises(astra.InputError, match="model = 7: a name, a file, a config"):
         astra.predict(7, **JOB)
 

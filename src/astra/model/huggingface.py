@@ -57,7 +57,7 @@ def model_from_config(raw: object, where: str, name: str = "", otherwise: str = 
 
 
 def _named(model: Model, otherwise: str) -> Model:
-    """`Meta-Llama-3-8B` of its id on the hub, or `llama-8.03b` of family and size."""
+    """`Meta-Llama-3-8B` of its id on the hub, or `llama-8030m` of family and size."""
     if model.hf_id is not None:
         found = model.hf_id.rpartition("/")[2]
     elif model.family not in (None, NO_TYPE) or otherwise == NAMELESS:
@@ -73,15 +73,15 @@ def size_name(model: Model) -> str:
 
 
 def _size(count: int) -> str:
-    """Three figures of parameters, as names have them.
+    """Whole numbers, so that no name reads as a release: llama-3.21b is not of Llama 3.2.
 
-    >>> _size(8_030_261_248), _size(124_439_808), _size(1_500)
-    ('8.03b', '124m', '1.5k')
+    >>> _size(70_553_706_496), _size(3_212_749_824), _size(124_439_808), _size(1_500)
+    ('71b', '3213m', '124m', '2k')
     """
     for unit, letter in ((1e9, "b"), (1e6, "m")):
-        if count >= 0.9995 * unit:
-            return f"{count / unit:.3g}{letter}"
-    return f"{count / 1e3:.3g}k"
+        if count >= 9.5 * unit:
+            return f"{count / unit:.0f}{letter}"
+    return f"{count / 1e3:.0f}k"
 
 
 def open_config(raw: Mapping[str, Any], where: str) -> tuple[Config, list[str]]:

@@ -119,7 +119,8 @@ def test_results_show_as_plain_tables_with_nothing_of_the_users_in_the_markup() 
 
 
 def test_tables_become_frames() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     for result in (answer(), best(), astra.models("llama"), astra.gpus(), astra.prices("h100")):
         assert isinstance(result.to_pandas(), pandas.DataFrame)
     assert list(answer().to_pandas()["step_s"]) == [plan.step_s for plan in answer().plans]
@@ -130,7 +131,6 @@ def test_tables_become_frames() -> None:
 
 @pytest.mark.parametrize("name", astra.__all__)
 def test_every_public_name_has_an_example_that_is_true(name: str) -> None:
-    pytest.importorskip("pandas")
     found = doctest.DocTestFinder(recurse=False).find(getattr(astra, name), name, globs={})
     runner = doctest.DocTestRunner(verbose=False)
     for test in found:

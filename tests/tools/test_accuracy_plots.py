@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tools.accuracy import plots
 
-plots = pytest.importorskip("tools.accuracy.plots")  # needs the extra `fit`
 DOTS = [
     plots.PlottedRun("a", 1.0, 1.0, False),
     plots.PlottedRun("a", 10.0, 20.0, True),

@@ -156,9 +156,9 @@ class Evaluator:
             self.limits.least_s = self.least_s if self.is_alone else 0.0
         return steps
 
-    def promising(self, plans: Plans, most: int) -> Ints:
-        """Rows of plans that rules, memory and RAM allow, so many of the least bounds, best first.
-        They are counted where their steps are asked for.
+    def promising(self, plans: Plans, most: int, below_s: float = np.inf) -> Ints:
+        """Rows of plans that rules, memory and RAM allow, with bounds below a step, so many of the
+        least, best first. They are counted where their steps are asked for.
         """
         allowed = np.logical_and.reduce([rule.holds(plans, self.task) for rule in self.rules])
         rows = np.flatnonzero(allowed)
@@ -167,8 +167,8 @@ class Evaluator:
         blocks = [rows[at : at + PLANS_PER_LOOK] for at in range(0, len(rows), PLANS_PER_LOOK)]
         found = [self.evaluate(plans.take(block)) for block in blocks]
         bound_s = np.concatenate([np.where(own.fits, own.bound_s, np.inf) for own in found])
-        fitting = int(np.isfinite(bound_s).sum())
-        return self.in_ram(plans, rows[np.argsort(bound_s, kind="stable")[: min(most, fitting)]])
+        useful = int((bound_s < below_s).sum())
+        return self.in_ram(plans, rows[np.argsort(bound_s, kind="stable")[: min(most, useful)]])
 
     def steps_s(self, plans: Plans) -> Floats:
         """The step of every plan, infinite where rules, memory or RAM say no. (plan,) [s]"""

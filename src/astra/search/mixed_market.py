@@ -30,7 +30,6 @@ from astra.search.uniform import UniformSearch
 from astra.strategy.mixed_space import MIXES, why_not_mixed
 
 MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
-TOGETHER = 0.95  # of the step of all types apart: as fast a mixture may be, at counts that fit it
 WORTHWHILE = 0.998  # of the limit: a mixture is not searched for less
 
 
@@ -85,7 +84,7 @@ class MixedSearch:
         flops = min((alone_s * rate for _, alone_s, rate in each if alone_s < np.inf), default=0.0)
         if not flops:
             return 0.0
-        return TOGETHER / sum(
+        return 1 / sum(
             count / alone_s if alone_s < np.inf else count * rate / flops
             for count, alone_s, rate in each
         )

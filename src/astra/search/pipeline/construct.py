@@ -44,9 +44,9 @@ class SkeletonLimits:
 
     def allow(self, segments: Sequence[tuple[int, int]], stage_gpus: Ints) -> bool:
         stages = sum(count for _, count in segments)
-        gpus = sum(int(stage_gpus[row]) * count for row, count in segments)
-        enough = len(segments) >= self.types and 1 < stages <= self.stages
-        return enough and (self.gpus is None or gpus <= self.gpus)
+        if len(segments) < self.types or not 1 < stages <= self.stages:
+            return False
+        return self.gpus is None or sum(stage_gpus[row] * n for row, n in segments) <= self.gpus
 
 
 def skeleton_limits(workload: Workload) -> SkeletonLimits:

@@ -39,13 +39,17 @@ def balanced_steps_s(
     lines = pricer.lines(pairs)
     pass_s = (lines.fixed["forward_s"] + lines.fixed["backward_s"])[INSIDE] @ pricer.layers.mean
     model_s = (pass_s + pricer.mean_exchange_s(pairs, lines)[INSIDE]) * pricer.layers.layers
-    pool = np.array([option.pool for _, option in pairs])
-    speed, start, found = np.array([option.most for _, option in pairs]) / model_s, 0, {}
-    for setting, own in options.items():
-        rows = slice(start, start + len(own))
-        found[setting] = setting.micro_batches / float(best_of_types(speed[rows], pool[rows]).sum())
-        start += len(own)
-    return found
+    models_per_s = _over_types(1 / model_s, pairs)
+    return {setting: setting.micro_batches / rate for setting, rate in models_per_s.items()}
+
+
+def _over_types(of_stage: Floats, pairs: Sequence[Pair]) -> dict[GlobalSetting, float]:
+    """By setting: what the best option of every type does with all its stages, together."""
+    row_of = {setting: row for row, setting in enumerate(dict.fromkeys(own for own, _ in pairs))}
+    row, pool, most = np.array([(row_of[own], each.pool, each.most) for own, each in pairs]).T
+    best = np.zeros((len(row_of), pool.max() + 1))
+    np.maximum.at(best, (row, pool), of_stage * most)
+    return dict(zip(row_of, best.sum(axis=1).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +113,31 @@ class _Held:
         return np.where(held < self.least, 0.0, held)
 
 
+def settings_in_time(
+    pricer: StagePricer,
+    options: Mapping[GlobalSetting, list[SegmentOption]],
+    recompute: Recompute | None,
+    limit_s: float,
+) -> dict[GlobalSetting, list[SegmentOption]]:
+    """Those whose types hold the model in a step of the limit, if filling took no time and there
+    were one micro-batch in flight.
+    """
+    pairs = [(setting, option) for setting, own in options.items() for option in own]
+    if not pairs:
+        return {}
+    layer = _MeanLayer(pricer, pairs, _told_apart(recompute))
+    stage_s = limit_s / np.array([setting.micro_batches for setting, _ in pairs])
+    layers = _over_types(_Held(layer, np.ones(len(pairs)), 0.0).within(stage_s), pairs)
+    return {each: own for each, own in options.items() if layers[each] >= pricer.layers.layers}
+
+
+def _told_apart(recompute: Recompute | None) -> list[Recompute]:
+    """Nothing and all, of which each stage has what it must; or the same for every stage."""
+    if recompute is None or recompute.mode == "full:block":
+        return [NO_RECOMPUTE, ALL_LAYERS]
+    return [recompute]
+
+
 def first_look(
     pricer: StagePricer,
     setting: GlobalSetting,
@@ -131,14 +160,9 @@ def first_look(
     """
     pool, most = np.array([each.pool for each in options]), np.array([o.most for o in options])
     pairs = [(setting, option) for option in options]
-    recomputes = [NO_RECOMPUTE, ALL_LAYERS]
-    if recompute is not None and recompute.mode != "full:block":
-        recomputes = [recompute]
-    layer = _MeanLayer(pricer, pairs, recomputes)
+    layer = _MeanLayer(pricer, pairs, _told_apart(recompute))
     count, number = setting.micro_batches, pricer.layers.layers
     with_one = _Held(layer, np.ones(len(most)), 0.0)
-    if best_of_types(with_one.within(np.array(limit_s / count)) * most, pool).sum() < number:
-        return FirstLook(setting, recompute, [], np.inf, np.inf)
     pace_s = _paces_s(layer, pool, most, number, limit_s / count)
     share = (1 - (1 - 1 / count) ** most) / most  # of the step, for every stage of a segment on top
     for held in (_Held(layer, np.minimum((most + 1) / 2, count), 1.0), with_one):

@@ -43,7 +43,7 @@ FIRST_SKELETONS = 6000  # that are estimated
 MAX_SKELETONS = 384  # that are laid out
 SKELETONS = 48  # of them, together
 NEAR_BEST = 1.1  # times the best step of some skeletons, within which one is worth changing
-NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate may win
+NEAR_ESTIMATE = 1.05  # times the best step known, within which an estimate or its neighbour may win
 SHAPES_PER_SKELETON = 32  # numbers of chunks with a recompute setting, the most promising
 SIZED = 3000  # shapes of some skeletons, each in one order, that get chunk sizes
 STEPS_PER_LOOK = 400  # plans that are simulated between two looks for the stop
@@ -179,12 +179,13 @@ class _InterleavedSearch:
     def _priced(
         self, estimates: ChunkEstimates, pipelines: ChunkedPipelines
     ) -> tuple[ChunkedPipelines, Floats]:
-        """Those that are allowed and whose bounds are least, with their steps."""
+        """Those that are allowed and whose bounds are least and near the best, with their steps."""
         if not len(pipelines):
             return pipelines, np.zeros(0)
         self.evaluator.charge(len(pipelines))
         plans = to_plans(self.problem.workload, estimates, pipelines)
-        rows = self.evaluator.promising(plans, len(plans))
+        below_s = min(self.evaluator.limit_s, self.evaluator.best_s) * NEAR_ESTIMATE
+        rows = self.evaluator.promising(plans, len(plans), below_s)
         rows = rows[_first_of_each(pipelines.take(rows).skeleton_keys(), SIMULATED * self.breadth)]
         if not len(rows):
             return pipelines.take(rows), np.zeros(0)

@@ -1,7 +1,7 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, product
 
 import numpy as np
@@ -19,7 +19,12 @@ from astra.search.pipeline.construct import (
     skeleton_limits,
 )
 from astra.search.pipeline.estimate import PipelineCandidate, to_plans
-from astra.search.pipeline.first_look import FirstLook, balanced_steps_s, first_look
+from astra.search.pipeline.first_look import (
+    FirstLook,
+    balanced_steps_s,
+    first_look,
+    settings_in_time,
+)
 from astra.search.pipeline.improve import improved, layers_moved
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
@@ -34,6 +39,7 @@ PRICED_TABLES = 8  # of them at most, while none is allowed
 MOVED = 16  # plans between whose stages layers are moved, at most
 MOVED_PER_SETTING = 4  # of one global setting
 
+Options = Mapping[GlobalSetting, list[SegmentOption]]
 Priced = tuple[float, PipelineCandidate]  # the step as the evaluator has it
 
 
@@ -112,21 +118,14 @@ class _Search:
         """
         self.charge(0)
         first, options = self.problem.first_recomputes(), self.problem.options
-        balanced_s = balanced_steps_s(self.pricer, options)
-        looks = [
-            self._look(setting, own, recompute)
-            for setting, own in options.items()
-            for recompute in first
-            if balanced_s[setting] < self.limit_s
-        ]
-        self._construct(looks)
+        self._construct([look for each in first for look in self._looks(options, each)])
         others = [each for each in self.problem.recomputes if each not in first]
         best: dict[GlobalSetting, list[SegmentOption]] = {}
         for each in best_first(self.found):
             best.setdefault(each.table.setting, each.table.options)
         few = dict(islice(best.items(), RECOMPUTED_SETTINGS * self.breadth))
-        again = product((options if np.isinf(self.limit_s) else few).items(), others)
-        looks = [self._look(*own, recompute) for own, recompute in again]
+        again = options if np.isinf(self.limit_s) else few
+        looks = [look for each in others for look in self._looks(again, each)]
         looks.sort(key=lambda look: look.step_s)
         self._construct(looks[: RECOMPUTED * self.breadth])
         self._move_layers(self._priced(self.found))
@@ -138,11 +137,12 @@ class _Search:
         """
         return min(self.evaluator.limit_s, self.evaluator.best_s, self.least_found_s)
 
-    def _look(
-        self, setting: GlobalSetting, options: list[SegmentOption], recompute: Recompute | None
-    ) -> FirstLook:
-        self.charge(0)
-        return first_look(self.pricer, setting, options, recompute, self.limit_s, self.breadth)
+    def _looks(self, options: Options, recompute: Recompute | None) -> Iterator[FirstLook]:
+        """At the settings that can hold the model in time."""
+        in_time = settings_in_time(self.pricer, options, recompute, self.limit_s)
+        for setting, own in in_time.items():
+            self.charge(0)
+            yield first_look(self.pricer, setting, own, recompute, self.limit_s, self.breadth)
 
     def _construct(self, looks: Iterable[FirstLook]) -> None:
         """The best pipelines of these, the most promising first."""

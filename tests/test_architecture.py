@@ -242,5 +242,5 @@ def lines_of(room: str) -> dict[str, int]:
 def test_rooms_that_ask_stay_small() -> None:
     cost, explain, search = (lines_of(room) for room in ("cost", "explain", "search"))
     assert sum(cost.values()) < 1850
-    assert sum(explain.values()) + sum(search.values()) < 5400
+    assert sum(explain.values()) + sum(search.values()) < 5500
     assert max((cost | explain | search).values()) <= 500

@@ -108,7 +108,7 @@ class _Held:
         """Of stages that take no longer, as few layers recomputed as must be. (pace, option)"""
         plain, layer_s = self.plain[rows], self.layer_s[rows]
         with np.errstate(invalid="ignore"):
-            beyond = np.maximum((stage_s - plain * layer_s) / self.beyond_s[rows], 0.0)
+            beyond = np.fmax((stage_s - plain * layer_s) / self.beyond_s[rows], 0.0)  # inf / inf: 0
         held = np.minimum(np.minimum(stage_s / layer_s, plain + beyond), self.most[rows])
         return np.where(held < self.least, 0.0, held)
 
@@ -118,17 +118,17 @@ def settings_in_time(
     options: Mapping[GlobalSetting, list[SegmentOption]],
     recompute: Recompute | None,
     limit_s: float,
-) -> dict[GlobalSetting, list[SegmentOption]]:
+) -> set[GlobalSetting]:
     """Those whose types hold the model in a step of the limit, if filling took no time and there
     were one micro-batch in flight.
     """
     pairs = [(setting, option) for setting, own in options.items() for option in own]
     if not pairs:
-        return {}
+        return set()
     layer = _MeanLayer(pricer, pairs, _told_apart(recompute))
     stage_s = limit_s / np.array([setting.micro_batches for setting, _ in pairs])
     layers = _over_types(_Held(layer, np.ones(len(pairs)), 0.0).within(stage_s), pairs)
-    return {each: own for each, own in options.items() if layers[each] >= pricer.layers.layers}
+    return {setting for setting, held in layers.items() if held >= pricer.layers.layers}
 
 
 def _told_apart(recompute: Recompute | None) -> list[Recompute]:

@@ -1,7 +1,7 @@
 """One pipeline over several GPU types, 1F1B: the best found, and what none can beat."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, product
 
 import numpy as np
@@ -118,14 +118,13 @@ class _Search:
         """
         self.charge(0)
         first, options = self.problem.first_recomputes(), self.problem.options
-        self._construct([look for each in first for look in self._looks(options, each)])
+        self._construct(self._looks(options, first))
         others = [each for each in self.problem.recomputes if each not in first]
         best: dict[GlobalSetting, list[SegmentOption]] = {}
         for each in best_first(self.found):
             best.setdefault(each.table.setting, each.table.options)
         few = dict(islice(best.items(), RECOMPUTED_SETTINGS * self.breadth))
-        again = options if np.isinf(self.limit_s) else few
-        looks = [look for each in others for look in self._looks(again, each)]
+        looks = self._looks(options if np.isinf(self.limit_s) else few, others)
         looks.sort(key=lambda look: look.step_s)
         self._construct(looks[: RECOMPUTED * self.breadth])
         self._move_layers(self._priced(self.found))
@@ -137,12 +136,16 @@ class _Search:
         """
         return min(self.evaluator.limit_s, self.evaluator.best_s, self.least_found_s)
 
-    def _looks(self, options: Options, recompute: Recompute | None) -> Iterator[FirstLook]:
+    def _looks(self, options: Options, recomputes: Sequence[Recompute | None]) -> list[FirstLook]:
         """At the settings that can hold the model in time."""
-        in_time = settings_in_time(self.pricer, options, recompute, self.limit_s)
-        for setting, own in in_time.items():
-            self.charge(0)
-            yield first_look(self.pricer, setting, own, recompute, self.limit_s, self.breadth)
+        limit_s, found = self.limit_s, list[FirstLook]()
+        in_time = [settings_in_time(self.pricer, options, each, limit_s) for each in recomputes]
+        for (setting, own), (row, each) in product(options.items(), enumerate(recomputes)):
+            if setting in in_time[row]:
+                self.charge(0)
+                look = first_look(self.pricer, setting, own, each, limit_s, self.breadth)
+                found.append(look)
+        return found
 
     def _construct(self, looks: Iterable[FirstLook]) -> None:
         """The best pipelines of these, the most promising first."""

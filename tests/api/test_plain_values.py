@@ -81,8 +81,9 @@ def test_a_model_may_be_a_config_a_config_object_or_a_small_table() -> None:
     table = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 1024, "vocab": 1000}
     names = [model_of(each).name for each in (CONFIG, nameless, table)]
     assert names == ["llama-12m", "model-11m", "model-12m"]
-    with pytest.raises(astra.InputError, match="model = 7: a name, a file, a config"):
-        astra.predict(7, **JOB)
+    for other, shown in ((7, "7"), (Config, "<class .*Config'>")):
+        with pytest.raises(astra.InputError, match=f"model = {shown}: a name, a file, a config"):
+            astra.predict(other, **JOB)
 
 
 def test_words_about_money_are_keywords_of_predict_too() -> None:

@@ -143,6 +143,11 @@ def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
     with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\? out is missing"):
         ask = astra.export
         ask("plan.json", "megatron", lauch="slurm")
+    priced = astra.predict("llama-3-8b", **JOB)
+    for result in (priced, astra.plan("llama-3-8b", tp=1, pp=1, **JOB)):
+        ask = result.export
+        with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\?"):
+            ask("megatron", "job", lauch="slurm")
     with pytest.raises(astra.InputError, match="too many positional arguments: give them by name"):
         ask = astra.predict
         ask("llama-3-8b", {"h100": 8}, global_batch=32)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support.cases import each_case
 
 import astra
 from astra.api.inputs import batch_of, cluster_of, model_of
@@ -92,8 +93,8 @@ def test_words_about_money_are_keywords_of_predict_too() -> None:
     assert priced.usd == astra.predict("llama-3-8b", **JOB, money=said).usd and priced.usd
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
+@each_case(
+    "said, words",
     [
         ({"tpp": 2}, "Did you mean tp"),
         ({"gpu": "h100:8"}, "Did you mean gpus"),

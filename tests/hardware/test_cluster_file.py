@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.api import predict
 from astra.errors import InputError
@@ -128,7 +129,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), HOSTILE, ids=range(len(HOSTILE)))
+@each_case("text, said", HOSTILE)
 def test_a_bad_cluster_is_an_error_that_names_the_place_and_what_to_try(
     text: str, said: list[str]
 ) -> None:

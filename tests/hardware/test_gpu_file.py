@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.files import parse_toml
@@ -140,7 +141,7 @@ HOSTILE: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), HOSTILE)
+@each_case("change, said", HOSTILE)
 def test_a_bad_field_is_an_error_that_names_it_and_what_to_try(
     change: dict[str, Any], said: list[str]
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_missing_field_is_named_with_an_example(field: str) -> None:
         gpu_of(raw, "mine.toml", "mine")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         ".".join(["a"] * 1000) + " = 1",
@@ -170,7 +171,6 @@ def test_a_missing_field_is_named_with_an_example(field: str) -> None:
         "memory_bytes = ",
         "\x00",
     ],
-    ids=["deep", "very deep", "long", "huge hex", "huge", "open brackets", "no value", "control"],
 )
 def test_a_monstrous_file_is_bad_input_and_nothing_worse(tmp_path: Path, text: str) -> None:
     path = tmp_path / "monster.toml"
@@ -179,7 +179,7 @@ def test_a_monstrous_file_is_bad_input_and_nothing_worse(tmp_path: Path, text: s
         read_gpu(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "missing.toml",

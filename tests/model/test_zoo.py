@@ -86,7 +86,7 @@ def test_a_folder_stands_for_the_config_in_it(tmp_path: Path) -> None:
         '"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 32}'
     )
     assert find_model(str(tmp_path)) == find_model(str(tmp_path / "config.json"))
-    assert find_model(str(tmp_path)).name == "llama-1.83k"
+    assert find_model(str(tmp_path)).name == "llama-2k"
 
 
 def test_a_folder_without_a_config_and_other_files_are_refused(tmp_path: Path) -> None:

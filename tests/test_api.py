@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support.cases import each_case
 
 import astra
 from astra.cli import main as door
@@ -83,8 +84,8 @@ def test_a_model_may_be_a_name_a_file_or_a_model(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ what a person can mend
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@each_case(
+    "settings, said",
     [
         ({"tpp": 2}, "there is no setting 'tpp'. Did you mean tp"),
         ({"micro_batch_size": 2}, "Did you mean micro_batch"),
@@ -138,7 +139,7 @@ def test_a_plan_that_its_runtime_refuses_is_an_input_error() -> None:
 # ------------------------------------------------------------------ names
 
 
-@pytest.mark.parametrize("name", astra.__all__)
+@each_case("name", astra.__all__)
 def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(astra, name).__name__ == name
     assert name in dir(astra)
@@ -192,7 +193,7 @@ BAD_QUESTIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "words"), BAD_QUESTIONS)
+@each_case("said, words", BAD_QUESTIONS)
 def test_a_question_that_cannot_be_asked_is_an_input_error(
     said: dict[str, Any], words: str
 ) -> None:

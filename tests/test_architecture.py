@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from tests.support.cases import each_case
 
 SOURCE = Path(__file__).parents[1] / "src" / "astra"
 
@@ -77,7 +78,7 @@ def test_every_room_has_its_place() -> None:
     assert {"model", "hardware", "strategy", "search", "cli"} <= rooms
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
+@each_case("path", modules())
 def test_imports_go_left_only(path: Path) -> None:
     room = room_of(path)
     if room in DOORS:
@@ -181,7 +182,7 @@ def sources_in(node: object) -> Iterator[object]:
             yield from sources_in(value)
 
 
-@pytest.mark.parametrize("path", DATA, ids=name_of)
+@each_case("path", DATA)
 def test_every_data_file_names_its_source(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     if name_of(path) in IN_WORDS:

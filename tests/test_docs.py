@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+from tests.support.cases import each_case
 
 import astra
 from astra.cli.main import COMMANDS
@@ -42,7 +42,7 @@ def links_of(page: Path) -> set[Path]:
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each_case("page", PAGES)
 def test_every_file_a_page_links_to_is_there(page: Path) -> None:
     assert [link for link in links_of(page) if not link.exists()] == []
 

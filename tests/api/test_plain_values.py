@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support.cases import each_case
 
 import astra
 from astra.api.inputs import batch_of, cluster_of, model_of
@@ -81,8 +82,9 @@ def test_a_model_may_be_a_config_a_config_object_or_a_small_table() -> None:
     table = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 1024, "vocab": 1000}
     names = [model_of(each).name for each in (CONFIG, nameless, table)]
     assert names == ["llama-12m", "model-11m", "model-12m"]
-    with pytest.raises(astra.InputError, match="model = 7: a name, a file, a config"):
-        astra.predict(7, **JOB)
+    for other, shown in ((7, "7"), (Config, "<class .*Config'>")):
+        with pytest.raises(astra.InputError, match=f"model = {shown}: a name, a file, a config"):
+            astra.predict(other, **JOB)
 
 
 def test_words_about_money_are_keywords_of_predict_too() -> None:
@@ -91,8 +93,8 @@ def test_words_about_money_are_keywords_of_predict_too() -> None:
     assert priced.usd == astra.predict("llama-3-8b", **JOB, money=said).usd and priced.usd
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
+@each_case(
+    "said, words",
     [
         ({"tpp": 2}, "Did you mean tp"),
         ({"gpu": "h100:8"}, "Did you mean gpus"),
@@ -142,6 +144,11 @@ def test_missing_and_unknown_arguments_are_named_with_what_is_meant() -> None:
     with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\? out is missing"):
         ask = astra.export
         ask("plan.json", "megatron", lauch="slurm")
+    priced = astra.predict("llama-3-8b", **JOB)
+    for result in (priced, astra.plan("llama-3-8b", tp=1, pp=1, **JOB)):
+        ask = result.export
+        with pytest.raises(astra.InputError, match=r"'lauch'. Did you mean launcher\?"):
+            ask("megatron", "job", lauch="slurm")
     with pytest.raises(astra.InputError, match="too many positional arguments: give them by name"):
         ask = astra.predict
         ask("llama-3-8b", {"h100": 8}, global_batch=32)

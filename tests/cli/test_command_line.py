@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.cli import main as door
 from astra.cli.main import COMMANDS, help_text, parser_for, run
@@ -50,7 +51,7 @@ def plan_file(tmp_path: Path, call: Call) -> Path:
 # ------------------------------------------------------------------ help
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@each_case("command", sorted(COMMANDS))
 def test_the_help_of_every_command_has_examples_of_that_command(call: Call, command: str) -> None:
     code, out, err = call(command, "--help")
     assert (code, err) == (0, "")
@@ -65,7 +66,7 @@ def test_without_a_command_every_command_is_listed(call: Call, words: tuple[str,
     assert all(f"  {name} " in out and what in out for name, what in COMMANDS.items())
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@each_case("command", sorted(COMMANDS))
 def test_examples_in_the_help_are_options_that_exist(command: str) -> None:
     """Every option that an example uses is one the parser knows."""
     parser = parser_for(command)
@@ -105,7 +106,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("words", ANSWERS, ids=" ".join)
+@each_case("words", ANSWERS)
 def test_json_is_alone_on_standard_output(call: Call, words: tuple[str, ...]) -> None:
     code, out, _ = call(*words, "--json")
     assert code == 0
@@ -324,7 +325,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), BAD, ids=[" ".join(w)[:70] for w, _ in BAD])
+@each_case("words, said", BAD)
 def test_bad_input_is_told_in_one_paragraph_and_code_two(
     call: Call,
     tmp_path: Path,
@@ -351,8 +352,8 @@ PLAN_FILES = {
 }
 
 
-@pytest.mark.parametrize("text", sorted(PLAN_FILES), ids=range(len(PLAN_FILES)))
-@pytest.mark.parametrize("command", ["predict", "export"])
+@each_case("text", sorted(PLAN_FILES))
+@each_case("command", ["predict", "export"])
 def test_a_broken_plan_file_is_bad_input(
     call: Call, tmp_path: Path, command: str, text: str
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.search.test_market import PRICES, asked
+from tests.support.cases import each_case
 
 from astra.api.answers import Answer
 from astra.errors import InputError
@@ -150,8 +151,8 @@ def test_a_change_that_makes_no_sense_is_refused(text: str, said: str) -> None:
         parse_what_if(text)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
+@each_case(
+    "more, said",
     [
         ({"what_if": "price.h200=-20%"}, "H200-SXM is not among the GPUs. Add it to gpus="),
         ({"what_if": "network.h200=x2"}, "H200-SXM is not among the GPUs"),

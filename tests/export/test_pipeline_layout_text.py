@@ -3,10 +3,10 @@
 from itertools import groupby
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import mixed_plan
+from tests.support.cases import each_case
 from tests.support.random_plans import random_plan
 
 from astra.export.pipeline_layout import is_even_split, layers_of_chunks, pipeline_layout_text
@@ -113,8 +113,8 @@ def test_chunks_are_virtual_stage_major_and_lose_no_layer(seed: int) -> None:
     assert tuple(sum(chunks[k :: plan.pp]) for k in range(plan.pp)) == plan.pipelines[0].layers
 
 
-@pytest.mark.parametrize(
-    ("chunks", "pp", "mtp", "text"),
+@each_case(
+    "chunks, pp, mtp, text",
     [
         ((32,), 1, 0, "Et*32L"),
         ((1, 2), 2, 0, "Et|ttL"),

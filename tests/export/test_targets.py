@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from tests.support.cases import each_case
 from tests.support.random_plans import random_plan
 
 import astra
@@ -138,7 +139,7 @@ def test_without_a_pipeline_torchtitan_accumulates() -> None:
     assert counted["local_batch_size"] == 2 and counted["global_batch_size"] == 64
 
 
-@pytest.mark.parametrize("name", sorted(FLAVOURS))
+@each_case("name", sorted(FLAVOURS))
 def test_a_known_shape_is_known_by_any_name(name: str) -> None:
     model = msgspec.structs.replace(find_model(name), name="mine", hf_id=None)
     assert model_of(model) == FLAVOURS[name]

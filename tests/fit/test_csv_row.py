@@ -1,6 +1,7 @@
 """Cells of free text, as published tables write them."""
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.fit.csv_row import CsvRow, flags_of
@@ -30,8 +31,8 @@ from astra.model.zoo import zoo_model
 H100 = find_gpu("h100")[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "setting"),
+@each_case(
+    "text, setting",
     [
         ("", "none"),
         ("none", "none"),
@@ -68,8 +69,8 @@ def test_an_unknown_recompute_is_refused_and_a_missing_one_is_assumed() -> None:
     assert recompute_of("") == ("none", "recompute not stated: none")
 
 
-@pytest.mark.parametrize(
-    ("text", "precision", "recipe"),
+@each_case(
+    "text, precision, recipe",
     [
         ("bf16", "bf16", None),
         ("bf16 (amp)", "bf16", None),
@@ -97,8 +98,8 @@ def test_a_missing_precision_depends_on_gpu_notes_and_framework() -> None:
     assert precision_of(CsvRow({}), sailor, H100)[0] == "fp32"
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "group"),
+@each_case(
+    "text, kind, group",
     [
         ("fsdp FULL_SHARD (zero3)", "parameters", 64),
         ("fsdp SHARD_GRAD_OP (zero2)", "gradients", 64),
@@ -126,8 +127,8 @@ def test_a_shard_group_that_cannot_be_is_all_copies_and_said() -> None:
     assert shards.group == 64 and "does not fit" in shards.assumed[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "gbps"),
+@each_case(
+    "text, gbps",
     [
         ("1600 Gbps/node RoCE", 200),
         ("NVLink; 4 x 100 Gb OmniPath per node (Jean Zay)", 50),
@@ -276,7 +277,7 @@ def test_every_stack_leads_to_one_that_is_known() -> None:
     assert fitted_stack("torch-compile", ["megatron", "torch-compile"]) == "torch-compile"
 
 
-@pytest.mark.parametrize("text", ["x", "nan", "1e400", "1" * 60, "8 GPUs", "1.5", "-3", "0"])
+@each_case("text", ["x", "nan", "1e400", "1" * 60, "8 GPUs", "1.5", "-3", "0"])
 def test_a_count_that_is_none_names_its_column(text: str) -> None:
     with pytest.raises(InputError, match="tp = "):
         CsvRow({"tp": text}).count("tp")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.fit.csv_row import MAX_CELL_CHARACTERS
@@ -185,8 +186,8 @@ def test_a_short_table_of_ones_own_is_enough() -> None:
     assert found.runs[0].plan.dp == 8 and found.runs[0].plan.model.vocab == 128_256
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
+@each_case(
+    "changes, reason",
     [
         ({"gpu_id": "abacus"}, "unknown GPU"),
         ({"gpu_id": "/etc/passwd"}, "gpu_id is not known"),
@@ -243,7 +244,7 @@ def one_row(row: dict[str, str]) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "pipelines",
     ["", "[]", "{}", "[1]", "nonsense", "[" * 5000, '[{"replicas": 1}]',
      '[{"replicas": 1, "micro_batches": 1, "segments": []}]',
@@ -256,8 +257,8 @@ def test_bad_pipelines_skip_their_row(pipelines: str) -> None:
     assert not found.runs and len(found.skipped) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each_case(
+    "text, words",
     [
         ("", "empty"),
         ("\n\n", "empty"),

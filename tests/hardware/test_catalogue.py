@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.hardware.catalogue import all_gpus, find_gpu, gpu_names, normalized_name
@@ -20,7 +21,7 @@ def test_forty_five_gpus_load_and_are_named_like_their_files() -> None:
     assert tuple(gpu.name for gpu in all_gpus()) == gpu_names()
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@each_case("name", gpu_names())
 def test_every_gpu_holds_together_and_names_its_source(name: str) -> None:
     gpu, note = find_gpu(name)
     assert note is None
@@ -32,7 +33,7 @@ def test_every_gpu_holds_together_and_names_its_source(name: str) -> None:
     assert gpu.source.certainty != "high" or gpu.source.checked_against
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@each_case("name", gpu_names())
 def test_a_catalogue_file_may_be_a_users_file_and_needs_no_guess_for_its_figures(name: str) -> None:
     known = find_gpu(name)[0]
     from astra.files import read_toml
@@ -72,8 +73,8 @@ def test_no_two_gpus_have_the_same_data() -> None:
     assert len({gpu_specs(gpu) for gpu in all_gpus()}) == 45
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@each_case(
+    "text, name",
     [
         ("h100", "H100-80GB-SXM"),
         ("H100-SXM", "H100-80GB-SXM"),

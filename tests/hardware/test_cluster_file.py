@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cases import each_case
 
+from astra.api import predict
 from astra.errors import InputError
 from astra.files import parse_toml
 from astra.hardware.cluster import Cluster
@@ -53,6 +55,24 @@ def test_links_that_joined_a_node_join_the_smaller_node() -> None:
 def test_a_slower_link_slows_its_peers_alike() -> None:
     gpu = cluster(pool(gpu="MI300X", link_bytes_per_s="224 GB/s"))[0].pools[0].gpu
     assert (gpu.link.bytes_per_s, gpu.link.peer_bytes_per_s) == (224e9, 32e9)
+
+
+def test_links_faster_than_pcie_on_a_card_without_are_nvlink_and_the_answer_says_so() -> None:
+    links = {"gpus_per_node": 8, "link_domain_gpus": 8}
+    card = cluster(pool(gpu="l40s", **links, link_bytes_per_s="300 GB/s"))[0].pools[0].gpu
+    assert card.link.kind == "NVLink"
+    assert card.assumed[-1].startswith("link.kind: NVLink, since 300 GB/s are more than PCIe has")
+    slow = cluster(pool(gpu="l40s", **links, link_bytes_per_s="20 GB/s"))[0].pools[0].gpu
+    assert slow.link.kind == "PCIe" and not any("link.kind" in each for each in slow.assumed)
+    own = pool(gpu="mine", link_bytes_per_s="300 GB/s") + (
+        '[gpus.mine]\nmemory_bytes = "80 GB"\nmemory_bytes_per_s = "3 TB/s"\n'
+        'bf16_flops_per_s = "900 TFLOP/s"\n[gpus.mine.link]\nbytes_per_s = "40 GB/s"\n'
+    )
+    mine = cluster(own)[0]
+    said = [each for each in mine.pools[0].gpu.assumed if each.startswith("link.kind")]
+    assert len(said) == 1 and said[0].startswith("link.kind: NVLink, since 300")
+    priced = predict("llama-3-8b", cluster=mine, global_batch=64, seq_len=4096)
+    assert f"mine: {said[0]}" in priced.provenance.notes
 
 
 def test_a_path_in_a_cluster_file_starts_from_the_files_folder() -> None:
@@ -109,7 +129,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), HOSTILE, ids=range(len(HOSTILE)))
+@each_case("text, said", HOSTILE)
 def test_a_bad_cluster_is_an_error_that_names_the_place_and_what_to_try(
     text: str, said: list[str]
 ) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.files import parse_toml
 from astra.hardware.gpu_file import gpu_of, read_gpu, read_hardware_toml
 from astra.hardware.units import BYTES, BYTES_PER_S, FLOPS_PER_S, quantity
+from astra.timing.link_curves import link_class
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my-gpu.toml"
 NEEDED: dict[str, Any] = {
@@ -53,11 +55,31 @@ def test_a_gpu_with_fp16_only_is_not_given_bf16() -> None:
 
 def test_what_is_given_is_not_guessed() -> None:
     node = {"gpus": 4, "nic_bytes_per_s": "400 Gbps", "pcie_bytes_per_s": 63e9}
-    link = {"kind": "own", "bytes_per_s": "300 GB/s", "peer_bytes_per_s": 1e11, "domain_gpus": 4}
+    link = {"kind": "xGMI", "bytes_per_s": "300 GB/s", "peer_bytes_per_s": 1e11, "domain_gpus": 4}
     raw = NEEDED | {"usable_bytes": "79.1 GiB", "fp16_flops_per_s": 9e14}
     gpu = gpu_of(raw | {"node": node, "link": link}, "mine.toml", "mine")
     assert gpu.assumed == ()
     assert gpu.node.nic_bytes_per_s == 50e9
+
+
+def test_a_link_of_no_known_kind_is_read_by_its_speed_and_says_so() -> None:
+    for said, more, kind, found in (
+        (None, {}, "NVLink", "nvlink"),
+        (None, {"peer_bytes_per_s": "30 GB/s"}, "mesh", "mesh"),
+        (None, {"bytes_per_s": "60 GB/s"}, "PCIe", "pcie"),  # a PCIe 5.0 x16 has 63
+        ("HCCS", {"peer_bytes_per_s": "28 GB/s"}, "HCCS (read as mesh)", "mesh"),
+        ("Xe Link", {}, "Xe Link (read as NVLink)", "nvlink"),
+        ("NVLink 4+NVSwitch", {}, "NVLink 4+NVSwitch", "nvlink"),
+        ("PCIe", {}, "PCIe", "pcie"),  # it was said
+    ):
+        link = {"bytes_per_s": "200 GB/s"} | more | ({"kind": said} if said else {})
+        gpu = gpu_of(NEEDED | {"link": link}, "mine.toml", "mine")
+        assert (gpu.link.kind, link_class(gpu)) == (kind, found), link
+        notes = [guess for guess in gpu.assumed if guess.startswith("link.kind: ")]
+        assert len(notes) == (said not in ("NVLink 4+NVSwitch", "PCIe")), link
+        assert all("NVLink, xGMI, RoCE, mesh and PCIe are known" in note for note in notes)
+    slower = NEEDED | {"link": {"bytes_per_s": "60 GB/s"}, "node": {"pcie_bytes_per_s": "32 GB/s"}}
+    assert gpu_of(slower, "mine.toml", "mine").link.kind == "NVLink"
 
 
 def test_a_source_may_carry_a_toml_date() -> None:
@@ -99,6 +121,7 @@ HOSTILE: list[tuple[dict[str, Any], list[str]]] = [
     ({"memory_byte": 1}, ["memory_byte", "Did you mean memory_bytes"]),
     ({"link": "NVLink"}, ["link", "'NVLink'", "[link]"]),
     ({"link": {"kind": "x"}}, ["link.bytes_per_s", "missing"]),
+    ({"link": {"kind": 5, "bytes_per_s": 1e11}}, ["link.kind = 5", "str"]),
     ({"link": {"bytes_per_s": 1e11, "peer_bytes_per_s": 2e11}}, ["peer_bytes_per_s", "Try"]),
     ({"link": {"bytes_per_s": 1e11, "domain_gpus": 3}}, ["domain of 3", "nodes of 8", "Try"]),
     (
@@ -118,7 +141,7 @@ HOSTILE: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), HOSTILE)
+@each_case("change, said", HOSTILE)
 def test_a_bad_field_is_an_error_that_names_it_and_what_to_try(
     change: dict[str, Any], said: list[str]
 ) -> None:
@@ -136,7 +159,7 @@ def test_a_missing_field_is_named_with_an_example(field: str) -> None:
         gpu_of(raw, "mine.toml", "mine")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         ".".join(["a"] * 1000) + " = 1",
@@ -148,7 +171,6 @@ def test_a_missing_field_is_named_with_an_example(field: str) -> None:
         "memory_bytes = ",
         "\x00",
     ],
-    ids=["deep", "very deep", "long", "huge hex", "huge", "open brackets", "no value", "control"],
 )
 def test_a_monstrous_file_is_bad_input_and_nothing_worse(tmp_path: Path, text: str) -> None:
     path = tmp_path / "monster.toml"
@@ -157,7 +179,7 @@ def test_a_monstrous_file_is_bad_input_and_nothing_worse(tmp_path: Path, text: s
         read_gpu(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "missing.toml",

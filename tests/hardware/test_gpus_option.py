@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.hardware.catalogue import FOLDER
@@ -105,7 +106,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), HOSTILE, ids=range(len(HOSTILE)))
+@each_case("text, said", HOSTILE)
 def test_a_bad_option_is_an_error_that_quotes_the_place_and_says_what_to_try(
     text: str, said: list[str]
 ) -> None:

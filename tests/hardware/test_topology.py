@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.cases import each_case
 
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Pool
@@ -86,8 +87,8 @@ def test_a_large_odd_world_is_placed_without_enumerating_it() -> None:
     assert int(domains_per_group(999_983, 7, 72)) > 97_000
 
 
-@pytest.mark.parametrize(
-    ("gpu", "count", "allowed"),
+@each_case(
+    "gpu, count, allowed",
     [
         ("h100", 1, (1,)),
         ("h100", 6, (1, 2, 4, 6)),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.api import import_job, predict_plan
 from astra.cli.main import run
@@ -163,7 +164,7 @@ def said_of(job: ImportedJob, name: str) -> Any:
     return own[name] if name in own else getattr(plan, name)
 
 
-@pytest.mark.parametrize(("file", "given", "expected"), CASES, ids=[case[0] for case in CASES])
+@each_case("file, given, expected", CASES)
 def test_what_matters_is_read(file: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
     job = import_job(SCRIPTS / file, **given)
     assert {name: said_of(job, name) for name in expected} == expected
@@ -211,7 +212,7 @@ SPOILED: list[tuple[dict[str, str], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "given", "words"), SPOILED)
+@each_case("changes, given, words", SPOILED)
 def test_errors_say_what_to_try(
     changes: dict[str, str], given: dict[str, Any], words: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.imports.shell import read_script
 
@@ -11,8 +12,8 @@ def words_of(text: str) -> list[str]:
     return read_script(text).commands[-1]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each_case(
+    "text, words",
     [
         ("A=4\nrun --tp $A", ["run", "--tp", "4"]),
         ("A=4; run --tp ${A}", ["run", "--tp", "4"]),
@@ -64,7 +65,7 @@ def test_slurm_says_how_many_nodes() -> None:
     assert script.commands == [["run", "32"]]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "${",

@@ -12,6 +12,7 @@ from astra.cli.main import run
 from astra.errors import InputError
 from astra.export.folder import write_folder
 from astra.export.targets import export_files
+from astra.hardware.catalogue import find_gpu
 from astra.imports.read import ImportedJob
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plan_file import read_plan
@@ -156,3 +157,21 @@ def test_the_command_reads_and_writes_such_a_plan(
     assert run(words) == 0
     assert f"on 56 x {H100} + 8 x {H200}" in capsys.readouterr().out
     assert read_plan(out, 1) == priced.plan
+
+
+def test_a_gpu_itself_may_stand_for_its_name(tmp_path: Path) -> None:
+    h100, _ = find_gpu("h100")
+    own = msgspec.structs.replace(h100, name="own", memory_bytes=60e9, usable_bytes=59e9)
+    slow = msgspec.structs.replace(h100, bf16_flops_per_s=500e12)  # under the catalogue's name
+    job = tmp_path / "job"
+    for gpu in (h100, own, slow):
+        priced = predict("llama-3-8b", gpus={gpu: 16}, tp=2, global_batch=64, seq_len=4096)
+        priced.export("megatron", job)
+        ways: tuple[Any, ...] = (gpu, {gpu: 16}, [(gpu, 16)], {gpu: None})
+        for gpus in ways:
+            assert import_job(job, gpus=gpus).plan == priced.plan, gpus
+    blocks = import_job(job, gpus=[(own, 8), ("h200", 8)]).plan
+    assert [pool.gpu for pool in blocks.cluster.pools] == [find_gpu("h200")[0], own]
+    assert blocks.gpus == {H200: 8, "own": 8}
+    with pytest.raises(InputError, match="two different GPUs are called H100-80GB-SXM"):
+        import_job(job, gpus=[(h100, 8), (slow, 8)])

@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.imports.test_import import EXPERIMENT, TASK, flagscale_job
+from tests.support.cases import each_case
 
 from astra.api import import_job
 from astra.errors import InputError
@@ -24,8 +25,8 @@ def settings(text: str) -> dict[str, str]:
     return settings_of(parse_yaml(text, "job.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("line", "word"),
+@each_case(
+    "line, word",
     [
         ('name: "llama #3"', "llama #3"),
         ("name: llama#3  # the third", "llama#3"),
@@ -45,8 +46,8 @@ def test_values_are_what_yaml_says_they_are(line: str, word: str) -> None:
     assert settings(f"model:\n  {line}\n")["model.name"] == word
 
 
-@pytest.mark.parametrize(
-    ("written", "word"),
+@each_case(
+    "written, word",
     [
         ("1e-5", "1e-05"),
         ("1E5", "100000.0"),

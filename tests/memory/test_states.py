@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, view
+from tests.support.cases import each_case
 
 from astra.api import predict
 from astra.cost.price import price_plan
@@ -47,8 +48,8 @@ def test_bf16_states_are_18_bytes_a_parameter_without_sharding(name: str) -> Non
     assert stage.optimizer_bytes == pytest.approx(12 * held, rel=1e-12)
 
 
-@pytest.mark.parametrize("copies", [1, 2, 8, 64])
-@pytest.mark.parametrize(("sharding", "whole"), list(zip(SHARDINGS, (18, 6, 2, 0), strict=True)))
+@each_case("copies", [1, 2, 8, 64])
+@each_case("sharding, whole", list(zip(SHARDINGS, (18, 6, 2, 0), strict=True)))
 def test_the_distributed_optimizer_leaves_6_and_12_shared(
     copies: int, sharding: str, whole: int
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.model.handwritten import model_from_table, read_model_toml
@@ -58,8 +59,8 @@ def test_a_missing_field_is_named(field: str) -> None:
         model_from_table(table, "my.toml", "my")
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
+@each_case(
+    "fields, message",
     [
         ({"kv_heads": 3}, "kv_heads = 3 does not divide heads = 8. Try one of 1, 2, 4, 8."),
         ({"kv_heads": 16}, "kv_heads = 16 is more than heads = 8. Try 8 or fewer."),

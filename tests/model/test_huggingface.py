@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.model.config_fields import family, table
@@ -236,7 +237,7 @@ PUBLISHED: dict[str, Raw] = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each_case("name", PUBLISHED)
 def test_a_published_config_gives_the_zoo_s_model(name: str) -> None:
     model, known = model_from_config(PUBLISHED[name], "config.json"), zoo_model(name)
     assert parameters(model).total == known.parameters
@@ -245,7 +246,7 @@ def test_a_published_config_gives_the_zoo_s_model(name: str) -> None:
     assert (ours.kinds, ours.of_layer) == (theirs.kinds, theirs.of_layer)
 
 
-@pytest.mark.parametrize("model_type", BUILT)
+@each_case("model_type", BUILT)
 def test_counts_equal_what_transformers_built(model_type: str) -> None:
     """Counted on the meta device with transformers 5.22.2, router correction bias included."""
     model = model_from_config(BUILT[model_type]["config"], "config.json")
@@ -445,8 +446,8 @@ def test_the_name_is_the_file_s_the_hub_s_or_family_and_size(tmp_path: Path) -> 
         assert find_model(str(config)).name == f"llama-{size}"
 
 
-@pytest.mark.parametrize(
-    ("raw", "reason"),
+@each_case(
+    "raw, reason",
     [
         ({"model_type": "mamba"}, "state-space or recurrent"),
         ({"model_type": "qwen3_next"}, "linear-attention"),
@@ -472,8 +473,8 @@ def test_what_cannot_be_planned_is_refused_with_the_reason(raw: Raw, reason: str
         model_from_config(raw, "config.json")
 
 
-@pytest.mark.parametrize(
-    ("more", "positions"),
+@each_case(
+    "more, positions",
     [
         ({"model_type": "llama"}, "rope"),
         ({"model_type": "bloom"}, "alibi"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.model.flops import forward_flops
@@ -28,8 +29,8 @@ LLAMA: Raw = {
 MOE: Raw = LLAMA | {"model_type": "mixtral", "num_key_value_heads": 8}
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
+@each_case(
+    "raw, message",
     [
         (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads = '8': a whole number is"),
         (LLAMA | {"num_attention_heads": "8"}, "Try 8 without quotes"),
@@ -98,7 +99,7 @@ def test_a_missing_size_is_named_with_its_other_names(field: str) -> None:
         model_from_config(raw, "config.json")
 
 
-@pytest.mark.parametrize("raw", [[], "text", 3, None, True, {}, {"text_config": {}}])
+@each_case("raw", [[], "text", 3, None, True, {}, {"text_config": {}}])
 def test_what_is_no_config_is_an_input_error(raw: object) -> None:
     with pytest.raises(InputError, match=r"^config\.json: "):
         model_from_config(raw, "config.json")

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from tests.model.shapes import models
+from tests.support.cases import each_case
 
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights, mtp_weights, parameters
@@ -62,7 +63,7 @@ def test_the_prediction_layer_of_deepseek_v3_has_its_published_size() -> None:
     assert parameters(model).mtp_total == pytest.approx(11.5e9, rel=0.01)
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@each_case("name", zoo_names())
 def test_what_tensor_parallelism_shards_is_divisible_by_two(name: str) -> None:
     model = zoo_model(name)
     for kind in layer_kinds(model).kinds:

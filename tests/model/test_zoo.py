@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.files import parse_toml
@@ -14,7 +15,7 @@ def test_the_zoo_has_129_models() -> None:
     assert len(zoo_names()) == 129
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@each_case("name", zoo_names())
 def test_the_shape_gives_the_recorded_counts_to_the_last_digit(name: str) -> None:
     recorded = parse_toml((FOLDER / f"{name}.toml").read_text(), name)
     counted = parameters(zoo_model(name))
@@ -22,7 +23,7 @@ def test_the_shape_gives_the_recorded_counts_to_the_last_digit(name: str) -> Non
     assert counted.active == recorded["active_parameters"]
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@each_case("name", zoo_names())
 def test_every_model_is_named_as_its_file_and_says_where_it_is_from(name: str) -> None:
     model = zoo_model(name)
     assert model.name == name
@@ -73,9 +74,7 @@ def test_an_unknown_hugging_face_id_is_not_fetched() -> None:
         find_model("nobody/no-such-model")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "   ", "\0", "a" * 5000, "no/such/file", "./x.json", "x.toml"]
-)
+@each_case("text", ["", "   ", "\0", "a" * 5000, "no/such/file", "./x.json", "x.toml"])
 def test_nonsense_is_an_input_error(text: str) -> None:
     with pytest.raises(InputError):
         find_model(text)

@@ -4,6 +4,7 @@ import datetime
 from pathlib import Path
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.cli.main import run
 from astra.errors import InputError
@@ -190,8 +191,8 @@ def test_prices_are_read_as_people_write_them() -> None:
     assert parse_usd("400k", "x") == 400_000 and parse_usd("$400,000", "x") == 400_000
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@each_case(
+    "text, said",
     [
         ("h100", "not GPU=USD"),
         ("h100=", "not GPU=USD"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.profile.bench_run import BenchProgress, BenchRun, DeviceLostError
@@ -151,8 +152,8 @@ def test_a_crash_while_writing_leaves_the_old_file_whole(
     assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@each_case(
+    "text, said",
     [
         ("", "not a profile"),
         ("{", "not a profile"),

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.profile.flops_and_bytes import bytes_of, flops_of
@@ -30,7 +31,7 @@ def test_no_measurement_is_listed_twice() -> None:
         assert len({one.key for one in found}) == len(found) > 20
 
 
-@pytest.mark.parametrize("one", [*ALL[::7], *LINKS[::5]], ids=lambda one: one.key)
+@each_case("one", [*ALL[::7], *LINKS[::5]])
 def test_a_key_names_its_measurement(one: Measurement) -> None:
     assert parse_key(one.key) == one
 

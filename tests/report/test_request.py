@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.cases import each_case
 
 import astra
 from astra.api.plans import query_of
@@ -64,7 +65,7 @@ def assert_same(asked: Query, again: Query) -> None:
             assert before == after, each.name
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_a_query_is_read_back_as_it_was_asked(seed: int) -> None:
     dice = random.Random(seed)
     said: dict[str, Any] = {

@@ -1,18 +1,25 @@
 """`--objective energy`: the plans of the fewest kWh, proven on one GPU type."""
 
+import dataclasses
+import io
 import json
+from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.search.test_one_type import TOP, searched, space_of, stack_of, steps_of
 from tests.support.tiers import slow_after
 
 import astra
 from astra.cli.main import run
+from astra.cost.bill import step_kwh
 from astra.cost.evaluate import evaluate
 from astra.errors import InputError
+from astra.notes import NoteCode
+from astra.report.explain import _measured_parts, difference_line, explanation_page
 from astra.search.objective import LeastEnergy
 from astra.search.objectives import OBJECTIVES
 from astra.strategy.plans import Floats
@@ -145,6 +152,67 @@ def test_an_answer_is_explained_and_exported(tmp_path: Any) -> None:
     assert answer.explain(quick=True).binding.sentence
     assert astra.explain(tmp_path / "result.json", quick=True).binding.sentence
     assert "launch.sh" in answer.export("megatron", tmp_path / "job").files
+
+
+def explained_page(explanation: astra.Explanation) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(*explanation_page(explanation), sep="\n")
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+@cache
+def answer_to_explain() -> astra.Answer:
+    asked: dict[str, Any] = {"objective": "energy", "pue": 1.1, "tp": [1, 2], "pp": 1, "top": 5}
+    return astra.plan("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096, **asked)
+
+
+def test_an_explanation_compares_plans_by_their_energy() -> None:
+    answer = answer_to_explain()
+    explanation = answer.explain(quick=True)
+    kwh = [step_kwh(plan) for plan in answer.plans]
+    assert explanation.objective == "energy" and explanation.measure == pytest.approx(kwh[0])
+    faster = 0
+    for plan, other in zip(answer.plans[1:], explanation.next_plans, strict=True):
+        assert other.measure == pytest.approx(step_kwh(plan))
+        assert other.more_fraction == pytest.approx(step_kwh(plan) / kwh[0] - 1) and other.measure
+        line = difference_line(explanation, other)
+        assert line.startswith(f"{other.more_fraction:+.1%} energy: ") or line == "no difference"
+        parts = _measured_parts(explanation, other).values()
+        assert sum(parts) == pytest.approx(other.more_fraction, abs=1e-9)
+        faster += other.slower_s < 0
+    assert faster, "plans on more GPUs are faster, and take more energy all the same"
+    page = explained_page(explanation)
+    assert f"{kwh[0]:.3g} kWh a step" in page and "What would change (kWh a step)" in page
+
+
+@pytest.mark.slow
+def test_searches_of_an_explanation_are_for_the_least_energy_too() -> None:
+    answer = answer_to_explain()
+    explanation = answer.explain()
+    best = {change.change.code: change.plan for change in explanation.changes}
+    assert NoteCode.AS_IS not in best and explanation.binding.constraint != "plan"
+    roomier = best[NoteCode.MORE_MEMORY]
+    assert roomier is not None and roomier.more_fraction <= 1e-9
+    other_tp = 1 if answer.plans[0].plan.tp == 2 else 2
+    against = answer.explain(against={"tp": other_tp}, quick=True).against
+    assert against is not None and against.plan is not None
+    more = against.plan.more_fraction
+    assert more >= 0 and f"takes {more:.1%} more energy" in against.sentence
+
+
+def test_what_an_explanation_says_of_an_objective_is_in_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = answer_to_explain()
+    row = OBJECTIVES["energy"]
+    assert row.measure is not None
+    other = dataclasses.replace(row.measure, noun="coal", column="kg a step")
+    monkeypatch.setitem(OBJECTIVES, "energy", dataclasses.replace(row, measure=other))
+    for asked in ({"rank": 2}, {"against": {"tp": 1}}):
+        explanation = answer.explain(**asked, quick=True)
+        page = explained_page(explanation)
+        assert "coal" in page and "kg a step" in page
+        assert "energy" not in page and "kWh" not in page
 
 
 def test_every_objective_names_searches_that_are_there() -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 from tests.support.answers import planned
+from tests.support.cases import each_case
 from tests.support.tiers import slow_after
 
 import astra
@@ -547,8 +548,8 @@ def test_without_failures_the_wall_time_is_the_training() -> None:
 OWNED = {"price": None, "owned": "h100=30000", "gpus": "h100:16"}
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
+@each_case(
+    "more, said",
     [
         ({"tokens": None}, "tokens='1T'"),
         ({"tokens": "many"}, "tokens = 'many': not a number"),

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.strategy.mixed_plans import small_model
+from tests.support.cases import each_case
 from tests.support.tiers import slow_after, soak_but_every_third
 
 from astra.cost.evaluate import evaluate
@@ -146,7 +147,7 @@ def test_the_best_ten_of_many_more_spaces_are_those_of_brute_force(seed: int) ->
     compare_with_brute_force(space_of(seed))
 
 
-@pytest.mark.parametrize("seed", (*range(16), *range(40, 64)))
+@each_case("seed", (*range(16), *range(40, 64)))
 def test_plans_are_counted_without_being_laid_out(seed: int) -> None:
     space = space_of(seed)
     layouts = Layouts(space)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import small_model
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.hardware.gpus_option import parse_gpus
@@ -135,7 +136,7 @@ def test_what_an_expert_would_set_breaks_no_rule(runtime: Runtime, tp: int, name
     assert broken_rules(plan) == []
 
 
-@pytest.mark.parametrize("gpu", ["v100-32g", "t4", "a100", "h100", "b200", "mi300x", "rtx-4090"])
+@each_case("gpu", ["v100-32g", "t4", "a100", "h100", "b200", "mi300x", "rtx-4090"])
 def test_the_precision_that_is_assumed_is_one_the_gpu_has(gpu: str) -> None:
     plan = completed(f"{gpu}:8").plan
     assert plan.precision == ("fp16" if gpu in ("v100-32g", "t4") else "bf16")
@@ -190,8 +191,8 @@ def test_a_stage_that_would_lie_on_two_types_is_refused() -> None:
         completed("h100:12,a100-80g:4", "flagscale", tp=8, pp=2)
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
+@each_case(
+    "said, words",
     [
         ({"global_batch": None}, "Try --global-batch 256"),
         ({"tp": 3}, "Try 15 or 18 GPUs, other degrees, or --dp to leave some idle"),

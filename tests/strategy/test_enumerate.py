@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.strategy.mixed_plans import small_model
+from tests.support.cases import each_case
 
 from astra.export.targets import export_files
 from astra.hardware.catalogue import find_gpu
@@ -409,8 +410,8 @@ def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
         assert max(-(-held // vpp) for held in stages) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "values"),
+@each_case(
+    "text, name, values",
     [
         ("sequence_parallel=true,false", "sequence_parallel", {True, False}),
         ("overlap_tp=false", "overlap_tp", {False}),
@@ -444,7 +445,7 @@ def test_a_microbatch_group_is_tried_where_something_is_interleaved() -> None:
     assert len(set(rows_as_bytes(table))) == len(table)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["pp=5", "pp=99999999", "tp=99999999", "cp=4096", "dp=3", "micro_batch=99999999", "vpp=9"],
 )

@@ -3,13 +3,14 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.strategy.pipeline_layout import parse_pipeline_layout
 
 
-@pytest.mark.parametrize(
-    ("layout", "pp", "chunks", "predicting"),
+@each_case(
+    "layout, pp, chunks, predicting",
     [
         ("Et*3|(tt|)*2m|L", 5, (3, 2, 2, 0, 0), 1),
         ("E|t|ttt|L", 2, (0, 1, 3, 0), 0),
@@ -28,8 +29,8 @@ def test_repeats_are_written_out(
     assert parse_pipeline_layout(layout, pp, "layout") == (chunks, predicting)
 
 
-@pytest.mark.parametrize(
-    ("layout", "said"),
+@each_case(
+    "layout, said",
     [
         ("El|tL", "layers are E, t, m and L"),  # no layer, and no loss
         ("Et|tl", "layers are E, t, m and L"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import mixed_plan, small_model
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.export.targets import plan_json
@@ -173,7 +174,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "said"), WRONG, ids=[said[:60] for _, said in WRONG])
+@each_case("raw, said", WRONG)
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, raw: object, said: str) -> None:
     path = written(tmp_path, json.dumps(raw))
     with pytest.raises(InputError) as caught:
@@ -219,7 +220,7 @@ FILES: list[tuple[str | bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), FILES, ids=range(len(FILES)))
+@each_case("text, said", FILES)
 def test_a_file_that_is_no_plan_is_an_input_error(
     tmp_path: Path, text: str | bytes, said: str
 ) -> None:

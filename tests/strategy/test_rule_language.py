@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.strategy.rule_language import (
@@ -97,8 +98,8 @@ def test_the_second_example_of_the_paper() -> None:
     assert dropped == [True, False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@each_case(
+    "text, expected",
     [
         ("$pp == 4", [True, False, False]),
         ("$pp != 4", [False, True, True]),
@@ -118,7 +119,7 @@ def test_none_is_a_value_that_is_not_set(text: str, expected: list[bool]) -> Non
     assert holds(text, pp=numbers(4, None, 2), micro_batch=numbers(None, None, 2)) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "$sequence_parallel",
@@ -164,8 +165,8 @@ def test_variables_of_one_comparison_are_taken_segment_by_segment() -> None:
     assert holds("$tp == 8 && $gpu == H100-80GB-SXM", **columns) == [True, False]
 
 
-@pytest.mark.parametrize("comparison", ["==", "!=", "<", "<=", ">", ">="])
-@pytest.mark.parametrize("side", ["1 / $pp", "1 % $pp", "0 / $pp", "1 / (1 / $pp)", "-(5 % $pp)"])
+@each_case("comparison", ["==", "!=", "<", "<=", ">", ">="])
+@each_case("side", ["1 / $pp", "1 % $pp", "0 / $pp", "1 / (1 / $pp)", "-(5 % $pp)"])
 def test_division_by_zero_makes_a_comparison_false(comparison: str, side: str) -> None:
     columns = {"pp": numbers(0, 0), "micro_batch": numbers(7, None)}
     assert holds(f"{side} {comparison} 0", **columns) == [False, False]
@@ -190,8 +191,8 @@ def test_words_of_two_vocabularies_compare_by_word() -> None:
     assert holds("$next_gpu != $gpu", gpu=gpu, next_gpu=other) == [not it for it in same]
 
 
-@pytest.mark.parametrize(
-    ("text", "same"),
+@each_case(
+    "text, same",
     [
         ("$tp == 1 || $pp == 1 && $tp == 2", "$tp == 1 || ($pp == 1 && $tp == 2)"),
         ("$tp == 1 && $pp == 1 || $tp == 2", "($tp == 1 && $pp == 1) || $tp == 2"),
@@ -542,9 +543,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"), HOSTILE.items(), ids=[text[:30] for text in map(ascii, HOSTILE)]
-)
+@each_case("text, parts", HOSTILE.items())
 def test_an_error_says_where_what_and_what_to_try(text: str, parts: str) -> None:
     start = time.perf_counter()
     with pytest.raises(InputError) as caught:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategy.mixed_plans import mixed_plan, small_model
+from tests.support.cases import each_case
 from tests.support.random_plans import random_plan
 from tests.support.tiers import slow_after
 
@@ -302,7 +303,7 @@ def assert_one_change_breaks(name: str, change: dict[str, Any], base: dict[str, 
     assert name in broken, broken
 
 
-@pytest.mark.parametrize(("name", "change", "base"), CASES)
+@each_case("name, change, base", CASES)
 def test_one_change_of_a_legal_plan_breaks_the_rule(
     name: str, change: dict[str, Any], base: dict[str, Any]
 ) -> None:
@@ -383,7 +384,7 @@ DEEPSPEED_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "base"), FSDP_CASES)
+@each_case("name, change, base", FSDP_CASES)
 def test_one_change_of_a_legal_fsdp_plan_breaks_the_rule(
     name: str, change: dict[str, Any], base: dict[str, Any]
 ) -> None:
@@ -399,7 +400,7 @@ def test_one_change_of_a_legal_fsdp_plan_breaks_the_rule(
     assert name in broken, broken
 
 
-@pytest.mark.parametrize(("name", "change", "base"), DEEPSPEED_CASES)
+@each_case("name, change, base", DEEPSPEED_CASES)
 def test_one_change_of_a_legal_deepspeed_plan_breaks_the_rule(
     name: str, change: dict[str, Any], base: dict[str, Any]
 ) -> None:

@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 
 from astra.errors import InputError
 from astra.strategy.recompute import MODULES, Recompute
 from astra.strategy.space import DIMENSION_BY_NAME, DIMENSIONS, parse_set
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "values"),
+@each_case(
+    "text, name, values",
     [
         ("tp=4,8", "tp", (4, 8)),
         (" tp = 4 , 8 ", "tp", (4, 8)),
@@ -39,8 +40,8 @@ def test_values_are_read_and_each_is_kept_once(
     assert parse_set([text]) == {name: values}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@each_case(
+    "text, said",
     [
         ("tpp=4", "Did you mean tp"),
         ("recompte=full", "Did you mean recompute"),

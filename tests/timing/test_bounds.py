@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.simulate.random_pipelines import shapes
+from tests.support.cases import each_case
 
 from astra.simulate.pipeline_columns import Floats, Ints, PipelineColumns, step_s
 from astra.timing.plan_bounds import pipeline_bound_s
@@ -161,8 +162,8 @@ def test_bounds_never_exceed_the_simulated_step(shape: dict[str, int], seed: int
     assert (runs.bound_s() <= step_s(runs.pipes()) * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3, 8, 50])
-@pytest.mark.parametrize("chunks", [1, 2])
+@each_case("micro_batches", [1, 3, 8, 50])
+@each_case("chunks", [1, 2])
 def test_equal_stages_without_links_are_bounded_by_their_exact_time(
     chunks: int, micro_batches: int
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.cases import each_case
 
 from astra.hardware.catalogue import all_gpus, find_gpu
 from astra.hardware.cluster import Gpu
@@ -202,8 +203,8 @@ def test_columns_broadcast() -> None:
 # Single figures of H200, B200 and MI300X: Stas Bekman, stas00/ml-engineering @744d01e.
 
 
-@pytest.mark.parametrize(
-    ("collective", "name", "nic_gbps", "ranks", "near", "payload", "measured_us", "within"),
+@each_case(
+    "collective, name, nic_gbps, ranks, near, payload, measured_us, within",
     [
         # inside a node
         (all_reduce_s, "H100", None, 8, 8, 536870912, 2111.06, 0.10),  # AIC, NCCL 2.29.2
@@ -302,7 +303,7 @@ def test_only_a_switch_that_adds_beats_the_ring() -> None:
     assert all_reduce_s(1e9, 4, 4, switched) == all_reduce_s(1e9, 4, 4, plain)
 
 
-@pytest.mark.parametrize("known", all_gpus(), ids=lambda known: known.name)
+@each_case("known", all_gpus())
 def test_every_gpu_says_where_its_figures_come_from(known: Gpu) -> None:
     source = link_source(known)
     measured = (known.name, link_class(known)) in {(t.gpu, t.link) for t in intra_node_tables()}

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cases import each_case
 from tools.efficiency_tables.boosted import features
 
 from astra.errors import InputError
@@ -81,7 +82,7 @@ def assert_sound(found: Efficiency, shape: tuple[int, ...]) -> None:
 # --- Bounds and shapes --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
+@each_case("gpu", all_gpus())
 def test_every_gpu_of_the_catalogue_answers_in_every_format_it_has(gpu: Gpu) -> None:
     side = np.array([1.0, 64, 1000, 4096, 70_000, 1e6])
     m, n, k = np.meshgrid(side, side, side)
@@ -311,8 +312,8 @@ def test_shapes_off_the_measured_grid_are_flagged() -> None:
 # --- Rows typed in from their sources -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "direction", "shape", "share"),
+@each_case(
+    "name, dtype, direction, shape, share",
     [
         # MooreThreads/SimuMax @4dcaae5, configs/system/a100_pcie (Transformer Engine)
         ("A100-80GB-PCIe", "bf16", "forward", (4096, 24576, 5120), 0.7504),
@@ -339,8 +340,8 @@ def test_products_are_within_15_percent_of_published_ones(
     assert float(found.values) == pytest.approx(share, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("name", "direction", "shape", "share"),
+@each_case(
+    "name, direction, shape, share",
     [
         # charts of Dao-AILab/flash-attention @025110, cuDNN, fp16, causal, 16,384 tokens
         ("H100-80GB-SXM", "forward", (2048, 8, 16, 128), 484 / 989.4),

@@ -6,8 +6,8 @@ shapes from test_cases.py beside it. No number of ours was fitted on them.
 """
 
 import numpy as np
-import pytest
 from msgspec.structs import replace
+from tests.support.cases import each_case
 
 from astra.fit.hierarchy import FACTOR_FIELDS
 from astra.hardware.catalogue import find_gpu
@@ -82,7 +82,7 @@ def layer_ms(name: str, precision: str, dispatcher: str) -> tuple[float, float]:
     return 1e3 * float(forward), 1e3 * float(backward)
 
 
-@pytest.mark.parametrize("case", MEASURED, ids="-".join)
+@each_case("case", MEASURED)
 def test_layers_of_experts_take_what_megatrons_tests_time(case: tuple[str, str, str]) -> None:
     """Wide experts in blocks of fp8 are a third too fast: their scales cost what we do not count,
     and the tests cast all weights anew in every pass.

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, stack, view
+from tests.support.cases import each_case
 
 from astra.hardware.stack import KERNEL_FACTORS, TRAFFIC_FACTORS, StackSetting
 from astra.strategy.plan import Plan
@@ -114,8 +115,8 @@ def test_kernels_wait_for_the_cpu_unless_a_graph_starts_them(graph: str, model: 
         assert after.forward_s == pytest.approx(before.forward_s)
 
 
-@pytest.mark.parametrize("ep", [1, 2, 8])
-@pytest.mark.parametrize("recipe, kernels", [(None, 4.0), ("tensorwise", 8.0), ("mxfp8", 14.0)])
+@each_case("ep", [1, 2, 8])
+@each_case("recipe, kernels", [(None, 4.0), ("tensorwise", 8.0), ("mxfp8", 14.0)])
 def test_the_cpu_starts_kernels_expert_by_expert(
     ep: int, recipe: str | None, kernels: float
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.cases import each_case
 
 from astra.hardware.cluster import Cluster
 from astra.hardware.stack import Stack, find_stack
@@ -104,8 +105,8 @@ def test_linear_layers_do_twice_the_work_backward_and_attention_two_and_a_half(n
                 assert op.wgrad_s == pytest.approx(op.forward_s, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("tp", [2, 4])
+@each_case("name", MODELS)
+@each_case("tp", [2, 4])
 def test_tensor_parallel_ranks_share_all_the_work_of_a_layer(name: str, tp: int) -> None:
     """With the sequence shared and experts cut alike nothing is done twice: the router and the
     latents, which nothing cuts, see a share of the tokens.

@@ -83,7 +83,7 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
         """Launch files of the best plan, or of that of a `rank`; options as of `astra.export`."""
         from astra.api.exports import export
 
-        return export(self, target, out, **options)
+        return in_python_words(export)(self, target, out, **options)
 
     @in_python_words
     def plot(self, path: str | Path) -> Path:

@@ -78,7 +78,7 @@ def explain_answer(
     explanation = explain_plan(
         plans, rank, against, asked=query, margin=margin, quick=quick, say=tell
     )
-    if not quick and query is not None and query.money is not None:
+    if not quick and query is not None and query.is_for_money:
         explanation = _with_prices(
             explanation, read_request(request, plans[0], where), source, tell
         )

@@ -51,7 +51,7 @@ def model_of(model: ModelSource) -> "Model":
     from astra.model.huggingface import model_from_config, size_name  # when asked for
 
     to_dict = getattr(model, "to_dict", None)
-    model = to_dict() if callable(to_dict) else model
+    model = to_dict() if callable(to_dict) and not isinstance(model, type) else model
     if not isinstance(model, Mapping):
         raise InputError(
             f"model = {shorten(model)}: a name, a file, a config as a dict or an object with "

@@ -49,7 +49,7 @@ class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
         """Its launch files; options as those of `astra.export`."""
         from astra.api.exports import export
 
-        return export(self, target, out, **options)
+        return in_python_words(export)(self, target, out, **options)
 
     @in_python_words
     def to_pandas(self) -> Any:

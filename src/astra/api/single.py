@@ -16,6 +16,7 @@ from astra.api.inputs import (
     check_keywords,
     checked_margin,
     cluster_of,
+    gpu_objects,
     gpus_text,
     model_of,
     plan_settings,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
-    from astra.hardware.cluster import Cluster
+    from astra.hardware.cluster import Cluster, Gpu
     from astra.imports.read import ImportedJob
     from astra.strategy.plan import Plan, Runtime
 
@@ -205,7 +206,7 @@ def explain(
 def import_job(
     file: str | Path,
     *,
-    gpus: GpuCounts = "h100",
+    gpus: "GpuCounts | Gpu" = "h100",
     world_size: int | None = None,
     model: ModelSource = None,
     seq_len: int | str | None = None,
@@ -223,8 +224,9 @@ def import_job(
     Parsed as text, never executed. What the file leaves open is the framework's own default;
     `gpus` names the type (`"h100"`, or `{"h100": 64}` with the count), since launch files do not.
     Where ranks lie on several types, all are named with their counts, in the order of the ranks:
-    `{"h100": 256, "h200": 64}`.
+    `{"h100": 256, "h200": 64}`. A `Gpu` may stand for its name.
     """
+    from astra.hardware.cluster import Gpu
     from astra.hardware.gpus_option import parse_rank_blocks
     from astra.imports.read import ImportRequest, read_job
     from astra.report.words import all_words
@@ -232,14 +234,16 @@ def import_job(
     def count(said: int | None, option: str) -> int | None:
         return None if said is None else whole_number(said, option)
 
-    types = gpus_text(gpus) or "h100"
-    blocks = parse_rank_blocks(types)[1] if ":" in types or "," in types else ()
+    counts: Any = [(gpus, None)] if isinstance(gpus, Gpu) else gpus
+    types, described = gpus_text(counts) or "h100", gpu_objects(counts)
+    blocks = parse_rank_blocks(types, described)[1] if ":" in types or "," in types else ()
     said_size = count(world_size, "--world-size")
     size = sum(count for _, count in blocks) or said_size
     if said_size is not None and size != said_size:
         raise InputError(f"--gpus {types} and --world-size {said_size} differ; make them agree.")
     request = ImportRequest(
         gpus=types,
+        described=described,
         world_size=size,
         is_checked=len(blocks) > 1 and world_size is None,
         model=None if model is None else model_of(model),

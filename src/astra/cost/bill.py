@@ -1,4 +1,4 @@
-"""Hours and dollars of a priced plan, every term of them."""
+"""Hours, dollars and energy of a priced plan, every term of them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +12,7 @@ from astra.hardware.pools import RESERVED_RAM_FRACTION
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
 from astra.money.dollars import bill, losses
+from astra.money.energy import energy_of
 from astra.money.goodput import HOUR_S
 from astra.money.machines import Machine, OtherRegion
 from astra.money.offers import offers_for
@@ -150,3 +151,17 @@ def _without_money(plan: PricedPlan, why: Note) -> PricedPlan:
     said = (NoteCode.NO_MONEY, NoteCode.UNFIT_MONEY)
     kept = tuple(each for each in plan.notes if each.code not in said)
     return msgspec.structs.replace(plan, notes=(*kept, why))
+
+
+def with_energy(priced: PricedPlan, options: MoneyOptions | None) -> PricedPlan:
+    """The plan, on one GPU type, with what its steps draw."""
+    plan, gpu_seconds = priced.plan, sum(priced.gpus.values()) * priced.step_s
+    (gpu,) = (pool.gpu for pool in plan.cluster.pools if pool.gpu.name in priced.gpus)
+    energy = energy_of(gpu, gpu_seconds, plan.global_batch * plan.seq_len, options)
+    return msgspec.structs.replace(priced, energy=energy)
+
+
+def step_kwh(priced: PricedPlan) -> float:
+    """Of a plan with its energy."""
+    assert priced.energy is not None
+    return priced.energy.step_kwh

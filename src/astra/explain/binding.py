@@ -32,10 +32,11 @@ def binding(
     far_groups = {exchange.group for exchange in exchanges if exchange.over == "network"}
     far = [name for name, groups in TRAFFIC.items() if far_groups & set(groups)]
     near = [name for name in TRAFFIC if name not in far]
-    better_s = _saved_s(changes, NoteCode.AS_IS)
+    better_s = priced.step_s * _saved_fraction(changes, NoteCode.AS_IS)
+    roomier_s = priced.step_s * _saved_fraction(changes, NoteCode.MORE_MEMORY)
     cost = {
         "plan": better_s,
-        "memory": max(parts["recompute"], _saved_s(changes, NoteCode.MORE_MEMORY) - better_s),
+        "memory": max(parts["recompute"], roomier_s - better_s),
         "network": sum(parts[name] for name in far),
         "link": sum(parts[name] for name in near),
         "batch" if few else "bubble": parts["bubble"],
@@ -63,7 +64,7 @@ def binding(
     )
 
 
-def _saved_s(changes: Sequence[WhatIf], code: NoteCode) -> float:
-    """Seconds that a change would save."""
+def _saved_fraction(changes: Sequence[WhatIf], code: NoteCode) -> float:
+    """What a change would save of the step, or of what else plans are ordered by."""
     found = [each.plan for each in changes if each.change.code is code]
-    return max([0.0, *(-plan.slower_s for plan in found if plan)])
+    return max([0.0, *(-plan.more_fraction for plan in found if plan)])

@@ -1,7 +1,6 @@
 """Why not another plan: one of the file, or the best one with other settings."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from astra.errors import InputError
 from astra.explain.explained_plan import ExplainedPlan
@@ -9,11 +8,9 @@ from astra.explain.result import Alternative
 from astra.notes import NoteCode, note
 from astra.search.query import Query
 from astra.search.solve import solve
-from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.mixed_space import narrowed_by
 from astra.strategy.plan import Plan
-from astra.strategy.rule_messages import rule_message
-from astra.strategy.rules.registry import broken_rules
+from astra.strategy.rule_messages import why_impossible
 from astra.strategy.space import parse_set, settings_in_summary
 
 
@@ -51,7 +48,9 @@ def alternative(plans: Sequence[Plan], explained: ExplainedPlan, against: str) -
             why=why,
         )
     if not removed:  # there is none to begin with
-        why = note(NoteCode.SETTINGS_IMPOSSIBLE, reason=_impossible(explained.plan, query, chosen))
+        why = note(
+            NoteCode.SETTINGS_IMPOSSIBLE, reason=why_impossible(explained.plan, query.space, chosen)
+        )
         return Alternative(settings=settings, outcome="none", why=why)
     ordered = dict(sorted(removed.items(), key=lambda item: -item[1]))
     reasons = {rule.name: rule.reason for rule in query.rules if rule.name in ordered}
@@ -68,21 +67,3 @@ def _check_narrowing(query: Query, settings: Sequence[str], names: Iterable[str]
             f'--against "{" ".join(settings)}": over several GPU types {unknown[0]} cannot be told '
             f"apart; {', '.join(known)} can, or a plan of the file as its table names it."
         )
-
-
-def _impossible(plan: Plan, query: Query, chosen: Mapping[str, tuple[Any, ...]]) -> str:
-    """What is wrong with such a plan, as the error says that a person would get for it."""
-    fields = PlanSettings.__dataclass_fields__
-    said: dict[str, Any] = {"global_batch": plan.global_batch, "seq_len": plan.seq_len}
-    said |= {name: values[0] for name, values in chosen.items() if name in fields}
-    try:
-        settings = PlanSettings(**said)
-        completed = complete(settings, plan.model, plan.cluster, plan.runtime, plan.stack).plan
-    except InputError as error:
-        return str(error)
-    broken = broken_rules(completed)
-    if broken:
-        return f"{rule_message(completed, broken[0])}."
-    space = query.space
-    values = [f"{name} {', '.join(map(str, space.values(name) or ()))}" for name in chosen]
-    return f"the degrees divide neither the batch nor the GPUs ({'; '.join(values)})."

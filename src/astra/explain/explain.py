@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from astra.cost.stages import stage_summaries
 from astra.explain.binding import binding
 from astra.explain.compare import alternative
-from astra.explain.explained_plan import ExplainedPlan, Say, fastest_plan_query
+from astra.explain.explained_plan import ExplainedPlan, Say, query_of_plan
 from astra.explain.ledger import exchanges_of
 from astra.explain.result import ExplanationDocument
 from astra.explain.what_if import repriced, searched
@@ -33,8 +33,8 @@ def explain_plan(
     what is being worked on.
     """
     plan = plans[rank - 1]
-    query = fastest_plan_query(plan, asked, margin)
-    is_best = asked is not None and asked.objective == "time"
+    query = query_of_plan(plan, asked, margin)
+    is_best = asked is not None and asked.objective == query.objective
     explained = ExplainedPlan(plan=plan, query=query, is_best=is_best, say=say)
     priced, detail = explained.priced, explained.detail
     other = None if against is None else alternative(plans, explained, against)
@@ -48,6 +48,8 @@ def explain_plan(
         model=plan.model.name,
         gpus=priced.gpus,
         step_s=priced.step_s,
+        objective=query.objective,
+        measure=explained.measure,
         parts_pipeline=detail.place[0],
         parts_stage=detail.stage,
         parts_s=detail.parts_s,

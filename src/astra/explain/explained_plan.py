@@ -13,6 +13,7 @@ from astra.explain.plan_detail import PlanDetail, detail_of
 from astra.explain.result import PlanDifference
 from astra.hardware.stack import find_stack
 from astra.notes import Note
+from astra.search.objectives import OBJECTIVES
 from astra.search.query import Query
 from astra.strategy.enumerate import usual_settings
 from astra.strategy.plan import Plan
@@ -20,6 +21,7 @@ from astra.strategy.space import DIMENSION_BY_NAME
 
 Say = Callable[[Note], None]  # hears what is being worked on
 KEPT = ("use_all", "settings", "set_words", "user_rules", "margin", "notes")  # of what was asked
+GOAL = ("objective", "money")  # kept where plans are ordered by a measure of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class ExplainedPlan:
 
     plan: Plan
     query: Query  # of which this plan is an answer
-    is_best: bool  # it was found by a search for the fastest
+    is_best: bool  # it was found by a search for the same
     say: Say = field(repr=False)
 
     @cached_property
@@ -39,6 +41,16 @@ class ExplainedPlan:
     def detail(self) -> PlanDetail:
         return detail_of(self.plan)
 
+    @cached_property
+    def measure(self) -> float | None:
+        return self.measure_of(self.plan)
+
+    def measure_of(self, plan: Plan) -> float | None:
+        """What a step of a plan takes of what plans are ordered by; None: that is the step."""
+        measure = OBJECTIVES[self.query.objective].measure
+        priced = measure and measure.filled(price_plan(plan), self.query.money)
+        return measure.of(priced) if measure and priced else None
+
     def narrowed(self, chosen: Mapping[str, tuple[Any, ...]]) -> Query:
         """Its question with further settings."""
         return replace(self.query, settings={**self.query.settings, **chosen})
@@ -47,12 +59,16 @@ class ExplainedPlan:
         """Another plan, part by part beside this one."""
         detail = detail_of(plan)
         step_s, parts_s = float(detail.step.step_s[0]), self.detail.parts_s
+        measure = self.measure_of(plan)
+        ratio = measure / self.measure if measure and self.measure else step_s / self.priced.step_s
         return PlanDifference(
             rank=rank,
             summary=plan.summary(),
             gpus=plan.gpus,
             step_s=step_s,
             slower_s=step_s - self.priced.step_s,
+            measure=measure,
+            more_fraction=ratio - 1,
             parts_s={name: part - parts_s[name] for name, part in detail.parts_s.items()},
             parts_stage=detail.stage,
             other_place=detail.stage_kind != self.detail.stage_kind,
@@ -61,13 +77,14 @@ class ExplainedPlan:
         )
 
 
-def fastest_plan_query(plan: Plan, asked: Query | None, margin: float | None) -> Query:
-    """The fastest plan for the same job on the same machines and by the same runtime.
+def query_of_plan(plan: Plan, asked: Query | None, margin: float | None) -> Query:
+    """The best plan for the same job on the same machines and by the same runtime.
 
-    Of the question that was asked it keeps what narrowed it: settings, rules, the margin and
-    `--use-all`; not its goal, its money nor its other runtimes.
+    Of the question that was asked it keeps what narrowed it (settings, rules, the margin and
+    `--use-all`) and a measure of its plans; not its other goals nor its other runtimes.
     """
-    kept = {name: getattr(asked, name) for name in KEPT} if asked else {}
+    names = (*KEPT, *(GOAL if asked and OBJECTIVES[asked.objective].measure else ()))
+    kept = {name: getattr(asked, name) for name in names} if asked else {}
     query = Query(
         model=plan.model,
         cluster=plan.cluster,

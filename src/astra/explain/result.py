@@ -35,6 +35,8 @@ class PlanDifference(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[str, int]
     step_s: float
     slower_s: float
+    measure: float | None = None  # of a step, of what plans are ordered by; None: by the step
+    more_fraction: float  # of the step, or of the measure
     parts_s: dict[str, float]  # what it takes more of each part; they sum to `slower_s`
     parts_stage: int  # its busiest stage, whose parts are compared
     busiest: str = ""  # that stage in words: `stage 3 of 4 on H100-80GB-SXM, the last`
@@ -90,6 +92,8 @@ class ExplanationDocument(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     gpus: dict[str, int]
     step_s: float
+    objective: str  # of the searches beside it
+    measure: float | None  # of a step, of what that orders plans by; None: by the step
     parts_pipeline: int
     parts_stage: int
     parts_s: dict[str, float]  # kernels by class and all else; they sum to `step_s`

@@ -20,6 +20,7 @@ from astra.hardware.gpu_file import (
     read_hardware_toml,
     with_assumptions,
 )
+from astra.hardware.link_kind import guessed_kind, link_class_of
 from astra.hardware.pools import merge_equal_pools
 from astra.hardware.units import bare, quantities
 from astra.notes import Note
@@ -137,7 +138,13 @@ def _adapted(gpu: Gpu, entry: PoolTable, place: str) -> Gpu:
             guesses.append(f"link.domain_gpus: {domain}, the GPUs of a node")
     speed = entry.link_bytes_per_s or gpu.link.bytes_per_s
     peer = gpu.link.peer_bytes_per_s * (speed / gpu.link.bytes_per_s)
-    link = replace(gpu.link, domain_gpus=domain, bytes_per_s=speed, peer_bytes_per_s=peer)
+    kind = gpu.link.kind
+    if entry.link_bytes_per_s and link_class_of(kind) == "pcie" and speed > node.pcie_bytes_per_s:
+        kind, words = guessed_kind(None, speed, peer, node.pcie_bytes_per_s)
+        guesses.append(words)
+    link = replace(
+        gpu.link, kind=kind, domain_gpus=domain, bytes_per_s=speed, peer_bytes_per_s=peer
+    )
     open_still = tuple(
         guess for guess in gpu.assumed if not guess.startswith(_stated_fields(entry))
     )
@@ -155,6 +162,7 @@ def _stated_fields(entry: PoolTable) -> tuple[str, ...]:
         "node.gpus:": entry.gpus_per_node,
         "node.nic_bytes_per_s:": entry.nic_bytes_per_s,
         "node.pcie_bytes_per_s:": entry.pcie_bytes_per_s,
+        "link.kind: PCIe": entry.link_bytes_per_s,
         "link.domain_gpus:": entry.link_domain_gpus or entry.gpus_per_node,
     }
     return tuple(beginning for beginning, value in fields.items() if value)

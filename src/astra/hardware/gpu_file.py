@@ -10,6 +10,7 @@ import msgspec
 from astra.errors import InputError, shorten
 from astra.files import convert, field_hint, parse_toml, read_text
 from astra.hardware.cluster import Gpu
+from astra.hardware.link_kind import guessed_kind, link_class_of
 from astra.hardware.units import bare, check_bounds, quantities
 
 USABLE_FRACTION = 0.985  # cards that keep ECC bits in their memory: L4, L40S, A10, T4
@@ -127,7 +128,6 @@ def _fill(table: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     words = f"node.nic_bytes_per_s: {nic / 1e9:g} GB/s ({nic / 1e9 * 8:g} Gbps) per GPU"
     guess(node, "nic_bytes_per_s", nic, words)
     if fast:
-        guess(link, "kind", "unnamed", "link.kind: not given")
         guess(link, "domain_gpus", node["gpus"], "link.domain_gpus: the GPUs of a node")
     else:
         words = "link: none but PCIe, through the host"
@@ -137,6 +137,11 @@ def _fill(table: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "bytes_per_s" in link:
         words = "link.peer_bytes_per_s: all of link.bytes_per_s"
         guess(link, "peer_bytes_per_s", link["bytes_per_s"], words)
+        kind = link.get("kind")
+        if kind is None or (isinstance(kind, str) and link_class_of(kind) is None):
+            rates = (link["bytes_per_s"], link["peer_bytes_per_s"], node["pcie_bytes_per_s"])
+            link["kind"], words = guessed_kind(kind, *rates)
+            guesses.append(words)
     return full, guesses
 
 

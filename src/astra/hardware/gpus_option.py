@@ -36,13 +36,15 @@ def parse_gpus(
     return cluster, (*notes, *more, *idle)
 
 
-def parse_rank_blocks(text: str) -> tuple[Cluster, tuple[RankBlock, ...], tuple[Note, ...]]:
+def parse_rank_blocks(
+    text: str, described: Mapping[str, Gpu] | None = None
+) -> tuple[Cluster, tuple[RankBlock, ...], tuple[Note, ...]]:
     """The same where the order counts: also how many ranks of each type stand in a row.
 
     A type may come again behind another.
     """
     pools: dict[str, Pool] = {}
-    entries, notes = _entries(text, {})
+    entries, notes = _entries(text, described or {})
     for _, where, pool in entries:
         first = _first(pools, pool, where)
         total = pool.count + (first.count if first else 0)

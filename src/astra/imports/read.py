@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from astra.errors import InputError, shorten
 from astra.files import parse_toml, read_json, read_text
+from astra.hardware.cluster import Gpu
 from astra.hardware.gpus_option import parse_rank_blocks
 from astra.imports import deepspeed, flagscale, huggingface_trainer, megatron, torchtitan
 from astra.imports.megatron_model import model_of
@@ -41,6 +42,7 @@ class ImportRequest:
     """What the launch file may leave open, said by the person who imports it."""
 
     gpus: str  # the type, or types and counts in the order of ranks: launch files know no types
+    described: Mapping[str, Gpu] = field(default_factory=dict)  # types besides the catalogue's
     world_size: int | None = None
     is_checked: bool = False  # whether a file that says another world size contradicts it
     model: Model | None = None
@@ -385,7 +387,7 @@ def _job(
     left: list[str],
 ) -> ImportedJob:
     counted = asked.gpus if ":" in asked.gpus else f"{asked.gpus}:{world}"
-    cluster, blocks, notes = parse_rank_blocks(counted)
+    cluster, blocks, notes = parse_rank_blocks(counted, asked.described)
     one_type = msgspec.structs.replace(cluster.pools[0], count=world)
     alone = msgspec.structs.replace(cluster, pools=(one_type,))  # what a launch file knows of
     stack = STACKS.get(runtime, "megatron")

@@ -9,11 +9,11 @@ from astra.explain.result import (
     Exchange,
     ExplanationDocument,
     PlanDifference,
-    WhatIf,
 )
 from astra.money.price_sensitivity import PriceSensitivity, RunnerUp
 from astra.report.pipeline_drawing import draw_pipeline
 from astra.report.priced_plan import PART_NAMES, TIME_BAR_WIDTH, seconds
+from astra.search.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,15 +55,21 @@ def explanation_page(explanation: ExplanationDocument) -> list["RenderableType"]
         return [_head(explanation), "", *compared, *notes]
     best, prices, stage = explanation.best, explanation.prices, _stage(explanation)
     later = explanation.next_plans[:MAX_NEXT_PLANS]
+    measure = OBJECTIVES[explanation.objective].measure
     parts: list[RenderableType] = [_head(explanation), explanation.binding.sentence]
     if explanation.stages:
         parts += ["", *_pipelines(explanation), *_gpu_type_lines(explanation)]
     parts += ["", f"Where the time goes (stage {stage}, the busiest)", _time_bars(explanation)]
     if best is not None:
-        parts += ["", "What the best plan takes more or less", _difference_table((best,))]
+        parts += [
+            "",
+            "What the best plan takes more or less",
+            _difference_table(explanation, (best,)),
+        ]
     if later:
-        parts += ["", "What the next plans lose", _difference_table(later)]
-    parts += ["", "What would change", _what_if_table(explanation.changes)]
+        parts += ["", "What the next plans lose", _difference_table(explanation, later)]
+    unit = f" ({measure.column})" if measure else ""
+    parts += ["", f"What would change{unit}", _what_if_table(explanation)]
     if prices:
         parts += ["", "How far a price must move for another answer", *map(_price_line, prices)]
     parts += ["", f"Bytes of one GPU of stage {stage} in a step", *_traffic_table(explanation)]
@@ -74,8 +80,14 @@ def _head(explanation: ExplanationDocument) -> str:
     gpus = " + ".join(f"{count} {name}" for name, count in explanation.gpus.items())
     return (
         f"{explanation.model} on {gpus}, rank {explanation.rank}: {explanation.summary}, "
-        f"{seconds(explanation.step_s)} a step."
+        f"{seconds(explanation.step_s)} a step{_measured(explanation)}."
     )
+
+
+def _measured(explanation: ExplanationDocument) -> str:
+    """What else plans are ordered by than their step."""
+    measure = OBJECTIVES[explanation.objective].measure
+    return f", {explanation.measure:.3g} {measure.column}" if measure else ""
 
 
 def _has_several_pipelines(explanation: ExplanationDocument) -> bool:
@@ -168,25 +180,49 @@ def signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
-def difference_line(plan: PlanDifference) -> str:
-    """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first."""
-    ordered = sorted(plan.parts_s.items(), key=lambda item: -abs(item[1]))
-    least = max(MIN_SHOWN_FRACTION * abs(ordered[0][1]), 1e-6)
+def _signed_fraction(value: float) -> str:
+    return f"{value:+.1%}"
+
+
+def _measured_parts(explanation: ExplanationDocument, plan: PlanDifference) -> dict[str, float]:
+    """What each part takes more of the measure, which goes by a plan's seconds; of all of it."""
+    per_s = 1 / explanation.step_s
+    other_per_s = (1 + plan.more_fraction) / plan.step_s
+    return {
+        name: (part + plan.parts_s[name]) * other_per_s - part * per_s
+        for name, part in explanation.parts_s.items()
+    }
+
+
+def difference_line(explanation: ExplanationDocument, plan: PlanDifference) -> str:
+    """`+0.03 s: bubble +0.02 s, tensor traffic +0.01 s`, the largest first; or of a measure,
+    `+1.2% energy: bubble +0.8%, tensor traffic +0.4%`.
+    """
+    measure = OBJECTIVES[explanation.objective].measure
+    parts, total, least, text = plan.parts_s, plan.slower_s, 1e-6, signed
+    if measure:
+        parts, total = _measured_parts(explanation, plan), plan.more_fraction
+        least, text = 0.0005, _signed_fraction
+    ordered = sorted(parts.items(), key=lambda item: -abs(item[1]))
+    least = max(MIN_SHOWN_FRACTION * abs(ordered[0][1]), least)
     shown = [(name, value) for name, value in ordered if abs(value) >= least][:MAX_PARTS_IN_A_LINE]
     if not shown:
         return "no difference"
-    words = [f"{SHORT_PART_NAMES[name]} {signed(value)}" for name, value in shown]
-    rest = plan.slower_s - sum(value for _, value in shown)
+    words = [f"{SHORT_PART_NAMES[name]} {text(value)}" for name, value in shown]
+    rest = total - sum(value for _, value in shown)
     if abs(rest) >= least:
-        words.append(f"the rest {signed(rest)}")
+        words.append(f"the rest {text(rest)}")
     where = f" (busiest: {plan.busiest})" if plan.other_place else ""
-    return f"{signed(plan.slower_s)}: {', '.join(words)}{where}"
+    what = f" {measure.noun}" if measure else ""
+    return f"{text(total)}{what}: {', '.join(words)}{where}"
 
 
-def _difference_table(plans: tuple[PlanDifference, ...]) -> "RenderableType":
+def _difference_table(
+    explanation: ExplanationDocument, plans: tuple[PlanDifference, ...]
+) -> "RenderableType":
     table = _grid("rww")
     for plan in plans:
-        table.add_row(str(plan.rank), plan.summary, difference_line(plan))
+        table.add_row(str(plan.rank), plan.summary, difference_line(explanation, plan))
     return table
 
 
@@ -211,6 +247,10 @@ def _alternative_part(
     table.add_row(
         "  step", seconds(explanation.step_s), seconds(other.step_s), signed(other.slower_s)
     )
+    measure = OBJECTIVES[explanation.objective].measure
+    if measure:
+        values = (f"{explanation.measure:.3g}", f"{other.measure:.3g}")
+        table.add_row(f"  {measure.column}", *values, _signed_fraction(other.more_fraction))
     gpus = " + ".join(f"{count} {name}" for name, count in other.gpus.items())
     lines += [f"  {other.summary} on {gpus}", "", table]
     if other.other_place:
@@ -221,17 +261,19 @@ def _alternative_part(
     return lines
 
 
-def _what_if_table(changes: tuple[WhatIf, ...]) -> "RenderableType":
+def _what_if_table(explanation: ExplanationDocument) -> "RenderableType":
     table = _grid("wrw")
-    for change in changes:
+    for change in explanation.changes:
         if change.plan is None:
             table.add_row(f"  {change.what}", "", "no plan fits")
             continue
-        text = difference_line(change.plan)
+        text = difference_line(explanation, change.plan)
         if change.how == "searched":
             same = "the same plan" if change.same_plan else change.plan.summary
             text = f"{same}; {text}"
-        table.add_row(f"  {change.what}", seconds(change.plan.step_s), text)
+        value = change.plan.measure
+        shown = seconds(change.plan.step_s) if value is None else f"{value:.3g}"
+        table.add_row(f"  {change.what}", shown, text)
     return table
 
 

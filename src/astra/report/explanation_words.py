@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from astra.explain.result import Alternative, Binding, ExplanationDocument, PlanDifference, WhatIf
 from astra.notes import NoteCode
 from astra.report.words import GIB, all_words, words
+from astra.search.objectives import OBJECTIVES
 
 
 def explanation_with_words(explanation: ExplanationDocument) -> ExplanationDocument:
@@ -41,14 +42,16 @@ def _busiest(plan: PlanDifference) -> str:
 def _binding(explanation: ExplanationDocument) -> str:
     """The binding constraint with its number."""
     binding, what = explanation.binding, explanation.binding.constraint
-    share = f"{binding.cost_s[what] / explanation.step_s:.0%} of the step"
+    cost = f"{binding.cost_s[what] / explanation.step_s:.0%}"
+    share, measure = f"{cost} of the step", OBJECTIVES[explanation.objective].measure
+    saved = f"{cost} of the {measure.noun}" if measure else share
     if what == "plan":
         better = next(
             c.plan for c in explanation.changes if c.change.code is NoteCode.AS_IS and c.plan
         )
-        return f"The plan itself binds: {better.summary} would save {share}"
+        return f"The plan itself binds: {better.summary} would save {saved}"
     if what == "memory":
-        return f"Memory binds: {_memory_cost(explanation, share)}"
+        return f"Memory binds: {_memory_cost(explanation, share, saved)}"
     if what in ("network", "link"):
         assert binding.traffic is not None
         kind = binding.traffic.removesuffix("_comm")
@@ -65,14 +68,14 @@ def _binding(explanation: ExplanationDocument) -> str:
     return f"Compute binds: kernels are {share}"
 
 
-def _memory_cost(explanation: ExplanationDocument, share: str) -> str:
+def _memory_cost(explanation: ExplanationDocument, share: str, saved: str) -> str:
     if not explanation.binding.fits:
         return "the plan does not fit"
     if not explanation.binding.fits_ram:
         return "what the plan offloads does not fit the RAM of its nodes"
     if explanation.parts_s["recompute"] >= explanation.binding.cost_s["memory"]:
         return f"what is computed again to save it is {share}"
-    return f"a quarter more of it would save {share}"
+    return f"a quarter more of it would save {saved}"
 
 
 def _memory(binding: Binding) -> str:
@@ -111,8 +114,10 @@ def _outcome(other: Alternative, explained: ExplanationDocument) -> str:
 
 
 def _slower(plan: PlanDifference, explained: ExplanationDocument) -> str:
-    if abs(plan.slower_s) < 1e-9 * explained.step_s:
-        return "is as fast"
+    measure, share = OBJECTIVES[explained.objective].measure, abs(plan.more_fraction)
+    if share < 1e-9:
+        return f"takes as much {measure.noun}" if measure else "is as fast"
+    if measure:
+        return f"takes {share:.1%} {'more' if plan.more_fraction > 0 else 'less'} {measure.noun}"
     more = "slower" if plan.slower_s > 0 else "faster"
-    share = abs(plan.slower_s) / explained.step_s
     return f"is {abs(plan.slower_s):.3g} s ({share:.1%}) {more}"

@@ -58,6 +58,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 def request_of(query: Query) -> Request:
     """The query in the words of the JSON."""
     pools, for_money = query.cluster.pools, query.is_for_money
+    keeps_money = for_money or OBJECTIVES[query.objective].measure is not None
     own = tuple(pool.gpu for pool in pools if is_user_described(pool)) if for_money else ()
     return Request(
         model=query.model.name,
@@ -78,7 +79,7 @@ def request_of(query: Query) -> Request:
         objective=query.objective,
         min_tokens_per_s=query.min_tokens_per_s,
         own_gpus=own or UNSET,
-        money=_money(query) if query.money is not None and for_money else UNSET,
+        money=_money(query) if query.money is not None and keeps_money else UNSET,
         all=not query.fold,
         exact=query.exact,
         mtp_layers=query.mtp_layers,

@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from astra.cost.bill import with_energy
 from astra.cost.price import price_plans
-from astra.cost.result import PricedPlan
 from astra.hardware.topology import allowed_counts
 from astra.money.energy import energy_of
 from astra.notes import NoteCode, note
@@ -50,16 +50,11 @@ def _gap(searched: Evaluator, limits: Limits) -> float | None:
 
 def least_energy(query: Query, limits: Limits) -> Result:
     """The plans that train with the fewest kWh; each says how many."""
-    (pool,) = query.cluster.pools
-
-    def with_energy(plan: PricedPlan) -> PricedPlan:
-        gpu_seconds = sum(plan.gpus.values()) * plan.step_s
-        energy = energy_of(pool.gpu, gpu_seconds, query.tokens_per_step, query.money)
-        return msgspec.structs.replace(plan, energy=energy)
-
-    energy_of(pool.gpu, 0.0, 1, query.money)  # a power that is not known is said at once
+    energy_of(
+        query.cluster.pools[0].gpu, 0.0, 1, query.money
+    )  # a power that is not known is said at once
     found = solve_one_type(query, limits, LeastEnergy(query.top, query.fold))
-    return replace(found, plans=tuple(map(with_energy, found.plans)))
+    return replace(found, plans=tuple(with_energy(plan, query.money) for plan in found.plans))
 
 
 def fewest_gpus(query: Query, limits: Limits) -> Result:

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from astra.cost.bill import step_kwh, with_energy
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
+from astra.money.options import MoneyOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What plans are ordered by where that is not their step."""
+    """What plans are ordered by where that is not their step; of one plan in proportion to it."""
 
     noun: str  # "takes 3 % more energy"
     column: str  # of the table
     of: Callable[[PricedPlan], float]  # of a step
-
-
-def _step_kwh(plan: PricedPlan) -> float:
-    assert plan.energy is not None
-    return plan.energy.step_kwh
+    filled: Callable[[PricedPlan, MoneyOptions | None], PricedPlan]  # with what `of` reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ OBJECTIVES: dict[str, ObjectiveRow] = {
     "energy": ObjectiveRow(
         about="the fewest kWh, on one GPU type",
         search="astra.search.best_plans:least_energy",
-        measure=Measure("energy", "kWh a step", _step_kwh),
+        measure=Measure("energy", "kWh a step", step_kwh, with_energy),
     ),
 }
 

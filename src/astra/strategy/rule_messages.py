@@ -1,14 +1,15 @@
 """What a broken rule means for one plan, and which single change would mend it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from astra.errors import InputError, either
-from astra.strategy.complete import CompletedPlan, PlanSettings
+from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 from astra.strategy.plan import Plan
 from astra.strategy.rules.registry import broken_rules
 from astra.strategy.rules.rule import Rule
+from astra.strategy.space import Space
 
 Complete = Callable[[PlanSettings], CompletedPlan]
 
@@ -150,3 +151,22 @@ def _mends(
     except InputError:
         return False
     return broken[0].name not in left and left <= {rule.name for rule in broken}
+
+
+def why_impossible(plan: Plan, space: Space, chosen: Mapping[str, tuple[Any, ...]]) -> str:
+    """What is wrong with a plan like this one in these settings, of which a space has none: as the
+    error says that a person would get for it.
+    """
+    fields = PlanSettings.__dataclass_fields__
+    said: dict[str, Any] = {"global_batch": plan.global_batch, "seq_len": plan.seq_len}
+    said |= {name: values[0] for name, values in chosen.items() if name in fields}
+    try:
+        settings = PlanSettings(**said)
+        completed = complete(settings, plan.model, plan.cluster, plan.runtime, plan.stack).plan
+    except InputError as error:
+        return str(error)
+    broken = broken_rules(completed)
+    if broken:
+        return f"{rule_message(completed, broken[0])}."
+    values = [f"{name} {', '.join(map(str, space.values(name) or ()))}" for name in chosen]
+    return f"the degrees divide neither the batch nor the GPUs ({'; '.join(values)})."

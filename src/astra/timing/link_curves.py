@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from astra.files import Source, convert, read_toml
 from astra.hardware.cluster import Gpu
+from astra.hardware.link_kind import link_class_of
 
 FOLDER = Path(__file__).parent.parent / "data" / "links"
 RING_RANKS = 4  # up to so many ranks NCCL runs a ring even where the switch could add up
@@ -99,10 +100,7 @@ class LinkSource(msgspec.Struct, frozen=True, kw_only=True):
 
 def link_class(gpu: Gpu) -> str:
     """nvlink (switch or bridge), mesh (point to point among all) or pcie (through the host)."""
-    kind = gpu.link.kind.lower()
-    if "nvlink" in kind:
-        return "nvlink"
-    return "mesh" if "xgmi" in kind or "roce" in kind else "pcie"
+    return link_class_of(gpu.link.kind) or "pcie"
 
 
 def has_multicast_switch(gpu: Gpu) -> bool:

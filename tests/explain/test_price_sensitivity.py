@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.search.test_market import PRICES, asked
+from tests.support.answers import explained_without_what_ifs
 
 from astra.api.answers import Answer
 from astra.errors import InputError
@@ -15,7 +16,7 @@ from astra.report.explain import _price_line
 
 
 def moves_of(answer: Answer) -> dict[str, PriceSensitivity]:
-    return {move.gpu: move for move in answer.explain().prices}
+    return {move.gpu: move for move in explained_without_what_ifs(answer).prices}
 
 
 def prices_with(gpu: str, factor: float) -> dict[str, float]:

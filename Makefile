@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
 
+# Without bytecode (some images forbid it) pytest rewrites every assertion anew, 7 s in each worker.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: plan test soak check format verify bench clean help
 .DEFAULT_GOAL := help
 

@@ -32,8 +32,6 @@ printf '%-12s %-6s %-14s %7s %7s %9s  %s\n' model who GPUs hours '$/h' USD plan
 for gpu in a800 h800; do
   compare llama-2-7b $gpu 32 256 4096 --tp 2 --pp 1 --micro-batch 1
   compare llama-2-13b $gpu 64 512 4096 --tp 4 --pp 1 --micro-batch 1
-  compare llama-2-70b $gpu 128 1024 4096 --tp 8 --pp 4 --micro-batch 1
-  compare llama-3-8b $gpu 32 128 8192 --tp 4 --pp 1 --micro-batch 1
   compare llama-3-70b $gpu 128 512 8192 --tp 8 --pp 4 --micro-batch 1
 done
 # One frontier over both types: what a budget of 6,500 dollars buys for the smallest of them.

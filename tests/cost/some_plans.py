@@ -96,10 +96,13 @@ def _pipeline(dice: random.Random, model: Model, width: int, tps: list[int]) -> 
     return Pipeline(replicas=width, micro_batches=dice.choice((1, 4, 12)), segments=segments)
 
 
+def _groups() -> list[tuple[Plan, ...]]:
+    return [*(legal_plans(model) for model in MODELS), *(mixed_plans(model) for model in MODELS)]
+
+
 def every_plan() -> tuple[Plan, ...]:
     """All of them."""
-    tables = [legal_plans(model) for model in MODELS] + [mixed_plans(model) for model in MODELS]
-    return tuple(plan for table in tables for plan in table)
+    return tuple(plan for group in _groups() for plan in group)
 
 
 def any_plan() -> st.SearchStrategy[Plan]:
@@ -108,8 +111,7 @@ def any_plan() -> st.SearchStrategy[Plan]:
 
 def tables(most: int = 12) -> st.SearchStrategy[list[Plan]]:
     """Plans of one task, as a table would hold them; some are there twice."""
-    groups = [*(legal_plans(model) for model in MODELS), *(mixed_plans(model) for model in MODELS)]
-    return st.sampled_from(groups).flatmap(
+    return st.deferred(lambda: st.sampled_from(_groups())).flatmap(
         lambda group: st.lists(st.sampled_from(_alike(group)), min_size=2, max_size=most)
     )
 

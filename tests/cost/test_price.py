@@ -2,7 +2,6 @@
 
 import math
 import random
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, faster, numbers, with_gpus, with_segments
+from tests.support.published import published_runs
 
 from astra.cost.price import MARGIN, price_plan, price_plans
 from astra.cost.result import PricedPlan
-from astra.fit.runs import read_runs
 from astra.fit.validate import predicted_memory_bytes
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Pool
@@ -30,7 +29,6 @@ from astra.strategy.plans import Plans, concatenate, plans_of, task_of
 from astra.strategy.stage_view import stage_view
 from astra.timing.stage import stage_times
 
-ROOT = Path(__file__).parents[2]
 RECOMPUTES = ("none", "selective", "full:uniform:1", "full:uniform:2", "full:block:1")
 
 
@@ -284,7 +282,7 @@ def test_rates_follow_from_the_step(plan: Plan) -> None:
 @pytest.mark.slow
 def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
     """Root mean square of the log error, over runs that measured what a GPU held in all."""
-    runs = read_runs(ROOT / "validation" / "runs" / "one-type.csv").runs
+    runs = published_runs().runs
     whole = [run for run in runs if run.memory_kind in ("reserved", "device")]
     assert len(whole) > 80
     squares: dict[str, list[float]] = {}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.search.test_market import PRICES, asked
+from tests.support.answers import explained_without_what_ifs
 from tests.support.cases import each_case
 
 from astra.api.answers import Answer
@@ -16,7 +17,7 @@ from astra.report.explain import _price_line
 
 
 def moves_of(answer: Answer) -> dict[str, PriceSensitivity]:
-    return {move.gpu: move for move in answer.explain().prices}
+    return {move.gpu: move for move in explained_without_what_ifs(answer).prices}
 
 
 def prices_with(gpu: str, factor: float) -> dict[str, float]:

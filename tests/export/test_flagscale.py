@@ -4,14 +4,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from tests.support.flagscale_plans import handmade_plans, searched_plans
+from tests.support.flagscale_plans import QUESTIONS, handmade_plans, searched_plans
 from tests.support.flagscale_rules import broken, flat, hosts_in
+from tests.support.tiers import soak_but_every
 
 from astra.errors import InputError
 from astra.export.flagscale import is_mixed, meshes_of
@@ -21,7 +23,7 @@ from astra.model.zoo import find_model
 from astra.strategy.complete import PlanSettings, complete
 from astra.strategy.plan import Plan
 
-QUICK = 3  # questions whose search takes a second or two
+FEW, SOME = 3, 7  # questions of those that are searched
 Task = dict[str, Any]
 
 
@@ -37,13 +39,15 @@ def plain_plan(gpus: str = "h100:16", model: str = "llama-3-8b", **said: Any) ->
     return complete(settings, find_model(model), cluster, "flagscale").plan
 
 
-def all_plans() -> list[Plan]:
-    return [*searched_plans(QUICK), *handmade_plans(80)]
+@cache
+def all_plans() -> list[tuple[Plan, Task, str]]:
+    """With their tasks and hosts, which are not to be changed."""
+    return [(plan, *exported(plan)) for plan in (*searched_plans(FEW), *handmade_plans(80))]
 
 
-@pytest.mark.slow
-def test_plans_of_every_question_obey_flagscales_rules() -> None:
-    plans = searched_plans()
+@pytest.mark.parametrize("questions", soak_but_every(2, (SOME, len(QUESTIONS))))
+def test_plans_of_every_question_obey_flagscales_rules(questions: int) -> None:
+    plans = searched_plans(questions)
     assert sum(map(is_mixed, plans)) >= 15 and sum(not is_mixed(plan) for plan in plans) >= 25
     assert {len(plan.gpus) for plan in plans} == {1, 2, 3}
     assert any(plan.model.moe and is_mixed(plan) for plan in plans)
@@ -53,18 +57,18 @@ def test_plans_of_every_question_obey_flagscales_rules() -> None:
 
 @pytest.mark.slow
 def test_plans_with_meshes_of_every_make_obey_flagscales_rules() -> None:
-    plans = all_plans()
-    unlike = [plan for plan in plans if len({mesh.dp for mesh in meshes_of(plan)}) > 1]
+    unlike = [plan for plan, *_ in all_plans() if len({mesh.dp for mesh in meshes_of(plan)}) > 1]
     assert len(unlike) > 20 and any(plan.model.moe for plan in unlike)
-    for plan in plans:
-        assert broken(*exported(plan)) == [], plan.summary()
+    for plan, task, hosts in all_plans():
+        assert broken(task, hosts) == [], plan.summary()
 
 
 @pytest.mark.slow
 def test_the_task_says_the_plan_stage_by_stage() -> None:
     """Read back by position: GPU, tp, dp, ep, micro-batch, layers and recompute of every stage."""
-    for plan in filter(is_mixed, all_plans()):
-        task, _ = exported(plan)
+    for plan, task, _ in all_plans():
+        if not is_mixed(plan):
+            continue
         settings, (pipeline,) = flat(task), plan.pipelines
         numbers, said = settings["hetero_process_meshes"], []
         for place, kind in enumerate(settings["hetero_device_types"]):
@@ -119,10 +123,9 @@ def test_a_plan_of_like_stages_is_an_ordinary_task() -> None:
 
 @pytest.mark.slow
 def test_hosts_come_in_the_order_of_the_pipeline_and_hold_its_gpus() -> None:
-    for plan in all_plans():
-        hosts = hosts_in(exported(plan)[1])
+    for plan, _, hosts in all_plans():
         held: dict[str, int] = {}
-        for _, slots, kind in hosts:
+        for _, slots, kind in hosts_in(hosts):
             assert kind is not None
             held[kind] = held.get(kind, 0) + slots
         assert held == plan.gpus
@@ -187,9 +190,9 @@ BREAKS: dict[str, Callable[[Task], None]] = {
 
 
 def stage_recompute_plan() -> Plan:
-    """A mixed plan of the search whose stages recompute differently."""
-    plans = [p for p in searched_plans(QUICK) if is_mixed(p) and "|" in p.summary()]
-    return next(plan for plan in plans if plan.model.name == "llama-3-70b")
+    """A mixed plan whose stages recompute differently."""
+    plans = [plan for plan in handmade_plans(80) if "|" in plan.summary()]
+    return next(plan for plan in plans if plan.model.name == "llama-3-8b")
 
 
 @pytest.mark.parametrize("rule", BREAKS)

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from tests.support.published import published_runs
 
 import astra
 from astra.cli.main import run
 from astra.cost.price import steps_s
 from astra.errors import InputError
 from astra.fit.calibrate import calibrate, most_named_stack
-from astra.fit.runs import Run, read_runs
+from astra.fit.runs import Run
 from astra.fit.stack_file import stack_text
 from astra.hardware.stack import Stack, find_stack, shipped_stacks, user_stack_folder
 
-RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
-EXAMPLE = RUNS.parents[2] / "examples" / "own-runs.csv"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-runs.csv"
 BASE = find_stack("megatron")
 HEADER = (
     "row_id,model,num_layers,hidden_size,seq_len,global_batch,gpu_id,num_gpus,tp,pp,micro_batch,"
@@ -32,7 +32,7 @@ HEADER = (
 @pytest.fixture(scope="module")
 def published() -> list[Run]:
     """Runs of dense models, of several layouts."""
-    runs = [run for run in read_runs(RUNS).runs if run.measured_step_s]
+    runs = [run for run in published_runs().runs if run.measured_step_s]
     dense = [run for run in runs if run.plan.model.moe is None and run.plan.runtime == "megatron"]
     assert len(dense) > 200
     return dense[:: len(dense) // 20]

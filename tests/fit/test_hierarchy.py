@@ -1,11 +1,11 @@
 """Effects are found where runs insist, and stay at zero where they do not."""
 
 import math
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from tests.support.published import published_runs
 
 from astra.cost.price import steps_s
 from astra.fit.hierarchy import (
@@ -21,11 +21,8 @@ from astra.fit.hierarchy import (
     stack_of,
 )
 from astra.fit.observe import observe
-from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import find_stack
-
-RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 
 
 def condition(
@@ -115,7 +112,7 @@ def test_a_pinned_factor_stays_and_no_run_is_asked_for_it() -> None:
         field = f"{name}_factor"
         assert (getattr(found, field) != getattr(pinned, field)) is moves
         assert moves or not any(name in row.factors() for row in found.settings)
-    runs = [run for run in read_runs(RUNS).runs if run.family == "sailor-gh200"][:2]
+    runs = [run for run in published_runs().runs if run.family == "sailor-gh200"][:2]
     seen = observe(runs, {"sailor": pinned}, steps_s)
     felt = dict(zip(FITTED_FACTORS, np.abs(seen.slopes).max(axis=0), strict=True))
     assert felt["elementwise"] == felt["host"] == 0 < felt["compute"]

@@ -5,10 +5,11 @@ from pathlib import Path
 from statistics import fmean, median
 
 import pytest
+from tests.support.published import published_runs
 
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
-from astra.fit.runs import Run, Runs, read_runs
+from astra.fit.runs import Run
 from astra.fit.steps import read_steps
 from astra.fit.validate import predicted_memory_bytes, validate
 
@@ -16,20 +17,15 @@ RUNS = Path(__file__).parents[2] / "validation" / "runs"
 
 
 @cache
-def published() -> Runs:
-    return read_runs(RUNS / "one-type.csv")
-
-
-@cache
 def priced_runs() -> list[tuple[Run, PricedPlan]]:
     """Every published run with its prediction."""
-    runs = published().runs
+    runs = published_runs().runs
     return list(zip(runs, price_plans([run.plan for run in runs]), strict=True))
 
 
 @pytest.mark.slow
 def test_the_score_over_the_published_runs_is_at_most_5_percent() -> None:
-    found = published()
+    found = published_runs()
     priced = {id(run.plan): answer for run, answer in priced_runs()}
     answer = validate(found.runs, price=lambda plan: priced[id(plan)], skipped=found.skipped)
     assert len(found.runs) >= 2_000 and len(found.skipped) <= 20

@@ -1,14 +1,11 @@
 """Steps out of printed rates, against steps that the same sources imply."""
 
-from pathlib import Path
-
 import pytest
+from tests.support.published import published_runs
 
 from astra.fit.csv_row import CsvRow
 from astra.fit.rates import step_of
-from astra.fit.runs import read_runs
 
-RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 GPT = {"global_batch": "192", "seq_len": "4096", "num_layers": "24", "hidden_size": "2048",
        "vocab_size": "131072", "num_gpus": "48"}  # fmt: skip
 SC21 = "Megatron SC21-style model FLOPs without recompute, full S^2 attention"
@@ -35,7 +32,7 @@ IMPLIED = {"02775": 0.45, "02776": 0.80, "02777": 0.85, "02778": 0.89, "02780": 
 
 @pytest.mark.slow
 def test_megatrons_own_table_implies_these_steps() -> None:
-    runs = {run.row_id: run for run in read_runs(RUNS).runs if run.family == "megatron-readme"}
+    runs = {run.row_id: run for run in published_runs().runs if run.family == "megatron-readme"}
     for number, implied_s in IMPLIED.items():
         run = runs[f"megatron-readme-{number}"]
         assert run.measured_step_s == pytest.approx(implied_s, rel=0.012), number
@@ -46,7 +43,7 @@ def test_megatrons_own_table_implies_these_steps() -> None:
 @pytest.mark.slow
 def test_alpas_rates_count_the_forward_pass_that_is_repeated() -> None:
     """96 b s l h^2 (1 + s / 6h + V / 16 l h), as its artifact computes it."""
-    runs = {run.row_id: run for run in read_runs(RUNS).runs if run.family == "alpa-osdi22"}
+    runs = {run.row_id: run for run in published_runs().runs if run.family == "alpa-osdi22"}
     step_s = runs["alpa-osdi22-03285"].measured_step_s
     batch, seq, layers, hidden, vocab = 128, 1024, 24, 1024, 51_200
     layer = 24 * batch * seq * hidden**2 * (1 + seq / (6 * hidden))

@@ -110,7 +110,8 @@ def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: An
     ("model", "gpus"),
     [
         ("deepseek-v3", "h100:2048"),
-        ("mixtral-8x22b", "h100:64,a100-80g:64"),
+        ("mixtral-8x22b", "h100:32,a100-80g:32"),
+        pytest.param("mixtral-8x22b", "h100:64,a100-80g:64", marks=pytest.mark.soak),
         pytest.param("mixtral-8x22b", "h100:256,a100-80g:256", marks=pytest.mark.soak),
     ],
 )

@@ -2,6 +2,7 @@
 
 import random
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -18,15 +19,15 @@ QUESTIONS = (
     ("llama-3-8b", "h100:8,a100-80g:8", 64, 4096, ()),
     ("llama-3.2-1b", "h100:8,a100-80g:16,l40s:8", 64, 4096, ()),  # tied embeddings
     ("llama-3-70b", "h100:64,a100-80g:64", 256, 16_384, ()),  # stages recompute apart
-    ("gpt3-175b", "h100:64,a100-80g:64", 128, 2048, ()),
     ("mixtral-8x7b", "h100:16,a100-80g:16", 128, 4096, ()),
+    ("llama-3-8b", "h100:16", 64, 4096, ()),
+    ("mixtral-8x7b", "h100:16", 64, 4096, ("cp=1", "recompute=none,full:block:4")),
+    ("deepseek-v2-lite", "a100-80g:8", 64, 4096, ("cp=1",)),
+    ("gpt3-175b", "h100:64,a100-80g:64", 128, 2048, ()),
     ("qwen3-30b-a3b", "h100:8,a100-80g:8,h200:8", 64, 4096, ("tp=1,2",)),
     ("llama-3-70b", "h100:16,a100-80g:16", 64, 4096, ()),
     ("llama-2-13b", "h100:16,a100-80g:16,h200:8", 128, 4096, ()),
     ("llama-2-7b", "a100-80g:16,l40s:16", 128, 4096, ()),
-    ("llama-3-8b", "h100:16", 64, 4096, ()),
-    ("mixtral-8x7b", "h100:16", 64, 4096, ("cp=1", "recompute=none,full:block:4")),
-    ("deepseek-v2-lite", "a100-80g:8", 64, 4096, ("cp=1",)),
 )
 MODELS = ("llama-3-8b", "llama-3.2-1b", "mixtral-8x7b", "gpt3-13b", "deepseek-v3")
 
@@ -100,4 +101,4 @@ def handmade(seed: int) -> Plan | None:
 @cache
 def handmade_plans(count: int = 120) -> tuple[Plan, ...]:
     made = (handmade(seed) for seed in range(20 * count))
-    return tuple(plan for plan in made if plan is not None)[:count]
+    return tuple(islice((plan for plan in made if plan is not None), count))

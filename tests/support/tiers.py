@@ -14,9 +14,9 @@ def slow_after(quick: int, cases: Iterable[Any]) -> list[Any]:
     ]
 
 
-def soak_but_every_third(cases: Iterable[Any]) -> list[Any]:
-    """Every third is a slow test; the others are left to the soak."""
+def soak_but_every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """The first of each so many is a slow test; the others are left to the soak."""
     return [
-        pytest.param(case, marks=pytest.mark.soak if row % 3 else pytest.mark.slow)
+        pytest.param(case, marks=pytest.mark.soak if row % step else pytest.mark.slow)
         for row, case in enumerate(cases)
     ]

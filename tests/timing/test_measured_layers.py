@@ -5,21 +5,19 @@ eth-easl/sailor @cf2c8e3 (MIT), layer profiles: one layer in fp32, sequences of 
 backward milliseconds by GPU, tensor-parallel degree and micro-batch.
 """
 
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.cost.some_plans import view
+from tests.support.published import published_runs
 
-from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.stack import FACTOR_NAMES, find_stack
 from astra.strategy.plan import Plan
 from astra.timing.stage import stage_times
 
-RUNS = Path(__file__).parents[2] / "validation" / "runs" / "one-type.csv"
 OPT = {
     ("A100-40GB-SXM", 1, 8): (16.21, 44.96),
     ("A100-40GB-SXM", 2, 8): (9.28, 23.89),
@@ -53,7 +51,7 @@ NEO = {
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
     """By stack: OPT-350M runs as the one, GPT-Neo as the other."""
-    runs = [run.plan for run in read_runs(RUNS).runs if run.family == "sailor-gh200"]
+    runs = [run.plan for run in published_runs().runs if run.family == "sailor-gh200"]
     return {plan.stack.partition("@")[0]: plan for plan in runs}
 
 

@@ -19,7 +19,8 @@ from astra.strategy.plan import Plan
 from astra.strategy.space import DIMENSION_BY_NAME
 
 Say = Callable[[Note], None]  # hears what is being worked on
-KEPT = ("use_all", "settings", "set_words", "user_rules", "margin", "notes")  # of what was asked
+# Of what was asked.
+KEPT = ("use_all", "settings", "set_words", "user_rules", "margin", "risk", "notes")
 
 
 @dataclass(frozen=True, kw_only=True)

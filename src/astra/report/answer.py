@@ -89,6 +89,7 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
         *_comparison(answer, best),
         _table(answer.plans, measure),
         *(paper_table(answer.paper) if answer.paper else []),
+        *on_paper_lines(best, answer.fastest_on_paper),
         *safer_plan(answer.plans, measure),
         *(equally_fast(answer.plans) if measure is None else []),
         "",
@@ -169,6 +170,17 @@ def _energy_part(best: PricedPlan) -> list[str]:
         f"{seconds(best.step_s)}; {energy.gpu_w:g} W is the power limit, not a measured draw: an "
         "upper estimate.",
         "",
+    ]
+
+
+def on_paper_lines(best: PricedPlan, fastest: PricedPlan | None) -> list[str]:
+    """What the fastest on paper would gain, and what it risks."""
+    if fastest is None or fastest.plan == best.plan or fastest.step_s >= best.step_s:
+        return []
+    change, chance = fastest.step_s / best.step_s - 1, fastest.memory.fit_probability
+    return [
+        f"Fastest on paper: {seconds(fastest.step_s)} ({change:+.1%}) with {fastest.summary}; it "
+        f"fits with probability {chance:.0%}. --risk none recommends it."
     ]
 
 

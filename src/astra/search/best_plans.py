@@ -1,7 +1,9 @@
 """The best plans on one GPU type, proven: no plan of the space has a shorter simulated step."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import starmap
 
 import msgspec
 import numpy as np
@@ -13,53 +15,60 @@ from astra.money.energy import energy_of
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.nothing_fits import least_of, nothing_fits, with_count
-from astra.search.objective import Fastest, LeastEnergy, Objective
+from astra.search.objective import Fastest, LeastEnergy, LeastExpected, Objective
 from astra.search.one_type import OneType, search_fastest
 from astra.search.query import Query
+from astra.search.recommend import ranked
 from astra.search.result import Result
 
 
 def solve_one_type(query: Query, limits: Limits, objective: Objective | None = None) -> Result:
     """The fastest plans, or those that another objective wants."""
     start = time.perf_counter()
-    searched = evaluator_of(query, objective or Fastest(query.top, query.fold), limits)
+    searched = evaluator_of(query, objective or _objective(query), limits)
     searched.is_alone = True
     searched.run(OneType(query.space).search)
     priced = price_plans(searched.plans(), query.margin)
-    ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
+    plans = ranked(priced, query) if objective is None else tuple(priced)
+    only_faster = np.isfinite(query.faster_than_s)
     return Result(
         query=query,
         funnel=searched.funnel,
         seconds=time.perf_counter() - start,
-        plans=tuple(ranked),
-        nothing_fits=None if ranked else nothing_fits(query, searched, limits),
+        plans=plans,
+        nothing_fits=None if plans or only_faster else nothing_fits(query, searched, limits),
         notes=query.notes,
         status=limits.stopped or "proven",
-        gap_fraction=_gap(searched, limits),
+        gap_fraction=_gap(searched, plans, limits),
     )
 
 
-def _gap(searched: Evaluator, limits: Limits) -> float | None:
+def _objective(query: Query) -> Objective:
+    if query.risk == "none":
+        return Fastest(query.top, query.fold, query.faster_than_s)
+    return LeastExpected(query.top, query.fold, gpus=query.cluster.pools[0].count)
+
+
+def _gap(searched: Evaluator, plans: Sequence[PricedPlan], limits: Limits) -> float | None:
     """How much faster a plan may be at most, where the search was stopped; else none is."""
     if limits.stopped is None:
         return 0.0
-    known = isinstance(searched.objective, Fastest) and np.isfinite(searched.best_s)
-    known = known and 0 < searched.least_s < np.inf
-    return max(searched.best_s / searched.least_s - 1, 0.0) if known else None
+    known = isinstance(searched.objective, Fastest) and 0 < searched.least_s < np.inf
+    return max(plans[0].step_s / searched.least_s - 1, 0.0) if known and plans else None
 
 
 def least_energy(query: Query, limits: Limits) -> Result:
     """The plans that train with the fewest kWh; each says how many."""
     (pool,) = query.cluster.pools
 
-    def with_energy(plan: PricedPlan) -> PricedPlan:
+    def with_energy(rank: int, plan: PricedPlan) -> PricedPlan:
         gpu_seconds = sum(plan.gpus.values()) * plan.step_s
         energy = energy_of(pool.gpu, gpu_seconds, query.tokens_per_step, query.money)
-        return msgspec.structs.replace(plan, energy=energy)
+        return msgspec.structs.replace(plan, energy=energy, rank=rank)
 
     energy_of(pool.gpu, 0.0, 1, query.money)  # a power that is not known is said at once
     found = solve_one_type(query, limits, LeastEnergy(query.top, query.fold))
-    return replace(found, plans=tuple(map(with_energy, found.plans)))
+    return replace(found, plans=tuple(starmap(with_energy, enumerate(found.plans, 1))))
 
 
 def fewest_gpus(query: Query, limits: Limits) -> Result:

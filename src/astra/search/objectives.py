@@ -68,6 +68,7 @@ OBJECTIVES: dict[str, ObjectiveRow] = {
         measure=Measure("energy", "kWh a step", _step_kwh),
     ),
 }
+RISKS = ("none", "normal", "careful")  # none: the least simulated step, whatever it risks
 
 
 def search_of(word: str, types: int) -> Callable[..., Any]:

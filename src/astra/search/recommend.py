@@ -16,7 +16,7 @@ from astra.notes import NoteCode, note
 from astra.recommend.expectation import expected_steps_s, recommendation
 from astra.search.evaluator import Limits
 from astra.search.query import Query
-from astra.search.result import Result, sum_funnels
+from astra.search.result import Result
 from astra.strategy.plan import Plan
 
 CANDIDATES = 10  # plans, at least, of which the best is recommended
@@ -64,6 +64,5 @@ def search_with_risk(search: Search, query: Query, limits: Limits) -> Result:
     fastest = min(found.plans, key=lambda plan: plan.step_s, default=None)
     below_s = fastest.step_s if fastest else np.inf
     paper = search(replace(query, top=1, risk="none", faster_than_s=below_s), limits)
-    funnel, seconds = sum_funnels([found.funnel, paper.funnel]), found.seconds + paper.seconds
-    fastest = paper.best or fastest
-    return replace(found, plans=best, funnel=funnel, seconds=seconds, fastest_on_paper=fastest)
+    seconds = found.seconds + paper.seconds
+    return replace(found, plans=best, seconds=seconds, fastest_on_paper=paper.best or fastest)

@@ -8,6 +8,7 @@ Writes `docs/reports/recommended.md`: 42 questions, one GPU type each.
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import astra
 from astra.report.priced_plan import seconds
@@ -27,7 +28,7 @@ GPUS = ("h100", "a100-80g", "h200")
 
 def row_of(model: str, gpus: dict[str, int], global_batch: int, seq_len: int) -> tuple[str, float]:
     """A line of the table, and what the recommended plan loses."""
-    asked = {"gpus": gpus, "global_batch": global_batch, "seq_len": seq_len}
+    asked: dict[str, Any] = {"gpus": gpus, "global_batch": global_batch, "seq_len": seq_len}
     answer = astra.plan(model, **asked)
     careful = astra.plan(model, **asked, risk="careful").best
     best, paper = answer.best, answer.fastest_on_paper
@@ -53,8 +54,8 @@ def main() -> None:
 # Recommended plans beside the fastest on paper
 
 Written by `tools/recommended.py`. {len(losses)} questions; the recommended plan is
-{fmean(losses):.1%} slower than the fastest on paper in the mean, {max(losses):.1%} at most. Each plan
-with its chance of fitting; the careful pick (`--risk careful`) with what it loses.
+{fmean(losses):.1%} slower than the fastest on paper in the mean, {max(losses):.1%} at most. Each
+plan with its chance of fitting; the careful pick (`--risk careful`) with what it loses.
 
 | model | GPUs | recommended | plan | loses | on paper | plan | careful |
 |---|---|---|---|---|---|---|---|

@@ -203,8 +203,8 @@ measured allocated memory. {memory.called_unfit_but_ran} runs that ran are calle
 
 `fit_probability` takes the log of measured over predicted need of a whole GPU to have a Student t
 distribution with four degrees of freedom and a scale of {memory_constants().spread.scale:g}
-(`tools/fit_memory_spread.py`). Of the runs that measured reserved or device memory, {_inside(by_kind)}
-lie within its ranges of 50, 80 and 95 %, families counted alike.
+(`tools/fit_memory_spread.py`). Of the runs that measured reserved or device memory,
+{_inside(by_kind)} lie within its ranges of 50, 80 and 95 %, families counted alike.
 
 {table}
 """

@@ -73,8 +73,8 @@ def origin_words(priced: PricedPlan) -> str:
     origin = priced.provenance
     return (
         f"{origin.measured_fraction:.0%} of the busy time measured, "
-        f"{origin.fitted_fraction:.0%} fitted, {origin.guessed_fraction:.0%} guessed; step times of "
-        f"the stack {priced.plan.stack}"
+        f"{origin.fitted_fraction:.0%} fitted, {origin.guessed_fraction:.0%} guessed; step times "
+        f"of the stack {priced.plan.stack}"
     )
 
 

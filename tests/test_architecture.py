@@ -18,6 +18,7 @@ ROOMS = (
     {"strategy"},
     {"memory", "timing", "simulate", "money"},
     {"cost"},
+    {"recommend"},
     {"search", "fit"},
     {"explain"},
     {"report", "export", "imports"},
@@ -30,7 +31,7 @@ ALLOWED = {
 }
 ALLOWED["simulate"] = set()  # shares no formula with anyone, so that each can catch the other
 ALLOWED["profile"] = {"errors"}  # runs on bare training machines: torch and nothing else
-ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:7])  # the command line's words as functions
+ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:8])  # the command line's words as functions
 ALLOWED["cli"] |= {"api", "profile"}
 ALLOWED["web"] |= {"api"}
 ALLOWED["errors"] = ALLOWED["columns"] = ALLOWED["notes"] = set()

@@ -41,6 +41,7 @@ class NoteCode(StrEnum):
     MTP_LEFT_OUT = "mtp_left_out"  # layers that a runtime does not train
     # of a search
     STOPPED_EARLY = "stopped_early"  # by the user or at a time limit: the best so far is told
+    NONE_FITS_SURELY = "none_fits_surely"  # as surely as the risk that was asked for
     BELOW_THROUGHPUT = "below_throughput"  # no plan reaches what was asked for
     RAM_UNKNOWN_OF_PLANS = "ram_unknown_of_plans"
     VENDORS_APART = "vendors_apart"

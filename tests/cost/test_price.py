@@ -1,8 +1,6 @@
 """One plan costs what it costs, however it is asked; better hardware never makes it worse."""
 
-import math
 import random
-from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -11,15 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, faster, numbers, with_gpus, with_segments
-from tests.support.published import published_runs
 
 from astra.cost.price import MARGIN, price_plan, price_plans
 from astra.cost.result import PricedPlan
-from astra.fit.validate import predicted_memory_bytes
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Pool
 from astra.hardware.stack import find_stack
-from astra.memory.constants import memory_constants
 from astra.model.zoo import find_model
 from astra.notes import NoteCode, has, note
 from astra.report.words import with_words
@@ -277,21 +272,6 @@ def test_rates_follow_from_the_step(plan: Plan) -> None:
     known = found.provenance
     parts = (known.measured_fraction, known.fitted_fraction, known.guessed_fraction)
     assert min(parts) >= 0 and sum(parts) == pytest.approx(1)
-
-
-@pytest.mark.slow
-def test_the_spread_of_memory_is_that_of_the_measured_runs() -> None:
-    """Root mean square of the log error, over runs that measured what a GPU held in all."""
-    runs = published_runs().runs
-    whole = [run for run in runs if run.memory_kind in ("reserved", "device")]
-    assert len(whole) > 80
-    squares: dict[str, list[float]] = {}
-    for run, found in zip(whole, price_plans([run.plan for run in whole]), strict=True):
-        predicted, measured = predicted_memory_bytes(run, found), run.measured_memory_bytes
-        assert predicted and measured
-        squares.setdefault(run.family, []).append(math.log(predicted / measured) ** 2)
-    spread = math.sqrt(fmean(fmean(each) for each in squares.values()))
-    assert pytest.approx(spread, rel=0.1) == memory_constants().spread.fraction
 
 
 def test_hidden_traffic_and_host_times_are_called_guesses() -> None:

@@ -25,6 +25,7 @@ PLAIN: dict[str, Any] = {
     "rules": None,
     "top": 10,
     "margin": 0.05,
+    "risk": "normal",
     "max_gpus": None,
     "use_all": False,
     "objective": None,
@@ -36,7 +37,7 @@ PLAIN: dict[str, Any] = {
     "more": {},
 }
 # Not in the request: how the question was read, and what is worked out of the rest.
-NOT_KEPT = ("notes", "user_rules", "suggest")
+NOT_KEPT = ("notes", "user_rules", "suggest", "faster_than_s")
 
 
 def query(**said: Any) -> Query:

@@ -139,8 +139,8 @@ def question(model: str, gpus: str, global_batch: int) -> Query:
     return query_of(
         model, global_batch=global_batch, seq_len=4096, gpus=gpus, cluster=None,
         runtime=None, stack=None, precision="bf16", settings=(), rules=None, top=10, margin=0.05,
-        max_gpus=None, use_all=False, objective=None, min_tokens_per_s=0.0, fold=True,
-        exact=False, pipeline_model="simulated", more={},
+        risk="normal", max_gpus=None, use_all=False, objective=None, min_tokens_per_s=0.0,
+        fold=True, exact=False, pipeline_model="simulated", more={},
     )  # fmt: skip
 
 

@@ -191,7 +191,6 @@ def _memory(findings: AccuracyFindings) -> str:
     memory = one_type.memory
     ran = Counter(row.family for row in one_type.runs if row.fits is False and row.measured_step_s)
     unfit = ", ".join(f"{family} {count}" for family, count in ran.most_common())
-    spread = memory_constants().spread.fraction
     return f"""\
 ## Memory
 
@@ -202,9 +201,10 @@ measured allocated memory. {memory.called_unfit_but_ran} runs that ran are calle
 
 {_failed(findings)}
 
-`fit_probability` takes the need of a whole GPU to scatter by {spread:.0%} around
-the predicted. Of the runs that measured reserved or device memory, {_inside(by_kind)}
-lie within its ranges of 50, 80 and 95 %, families counted alike.
+`fit_probability` takes the log of measured over predicted need of a whole GPU to have a Student t
+distribution with four degrees of freedom and a scale of {memory_constants().spread.scale:g}
+(`tools/fit_memory_spread.py`). Of the runs that measured reserved or device memory,
+{_inside(by_kind)} lie within its ranges of 50, 80 and 95 %, families counted alike.
 
 {table}
 """
@@ -225,10 +225,10 @@ def _failed(findings: AccuracyFindings) -> str:
 
 def _inside(by_kind: dict[tuple[str, str], list[float]]) -> str:
     """Shares of runs within three ranges of the scatter that is taken for whole GPUs."""
-    spread = memory_constants().spread.fraction
+    spread = memory_constants().spread.scale
     whole = [errors for (_, kind), errors in by_kind.items() if kind in ("reserved", "device")]
     shares = []
-    for deviations in (0.6745, 1.2816, 1.96):
+    for deviations in (0.741, 1.533, 2.776):  # of Student's t with four degrees of freedom
         near = [[abs(log1p(error)) <= deviations * spread for error in errors] for errors in whole]
         shares.append(fmean(map(fmean, near)) if near else 0.0)
     return "{:.0%}, {:.0%} and {:.0%}".format(*shares)

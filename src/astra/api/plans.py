@@ -27,7 +27,7 @@ from astra.api.inputs import (
 )
 from astra.api.money import default_objective, money_options, rentable_gpus
 from astra.errors import InputError
-from astra.search.objectives import OBJECTIVES
+from astra.search.objectives import OBJECTIVES, RISKS
 from astra.values import number, token_count, whole_number, word
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def plan(
     rules: RuleSource = None,
     top: int = 10,
     margin: float = 0.05,
+    risk: str = "normal",
     max_gpus: int | None = None,
     use_all: bool = False,
     objective: str | None = None,
@@ -67,7 +68,7 @@ def plan(
     is_cancelled: Callable[[], bool] | None = None,
     **more: Any,
 ) -> "Answer":
-    """The best plans; on one GPU type proven: no plan of the space has a shorter simulated step.
+    """The best plans, the recommended one first; on one GPU type proven.
 
     >>> import astra
     >>> job = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": "4k"}
@@ -79,11 +80,9 @@ def plan(
     counts. Any dimension narrows the space as a keyword (`tp=[1, 2]`) or in `settings`; `rules` is
     a file or a list (`["$tp > 4"]`). Over several types uniform plans and pipelines that mix types
     are searched, for Megatron-LM and FlagScale unless `runtime` names one: `mixed` compares them.
-
-    `objective` is time, gpus, energy, money or frontier; words about money are keywords too:
-    `tokens="1T", budget=4e5, deadline="30d", price={"h100": 2.49}, cloud=["aws"], spot=True`.
-    "Nothing fits" is an answer. `time_limit` [s] and `is_cancelled`, which is asked now and then,
-    end a search early with the best so far; `search.status` says so.
+    `objective` is time, gpus, energy, money or frontier, `risk` normal, careful or none; words on
+    money are keywords too: `tokens="1T", budget=4e5, deadline="30d", price={"h100": 2.49}`.
+    "Nothing fits" is an answer. `time_limit` [s] or `is_cancelled` end it with the best so far.
     """
     from astra.api.answers import answer_of
     from astra.search.solve import solve
@@ -101,6 +100,7 @@ def plan(
         rules=rules,
         top=top,
         margin=margin,
+        risk=risk,
         max_gpus=max_gpus,
         use_all=use_all,
         objective=objective,
@@ -142,6 +142,7 @@ def query_of(
     rules: RuleSource,
     top: int,
     margin: float,
+    risk: str,
     max_gpus: int | None,
     use_all: bool,
     objective: str | None,
@@ -164,13 +165,11 @@ def query_of(
     precision = word(precision, "--precision", SEARCHED_PRECISIONS)
     max_gpus = None if max_gpus is None else whole_number(max_gpus, "--max-gpus")
     objective = word(objective or default_objective(money), "--objective", tuple(OBJECTIVES))
-    options = money_options(money, objective)
-    is_for_money = OBJECTIVES[objective].is_for_money
+    options, is_for_money = money_options(money, objective), OBJECTIVES[objective].is_for_money
     if options is not None and is_for_money and cluster is None:
         gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, precision)
     machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision)
-    rate = number(min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15)
-    _check_goal(objective, use_all, rate, options)
+    rate = _checked_goal(objective, use_all, min_tokens_per_s, options)
     runtimes = _runtimes(runtime, machines)
     length = token_count(seq_len, "--seq-len")
     query = Query(
@@ -195,6 +194,7 @@ def query_of(
         fold=fold,
         exact=exact,
         margin=checked_margin(margin),
+        risk=word(risk, "--risk", RISKS),
         pipeline_model=word(pipeline_model, "--pipeline-model", PIPELINE_MODELS),
     )
     return _with_rules_and_notes(query, rules, notes)
@@ -241,11 +241,12 @@ def _runtimes(runtime: str | None, machines: "Cluster") -> "tuple[Runtime, ...]"
     return ("megatron", "flagscale") if len(machines.pools) > 1 else ("megatron",)
 
 
-def _check_goal(
+def _checked_goal(
     objective: str, use_all: bool, min_tokens_per_s: float, options: "MoneyOptions | None"
-) -> None:
-    """Goals that contradict each other, or that are not known."""
+) -> float:
+    """The throughput; an error where goals contradict each other, or are not known."""
     row = OBJECTIVES[objective]
+    rate = number(min_tokens_per_s, "--min-tokens-per-s", least=0.0, most=1e15)
     if row.is_for_money and (options is None or options.tokens is None):
         raise InputError(
             f"--objective {objective}: how many tokens are to be trained? Give --tokens, such as "
@@ -253,7 +254,7 @@ def _check_goal(
         )
     if row.against_use_all and use_all:
         raise InputError(f"--objective {objective} {row.against_use_all}.")
-    goals = {"min_tokens_per_s": min_tokens_per_s or None}
+    goals = {"min_tokens_per_s": rate or None}
     owners = {name: other for other in reversed(OBJECTIVES) for name in OBJECTIVES[other].takes}
     for name in sorted(owners.keys() - set(row.takes)):
         if goals.get(name, getattr(options, name, None)) is not None:
@@ -267,3 +268,4 @@ def _check_goal(
         }
         for option in (option for option, said in rented.items() if said):
             raise InputError(f"{option} is about what --objective money rents; add that.")
+    return rate

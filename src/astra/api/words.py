@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 FLAGS = ("use_all", "fold", "exact", "verify", "quick", "force")
 ARGUMENTS = (  # that are options too
     *("plan", "model", "gpus", "cluster", "runtime", "stack", "settings", "rules", "top", "margin"),
-    *("max_gpus", "objective", "min_tokens_per_s", "pipeline_model", "time_limit", "rank"),
+    *("max_gpus", "objective", "min_tokens_per_s", "pipeline_model", "risk", "time_limit", "rank"),
     *("against", "target", "out", "launcher", "train_iters", "learning_rate", "world_size"),
     *("vocab_size", "family", "worst", "name", "base", "filter", "cloud", "region", "plot"),
 )

@@ -88,6 +88,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-margin", metavar="X", default="0.05", help="memory to keep free; default: 0.05"
     )
+    parser.add_argument(
+        "--risk",
+        metavar="WORD",
+        default="normal",
+        help="normal: plans that fit with 97 %%, simpler ones where they are about as fast; "
+        "careful: 99 %%; none: the least simulated step; default: normal",
+    )
     add_pipeline_model(parser, "what the formula of arXiv 2502.13480 says of the plans, besides")
     parser.add_argument(
         "--time-limit",
@@ -215,6 +222,7 @@ def _search(
         rules=options.rules,
         top=options.top,
         margin=options.memory_margin,
+        risk=options.risk,
         max_gpus=options.max_gpus,
         use_all=options.use_all,
         objective=options.objective,

@@ -1,7 +1,6 @@
 """One plan or many through memory, time and the simulator: where the rooms meet."""
 
 from collections.abc import Mapping, Sequence
-from math import erf, sqrt
 
 import msgspec
 import numpy as np
@@ -17,7 +16,7 @@ from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
 from astra.hardware.stack import Stack, find_stack, release_note
-from astra.memory.constants import memory_constants
+from astra.memory.fit_probability import fit_probability
 from astra.memory.stage import MemoryColumns, memory_of
 from astra.model.flops import step_flops
 from astra.notes import Note, NoteCode, note
@@ -179,8 +178,7 @@ def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> 
     space, need = usable[worst.gpu], needed(worst)
     return PlanMemory(
         fits=all(needed(row) <= usable[row.gpu] * (1 - margin) for row in rows),
-        fit_probability=0.5
-        * (1 + erf((space - need) / (memory_constants().spread.fraction * need * sqrt(2)))),
+        fit_probability=fit_probability(need, space),
         allocated_bytes=worst.allocated_bytes,
         reserved_bytes=need,
         usable_bytes=space,

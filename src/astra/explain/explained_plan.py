@@ -20,7 +20,8 @@ from astra.strategy.plan import Plan
 from astra.strategy.space import DIMENSION_BY_NAME
 
 Say = Callable[[Note], None]  # hears what is being worked on
-KEPT = ("use_all", "settings", "set_words", "user_rules", "margin", "notes")  # of what was asked
+# Of what was asked.
+KEPT = ("use_all", "settings", "set_words", "user_rules", "margin", "risk", "notes")
 GOAL = ("objective", "money")  # kept where plans are ordered by a measure of their own
 
 

@@ -11,6 +11,7 @@ from astra.money.price_sensitivity import Choice, PriceSensitivity, price_move
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Limits
 from astra.search.query import Query
+from astra.search.recommend import careful
 from astra.search.rent import frontier_plans, market_of, search_market
 
 
@@ -24,7 +25,7 @@ def price_sensitivity(
     others are not looked for, which is said.
     """
     assert query.money is not None and query.goals is not None
-    alone = replace(query, money=msgspec.structs.replace(query.money, mixed=False))
+    alone = replace(careful(query), money=msgspec.structs.replace(query.money, mixed=False))
     market = market_of(alone)
     choices = list(mixed)
     for pool in query.cluster.pools:
@@ -32,6 +33,8 @@ def price_sensitivity(
         own = alone.on(msgspec.structs.replace(query.cluster, pools=(pool,)))
         found = frontier_plans(search_market(replace(market, query=own), Limits()))
         choices += [msgspec.convert(point, Choice, from_attributes=True) for point in found]
+    if not choices and query.risk != "none":  # none is so sure to fit
+        return price_sensitivity(replace(query, risk="none"), say, mixed)
     if not choices:
         raise InputError("no plan fits, so no price can change the answer.")
     moves = tuple(price_move(pool.gpu.name, choices, query.goals) for pool in query.cluster.pools)

@@ -12,14 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from astra.columns import factorized
-from astra.hardware.cluster import Pool
+from astra.hardware.cluster import Gpu, Pool
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 IntsLike: TypeAlias = int | npt.NDArray[np.integer[Any]]
 
+USUAL_NODE_GPUS = 8
+
 
 def _columns(*values: IntsLike) -> tuple[Ints, ...]:
     return tuple(np.broadcast_arrays(*(np.asarray(value, dtype=np.int64) for value in values)))
+
+
+def widest_tensor_group(gpu: Gpu) -> int:
+    """GPUs that a tensor-parallel group may have: those of a link domain or a node. Where these are
+    few, as many as elsewhere, over the network.
+    """
+    return max(gpu.link.domain_gpus, gpu.node.gpus, USUAL_NODE_GPUS)
 
 
 def ranks_per_domain(

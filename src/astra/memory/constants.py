@@ -51,7 +51,7 @@ class Routing(_Part, frozen=True, kw_only=True):
 
 
 class Spread(_Part, frozen=True, kw_only=True):
-    fraction: float
+    scale: float
 
 
 class MemoryConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from astra.report.priced_plan import (
     export_hint,
     memory_bars,
     next_lines,
+    origin_words,
     seconds,
     sentence,
     time_bars,
@@ -27,6 +28,17 @@ from astra.search.result import NothingFits
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+DIFFERENCES = {  # of plans, and what people call them
+    **{name: name for name in ("tp", "pp", "dp", "vpp", "cp", "ep", "etp")},
+    "micro_batch": "micro-batch",
+    "sharding": "sharding",
+    "recompute": "recompute",
+    "offload_optimizer_fraction": "offload",
+    "offload_activations": "offloaded activations",
+    "overlap_ep": "ep-overlap",
+    "dispatcher": "dispatcher",
+    "gpus": "GPUs",
+}
 SURE_TO_FIT = 0.95  # fit probability from which on a plan is called sure
 
 
@@ -89,9 +101,11 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
         *_comparison(answer, best),
         _table(answer.plans, measure),
         *(paper_table(answer.paper) if answer.paper else []),
+        *on_paper_lines(best, answer.fastest_on_paper),
         *safer_plan(answer.plans, measure),
         *(equally_fast(answer.plans) if measure is None else []),
         "",
+        f"Sources of the best: {origin_words(best)}.",
         funnel_line(answer),
         "",
         *_money_part(best),
@@ -172,6 +186,17 @@ def _energy_part(best: PricedPlan) -> list[str]:
     ]
 
 
+def on_paper_lines(best: PricedPlan, fastest: PricedPlan | None) -> list[str]:
+    """What the fastest on paper would gain, and what it risks."""
+    if fastest is None or fastest.plan == best.plan or fastest.step_s >= best.step_s:
+        return []
+    change, chance = fastest.step_s / best.step_s - 1, fastest.memory.fit_probability
+    return [
+        f"Fastest on paper: {seconds(fastest.step_s)} ({change:+.1%}) with {fastest.summary}; it "
+        f"fits with probability {chance:.0%}. --risk none recommends it."
+    ]
+
+
 def safer_plan(plans: tuple[PricedPlan, ...], measure: Measure | None = None) -> list[str]:
     """Where the best fills its GPUs to the brim: the best one that surely fits."""
     best = plans[0]
@@ -189,14 +214,25 @@ def safer_plan(plans: tuple[PricedPlan, ...], measure: Measure | None = None) ->
 
 def equally_fast(plans: tuple[PricedPlan, ...]) -> list[str]:
     """Which of the best cannot be told apart, where they are ordered by their steps."""
-    count, pair_error = as_fast(plans), ranking().pair_fraction
-    if count < 2:
+    alike, pair_error = as_fast(plans), ranking().pair_fraction
+    if len(alike) < 2:
         return []
-    which = "1 and 2" if count == 2 else f"1 to {count}"
+    steps_s = [plan.step_s for plan in alike]
+    which = "All of these" if len(alike) == len(plans) else f"{len(alike)} of these"
     return [
-        f"Plans {which} cannot be told apart: they lie within {pair_error:.0%}, and predicted "
-        "ratios of two measured layouts are off by more in one case of five."
+        f"{which} lie within {max(steps_s) / min(steps_s) - 1:.1%} and cannot be told apart: "
+        f"predicted ratios of two measured layouts are off by more than {pair_error:.0%} in one "
+        f"case of five. They differ in {', '.join(_differences(alike))}."
     ]
+
+
+def _differences(plans: Sequence[PricedPlan]) -> list[str]:
+    """What plans differ in, in the words of their summaries."""
+    found = []
+    for name in DIFFERENCES:
+        if len({str(getattr(plan.plan, name)) for plan in plans}) > 1:
+            found.append(DIFFERENCES[name])
+    return found
 
 
 def funnel_line(answer: AnswerDocument) -> str:

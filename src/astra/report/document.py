@@ -30,6 +30,7 @@ class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     search: SearchSummary
     plans: tuple[PricedPlan, ...]
+    fastest_on_paper: PricedPlan | None = None  # of the least step, where risk is weighed
     nothing_fits: NothingFits | None = None
     mixed: Comparison | None = None  # over several GPU types
     paper: tuple[PaperComparison, ...] | None = None  # by the paper's formula, where asked for
@@ -60,10 +61,12 @@ def document(result: Result) -> AnswerDocument:
         gap_fraction=result.gap_fraction,
     )
     nothing, mixed, market = result.nothing_fits, result.comparison, result.market
+    on_paper = result.fastest_on_paper
     return AnswerDocument(
         request=request,
         search=search,
         plans=tuple(map(with_words, result.plans)),
+        fastest_on_paper=None if on_paper is None else with_words(on_paper),
         nothing_fits=None if nothing is None else _nothing(nothing),
         mixed=None if mixed is None else _comparison(mixed),
         paper=result.paper,

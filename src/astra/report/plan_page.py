@@ -8,7 +8,7 @@ from astra.report.priced_plan import (
     MEMORY_LEGEND,
     host_lines,
     memory_bars,
-    seconds,
+    origin_words,
     sentence,
     time_bars,
     titled_line,
@@ -24,11 +24,10 @@ TOLD_ELSEWHERE = (NoteCode.NO_MONEY, NoteCode.RAM_UNKNOWN)  # by lines of their 
 
 def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     """The whole answer, part by part."""
-    low, high = seconds(priced.step_s_low), seconds(priced.step_s_high)
     parts: list[RenderableType] = [
         sentence(priced),
         "",
-        f"Where the time goes (stage {priced.parts_stage}; 80 % interval {low} to {high})",
+        f"Where the time goes (stage {priced.parts_stage})",
         time_bars(priced),
         "",
         f"Memory of one GPU by stage, GiB of {usable_sizes(priced)}",
@@ -49,17 +48,10 @@ def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     parts.append(titled_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))
     if priced.assumed:
         parts.append(titled_line("assumed", "; ".join(priced.assumed)))
-    provenance = priced.provenance
-    share = (
-        f"{provenance.measured_fraction:.0%} of the busy time measured, "
-        f"{provenance.fitted_fraction:.0%} fitted, {provenance.guessed_fraction:.0%} guessed; "
-        f"step times of the stack {priced.plan.stack} "
-        "(`--json` names each source)"
-    )
-    parts.append(titled_line("sources", share))
+    parts.append(titled_line("sources", f"{origin_words(priced)} (`--json` names each source)"))
     parts += [
         titled_line("note", words(note))
-        for note in provenance.sources
+        for note in priced.provenance.sources
         if note.code is NoteCode.GPU_READ_AS
     ]
     parts += [

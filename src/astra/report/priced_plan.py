@@ -57,12 +57,24 @@ def sentence(priced: PricedPlan) -> str:
     """What, on what, how fast, and whether it fits: the first line of an answer."""
     plan = priced.plan
     gpus = " + ".join(f"{count} {name}" for name, count in priced.gpus.items())
+    low, high = seconds(priced.step_s_low), seconds(priced.step_s_high)
     host = "" if priced.fits_host else ", but its offload DOES NOT FIT the RAM of its nodes"
     return (
-        f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step of "
-        f"{plan.global_batch:,} x {plan.seq_len:,} tokens ({priced.tokens_per_s:,.0f} tokens/s, "
+        f"{plan.model.name} on {gpus}: {seconds(priced.step_s)} a step ({low} to {high} in four "
+        f"cases of five) of {plan.global_batch:,} x {plan.seq_len:,} tokens "
+        f"({priced.tokens_per_s:,.0f} tokens/s, "
         f"MFU {priced.mfu_fraction:.1%} of the {plan.precision} peak) with {priced.summary}; "
         f"it {_fit_words(priced.memory)}{host}."
+    )
+
+
+def origin_words(priced: PricedPlan) -> str:
+    """How much of a prediction was measured, and whose step times it is scaled to."""
+    origin = priced.provenance
+    return (
+        f"{origin.measured_fraction:.0%} of the busy time measured, "
+        f"{origin.fitted_fraction:.0%} fitted, {origin.guessed_fraction:.0%} guessed; step times "
+        f"of the stack {priced.plan.stack}"
     )
 
 

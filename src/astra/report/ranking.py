@@ -26,7 +26,7 @@ def ranking() -> Ranking:
     return convert(parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), Ranking, FILE.name)
 
 
-def as_fast(plans: Sequence[PricedPlan]) -> int:
-    """How many of these plans, best first, may as well be the fastest one."""
-    limit = plans[0].step_s * (1 + ranking().pair_fraction)
-    return sum(plan.step_s < limit for plan in plans)
+def as_fast(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
+    """Those of these plans that may as well be the fastest one."""
+    limit = min(plan.step_s for plan in plans) * (1 + ranking().pair_fraction)
+    return [plan for plan in plans if plan.step_s < limit]

@@ -16,7 +16,7 @@ from astra.hardware.pools import is_user_described
 from astra.hardware.stack import find_stack
 from astra.money.options import MoneyOptions, goals_of, money_options_of
 from astra.notes import Note, NoteCode, note
-from astra.search.objectives import OBJECTIVES
+from astra.search.objectives import OBJECTIVES, RISKS
 from astra.search.query import Query
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plans import task_of
@@ -53,6 +53,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False
     mtp_layers: int | None = None
     pipeline_model: str = "simulated"
+    risk: str = "none"
 
 
 def request_of(query: Query) -> Request:
@@ -84,6 +85,7 @@ def request_of(query: Query) -> Request:
         exact=query.exact,
         mtp_layers=query.mtp_layers,
         pipeline_model=query.pipeline_model,
+        risk=query.risk,
     )
 
 
@@ -125,6 +127,7 @@ def read_request(request: Mapping[str, object], plan: Plan, where: str) -> Query
         exact=said.exact,
         margin=said.memory_margin,
         pipeline_model=said.pipeline_model,
+        risk=word(said.risk, f"{where}: request.risk", RISKS),
     )
     rules, notes = _rules(said, plan)
     query = replace(query, user_rules=rules, notes=notes)

@@ -200,6 +200,9 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"{facts['runtime']} do not train it"
     ),
     NoteCode.STOPPED_EARLY: _stopped,
+    NoteCode.NONE_FITS_SURELY: lambda facts: (
+        f"no plan fits with a probability of {facts['probability']:.0%}: all that fit count"
+    ),
     NoteCode.BELOW_THROUGHPUT: lambda facts: (
         f"no plan on up to {facts['gpus']:,} GPUs reaches {facts['tokens_per_s']:,.0f} tokens/s; "
         "the fastest"

@@ -10,9 +10,10 @@ from astra.cost.price import price_plans
 from astra.cost.stages import stage_summaries
 from astra.search.data_parallel import ReplicaGroups
 from astra.search.evaluator import Limits, evaluator_of
-from astra.search.mixed import idle_gpus, ranked_plans, solve_mixed
+from astra.search.mixed import idle_gpus, solve_mixed
 from astra.search.objective import Fastest
 from astra.search.query import Query
+from astra.search.recommend import ranked
 from astra.search.result import Result, sum_funnels
 from astra.strategy.mixed_space import MIXES
 from astra.strategy.plan import Plan
@@ -28,7 +29,7 @@ def solve_any(query: Query, limits: Limits) -> Result:
     evaluator = evaluator_of(query, Fastest(query.top, query.fold, limit_s), limits)
     evaluator.run(ReplicaGroups(query.space).search)
     priced = price_plans([_launchable(plan) for plan in evaluator.plans()], query.margin)
-    plans = ranked_plans([*launched.plans, *priced], query)
+    plans = ranked([*launched.plans, *priced], query)
     comparison = launched.comparison
     if comparison and plans:
         comparison = msgspec.structs.replace(

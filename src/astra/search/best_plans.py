@@ -1,6 +1,7 @@
 """The best plans on one GPU type, proven: no plan of the space has a shorter simulated step."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -8,53 +9,61 @@ import numpy as np
 
 from astra.cost.bill import with_energy
 from astra.cost.price import price_plans
+from astra.cost.result import PricedPlan
 from astra.hardware.topology import allowed_counts
 from astra.money.energy import energy_of
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.nothing_fits import least_of, nothing_fits, with_count
-from astra.search.objective import Fastest, LeastEnergy, Objective
+from astra.search.objective import Fastest, LeastEnergy, LeastExpected, Objective
 from astra.search.one_type import OneType, search_fastest
 from astra.search.query import Query
+from astra.search.recommend import ranked
 from astra.search.result import Result
 
 
 def solve_one_type(query: Query, limits: Limits, objective: Objective | None = None) -> Result:
     """The fastest plans, or those that another objective wants."""
     start = time.perf_counter()
-    searched = evaluator_of(query, objective or Fastest(query.top, query.fold), limits)
+    searched = evaluator_of(query, objective or _objective(query), limits)
     searched.is_alone = True
     searched.run(OneType(query.space).search)
     priced = price_plans(searched.plans(), query.margin)
-    ranked = [msgspec.structs.replace(plan, rank=place) for place, plan in enumerate(priced, 1)]
+    plans = ranked(priced, query) if objective is None else tuple(priced)
+    only_faster = np.isfinite(query.faster_than_s)
     return Result(
         query=query,
         funnel=searched.funnel,
         seconds=time.perf_counter() - start,
-        plans=tuple(ranked),
-        nothing_fits=None if ranked else nothing_fits(query, searched, limits),
+        plans=plans,
+        nothing_fits=None if plans or only_faster else nothing_fits(query, searched, limits),
         notes=query.notes,
         status=limits.stopped or "proven",
-        gap_fraction=_gap(searched, limits),
+        gap_fraction=_gap(searched, plans, limits),
     )
 
 
-def _gap(searched: Evaluator, limits: Limits) -> float | None:
+def _objective(query: Query) -> Objective:
+    if query.risk == "none":
+        return Fastest(query.top, query.fold, query.faster_than_s)
+    return LeastExpected(query.top, query.fold, gpus=query.cluster.pools[0].count)
+
+
+def _gap(searched: Evaluator, plans: Sequence[PricedPlan], limits: Limits) -> float | None:
     """How much faster a plan may be at most, where the search was stopped; else none is."""
     if limits.stopped is None:
         return 0.0
-    known = isinstance(searched.objective, Fastest) and np.isfinite(searched.best_s)
-    known = known and 0 < searched.least_s < np.inf
-    return max(searched.best_s / searched.least_s - 1, 0.0) if known else None
+    known = isinstance(searched.objective, Fastest) and 0 < searched.least_s < np.inf
+    return max(plans[0].step_s / searched.least_s - 1, 0.0) if known and plans else None
 
 
 def least_energy(query: Query, limits: Limits) -> Result:
     """The plans that train with the fewest kWh; each says how many."""
-    energy_of(
-        query.cluster.pools[0].gpu, 0.0, 1, query.money
-    )  # a power that is not known is said at once
+    energy_of(query.cluster.pools[0].gpu, 0.0, 1, query.money)  # what is not known is said at once
     found = solve_one_type(query, limits, LeastEnergy(query.top, query.fold))
-    return replace(found, plans=tuple(with_energy(plan, query.money) for plan in found.plans))
+    places = enumerate((with_energy(plan, query.money) for plan in found.plans), 1)
+    plans = tuple(msgspec.structs.replace(plan, rank=place) for place, plan in places)
+    return replace(found, plans=plans)
 
 
 def fewest_gpus(query: Query, limits: Limits) -> Result:

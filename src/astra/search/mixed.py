@@ -23,10 +23,11 @@ from astra.search.nothing_fits import nothing_fits
 from astra.search.one_type import search_fastest
 from astra.search.pipelines import Pipelines
 from astra.search.query import Query
+from astra.search.recommend import ranked
 from astra.search.result import Comparison, NothingFits, Result, sum_funnels
 from astra.search.uniform import UniformSearch
 from astra.strategy.mixed_space import MIXES, lacking
-from astra.strategy.plan import Plan, Runtime
+from astra.strategy.plan import Runtime
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.rules.registry import check, rules_for
 
@@ -47,24 +48,26 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name not in left_out]
     one = replace(query, top=1)
     singles = {name: search_fastest(_single(one, name), limits) for name in names}
-    uniform = UniformSearch(query, singles, limits)
+    only_faster = np.isfinite(query.faster_than_s)
+    uniform = UniformSearch(query, singles, limits, query.faster_than_s)
     found = [*([] if query.use_all else _plans(singles, query)), *uniform.search()]
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in pipelines.items():
-        mixed = each.search(min(steps_s[runtime], COMPARED * _fastest_s(found)))
+        known_s = min(steps_s[runtime], COMPARED * _fastest_s(found), query.faster_than_s)
+        mixed = each.search(known_s)
         steps_s[runtime] = min(steps_s[runtime], _fastest_s(mixed))
         found += mixed
-    ranked = ranked_plans(found, query)
+    plans = ranked(found, query)
     slowest_s = COMPARED * _fastest_s(found)
-    even_s = None if limits.stopped else _even_split_s(pipelines)
-    gap = None if limits.stopped or not ranked else _gap(ranked[0].step_s, pipelines.values())
+    even_s = None if limits.stopped or only_faster else _even_split_s(pipelines)
+    gap = None if limits.stopped or not plans else _gap(plans[0].step_s, pipelines.values())
     evaluators = [*singles.values(), *(each.evaluator for each in pipelines.values())]
     return Result(
         query=asked,
         funnel=sum_funnels([*(each.funnel for each in evaluators), *uniform.funnels]),
         seconds=time.perf_counter() - start,
-        plans=ranked,
-        nothing_fits=None if ranked else _nothing(query, singles, limits),
+        plans=plans,
+        nothing_fits=None if plans or only_faster else _nothing(query, singles, limits),
         notes=(*asked.notes, *(each.why_not for each in pipelines.values() if each.why_not)),
         gap_fraction=gap,
         comparison=Comparison(
@@ -85,9 +88,9 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
                 if limits.stopped is None or step_s < slowest_s
             },
             pipelines_of=tuple(r for r, each in pipelines.items() if each.why_not is None),
-            idle=idle_gpus(query, ranked),
+            idle=idle_gpus(query, plans),
             types_left_out=tuple(left_out.values()),
-            stages=stage_summaries(ranked[0], query.stack) if ranked else (),
+            stages=stage_summaries(plans[0], query.stack) if plans else (),
         ),
     )
 
@@ -130,22 +133,13 @@ def _launched_by(runtime: Runtime, priced: Sequence[PricedPlan]) -> list[PricedP
     return [each for each, held in zip(priced, allowed, strict=True) if held]
 
 
-def ranked_plans(priced: Sequence[PricedPlan], query: Query) -> tuple[PricedPlan, ...]:
-    """The fastest first; what two runtimes launch alike is told once, of the first."""
-    kept: dict[Plan, PricedPlan] = {}
-    for each in sorted(priced, key=lambda each: each.step_s):
-        kept.setdefault(msgspec.structs.replace(each.plan, runtime="any"), each)
-    places = enumerate(list(kept.values())[: query.top], 1)
-    return tuple(msgspec.structs.replace(each, rank=place) for place, each in places)
-
-
 def _fastest_s(plans: Sequence[PricedPlan]) -> float:
     return min((plan.step_s for plan in plans), default=np.inf)
 
 
-def idle_gpus(query: Query, ranked: Sequence[PricedPlan]) -> dict[str, int]:
+def idle_gpus(query: Query, plans: Sequence[PricedPlan]) -> dict[str, int]:
     """GPUs that the best plan leaves alone."""
-    used = ranked[0].gpus if ranked else {}
+    used = plans[0].gpus if plans else {}
     pools = query.cluster.pools
     idle = {pool.gpu.name: pool.count - used.get(pool.gpu.name, 0) for pool in pools}
     return {name: count for name, count in idle.items() if count}

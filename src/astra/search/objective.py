@@ -10,10 +10,12 @@ from astra.cost.checkpoint import checkpoint_bytes_of, checkpoint_sizes
 from astra.money.conditions import Conditions
 from astra.money.dollars import Rent, bill, rented_losses, step_within
 from astra.money.frontier import frontier
+from astra.recommend.expectation import gpus_cost, settings_cost
+from astra.strategy.plan_keys import PlanKey as Key
+from astra.strategy.plan_keys import plan_family, plan_key
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.space import Space
 
-Key = tuple[int, ...]
 Incumbent = tuple[float, Key, Plans]  # step, key, one plan
 
 
@@ -35,28 +37,13 @@ class Objective(Protocol):
         """The loosest limit of plans on so many GPUs. (count,)"""
 
     def keys(self, plans: Plans) -> list[Key]:
-        """What counts as one plan: of plans with equal keys the fastest is kept."""
+        """What counts as one plan: of plans with equal keys the best is kept."""
+
+    def weights(self, plans: Plans) -> Floats:
+        """What of a step decides between plans of one key, over the step. (plan,)"""
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         """Keeps what is wanted of these."""
-
-
-def plan_family(plans: Plans) -> list[Key]:
-    """What makes two plans different in a list: degrees, micro-batch, sharding, traffic.
-
-    Of several replica groups the degrees of the first, and of all by their sums over replicas.
-    """
-    groups = [(plans.replicas * degree).sum(axis=0) for degree in (1, plans.tp[:, 0], plans.pp)]
-    columns = (plans.tp[0, 0], plans.pp[0], *groups, plans.cp, plans.ep, plans.etp)
-    more = (plans.micro_batch, plans.sharding)
-    return list(zip(*(column.tolist() for column in (*columns, *more)), strict=True))
-
-
-def plan_key(plans: Plans, row: int) -> Key:
-    """All columns of one plan: equal for no two plans of a space."""
-    used = plans.used[..., row]  # tables differ in how many slots they leave unused
-    values = [column[..., row] for column in plans.columns().values()]
-    return tuple(hash((v[used] if v.ndim == 2 else v).tobytes()) for v in values)
 
 
 def _merged(
@@ -101,8 +88,33 @@ class Fastest:
             return plan_family(plans)
         return [plan_key(plans, row) for row in range(len(plans))]
 
+    def weights(self, plans: Plans) -> Floats:
+        return np.ones(len(plans))
+
     def add(self, plans: Plans, step_s: Floats) -> None:
         self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans), self.top)
+
+
+@dataclass(slots=True)
+class LeastExpected(Fastest):
+    """The K plans of the least expected step on one GPU type; that one may not fit is left aside,
+    and weighed when they are ranked. Incumbents have expected steps.
+    """
+
+    gpus: int = 1  # that there are
+
+    def limits_s(self, plans: Plans) -> Floats:
+        """A layout's own columns have the simplest of its variants."""
+        return self.limit_s / self.weights(plans)
+
+    def limits_of_counts_s(self, gpus: Ints) -> Floats:
+        return self.limit_s / (1 + gpus_cost(gpus, self.gpus))
+
+    def weights(self, plans: Plans) -> Floats:
+        return 1 + gpus_cost(plans.gpus, self.gpus) + settings_cost(plans)
+
+    def add(self, plans: Plans, step_s: Floats) -> None:
+        Fastest.add(self, plans, step_s * self.weights(plans))
 
 
 @dataclass(slots=True)
@@ -129,6 +141,9 @@ class LeastEnergy:
 
     def keys(self, plans: Plans) -> list[Key]:
         return Fastest(self.top, self.fold).keys(plans)
+
+    def weights(self, plans: Plans) -> Floats:
+        return np.ones(len(plans))
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         found = _merged(self.incumbents, plans, step_s, self.keys(plans))
@@ -198,6 +213,9 @@ class Frontier:
     def keys(self, plans: Plans) -> list[Key]:
         sizes = checkpoint_bytes_of(plans, self.space)
         return list(zip(plans.gpus.tolist(), sizes.astype(np.int64).tolist(), strict=True))
+
+    def weights(self, plans: Plans) -> Floats:
+        return np.ones(len(plans))
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         """Those on the frontier, here and among what is known from elsewhere."""

@@ -66,6 +66,7 @@ OBJECTIVES: dict[str, ObjectiveRow] = {
         measure=Measure("energy", "kWh a step", step_kwh, with_energy),
     ),
 }
+RISKS = ("none", "normal", "careful")  # none: the least simulated step, whatever it risks
 
 
 def search_of(word: str, types: int) -> Callable[..., Any]:

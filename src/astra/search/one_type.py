@@ -222,9 +222,10 @@ class OneType:
         """The most promising first: they may spare the others, by the limit or as of one key."""
         evaluator, objective = self.evaluator, self.evaluator.objective
         rows, keys, size = np.argsort(bounds, kind="stable"), objective.keys(plans), 1
+        weight = objective.weights(plans)
         while True:
             best = {key: step for step, key, _ in objective.incumbents}
-            known = [best.get(key, np.inf) for key in keys]
+            known = np.array([best.get(key, np.inf) for key in keys]) / weight
             limits = np.minimum(objective.limits_s(plans), known) * (1 - REL_EPS)
             rows, before_s = rows[bounds[rows] < limits[rows]], objective.limit_s
             if not len(rows):
@@ -273,6 +274,6 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
 
 def search_fastest(query: Query, limits: Limits | None = None) -> Evaluator:
     """The fastest plans of a query on one GPU type, as the evaluator has kept them."""
-    evaluator = evaluator_of(query, Fastest(query.top, query.fold), limits)
+    evaluator = evaluator_of(query, Fastest(query.top, query.fold, query.faster_than_s), limits)
     evaluator.run(OneType(query.space).search)
     return evaluator

@@ -13,9 +13,10 @@ from astra.notes import Note, NoteCode, note
 from astra.search.any_runtime import solve_any
 from astra.search.best_plans import reaching
 from astra.search.evaluator import Limits
-from astra.search.mixed import idle_gpus, ranked_plans, solve_mixed
+from astra.search.mixed import idle_gpus, solve_mixed
 from astra.search.nothing_fits import least_of
 from astra.search.query import Query
+from astra.search.recommend import ranked
 from astra.search.result import Comparison, NothingFits, Result, sum_funnels
 
 ByVendor = Mapping[str, Result]
@@ -70,25 +71,25 @@ def _joined(results: ByVendor, query: Query, apart: Note) -> Result:
         for each in every
         for priced in each.plans
     ]
-    ranked = ranked_plans(whole, query)
-    comparison = _compared(results, query, ranked)
+    plans = ranked(whole, query)
+    comparison = _compared(results, query, plans)
     return Result(
         query=query,
         funnel=sum_funnels(each.funnel for each in every),
         seconds=sum(each.seconds for each in every),
-        plans=ranked,
-        nothing_fits=None if ranked else _nothing(results),
+        plans=plans,
+        nothing_fits=None if plans else _nothing(results),
         comparison=comparison,
         gap_fraction=comparison.gap_fraction,
         notes=_each_once([*(said for each in every for said in each.notes), apart]),
     )
 
 
-def _compared(results: ByVendor, query: Query, ranked: Sequence[PricedPlan]) -> Comparison:
+def _compared(results: ByVendor, query: Query, plans: Sequence[PricedPlan]) -> Comparison:
     """What the best plan is worth beside those of every vendor."""
     known = [each.comparison for each in results.values() if each.comparison]
     return Comparison(
-        gap_fraction=_gap(results, ranked),
+        gap_fraction=_gap(results, plans),
         alone_step_s={name: step for own in known for name, step in own.alone_step_s.items()},
         uniform_step_s=_least(own.uniform_step_s for own in known),
         even_split_step_s=None,  # over all GPUs
@@ -98,18 +99,18 @@ def _compared(results: ByVendor, query: Query, ranked: Sequence[PricedPlan]) -> 
             for name in each.runtimes_step_s
         },
         pipelines_of=tuple(dict.fromkeys(name for own in known for name in own.pipelines_of)),
-        idle=idle_gpus(query, ranked),
+        idle=idle_gpus(query, plans),
         types_left_out=tuple(each for own in known for each in own.types_left_out),
-        stages=stage_summaries(ranked[0], query.stack) if ranked else (),
+        stages=stage_summaries(plans[0], query.stack) if plans else (),
         launched_step_s=_least(own.launched_step_s for own in known),
     )
 
 
-def _gap(results: ByVendor, ranked: Sequence[PricedPlan]) -> float | None:
+def _gap(results: ByVendor, plans: Sequence[PricedPlan]) -> float | None:
     """How much faster than the best of all a plan of any vendor may be; None: not known."""
     gaps = [(each.best, each.gap_fraction) for each in results.values()]
     bounds_s = [best.step_s / (1 + gap) for best, gap in gaps if best and gap is not None]
-    return max(ranked[0].step_s / min(bounds_s) - 1, 0.0) if len(bounds_s) == len(gaps) else None
+    return max(plans[0].step_s / min(bounds_s) - 1, 0.0) if len(bounds_s) == len(gaps) else None
 
 
 def _least(steps_s: Iterable[float | None]) -> float | None:

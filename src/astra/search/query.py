@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -46,6 +47,8 @@ class Query:
     fold: bool = True  # near-identical plans as one
     exact: bool = False  # over several GPU types: look at ten times as much
     margin: float = MARGIN  # of the usable memory, kept free
+    risk: str = "none"  # a word of `RISKS`
+    faster_than_s: float = inf  # no other plan is of use
     pipeline_model: str = "simulated"  # paper: the paper's formula beside it
     suggest: bool = True  # where nothing fits, look for what would help
     notes: tuple[Note, ...] = ()  # on how the question was read

@@ -135,6 +135,7 @@ class Result:
     plans: tuple[PricedPlan, ...]  # best first
     funnel: Funnel
     seconds: float
+    fastest_on_paper: PricedPlan | None = None  # of the least step, where risk was weighed
     nothing_fits: NothingFits | None = None
     comparison: Comparison | None = None  # over several GPU types
     paper: tuple[PaperComparison, ...] | None = None  # by the paper's formula, where asked for

@@ -1,6 +1,7 @@
 """A query answered: which search it needs, and what is said of the plans besides."""
 
 from dataclasses import replace
+from functools import partial
 
 from astra.cost.bill import with_dollars
 from astra.cost.host import ram_notes
@@ -10,6 +11,7 @@ from astra.notes import NoteCode, note
 from astra.search.evaluator import Limits
 from astra.search.objectives import search_of
 from astra.search.query import Query
+from astra.search.recommend import search_with_risk
 from astra.search.result import NothingFits, Result
 
 
@@ -40,6 +42,8 @@ def solve(query: Query, limits: Limits | None = None) -> Result:
 
 def _solve(query: Query, limits: Limits) -> Result:
     search = search_of(query.objective, len(query.cluster.pools))
+    if query.risk != "none":
+        search = partial(search_with_risk, search)
     if query.is_for_money:
         return search(query, limits)
     money = without_energy(query.money) if query.objective == "energy" else query.money

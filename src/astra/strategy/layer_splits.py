@@ -132,3 +132,12 @@ def _short_end_chunks(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]
 
 def _chunk_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:
     return _slots_of(tuple(sum(chunks[stage::pp]) for stage in range(pp)))
+
+
+def every_split(layers: int, stages: int) -> Ints:
+    """All ways to share out layers, one at least to each stage. (stage, way)"""
+    ways: list[list[int]] = [[]]
+    for stage in range(stages - 1):
+        rest = stages - 1 - stage
+        ways = [[*way, own] for way in ways for own in range(1, layers - sum(way) - rest + 1)]
+    return np.array([[*way, layers - sum(way)] for way in ways], np.int64).T

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from astra.hardware.cluster import Pool
-from astra.hardware.topology import allowed_counts, even_share
+from astra.hardware.topology import allowed_counts, even_share, widest_tensor_group
 from astra.strategy.enumerate import recompute_module_sets
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.rule import Rule
@@ -118,16 +118,11 @@ def _batch_splits(space: Space) -> list[tuple[int, SharedDegrees]]:
 def _one_config(space: Space) -> list[SharedDegrees]:
     """Megatron-LM: one tp, ep and etp for all stages."""
     pools = space.workload.task.cluster.pools
-    reach = sorted({tp for pool in pools for tp in divisors(_reach(pool))})
+    reach = sorted({tp for pool in pools for tp in divisors(widest_tensor_group(pool.gpu))})
     found = []
     for tp, ep in product(space.settings.get("tp") or reach, space.values("ep") or ()):
         found += [SharedDegrees(tp=tp, ep=ep, etp=etp) for etp in _expert_tensor(space, tp)]
     return found
-
-
-def _reach(pool: Pool) -> int:
-    """GPUs that a tensor-parallel group may have."""
-    return max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus)
 
 
 def _expert_tensor(space: Space, tp: int) -> tuple[int, ...]:
@@ -163,10 +158,10 @@ class _OptionsOf:
         dps = [dp for dp in dps if space.allows("dp", dp) and shared.dp in (None, dp)]
         dps = [dp for dp in dps if dp * setting.cp <= pool.count]
         eps = [ep for ep in space.values("ep") or () if shared.ep in (None, ep)]
-        for tp in space.settings.get("tp") or divisors(_reach(pool)):
+        for tp in space.settings.get("tp") or divisors(widest_tensor_group(pool.gpu)):
             if setting.overlap_tp and not 1 < tp <= pool.gpu.link.domain_gpus:
                 continue
-            if tp > _reach(pool) or shared.tp not in (None, tp):
+            if tp > widest_tensor_group(pool.gpu) or shared.tp not in (None, tp):
                 continue
             etps = [etp for etp in _expert_tensor(space, tp) if shared.etp in (None, etp)]
             yield from product((tp,), dps, eps, etps)

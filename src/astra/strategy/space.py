@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from astra.errors import InputError, did_you_mean, shorten
 from astra.hardware.cluster import Pool
+from astra.hardware.topology import widest_tensor_group
 from astra.strategy.plans import FLAGS, OFFLOAD_MODULES, WORDS, Task
 from astra.strategy.recompute import Recompute
 
@@ -47,9 +48,7 @@ def _pool(workload: Workload) -> Pool:
 
 
 def _tp(workload: Workload) -> tuple[int, ...]:
-    """Groups that lie inside one link domain."""
-    gpu = _pool(workload).gpu
-    return divisors(max(gpu.link.domain_gpus, gpu.node.gpus))
+    return divisors(widest_tensor_group(_pool(workload).gpu))
 
 
 def _cp(workload: Workload) -> tuple[int, ...]:
@@ -86,7 +85,7 @@ def _overlap_ep(workload: Workload) -> tuple[bool, ...]:
 
 DIMENSIONS = (
     Dimension(
-        "tp", "searched", "the divisors of the link domain, so that a group stays in it", _tp
+        "tp", "searched", "the divisors of the link domain, or of eight where it is smaller", _tp
     ),
     Dimension("cp", "searched", "powers of two that leave at least 1,024 tokens per GPU", _cp),
     Dimension("pp", "searched", "every number of stages up to the layers of the model"),

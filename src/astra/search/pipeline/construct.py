@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from astra.cost.stage_table import StageTable
 from astra.search.pipeline.estimate import PipelineCandidate, estimated_steps_s
 from astra.search.pipeline.first_look import best_of_types
+from astra.strategy.layer_splits import every_split
 from astra.strategy.plans import Floats, Ints
 from astra.strategy.segment_columns import SegmentOption
 from astra.strategy.space import Workload
@@ -213,15 +214,6 @@ def every_skeleton(options: Sequence[SegmentOption], limits: SkeletonLimits) -> 
                     segments = tuple(zip(rows, counts, strict=True))
                     if limits.allow(segments, stage_gpus):
                         yield segments
-
-
-def every_split(layers: int, stages: int) -> Ints:
-    """All ways to share out layers, one at least to each stage. (stage, way)"""
-    ways: list[list[int]] = [[]]
-    for stage in range(stages - 1):
-        rest = stages - 1 - stage
-        ways = [[*way, own] for way in ways for own in range(1, layers - sum(way) - rest + 1)]
-    return np.array([[*way, layers - sum(way)] for way in ways], np.int64).T
 
 
 def best_first(candidates: Iterable[PipelineCandidate]) -> list[PipelineCandidate]:

@@ -19,12 +19,7 @@ from astra.search.pipeline.construct import (
     skeleton_limits,
 )
 from astra.search.pipeline.estimate import PipelineCandidate, to_plans
-from astra.search.pipeline.first_look import (
-    FirstLook,
-    balanced_steps_s,
-    first_look,
-    settings_in_time,
-)
+from astra.search.pipeline.first_look import FirstLook, first_look, settings_in_time
 from astra.search.pipeline.improve import improved, layers_moved
 from astra.strategy.recompute import Recompute
 from astra.strategy.rules.registry import rules_for
@@ -74,7 +69,8 @@ class MixedPipeline:
 
     def types_with_room(self) -> set[int]:
         """The types of which a stage can hold one layer."""
-        balanced_steps_s(self.pricer, self.options)  # prices all options at once
+        if self.options:  # all are priced at once
+            self.pricer.lines([(setting, o) for setting, own in self.options.items() for o in own])
         found, one = set[int](), self.pricer.layers.sizes == 1
         for setting, recompute in product(self.options, self.first_recomputes()):
             options = [each for each in self.options[setting] if each.pool not in found]

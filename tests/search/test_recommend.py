@@ -1,0 +1,128 @@
+"""The plan that is recommended: sure to fit, simple, and about as fast as any."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.search.test_one_type import TOP, space_of, stack_of, steps_of
+
+import astra
+from astra.cost.evaluate import evaluate
+from astra.memory.fit_probability import fit_probability
+from astra.notes import NoteCode, has
+from astra.recommend.expectation import expected_steps_s, recommendation, settings_cost
+from astra.search.evaluator import evaluator_of
+from astra.search.objective import LeastExpected
+from astra.search.one_type import OneType
+from astra.search.query import query_of_space
+from astra.strategy.plan import Plan
+from astra.strategy.plans import plans_of
+from astra.strategy.rules.registry import check, rules_for
+from astra.strategy.variants import enumerate_plans
+
+JOB: dict[str, Any] = {"gpus": {"h100": 16}, "global_batch": 64, "seq_len": 8192}
+
+
+@pytest.fixture(scope="module")
+def answer() -> astra.Answer:
+    return astra.plan("llama-3-8b", **JOB)
+
+
+def test_it_fits_with_97_percent_and_the_fastest_on_paper_stands_beside_it(
+    answer: astra.Answer,
+) -> None:
+    best, on_paper = answer.best, answer.fastest_on_paper
+    assert best is not None and on_paper is not None
+    assert all(plan.memory.fit_probability >= 0.97 for plan in answer.plans)
+    assert on_paper.memory.fit_probability < 0.97 and on_paper.step_s < best.step_s
+    risky = astra.plan("llama-3-8b", **JOB, risk="none").best
+    assert risky is not None and risky.plan == on_paper.plan
+    assert best.step_s < 1.03 * risky.step_s
+
+
+def test_who_is_more_careful_fills_less() -> None:
+    careful = astra.plan("llama-3-8b", **JOB, risk="careful").best
+    assert careful is not None and careful.memory.fit_probability >= 0.99
+
+
+def test_where_none_is_sure_to_fit_the_others_count_and_it_is_said() -> None:
+    only: dict[str, Any] = {
+        "tp": 2,
+        "pp": 1,
+        "cp": 1,
+        "micro_batch": 2,
+        "recompute": "none",
+        "use_all": True,
+    }
+    tight = astra.plan("llama-3-8b", **JOB, sharding="optimizer", **only)
+    assert tight.best is not None and tight.best.memory.fit_probability < 0.97
+    assert has(tight.request.note_codes, NoteCode.NONE_FITS_SURELY)
+    assert "no plan fits with a probability of 97%" in " ".join(tight.request.notes)
+
+
+def test_a_risk_that_is_not_known_is_refused() -> None:
+    with pytest.raises(astra.InputError, match="risk"):
+        astra.plan("llama-3-8b", **JOB, risk="brave")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_plan_of_brute_force_has_a_shorter_expected_step(seed: int) -> None:
+    space = space_of(seed)
+    task, stack = space.workload.task, stack_of(space)
+    there = task.cluster.pools[0].count
+    objective = LeastExpected(TOP, False, gpus=there)
+    evaluator = evaluator_of(query_of_space(space, stack), objective)
+    evaluator.run(OneType(space).search)
+    found = [np.zeros(0)]
+    for table in enumerate_plans(space):
+        legal = table.take(check(table, task, rules_for(task.runtime)).allowed)
+        if len(legal):
+            plans = legal.take(evaluate(legal, task, stack).fits)
+            found.append(steps_of(plans, space) * objective.weights(plans))
+    best = np.sort(np.concatenate(found))[:TOP]
+    np.testing.assert_allclose([step for step, *_ in objective.incumbents], best, rtol=1e-9)
+
+
+def plan_with(**changes: Any) -> Plan:
+    asked = {"gpus": "h100:32", "pp": 4, "vpp": 1, "global_batch": 64, "seq_len": 4096}
+    return astra.predict("llama-3-8b", **{**asked, **changes}).plan
+
+
+def test_each_setting_must_save_its_weight() -> None:
+    weights = recommendation().weights
+
+    def cost(plan: Plan) -> float:
+        return float(settings_cost(plans_of([plan]))[0])
+
+    assert cost(plan_with()) == 0.0
+    assert cost(plan_with(vpp=4)) == pytest.approx(2 * weights.doubled_chunks)
+    assert cost(plan_with(recompute="full")) == 0.0
+    assert cost(plan_with(recompute="selective:mlp")) == weights.unusual_recompute
+    assert cost(plan_with(recompute="full:block:3")) == weights.unusual_recompute
+    assert cost(plan_with(layers_per_stage=[9, 8, 8, 7])) == weights.uneven_stages
+    offloading = msgspec.structs.replace(plan_with(), offload_optimizer_fraction=0.5)
+    assert cost(offloading) == weights.offload
+
+
+def test_expected_steps_count_gpus_types_and_the_chance_of_a_failed_start(
+    answer: astra.Answer,
+) -> None:
+    weights, plan = recommendation().weights, answer.plans[0]
+    cost = float(settings_cost(plans_of([plan.plan]))[0])
+    cost += weights.gpus * sum(plan.gpus.values()) / 16
+    cost += weights.failed_start * (1 - plan.memory.fit_probability)
+    assert expected_steps_s([plan]) == [pytest.approx(plan.step_s * (1 + cost))]
+    memory = plan.memory
+    fuller = msgspec.structs.replace(memory, fit_probability=fit_probability(0.95, 1.0))
+    fuller_plan = msgspec.structs.replace(plan, memory=fuller)
+    assert expected_steps_s([fuller_plan])[0] > expected_steps_s([plan])[0]
+
+
+@pytest.mark.slow
+def test_slow_gpus_that_save_little_are_left_out() -> None:
+    """8 L4 beside 64 H100: whatever they save is not worth a second type."""
+    asked: dict[str, Any] = {"global_batch": 256, "seq_len": 4096}
+    answer = astra.plan("llama-3-8b", gpus={"h100": 64, "l4": 8}, **asked)
+    assert answer.best is not None and list(answer.best.gpus) == ["H100-80GB-SXM"]
+    assert answer.mixed is not None and answer.mixed.idle == {"L4": 8}

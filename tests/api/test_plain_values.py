@@ -189,3 +189,20 @@ def test_one_number_is_asked_for_where_several_are_given() -> None:
         astra.plan("llama-3-8b", **JOB | {"global_batch": [16, 256]})
     with pytest.raises(astra.InputError, match=r"seq_len = '8kk': not a whole number of .* Try 8k"):
         astra.plan("llama-3-8b", **JOB | {"seq_len": "8kk"})
+
+
+def test_formats_scaled_in_blocks_have_two_spellings() -> None:
+    """mxfp8 is fp8 with that recipe, nvfp4 is fp4; GPUs without such units are named."""
+    asked: dict[str, Any] = {"gpus": {"b200": 8}, "global_batch": 64, "seq_len": 4096, "tp": 1}
+    for spelling, precision, recipe in (("mxfp8", "fp8", "mxfp8"), ("nvfp4", "fp4", None)):
+        found = [
+            astra.plan("llama-3-8b", **asked, precision=spelling).plans[0].plan,
+            astra.plan("llama-3-8b", **asked, precision=precision).plans[0].plan,
+            astra.predict("llama-3-8b", **asked, precision=spelling).plan,
+        ]
+        assert [(each.precision, each.fp8_recipe) for each in found] == [(precision, recipe)] * 3
+    for gpus in ({"h100": 8}, {"h100": 8, "b200": 8}):
+        with pytest.raises(astra.InputError, match="H100-80GB-SXM has no units for mxfp8"):
+            astra.plan("llama-3-8b", **{**asked, "gpus": gpus}, precision="mxfp8")
+    with pytest.raises(astra.InputError, match="the recipe mxfp8, not delayed"):
+        astra.predict("llama-3-8b", **asked, precision="mxfp8", fp8_recipe="delayed")

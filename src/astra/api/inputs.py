@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from astra.errors import InputError, did_you_mean, either, shorten
 from astra.files import convert
 from astra.strategy.complete import PlanSettings
-from astra.values import file_path, number, of_kind, token_count, whole_number
+from astra.values import file_path, number, of_kind, token_count, whole_number, word
 
 if TYPE_CHECKING:
     from astra.hardware.cluster import Cluster, Gpu
@@ -32,7 +32,8 @@ RuleSource: TypeAlias = "str | Path | Sequence[str | Mapping[str, str]] | Mappin
 
 DEFAULT_STACKS = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed"}  # by runtime; else megatron
 SETTING_NAMES = tuple(field.name for field in fields(PlanSettings))
-SEARCHED_PRECISIONS = ("bf16", "fp16", "fp8")
+SEARCHED_PRECISIONS = ("bf16", "fp16", "fp8", "fp4")
+SCALED_IN_BLOCKS = {"mxfp8": "fp8", "nvfp4": "fp4"}  # spellings, for GPUs that have such units
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
 PIPELINE_MODELS = ("simulated", "paper")
 COUNT_SETTINGS = tuple(field.name for field in fields(PlanSettings) if field.type == int | None)
@@ -161,22 +162,41 @@ def _check_formats(cluster: "Cluster", precision: str) -> None:
     A type beside others that lacks them is left out of the search, which says so.
     """
     gpus = [pool.gpu for pool in cluster.pools]
-    if any(_has_units(gpu, precision) for gpu in gpus):
+    without = [gpu for gpu in gpus if not has_units(gpu, precision)]
+    if not without or (len(without) < len(gpus) and precision not in SCALED_IN_BLOCKS):
         return
-    able = [word for word in SEARCHED_PRECISIONS if all(_has_units(gpu, word) for gpu in gpus)]
+    able = [word for word in SEARCHED_PRECISIONS if all(has_units(gpu, word) for gpu in gpus)]
     hint = f"Try --precision {either(able)}." if able else "No format is common to all."
-    names = either(gpu.name for gpu in gpus).replace(" or ", " and ")
-    has = "has" if len(gpus) == 1 else "have"
+    names = either(gpu.name for gpu in without).replace(" or ", " and ")
+    has = "has" if len(without) == 1 else "have"
     raise InputError(f"{names} {has} no units for {precision}. {hint}")
 
 
-def _has_units(gpu: "Gpu", precision: str) -> bool:
-    return getattr(gpu, f"{precision}_flops_per_s") is not None
+def has_units(gpu: "Gpu", precision: str) -> bool:
+    """For a format, by any of its spellings."""
+    from astra.strategy.complete import scales_in_blocks
+
+    rate = getattr(gpu, f"{SCALED_IN_BLOCKS.get(precision, precision)}_flops_per_s")
+    return rate is not None and (precision not in SCALED_IN_BLOCKS or scales_in_blocks(gpu))
+
+
+def precision_words(precision: str) -> tuple[str, str]:
+    """The format as it was asked for, and as plans say it."""
+    words = (*SEARCHED_PRECISIONS, *SCALED_IN_BLOCKS)
+    asked = word(precision, "--precision", words)
+    return asked, SCALED_IN_BLOCKS.get(asked, asked)
 
 
 def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
     """Keyword arguments as settings of a plan; what was not given is left open."""
     given = {name: _plain(value) for name, value in settings.items()}
+    asked = given.get("precision")
+    if isinstance(asked, str) and asked in SCALED_IN_BLOCKS:
+        given["precision"] = SCALED_IN_BLOCKS[asked]
+        if asked == "mxfp8" and given.setdefault("fp8_recipe", asked) != asked:
+            raise InputError(
+                f"--precision mxfp8 is fp8 with the recipe mxfp8, not {given['fp8_recipe']}."
+            )
     for name in COUNT_SETTINGS:
         if _is_several(given.get(name)):
             hint = "`astra.plan` takes a list and finds the best"

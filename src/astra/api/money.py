@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astra.api.inputs import GpuCounts, check_keywords, gpu_objects, gpus_text
+from astra.api.inputs import GpuCounts, check_keywords, gpu_objects, gpus_text, has_units
 from astra.search.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ def rentable_gpus(
         catalogue, split_names(options.cloud), split_names(options.region), options.spot
     )
     names = {offer.machine.gpu for offer in listed} | set(user_gpu_prices(options))
-    able = [name for name in names if getattr(find_gpu(name)[0], f"{precision}_flops_per_s", None)]
+    able = [name for name in names if has_units(find_gpu(name)[0], precision)]
     return ",".join(f"{name}:{count}" for name in sorted(able)), None

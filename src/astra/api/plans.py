@@ -10,7 +10,7 @@ from astra.api.inputs import (
     DEFAULT_STACKS,
     PIPELINE_MODELS,
     RUNTIMES,
-    SEARCHED_PRECISIONS,
+    SCALED_IN_BLOCKS,
     ClusterSource,
     GpuCounts,
     ModelSource,
@@ -21,6 +21,7 @@ from astra.api.inputs import (
     checked_margin,
     cluster_of,
     model_of,
+    precision_words,
     rule_texts,
     settings_texts,
     user_rules_of,
@@ -162,13 +163,14 @@ def query_of(
     shape = model_of(model)
     narrowed, money = _split_keywords(more)
     texts = settings_texts(settings, narrowed)
-    precision = word(precision, "--precision", SEARCHED_PRECISIONS)
+    asked, precision = precision_words(precision)
     max_gpus = None if max_gpus is None else whole_number(max_gpus, "--max-gpus")
     objective = word(objective or default_objective(money), "--objective", tuple(OBJECTIVES))
     options, is_for_money = money_options(money, objective), OBJECTIVES[objective].is_for_money
     if options is not None and is_for_money and cluster is None:
-        gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, precision)
-    machines, notes = cluster_of(gpus, cluster, None if is_for_money else precision)
+        gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, asked)
+    any_format = is_for_money and asked not in SCALED_IN_BLOCKS
+    machines, notes = cluster_of(gpus, cluster, None if any_format else asked)
     rate = _checked_goal(objective, use_all, min_tokens_per_s, options)
     runtimes = _runtimes(runtime, machines)
     length = token_count(seq_len, "--seq-len")

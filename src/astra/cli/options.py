@@ -28,7 +28,7 @@ DEGREE_OPTIONS = {
 WORD_OPTIONS = {
     "sharding": ("none", "optimizer", "gradients", "parameters"),
     "attention": ("flash", "unfused"),
-    "precision": ("bf16", "fp16", "fp8", "fp4", "fp32"),
+    "precision": ("bf16", "fp16", "fp8", "mxfp8", "fp4", "nvfp4", "fp32"),
     "fp8-recipe": ("delayed", "tensorwise", "blockwise", "mxfp8"),
     "cp-comm-type": ("p2p", "a2a", "allgather"),
     "rank-order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),

@@ -53,7 +53,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="samples per step, or 4M-tokens; several are compared",
     )
     job.add_argument("--seq-len", metavar="N", required=True, help="tokens per sample; 8k is 8192")
-    job.add_argument("--precision", metavar="WORD", default="bf16", help="bf16, fp16 or fp8")
+    job.add_argument(
+        "--precision", metavar="WORD", default="bf16", help="bf16, fp16, fp8, mxfp8 or nvfp4"
+    )
     job.add_argument(
         "--runtime",
         metavar="NAME",

@@ -353,13 +353,14 @@ def _fill_numbers(draft: _Draft, cluster: Cluster) -> None:
 
 def fp8_recipe(cluster: Cluster) -> str:
     """Block scaling where all GPUs have it, else one scale per tensor."""
-    new = all(_generation(pool.gpu) >= 10 for pool in cluster.pools)
+    new = all(scales_in_blocks(pool.gpu) for pool in cluster.pools)
     return "mxfp8" if new else "tensorwise"
 
 
-def _generation(gpu: Gpu) -> int:
+def scales_in_blocks(gpu: Gpu) -> bool:
+    """Whether its units take a scale for each block of numbers."""
     head = (gpu.compute_capability or "").partition(".")[0]
-    return int(head) if head.isdigit() else 0
+    return head.isdigit() and int(head) >= 10
 
 
 def _fill_overlaps(draft: _Draft, runtime: Runtime, cluster: Cluster) -> None:

@@ -10,7 +10,6 @@ from astra.api.inputs import (
     DEFAULT_STACKS,
     PIPELINE_MODELS,
     RUNTIMES,
-    SCALED_IN_BLOCKS,
     ClusterSource,
     GpuCounts,
     ModelSource,
@@ -160,8 +159,7 @@ def query_of(
     from astra.strategy.complete import trained_mtp_layers
     from astra.strategy.space import parse_set
 
-    shape = model_of(model)
-    narrowed, money = _split_keywords(more)
+    shape, (narrowed, money) = model_of(model), _split_keywords(more)
     texts = settings_texts(settings, narrowed)
     asked, precision = precision_words(precision)
     max_gpus = None if max_gpus is None else whole_number(max_gpus, "--max-gpus")
@@ -169,8 +167,8 @@ def query_of(
     options, is_for_money = money_options(money, objective), OBJECTIVES[objective].is_for_money
     if options is not None and is_for_money and cluster is None:
         gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, asked)
-    any_format = is_for_money and asked not in SCALED_IN_BLOCKS
-    machines, notes = cluster_of(gpus, cluster, None if any_format else asked)
+    needed = None if is_for_money and asked == precision else asked  # of each type
+    machines, notes = cluster_of(gpus, cluster, needed)
     rate = _checked_goal(objective, use_all, min_tokens_per_s, options)
     runtimes = _runtimes(runtime, machines)
     length = token_count(seq_len, "--seq-len")

@@ -19,6 +19,7 @@ class NoteCode(StrEnum):
     DOES_NOT_FIT = "does_not_fit"
     RAM_TOO_SMALL = "ram_too_small"  # a node does not hold what is offloaded
     RAM_UNKNOWN = "ram_unknown"  # nobody knows whether it does
+    TENSOR_OVER_NETWORK = "tensor_over_network"  # groups larger than a link domain
     NOT_LAUNCHABLE = "not_launchable"  # no public runtime launches it
     BEYOND_POSITIONS = "beyond_positions"  # sequences longer than the model was made for
     NO_MONEY = "no_money"  # hours and dollars need tokens and a price

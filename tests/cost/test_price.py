@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.cost import some_plans
 from tests.cost.some_plans import changed, faster, numbers, with_gpus, with_segments
 
+import astra
 from astra.cost.price import MARGIN, price_plan, price_plans
 from astra.cost.result import PricedPlan
 from astra.hardware.catalogue import find_gpu
@@ -252,6 +253,14 @@ def test_what_does_not_fit_is_said_of_the_stage_that_is_fullest() -> None:
     assert first.startswith(f"does not fit: stage 0 needs {needed:.1f} GiB")
 
 
+def test_tensor_parallel_groups_over_the_network_are_warned_of() -> None:
+    asked: dict[str, Any] = {"global_batch": 16, "seq_len": 2048, "tp": 8}
+    wide = note(NoteCode.TENSOR_OVER_NETWORK, gpu="GH200-96GB", tp=8, near=1)
+    assert wide in astra.predict("llama-3-8b", gpus="gh200:16", **asked).notes
+    inside = astra.predict("llama-3-8b", gpus="l40s:16", **asked).notes  # a node of eight
+    assert not has(inside, NoteCode.TENSOR_OVER_NETWORK)
+
+
 def test_a_sequence_beyond_the_models_positions_is_warned_of() -> None:
     beyond = note(NoteCode.BEYOND_POSITIONS, seq_len=16_384, positions=8_192, model="llama-3-8b")
     assert beyond in price_plan(plan_of(seq_len=16_384)).notes
@@ -282,8 +291,6 @@ def test_hidden_traffic_and_host_times_are_called_guesses() -> None:
 
 
 def test_a_plan_by_the_papers_formula_keeps_the_simulators_step_in_a_warning() -> None:
-    import astra
-
     said: dict[str, Any] = {
         "gpus": "h100:32",
         "pp": 4,
@@ -302,8 +309,6 @@ def test_a_plan_by_the_papers_formula_keeps_the_simulators_step_in_a_warning() -
 
 
 def test_an_answer_compares_its_plans_with_the_papers_formula() -> None:
-    import astra
-
     said: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
     plain = astra.plan("llama-3-8b", **said)
     found = astra.plan("llama-3-8b", pipeline_model="paper", **said)

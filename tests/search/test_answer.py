@@ -188,3 +188,12 @@ def test_settings_that_contradict_each_other_are_named(
     why = astra.plan("llama-3-8b", **asked, settings=settings).nothing_fits
     assert why is not None and all(f"--set {each}" in why.binding for each in settings)
     assert any(said in each for each in why.tries), why.tries
+
+
+def test_a_narrowed_question_never_beats_the_whole_where_nodes_are_small() -> None:
+    """One GPU a node: tensor parallelism over the network may still be the best there is."""
+    asked: dict[str, Any] = {"gpus": {"gh200": 16}, "global_batch": 32, "seq_len": 2048}
+    whole = astra.plan("llama-3-70b", **asked, risk="none").best
+    narrowed = astra.plan("llama-3-70b", **asked, risk="none", tp=[2, 4]).best
+    assert whole is not None and narrowed is not None
+    assert whole.step_s <= narrowed.step_s

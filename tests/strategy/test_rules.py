@@ -204,6 +204,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {**MOE, "recompute": "selective:moe"},
     ),
     ("full-recompute-outside-graphs", {"recompute": "full"}, {"cuda_graph": "local"}),
+    (
+        "fsdp-ep-overlap-outside-layer-graphs",
+        {"cuda_graph": "transformer_engine"},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True, "sharding": "parameters"},
+    ),
     ("graphs-limit-offload", {"offload_activations": ("core_attn",)}, {"cuda_graph": "local"}),
     ("ep-overlap-needs-ep", {"overlap_ep": True}, {**MOE, "pp": 1}),
     (

@@ -277,6 +277,24 @@ def _host_notes(plan: Plan, host_bytes: float) -> list[Note]:
     return []
 
 
+def _tensor_notes(plan: Plan) -> list[Note]:
+    """Tensor-parallel groups that cross the network, with every layer."""
+    near = {
+        pool.gpu.name: max(pool.gpu.link.domain_gpus, pool.gpu.node.gpus)
+        for pool in plan.cluster.pools
+    }
+    wide = {
+        (segment.gpu, segment.tp)
+        for pipeline in plan.pipelines
+        for segment in pipeline.segments
+        if segment.tp > near[segment.gpu]
+    }
+    return [
+        note(NoteCode.TENSOR_OVER_NETWORK, gpu=gpu, tp=tp, near=near[gpu])
+        for gpu, tp in sorted(wide)
+    ]
+
+
 def _notes(
     plan: Plan, memory: PlanMemory, margin: float, host_bytes: float, stack: Stack
 ) -> tuple[Note, ...]:
@@ -292,6 +310,7 @@ def _notes(
             )
         )
     found += _host_notes(plan, host_bytes)
+    found += _tensor_notes(plan)
     if not plan.is_one_job:
         found.append(note(NoteCode.NOT_LAUNCHABLE))
     limit = plan.model.max_positions

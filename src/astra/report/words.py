@@ -157,6 +157,10 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"{_gib(facts, 'usable_bytes', 1)} GiB are usable beside the margin"
     ),
     NoteCode.RAM_TOO_SMALL: _ram_too_small,
+    NoteCode.TENSOR_OVER_NETWORK: (
+        "tp {tp} is more than a node or link domain of {gpu} has ({near}): every layer crosses the "
+        "network"
+    ),
     NoteCode.RAM_UNKNOWN: lambda facts: (
         f"{_gib(facts, 'needed_bytes')} GiB a node are offloaded, and {RAM_UNKNOWN}"
     ),

@@ -164,6 +164,18 @@ CONFIGURATION = (
         ),
     ),
     Rule(
+        name="fsdp-ep-overlap-outside-layer-graphs",
+        layer="config",
+        settings=("cuda_graph", "overlap_ep", "sharding"),
+        where="core/distributed/fsdp/mcore_fsdp_adapter.py",
+        reason="Megatron-FSDP: hiding the experts' all-to-all excludes CUDA graphs of layers",
+        holds=lambda plans, _: (
+            is_word(plans, "cuda_graph", "none", "full_iteration")
+            | ~plans.overlap_ep
+            | ~is_word(plans, "sharding", "parameters")
+        ),
+    ),
+    Rule(
         name="graphs-limit-offload",
         layer="config",
         settings=("cuda_graph", "offload_activations"),

@@ -47,12 +47,10 @@ def test_the_funnel_accounts_for_every_candidate() -> None:
 
 
 def test_the_fewest_gpus_are_the_fewest_that_fit() -> None:
-    few = astra.plan("llama-3-8b", **SMALL, objective="gpus", settings=["recompute=none"])
-    assert few.best is not None
-    used = sum(few.best.gpus.values())
-    narrow = {**SMALL, "gpus": f"h100:{used // 2}"} if used > 1 else None
-    if narrow:
-        assert not astra.plan("llama-3-8b", **narrow, settings=["recompute=none"]).plans
+    asked = ["recompute=none"]
+    few = astra.plan("llama-2-13b", **SMALL, objective="gpus", settings=asked)
+    assert few.best is not None and few.best.gpus == {"H100-80GB-SXM": 2}
+    assert not astra.plan("llama-2-13b", **SMALL | {"gpus": "h100:1"}, settings=asked).plans
 
 
 def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:

@@ -150,13 +150,6 @@ def test_other_names_are_not_there() -> None:
         astra.predicted  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_example_in_the_packages_own_words_is_true() -> None:
-    import doctest
-
-    failed, tried = doctest.testmod(astra)
-    assert (failed, tried > 0) == (0, True)
-
-
 @pytest.mark.parametrize("runtime", ["fsdp", "deepspeed"])
 def test_layers_that_a_runtime_leaves_out_are_told(runtime: Any) -> None:
     """DeepSeek without its further token is another, cheaper job."""

@@ -18,10 +18,6 @@ def test_every_public_name_is_documented() -> None:
     assert not missing
 
 
-def test_every_public_name_is_importable() -> None:
-    assert all(getattr(astra, name) is not None for name in astra.__all__)
-
-
 def test_the_page_of_the_space_lists_every_dimension_as_it_is() -> None:
     page = (ROOT / "docs" / "space.md").read_text(encoding="utf-8")
     for dimension in DIMENSIONS:
@@ -30,7 +26,9 @@ def test_the_page_of_the_space_lists_every_dimension_as_it_is() -> None:
 
 def test_the_readme_shows_every_command() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert all(command in page for command in COMMANDS)
+    lines = [line.partition("#")[0] for line in page.splitlines() if line.startswith("astra ")]
+    shown = {name for line in lines for name in re.findall(r"(?:^astra| \|) ([a-z]+)", line)}
+    assert set(COMMANDS) <= shown
 
 
 def links_of(page: Path) -> set[Path]:

@@ -86,7 +86,7 @@ def test_a_file_in_the_way_of_a_rank_leaves_no_new_folder(tmp_path: Path) -> Non
 
 def test_a_dangling_link_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "job").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="job: is a file where a folder belongs"):
         write_folder(tmp_path / "job", FILES)
     assert not (tmp_path / "nowhere").exists()
 

@@ -1,5 +1,6 @@
 """A GPU of one's own: units, guesses, and errors that name the place."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.support.cases import each_case
 from astra.errors import InputError
 from astra.files import parse_toml
 from astra.hardware.gpu_file import gpu_of, read_gpu, read_hardware_toml
-from astra.hardware.units import BYTES, BYTES_PER_S, FLOPS_PER_S, quantity
+from astra.hardware.units import BYTES, BYTES_PER_S, FLOPS_PER_S, QuantityKind, quantity
 from astra.timing.link_curves import link_class
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my-gpu.toml"
@@ -180,19 +181,19 @@ def test_a_monstrous_file_is_bad_input_and_nothing_worse(tmp_path: Path, text: s
 
 
 @each_case(
-    "name",
+    "name, said",
     [
-        "missing.toml",
-        ".toml",
-        "plain.txt",
-        "x" * 5000 + ".toml",
-        "\0.toml",
-        "/dev/null",
-        "\udcff.toml",
+        ("missing.toml", "no such file"),
+        (".toml", "ends in .toml"),
+        ("plain.txt", "ends in .toml"),
+        ("x" * 5000 + ".toml", "File name too long"),
+        ("\0.toml", "not a plain file"),
+        ("/dev/null", "ends in .toml"),
+        ("\udcff.toml", "not UTF-8"),
     ],
 )
-def test_a_path_that_cannot_be_read_is_bad_input(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError):
+def test_a_path_that_cannot_be_read_is_bad_input(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
         read_hardware_toml(tmp_path / name)
 
 
@@ -221,14 +222,20 @@ def test_any_description_is_a_gpu_or_bad_input(change: dict[str, Any]) -> None:
     assert gpu.memory_bytes >= 1e8 and gpu.usable_bytes >= 1e8
 
 
-@given(st.text(max_size=30), st.sampled_from([BYTES, BYTES_PER_S, FLOPS_PER_S]))
-def test_any_text_is_a_quantity_within_its_bounds_or_bad_input(text: str, dimension: Any) -> None:
-    try:
-        value = quantity(text, dimension, "field")
-    except InputError as error:
-        assert str(error).startswith("field = ")
-        return
-    assert dimension.least <= value <= dimension.most
+@given(st.data(), st.sampled_from([BYTES, BYTES_PER_S, FLOPS_PER_S]))
+def test_any_text_is_a_quantity_within_its_bounds_or_bad_input(
+    data: st.DataObject, kind: QuantityKind
+) -> None:
+    unit = data.draw(st.sampled_from(sorted(kind.units)))
+    amount = data.draw(st.integers(0, 10**20))
+    inside = kind.least <= amount * kind.units[unit] <= kind.most
+    if inside:
+        value = quantity(f"{amount} {unit}", kind, "field")
+        assert value == pytest.approx(amount * kind.units[unit], rel=1e-12)
+    other = st.text(max_size=30).filter(lambda text: not re.match(r"\s*[0-9.]+ *[A-Z]", text))
+    for text in (data.draw(other), *([] if inside else [f"{amount}{unit}"])):
+        with pytest.raises(InputError, match=r"^field = "):
+            quantity(text, kind, "field")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.cases import each_case
 
@@ -124,6 +124,8 @@ pieces = st.sampled_from(["h100", "l4", ":", ",", "8", "0", "-", " ", ".toml", "
 
 @settings(deadline=None)
 @given(st.text(max_size=40) | st.lists(pieces, max_size=10).map("".join))
+@example("l4:8,h100:8,A100:1")
+@example("l4:8,h100:0")
 def test_any_text_is_a_cluster_or_bad_input(text: str) -> None:
     try:
         cluster, _ = parse_gpus(text)

@@ -235,8 +235,8 @@ def test_the_command_writes_a_plan_that_predict_reads(
         == 0
     )
     assert "llama-2-70b on 64 x H100-80GB-SXM" in capsys.readouterr().out
-    priced = predict_plan(out)
-    assert priced.plan.dp == 4 and priced.step_s > 0
+    plan = import_job(SCRIPTS / "nemo_overrides.sh", gpus="h100").plan
+    assert predict_plan(out).plan == plan and plan.dp == 4
     assert run(["import", str(SCRIPTS / "titan.toml"), "--gpus", "h100:8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["framework"] == "torchtitan"
 

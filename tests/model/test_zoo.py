@@ -74,9 +74,20 @@ def test_an_unknown_hugging_face_id_is_not_fetched() -> None:
         find_model("nobody/no-such-model")
 
 
-@each_case("text", ["", "   ", "\0", "a" * 5000, "no/such/file", "./x.json", "x.toml"])
-def test_nonsense_is_an_input_error(text: str) -> None:
-    with pytest.raises(InputError):
+@each_case(
+    "text, said",
+    [
+        ("", "no model given"),
+        ("   ", "no model given"),
+        ("\0", "neither a model's name nor a path"),
+        ("a" * 5000, "neither a model's name nor a path"),
+        ("no/such/file", "no such file"),
+        ("./x.json", "no such file"),
+        ("x.toml", "no such file"),
+    ],
+)
+def test_nonsense_is_an_input_error(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
         find_model(text)
 
 

@@ -49,12 +49,9 @@ def test_the_funnel_accounts_for_every_candidate() -> None:
 
 def test_the_fewest_gpus_are_the_fewest_that_fit() -> None:
     asked: dict[str, Any] = {"settings": ["recompute=none"], "risk": "none"}
-    few = astra.plan("llama-3-8b", **SMALL, objective="gpus", **asked)
-    assert few.best is not None
-    used = sum(few.best.gpus.values())
-    narrow = {**SMALL, "gpus": f"h100:{used // 2}"} if used > 1 else None
-    if narrow:
-        assert not astra.plan("llama-3-8b", **narrow, **asked).plans
+    few = astra.plan("llama-2-13b", **SMALL, objective="gpus", **asked)
+    assert few.best is not None and few.best.gpus == {"H100-80GB-SXM": 2}
+    assert not astra.plan("llama-2-13b", **SMALL | {"gpus": "h100:1"}, **asked).plans
 
 
 def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:

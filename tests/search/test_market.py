@@ -594,8 +594,12 @@ def test_prices_that_cannot_be_are_refused_before_a_search_for_time() -> None:
     def searched(_: object) -> None:
         raise AssertionError("the search has begun")
 
-    for money in ({"owned": "h100=30000", "pue": 0}, {"price": "h100=dear"}, {"price": "b200=1"}):
-        with pytest.raises(InputError):
+    for money, said in (
+        ({"owned": "h100=30000", "pue": 0}, "pue = 0: must lie between 1 and 10"),
+        ({"price": "h100=dear"}, "'dear': not an amount of USD"),
+        ({"price": "b200=1"}, "it is not among the GPUs"),
+    ):
+        with pytest.raises(InputError, match=said):
             astra.plan(
                 "llama-3-8b",
                 gpus="h100:8",

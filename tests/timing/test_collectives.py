@@ -26,7 +26,6 @@ from astra.timing.link_curves import (
     link_class,
     link_source,
     overlap_slowdown,
-    slowdowns,
 )
 
 Collective = Callable[..., Floats]
@@ -309,9 +308,6 @@ def test_every_gpu_says_where_its_figures_come_from(known: Gpu) -> None:
     measured = (known.name, link_class(known)) in {(t.gpu, t.link) for t in intra_node_tables()}
     assert source.borrowed != measured
     assert ("borrowed from" in source.inside) == source.borrowed
-    assert source.host
-    assert source.across
-    assert source.overlap
     assert 0.05 < overlap_slowdown(known) < 0.4
 
 
@@ -322,10 +318,6 @@ def test_shipped_figures_are_fractions_of_the_nominal_speed() -> None:
         assert max(table.all_reduce.efficiency) < (1.25 if table.switch_adds else 1)
     across = inter_node_table()
     assert max(across.ring_efficiency, across.tree_efficiency) < 1
-    assert across.source.where
-    assert all(row.source.where for row in across.generations)
-    assert all(table.source.where for table in intra_node_tables())
-    assert all(row.source.where for row in slowdowns())
 
 
 def test_a_hundred_thousand_groups_are_priced_at_once() -> None:

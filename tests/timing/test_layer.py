@@ -27,15 +27,6 @@ BARE = stack(
 )
 
 
-def same(one: LayerTime, other: LayerTime) -> bool:
-    columns = all(
-        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in PARTS
-    )
-    return columns and all(
-        np.array_equal(one.module_s[name], other.module_s[name]) for name in one.module_s
-    )
-
-
 @settings(max_examples=15, deadline=None)
 @given(some_plans.any_plan(), st.floats(1, 3))
 def test_a_factor_of_all_kernels_scales_compute_and_leaves_bare_traffic(

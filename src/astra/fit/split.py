@@ -67,7 +67,7 @@ def _usual(model: Model, count: int, csv_row: CsvRow) -> tuple[tuple[int, ...], 
 def split_counting_ends(layers: int, count: int) -> tuple[int, ...]:
     """Embedding and loss take the place of one layer each.
 
-    >>> ends_counted(14, 4)
+    >>> split_counting_ends(14, 4)
     (3, 4, 4, 3)
     """
     each = (layers + 2) // count
@@ -80,7 +80,7 @@ def split_counting_ends(layers: int, count: int) -> tuple[int, ...]:
 def split_in_order(layers: int, count: int) -> tuple[int, ...]:
     """Chunks of equal size until the layers run out.
 
-    >>> filled_up(61, 4)
+    >>> split_in_order(61, 4)
     (16, 16, 16, 13)
     """
     each = -(-layers // count)

@@ -58,7 +58,7 @@ def is_path(text: str) -> bool:
 def normalized_name(name: str) -> str:
     """A name without what does not matter.
 
-    >>> plain("NVIDIA A100-SXM4-80GB") == plain("a100 sxm4_80g")
+    >>> normalized_name("NVIDIA A100-SXM4-80GB") == normalized_name("a100 sxm4_80g")
     True
     """
     bare = _MAKERS.sub("", re.sub(r"[\s_-]+", "", name.lower()))

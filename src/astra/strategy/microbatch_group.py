@@ -15,8 +15,8 @@ def least_microbatch_group(stages: int, micro_batches: int) -> int | None:
     A group has one micro-batch for every stage at least, and what is left after whole groups is
     none or as many. A larger group holds more activations; it may gain where links are slow.
 
-    >>> least_group(4, 32), least_group(3, 32), least_group(5, 4)
-    (4, 4, None)
+    >>> [least_microbatch_group(*pair) for pair in ((4, 32), (3, 32), (5, 4))]
+    [4, 4, None]
     """
     for group in range(stages, micro_batches + 1):
         rest = micro_batches % group

@@ -84,9 +84,7 @@ def plan(
     money are keywords too: `tokens="1T", budget=4e5, deadline="30d", price={"h100": 2.49}`.
     "Nothing fits" is an answer. `time_limit` [s] or `is_cancelled` end it with the best so far.
     """
-    from astra.api.answers import answer_of
-    from astra.search.solve import solve
-
+    wanted = _what_ifs(more, objective)
     query = query_of(
         model,
         global_batch=global_batch,
@@ -110,7 +108,36 @@ def plan(
         pipeline_model=pipeline_model,
         more=more,
     )
-    return answer_of(solve(query, _limits(progress, time_limit, is_cancelled)))
+    return _answered(query, wanted, _limits(progress, time_limit, is_cancelled))
+
+
+def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
+    """What is to be different, taken out of the keywords; about money it is one of theirs."""
+    said = more.get("what_if")
+    if said is None or not isinstance(said, str | list | tuple):
+        return []
+    texts = [said] if isinstance(said, str) else [str(text) for text in said]
+    others = {name: value for name, value in more.items() if name != "what_if"}
+    row = OBJECTIVES.get(objective or default_objective(others))
+    if row is None or row.is_for_money:
+        more["what_if"] = ",".join(texts)
+        return []
+    del more["what_if"]
+    return texts
+
+
+def _answered(query: "Query", wanted: Sequence[str], limits: "Limits") -> "Answer":
+    from astra.api.answers import answer_of
+    from astra.search.solve import solve
+
+    if not wanted:
+        return answer_of(solve(query, limits))
+    from astra.api.what_if import answered_what_ifs, changed_cluster
+
+    changed = {text: changed_cluster(query.cluster, text) for text in wanted}
+    found = solve(query, limits)
+    others = answered_what_ifs(query, found, changed, limits)
+    return msgspec.structs.replace(answer_of(found), what_if=others)
 
 
 def _limits(

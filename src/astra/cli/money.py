@@ -27,7 +27,6 @@ GOAL_OPTIONS = {
     "deadline": ("HOURS", "the cheapest within it; also 30d, 6w, or a date: 2027-03-01"),
     "longest": ("HOURS", "leave out plans that take longer; default: 1y, or the deadline"),
     "order": ("WORD", "throughput or cost: what comes first among plans that meet the goals"),
-    "what-if": ("KEY=CHANGE[,...]", "the same with price.h100=-20%%,network=x2 beside it"),
 }
 RUN_OPTIONS = {
     "mtbf": ("HOURS", "of one GPU between failures; default: 50,700 (Llama 3)"),
@@ -47,6 +46,14 @@ def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
     group = parser.add_argument_group("money")
     for name, (metavar, meaning) in {**PRICE_OPTIONS, **(GOAL_OPTIONS if goals else {})}.items():
         group.add_argument(f"--{name}", metavar=metavar, help=meaning)
+    if goals:
+        group.add_argument(
+            "--what-if",
+            metavar="KEY=CHANGE[,...]",
+            action="append",
+            help="the same with network=x0.5 or gpus=+64xh200 beside it, and for money with "
+            "price.h100=-20%%; may be given often",
+        )
     group.add_argument(
         "--prices", metavar="WORD", default="shipped", help="shipped, or sky: SkyPilot's files"
     )
@@ -70,7 +77,7 @@ def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
 def money_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options about money that were given, as arguments of `astra.plan`."""
     given: dict[str, Any] = {}
-    for name in (*PRICE_OPTIONS, *GOAL_OPTIONS, *RUN_OPTIONS):
+    for name in (*PRICE_OPTIONS, *GOAL_OPTIONS, *RUN_OPTIONS, "what-if"):
         field = name.replace("-", "_")
         value = getattr(options, field, None)
         if value is not None:

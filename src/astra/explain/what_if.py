@@ -37,12 +37,12 @@ def repriced(explained: ExplainedPlan) -> list[WhatIf]:
         changes += [note(NoteCode.MORE_NETWORK, factor=2, gpu=name) for name in plan.gpus]
     found = []
     for change in changes:
-        other = explained.beside(replace(plan, cluster=_with_more(plan.cluster, change)))
+        other = explained.beside(replace(plan, cluster=with_more(plan.cluster, change)))
         found.append(WhatIf(change=change, how="repriced", plan=other, same_plan=True))
     return found
 
 
-def _with_more(cluster: Cluster, change: Note) -> Cluster:
+def with_more(cluster: Cluster, change: Note) -> Cluster:
     """The cluster with changed GPUs: of all types, or of the one that the change names."""
     pools = []
     for pool in cluster.pools:
@@ -67,7 +67,7 @@ def searched(explained: ExplainedPlan) -> list[WhatIf]:
     query, plan = explained.query, explained.plan
     queries = [] if explained.is_best else [(note(NoteCode.AS_IS), query)]
     roomy = note(NoteCode.MORE_MEMORY, factor=1.25)
-    queries.append((roomy, query.on(_with_more(query.cluster, roomy))))
+    queries.append((roomy, query.on(with_more(query.cluster, roomy))))
     if len(query.cluster.pools) > 1:
         queries += _other_pools(query)
     else:

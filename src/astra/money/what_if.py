@@ -59,12 +59,13 @@ def parse_what_if(text: str, user_gpus: Sequence[Gpu] = ()) -> tuple[MarketChang
             raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
         full = gpu_named(gpu, user_gpus, where).name if gpu else None
         found.append(
-            MarketChange(key=key, gpu=full, factor=_factor(amount, where), text=entry.strip())
+            MarketChange(key=key, gpu=full, factor=change_factor(amount, where), text=entry.strip())
         )
     return tuple(found)
 
 
-def _factor(text: str, where: str) -> float:
+def change_factor(text: str, where: str, form: str = WHAT_IF_FORM) -> float:
+    """`-20%`, `+10%`, `x2`: times as much."""
     percent = re.fullmatch(r"([+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?) *%", text)
     times = re.fullmatch(r"[x*] *([0-9]{1,6}(?:\.[0-9]{1,6})?)", text)
     value = 0.0
@@ -73,9 +74,9 @@ def _factor(text: str, where: str) -> float:
     elif times:
         value = float(times[1])
     else:
-        raise InputError(f"{where}: {shorten(text)} is no change. {WHAT_IF_FORM}")
+        raise InputError(f"{where}: {shorten(text)} is no change. {form}")
     if not 0 < value <= 1e6:
-        raise InputError(f"{where}: that leaves {value:g} times as much. {WHAT_IF_FORM}")
+        raise InputError(f"{where}: that leaves {value:g} times as much. {form}")
     return value
 
 

@@ -24,6 +24,15 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     gap_fraction: float | None
 
 
+class AnsweredWhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer if something were different."""
+
+    what: str
+    plan: PricedPlan | None  # None: nothing fits then
+    step_change_fraction: float | None = None  # None: there is nothing to compare
+    same_plan: bool = False
+
+
 class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What a search says, in the words of the JSON."""
 
@@ -36,6 +45,7 @@ class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
     paper: tuple[PaperComparison, ...] | None = None  # by the paper's formula, where asked for
     frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
     market: MarketResult | None = None  # what the money buys
+    what_if: tuple[AnsweredWhatIf, ...] = ()  # where something was to be different
 
     @property
     def best(self) -> PricedPlan | None:

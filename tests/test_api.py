@@ -175,7 +175,7 @@ BAD_QUESTIONS: list[tuple[dict[str, Any], str]] = [
     ({"top": 0}, "top = 0: must lie between 1 and 1,000"),
     ({"max_gpus": 0}, "max_gpus = 0"),
     ({"precision": "fp9"}, "precision = 'fp9': not known. Did you mean fp8"),
-    ({"precision": "fp4"}, "precision = 'fp4': not known. "),
+    ({"precision": "fp4"}, "H100-80GB-SXM has no units for fp4. "),
     ({"runtime": "foo"}, "runtime = 'foo': not known. Use one of megatron, flagscale, fsdp"),
     ({"settings": "tp=2"}, "settings = 'tp=2': give a list, ['tp=2']"),
     ({"gpus": 8}, "gpus = 8: give {'h100': 64}, or 'h100:64'"),

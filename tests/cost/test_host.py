@@ -19,7 +19,7 @@ from astra.hardware.cluster_file import read_cluster
 from astra.hardware.stack import find_stack
 from astra.model.zoo import find_model
 from astra.money.catalogue import instances
-from astra.search.one_type import search_fastest
+from astra.search.one_type import search_best
 from astra.search.query import query_of_space
 from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload, parse_set
@@ -54,13 +54,13 @@ def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: floa
     known = space_of(cluster_of(pool_of("h100", 4, ram_gib)), *few)
     unknown = space_of(cluster_of(pool_of("h100", 4, None)), *few)
     rule = host_rule(0.9 * ram_gib * GIB, stack)
-    by_ram = search_fastest(query_of_space(known, stack))
-    by_rule = search_fastest(query_of_space(unknown, stack, user_rules=(rule,)))
+    by_ram = search_best(query_of_space(known, stack))
+    by_rule = search_best(query_of_space(unknown, stack, user_rules=(rule,)))
     assert len(by_ram.plans()) == 10
     assert steps_found(by_ram) == pytest.approx(steps_found(by_rule))
     told = [[plan.summary() for plan in found.plans()] for found in (by_ram, by_rule)]
     assert told[0] == told[1]
-    anything = search_fastest(query_of_space(unknown, stack))
+    anything = search_best(query_of_space(unknown, stack))
     if ram_gib == 100:  # the figures differ, so that the test can fail
         assert not np.allclose(steps_found(anything), steps_found(by_ram))
 

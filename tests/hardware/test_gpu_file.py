@@ -227,7 +227,7 @@ def test_any_text_is_a_quantity_within_its_bounds_or_bad_input(
     data: st.DataObject, kind: QuantityKind
 ) -> None:
     unit = data.draw(st.sampled_from(sorted(kind.units)))
-    amount = data.draw(st.integers(0, 10**20))
+    amount = data.draw(st.integers(0, 10**20 - 1))
     inside = kind.least <= amount * kind.units[unit] <= kind.most
     if inside:
         value = quantity(f"{amount} {unit}", kind, "field")

@@ -49,7 +49,7 @@ def test_a_mixed_answer_draws_its_pipeline_and_says_what_it_is_worth() -> None:
 def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
     """Bars are what gives way."""
     workload: dict[str, Any] = {"global_batch": 512, "seq_len": 4096, "settings": ["tp=2,4"]}
-    workload["runtime"] = "flagscale"
+    workload |= {"runtime": "flagscale", "risk": "none"}
     answer = astra.plan("llama-3-70b", gpus="h100:64,a100-80g:64", top=4, **workload)
     assert any("recompute none|full" in plan.summary for plan in answer.plans)
     page = shown(answer, 70)

@@ -15,7 +15,7 @@ from tests.support.tiers import slow_after
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.stack import Stack, find_stack
-from astra.search.one_type import search_fastest
+from astra.search.one_type import search_best
 from astra.search.query import query_of_space
 from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
@@ -67,7 +67,7 @@ class Asked:
         task = Task(model=self.model, cluster=cluster, runtime=self.runtime, stack=stack.name)
         space = Space(Workload(task, self.batch, self.seq_len), chosen)
         query = query_of_space(space, stack, top=1, fold=False, margin=self.margin)
-        return search_fastest(query).best_s
+        return search_best(query).best_s
 
 
 @cache

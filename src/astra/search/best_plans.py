@@ -15,8 +15,8 @@ from astra.money.energy import energy_of
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.nothing_fits import least_of, nothing_fits, with_count
-from astra.search.objective import Fastest, LeastEnergy, LeastExpected, Objective
-from astra.search.one_type import OneType, search_fastest
+from astra.search.objective import Fastest, LeastEnergy, Objective
+from astra.search.one_type import OneType, objective_of, search_best
 from astra.search.query import Query
 from astra.search.recommend import ranked
 from astra.search.result import Result
@@ -25,7 +25,7 @@ from astra.search.result import Result
 def solve_one_type(query: Query, limits: Limits, objective: Objective | None = None) -> Result:
     """The fastest plans, or those that another objective wants."""
     start = time.perf_counter()
-    searched = evaluator_of(query, objective or _objective(query), limits)
+    searched = evaluator_of(query, objective or objective_of(query), limits)
     searched.is_alone = True
     searched.run(OneType(query.space).search)
     priced = price_plans(searched.plans(), query.margin)
@@ -41,12 +41,6 @@ def solve_one_type(query: Query, limits: Limits, objective: Objective | None = N
         status=limits.stopped or "proven",
         gap_fraction=_gap(searched, plans, limits),
     )
-
-
-def _objective(query: Query) -> Objective:
-    if query.risk == "none":
-        return Fastest(query.top, query.fold, query.faster_than_s)
-    return LeastExpected(query.top, query.fold, gpus=query.cluster.pools[0].count)
 
 
 def _gap(searched: Evaluator, plans: Sequence[PricedPlan], limits: Limits) -> float | None:
@@ -76,7 +70,7 @@ def fewest_gpus(query: Query, limits: Limits) -> Result:
     counts = [count for count in allowed_counts(pool) if count <= cap]
 
     def enough(count: int) -> bool:
-        best_s = search_fastest(with_count(replace(query, top=1), count), limits).best_s
+        best_s = search_best(with_count(replace(query, top=1, risk="none"), count), limits).best_s
         return best_s < np.inf and query.tokens_per_step / best_s >= query.min_tokens_per_s
 
     found = solve_one_type(with_count(query, least_of(counts, enough)), limits)

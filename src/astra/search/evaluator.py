@@ -201,9 +201,10 @@ class Evaluator:
 
     @property
     def best_s(self) -> float:
-        """The step of the fastest; infinite where none fits."""
-        incumbents = self.objective.incumbents
-        return incumbents[0][0] if incumbents else np.inf
+        """The step of the best; infinite where none fits."""
+        for value, _, plan in self.objective.incumbents[:1]:
+            return value / float(self.objective.weights(plan)[0])
+        return np.inf
 
 
 def evaluator_of(query: Query, objective: Objective, limits: Limits | None = None) -> Evaluator:

@@ -20,7 +20,7 @@ from astra.hardware.slowest import flops_per_s
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Evaluator, Limits
 from astra.search.nothing_fits import nothing_fits
-from astra.search.one_type import search_fastest
+from astra.search.one_type import search_best
 from astra.search.pipelines import Pipelines
 from astra.search.query import Query
 from astra.search.recommend import ranked
@@ -47,7 +47,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     left_out = _left_out(query, [each for each in pipelines.values() if each.why_not is None])
     names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name not in left_out]
     one = replace(query, top=1)
-    singles = {name: search_fastest(_single(one, name), limits) for name in names}
+    singles = {name: search_best(_single(one, name), limits) for name in names}
     only_faster = np.isfinite(query.faster_than_s)
     uniform = UniformSearch(query, singles, limits, query.faster_than_s)
     found = [*([] if query.use_all else _plans(singles, query)), *uniform.search()]

@@ -24,7 +24,7 @@ from astra.money.places import Mixture, all_mixtures
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Stopped
 from astra.search.market import USUAL, MarketSearch, Trade
-from astra.search.one_type import search_fastest
+from astra.search.one_type import search_best
 from astra.search.pipelines import Pipelines
 from astra.search.uniform import UniformSearch
 from astra.strategy.mixed_space import MIXES, why_not_mixed
@@ -95,8 +95,8 @@ class MixedSearch:
             count = next(p.count for p in self.query.cluster.pools if p.gpu.name == pool.gpu.name)
             whole = Cluster(name=pool.gpu.name, pools=(Pool(gpu=pool.gpu, count=count),))
             query = self.query.on(whole)
-            usual = replace(query, settings=query.space.narrowed(USUAL).settings)
-            self.alone[pool.gpu] = count * search_fastest(usual, self.limits).best_s
+            usual = replace(query, settings=query.space.narrowed(USUAL).settings, risk="none")
+            self.alone[pool.gpu] = count * search_best(usual, self.limits).best_s
         return self.alone[pool.gpu]
 
     def _search(self, mixture: Mixture, limit: float) -> None:

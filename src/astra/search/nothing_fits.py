@@ -14,7 +14,7 @@ from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.objective import Fastest
 from astra.search.one_type import any_fits as any_plan_fits
-from astra.search.one_type import search_fastest
+from astra.search.one_type import search_best
 from astra.search.query import Query
 from astra.search.result import Funnel, NothingFits
 from astra.strategy.enumerate import enumerate_layouts
@@ -113,7 +113,7 @@ def _without_settings(query: Query) -> list[Note]:
 
     def best_without(names: list[str]) -> list[Note]:
         rest = {name: values for name, values in query.settings.items() if name not in names}
-        found = search_fastest(replace(query, top=1, settings=rest)).plans()
+        found = search_best(replace(query, top=1, settings=rest)).plans()
         code = NoteCode.TRY_WITHOUT_SETTINGS
         return [note(code, settings=names, summary=plan.summary()) for plan in found]
 

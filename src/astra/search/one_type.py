@@ -10,7 +10,7 @@ from astra.columns import REL_EPS
 from astra.cost.evaluate import least_memory_fraction, memory_fraction
 from astra.memory.stage import memory_of
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
-from astra.search.objective import Fastest
+from astra.search.objective import Fastest, LeastExpected
 from astra.search.query import Query
 from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
@@ -272,8 +272,15 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
     return False
 
 
-def search_fastest(query: Query, limits: Limits | None = None) -> Evaluator:
-    """The fastest plans of a query on one GPU type, as the evaluator has kept them."""
-    evaluator = evaluator_of(query, Fastest(query.top, query.fold, query.faster_than_s), limits)
+def objective_of(query: Query) -> Fastest:
+    """What is wanted of plans on one GPU type."""
+    if query.risk == "none":
+        return Fastest(query.top, query.fold, query.faster_than_s)
+    return LeastExpected(query.top, query.fold, gpus=query.cluster.pools[0].count)
+
+
+def search_best(query: Query, limits: Limits | None = None) -> Evaluator:
+    """The best plans of a query on one GPU type, as the evaluator has kept them."""
+    evaluator = evaluator_of(query, objective_of(query), limits)
     evaluator.run(OneType(query.space).search)
     return evaluator

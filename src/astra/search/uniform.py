@@ -104,8 +104,8 @@ class UniformSearch:
 
 
 def _gpu_seconds(searched: Evaluator) -> float:
-    step_s, *_, plan = searched.objective.incumbents[0]
-    return float(step_s * plan.gpus[0])
+    *_, plan = searched.objective.incumbents[0]
+    return float(searched.best_s * plan.gpus[0])
 
 
 def _sets(pools: Sequence[Pool], precision: str) -> list[tuple[Pool, ...]]:

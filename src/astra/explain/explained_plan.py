@@ -85,7 +85,9 @@ def query_of_plan(plan: Plan, asked: Query | None, margin: float | None) -> Quer
     `--use-all`) and a measure of its plans; not its other goals nor its other runtimes.
     """
     names = (*KEPT, *(GOAL if asked and OBJECTIVES[asked.objective].measure else ()))
-    kept = {name: getattr(asked, name) for name in names} if asked else {"risk": "normal"}
+    kept: dict[str, Any] = {"risk": "normal"}
+    if asked:
+        kept = {name: getattr(asked, name) for name in names}
     query = Query(
         model=plan.model,
         cluster=plan.cluster,

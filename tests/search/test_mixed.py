@@ -121,13 +121,13 @@ def test_the_answer_for_megatron_has_one_cut_and_is_faster_by_interleaving_alone
 
 @pytest.mark.slow
 def test_the_fewest_gpus_of_all_types_reach_a_throughput() -> None:
-    asked = SMALL | {"gpus": "h100:4,a100-80g:8", "settings": ["tp=2", "mb=1"]}
-    found = astra.plan("llama-3-8b", objective="gpus", min_tokens_per_s=40_000, **asked)
-    assert found.best is not None and found.best.tokens_per_s >= 40_000
+    asked = SMALL | {"gpus": "h100:2,a100-80g:4", "settings": ["tp=2", "mb=1"]}
+    found = astra.plan("llama-3-8b", objective="gpus", min_tokens_per_s=25_000, **asked)
+    assert found.best is not None and found.best.tokens_per_s >= 25_000
     assert len(found.best.gpus) == 2
     total = sum(found.best.gpus.values())
     less = astra.plan("llama-3-8b", max_gpus=total - 1, **asked)
-    assert less.best is not None and less.best.tokens_per_s < 40_000
+    assert less.best is not None and less.best.tokens_per_s < 25_000
 
 
 def test_a_type_under_two_names_is_its_sum() -> None:

@@ -144,8 +144,7 @@ def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> No
 
 @pytest.mark.slow
 def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
-    pool = "h100:16,a100-80g:16,h200:16"
-    funnel = search_interleaved(space_of("llama-3-70b", pool, batch=128)).funnel
+    funnel = search_interleaved(space_of("llama-3-70b", "h100:16,a100-80g:16")).funnel
     assert 0 < funnel.simulated < funnel.estimated / 3
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.search.test_one_type import space_of, stack_of
-from tests.support.tiers import slow_after
+from tests.support.tiers import soak_but_every
 
 from astra.cost.bounds import BOUNDS
 from astra.cost.evaluate import evaluate, simulate
@@ -27,7 +27,7 @@ def fitting_plans(space: Space, margin: float) -> Plans:
     return concatenate([plans for plans in found if len(plans)] or found[:1])
 
 
-@pytest.mark.parametrize("seed", slow_after(3, range(24)))
+@pytest.mark.parametrize("seed", [*range(3), *soak_but_every(2, range(3, 24))])
 @pytest.mark.parametrize("margin", [0.05, 0.7])
 def test_no_bound_exceeds_the_simulated_step_of_a_plan_that_fits(seed: int, margin: float) -> None:
     space = space_of(seed)

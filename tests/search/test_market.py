@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 from tests.support.answers import planned
 from tests.support.cases import each_case
-from tests.support.tiers import slow_after
+from tests.support.tiers import soak_but_every
 
 import astra
 from astra.cost.bill import with_money
@@ -223,12 +223,12 @@ def assert_same_frontier(seed: int, hosts: bool = False, tokens: float | None = 
         assert point == pytest.approx(other, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", slow_after(6, range(QUICK)))
+@pytest.mark.parametrize("seed", [*range(6), *soak_but_every(2, range(6, QUICK))])
 def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
     assert_same_frontier(seed)
 
 
-@pytest.mark.parametrize("seed", slow_after(6, range(QUICK)))
+@pytest.mark.parametrize("seed", [*range(6), *soak_but_every(2, range(6, QUICK))])
 def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True)
 

@@ -73,10 +73,10 @@ def test_the_best_plan_is_that_of_brute_force_on_small_pools() -> None:
     assert_nearly_all_equal(compared(range(10, 20)))
 
 
-@pytest.mark.parametrize("first", soak_but_every(6, range(6)))
+@pytest.mark.parametrize("first", soak_but_every(12, range(12)))
 def test_the_best_plan_is_that_of_brute_force_on_many_pools(first: int) -> None:
     too_many_plans = (33, 34)
-    seeds = [seed for seed in range(first, 90, 6) if seed not in too_many_plans]
+    seeds = [seed for seed in range(first, 90, 12) if seed not in too_many_plans]
     assert_nearly_all_equal(compared(seeds))
 
 

@@ -82,6 +82,7 @@ def test_a_frontier_that_is_stopped_has_the_points_found_so_far() -> None:
 def test_over_several_types_a_search_that_is_stopped_claims_no_proof(runtime: Any) -> None:
     """Nor that nothing fits a type, or that a runtime is slower, where it was not looked."""
     job: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096}
+    job["settings"] = ["tp=1,2", "mb=1", "cp=1"]
     whole = astra.plan("llama-3-8b", **job, runtime=runtime)
     assert whole.mixed is not None and whole.best
     stopped = [

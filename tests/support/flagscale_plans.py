@@ -18,7 +18,7 @@ from astra.strategy.rules.registry import broken_rules
 QUESTIONS = (
     ("llama-3-8b", "h100:8,a100-80g:8", 64, 4096, ()),
     ("llama-3.2-1b", "h100:8,a100-80g:16,l40s:8", 64, 4096, ()),  # tied embeddings
-    ("llama-3-70b", "h100:64,a100-80g:64", 256, 16_384, ()),  # stages recompute apart
+    ("llama-3-70b", "h100:16,a100-80g:16", 128, 8192, ()),  # stages recompute apart
     ("mixtral-8x7b", "h100:16,a100-80g:16", 128, 4096, ()),
     ("llama-3-8b", "h100:16", 64, 4096, ()),
     ("mixtral-8x7b", "h100:16", 64, 4096, ("cp=1", "recompute=none,full:block:4")),

@@ -48,18 +48,16 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name not in left_out]
     one = replace(query, top=1)
     singles = {name: search_best(_single(one, name), limits) for name in names}
-    only_faster = np.isfinite(query.faster_than_s)
-    uniform = UniformSearch(query, singles, limits, query.faster_than_s)
+    uniform = UniformSearch(query, singles, limits)
     found = [*([] if query.use_all else _plans(singles, query)), *uniform.search()]
     steps_s = {runtime: _fastest_s(_launched_by(runtime, found)) for runtime in runtimes}
     for runtime, each in pipelines.items():
-        known_s = min(steps_s[runtime], COMPARED * _fastest_s(found), query.faster_than_s)
-        mixed = each.search(known_s)
+        mixed = each.search(min(steps_s[runtime], COMPARED * _fastest_s(found)))
         steps_s[runtime] = min(steps_s[runtime], _fastest_s(mixed))
         found += mixed
     plans = ranked(found, query)
     slowest_s = COMPARED * _fastest_s(found)
-    even_s = None if limits.stopped or only_faster else _even_split_s(pipelines)
+    even_s = None if limits.stopped else _even_split_s(pipelines)
     gap = None if limits.stopped or not plans else _gap(plans[0].step_s, pipelines.values())
     evaluators = [*singles.values(), *(each.evaluator for each in pipelines.values())]
     return Result(
@@ -67,7 +65,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
         funnel=sum_funnels([*(each.funnel for each in evaluators), *uniform.funnels]),
         seconds=time.perf_counter() - start,
         plans=plans,
-        nothing_fits=None if plans or only_faster else _nothing(query, singles, limits),
+        nothing_fits=None if plans else _nothing(query, singles, limits),
         notes=(*asked.notes, *(each.why_not for each in pipelines.values() if each.why_not)),
         gap_fraction=gap,
         comparison=Comparison(

@@ -44,8 +44,8 @@ def careful(query: Query) -> Query:
 
 
 def search_with_risk(search: Search, query: Query, limits: Limits) -> Result:
-    """The answer of a search whose plans fit as surely as is asked, or else of all that fit; beside
-    it the fastest on paper, where that is another one.
+    """The answer of a search whose plans fit as surely as is asked, or else of all that fit; on one
+    GPU type beside it the fastest on paper.
     """
     sure = careful(replace(query, suggest=False))
     if not query.is_for_money:
@@ -59,7 +59,7 @@ def search_with_risk(search: Search, query: Query, limits: Limits) -> Result:
     if query.is_for_money:
         return found
     best = found.plans[: query.top]
-    if query.objective != "time":
+    if query.objective != "time" or len(query.cluster.pools) > 1:
         return replace(found, plans=best)
     fastest = min(found.plans, key=lambda plan: plan.step_s, default=None)
     below_s = fastest.step_s if fastest else np.inf

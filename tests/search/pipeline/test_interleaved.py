@@ -79,7 +79,7 @@ def test_many_small_pools_are_as_by_brute_force(
 
 @pytest.mark.slow
 def test_hidden_expert_traffic_is_searched_and_pays() -> None:
-    question = "gpt-oss-20b", "h100:16,a100-80g:16", "ep=8", "cp=1"
+    question = "gpt-oss-20b", "h100:8,a100-80g:8", "ep=8", "cp=1"
     open_, hidden, either = (
         search_interleaved(space_of(*question, f"overlap_ep={words}"))
         for words in ("false", "true", "false,true")
@@ -104,7 +104,7 @@ def test_hidden_expert_traffic_is_searched_and_pays() -> None:
     ],
 )
 def test_what_is_set_is_obeyed(texts: tuple[str, ...], holds: Callable[[Plan], bool]) -> None:
-    plans = found_in(space_of("llama-3-8b", "h100:16,a100-80g:16", *texts))
+    plans = found_in(space_of("llama-3-8b", "h100:8,a100-80g:8", *texts))
     assert plans
     assert all(holds(plan) and plan.vpp > 1 and len(plan.gpus) > 1 for plan in plans)
 
@@ -144,8 +144,7 @@ def test_context_parallelism_helps_short_sequences_where_memory_is_tight() -> No
 
 @pytest.mark.slow
 def test_few_plans_are_simulated_of_those_that_are_estimated() -> None:
-    pool = "h100:16,a100-80g:16,h200:16"
-    funnel = search_interleaved(space_of("llama-3-70b", pool, batch=128)).funnel
+    funnel = search_interleaved(space_of("llama-3-70b", "h100:16,a100-80g:16")).funnel
     assert 0 < funnel.simulated < funnel.estimated / 3
 
 

@@ -107,6 +107,7 @@ def test_the_cluster_that_the_help_shows_is_read(tmp_path: Path) -> None:
     assert cluster.pools[0].gpu.node.gpus == 4
 
 
+@pytest.mark.slow
 def test_the_example_of_the_python_page_runs() -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

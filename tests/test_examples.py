@@ -79,7 +79,7 @@ def test_there_are_scripts_and_each_says_what_it_shows() -> None:
         assert lines[0].startswith("# ") and any(line.startswith("astra ") for line in lines)
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+@pytest.mark.parametrize("name", slow_after(3, sorted(FILES)))
 def test_a_file_is_read_by_its_command(
     name: str,
     tmp_path: Path,

@@ -56,6 +56,7 @@ def test_lengths_and_batches_may_be_text_and_mean_what_the_command_line_means() 
     assert batch_of("4M-tokens", 8192)[0] == 512
 
 
+@pytest.mark.slow
 def test_rules_may_be_given_outright_and_are_remembered_by_the_answer(tmp_path: Path) -> None:
     file = tmp_path / "my.rules"
     file.write_text("no-tensor-parallelism: $tp > 1\n")

@@ -458,6 +458,7 @@ def test_a_full_disk_is_told_without_a_traceback() -> None:
     assert done.stderr == "astra: the answer cannot be written: No space left on device.\n"
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_are_bad_input() -> None:
     for words in (["models"], ["gpus"], ["rules"], ["predict", "--plan"]):
         done = subprocess.run(

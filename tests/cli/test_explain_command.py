@@ -35,6 +35,7 @@ def result(tmp_path: Path, call: Call) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part(call: Call, result: Path) -> None:
     code, out, err = call("explain", str(result))
     assert (code, err) == (0, "")
@@ -49,6 +50,7 @@ def test_the_page_has_every_part(call: Call, result: Path) -> None:
         assert part in out
 
 
+@pytest.mark.slow
 def test_against_prints_the_comparison_alone(call: Call, result: Path) -> None:
     code, out, err = call("explain", str(result), "--against", "tp=4 pp=2")
     assert (code, err) == (0, "")
@@ -87,6 +89,7 @@ def test_a_rank_chooses_the_plan(call: Call, result: Path) -> None:
     assert found["best"]["rank"] == 1
 
 
+@pytest.mark.slow
 def test_the_margin_of_the_search_is_kept(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "roomy.json"
     call("plan", "llama-3-8b", *JOB, "--memory-margin", "0.3", "--out", str(path))

@@ -36,6 +36,7 @@ def test_goals_that_contradict_each_other_are_refused() -> None:
         astra.plan("llama-3-8b", **SMALL, min_tokens_per_s=1000.0)
 
 
+@pytest.mark.slow
 def test_a_throughput_out_of_reach_is_said_and_one_within_is_kept() -> None:
     most = astra.plan("llama-3-8b", **SMALL)
     assert most.best is not None
@@ -47,6 +48,7 @@ def test_a_throughput_out_of_reach_is_said_and_one_within_is_kept() -> None:
 
 
 MONEY = ["--objective", "money", "--tokens", "1B"]
+FEWEST = ["--objective", "gpus", "--min-tokens-per-s"]
 PAID = ["--price", "h100=2.5", "--tokens", "100B"]
 
 
@@ -58,8 +60,8 @@ PAID = ["--price", "h100=2.5", "--tokens", "100B"]
         ([*PAID, "--deadline", "200"], "96,128", 128),  # both are in time: the cheaper
         ([*PAID, "--deadline", "120"], "128,96", 96),  # neither is: the nearer
         ([*PAID, "--deadline", "150", "--budget", "7780"], "96,128", 96),  # 0.4 % dearer, not late
-        (["--objective", "gpus", "--min-tokens-per-s", "142000"], "24,128", 128),  # 16, not 24 GPUs
-        (["--objective", "gpus", "--min-tokens-per-s", "200000"], "128,96", 96),
+        pytest.param([*FEWEST, "142000"], "24,128", 128, marks=pytest.mark.slow),  # 16, not 24 GPUs
+        pytest.param([*FEWEST, "200000"], "128,96", 96, marks=pytest.mark.slow),
     ],
 )
 def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
@@ -70,7 +72,7 @@ def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
     assert json.loads(capsys.readouterr().out)["request"]["global_batch"] == chosen
 
 
-@pytest.mark.parametrize("shown", [[], ["--json"]])
+@pytest.mark.parametrize("shown", slow_after(1, [[], ["--json"]]))
 @pytest.mark.parametrize(
     ("more", "code"),
     [
@@ -79,7 +81,9 @@ def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
         (["--gpus", "h100:64", "--set", "tp=3"], 3),  # no plan is left by the rules
         (["--gpus", "h100:2", "--objective", "money", *PAID], 3),
         (["--gpus", "h100:1,a100-80g:1"], 3),
-        (["--gpus", "h100:16", *PAID, "--deadline", "1"], 0),  # the nearest plan is one
+        pytest.param(  # the nearest plan is one
+            ["--gpus", "h100:16", *PAID, "--deadline", "1"], 0, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_an_answer_without_a_plan_has_exit_code_three(
@@ -144,7 +148,7 @@ def test_a_search_that_is_refused_leaves_no_folder_for_its_answer(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("precision", slow_after(1, ["bf16", "fp8"]))
 @pytest.mark.parametrize(
     "model", slow_after(1, ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
 )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.search.test_one_type import steps_found
+from tests.support.tiers import slow_after
 
 import astra
 from astra.api.answers import Answer
@@ -48,7 +49,7 @@ def space_of(cluster: Cluster, *settings: str) -> Space:
     return Space(Workload(task, 64, 4096), parse_set(settings))
 
 
-@pytest.mark.parametrize("ram_gib", [100, 125, 150, 200, 400])
+@pytest.mark.parametrize("ram_gib", slow_after(2, [100, 150, 125, 200, 400]))
 def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: float) -> None:
     stack, few = find_stack("megatron"), ("tp=1,2", "pp=1,2", "cp=1")
     known = space_of(cluster_of(pool_of("h100", 4, ram_gib)), *few)
@@ -65,6 +66,7 @@ def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: floa
         assert not np.allclose(steps_found(anything), steps_found(by_ram))
 
 
+@pytest.mark.slow
 def test_no_plan_of_an_answer_offloads_more_than_nine_tenths_of_the_ram() -> None:
     free = planned("llama-2-13b", 4096, gpus="h100:4")
     most = max(plan.host_memory_bytes for plan in free.plans)
@@ -74,6 +76,7 @@ def test_no_plan_of_an_answer_offloads_more_than_nine_tenths_of_the_ram() -> Non
     assert tight.plans[0].step_s >= free.plans[0].step_s
 
 
+@pytest.mark.slow
 def test_ram_that_is_not_known_is_noted_once_and_ram_that_is_known_never() -> None:
     free = planned("llama-2-13b", 4096, gpus="h100:4")
     notes = free.request.notes
@@ -126,6 +129,7 @@ def test_a_plan_that_is_given_says_whether_its_hosts_hold_it(
     assert "how much RAM a node of 8 H100-80GB-SXM has is not known: see that it is" in shown
 
 
+@pytest.mark.slow
 def test_why_not_offload_is_answered_with_the_ram() -> None:
     found = planned("llama-2-13b", 4096, cluster=cluster_of(pool_of("h100", 4, 100)))
     why = found.explain(against="offload_optimizer=1", quick=True).against

@@ -67,6 +67,7 @@ def test_every_plan_costs_the_same_alone_as_among_all_others() -> None:
         assert_alike(price_plan(plan), among, plan.summary())
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(some_plans.tables(), st.randoms(use_true_random=False))
 def test_permuting_a_table_permutes_its_answers(table: list[Plan], dice: random.Random) -> None:
@@ -86,6 +87,7 @@ def stage_columns(table: Plans, plan: Plan) -> dict[str, Any]:
     return columns | {"recompute": times.recompute_s}
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(some_plans.any_plan())
 def test_unused_slots_and_pipelines_change_nothing(plan: Plan) -> None:
@@ -118,6 +120,7 @@ def test_plans_that_differ_in_recompute_only_cost_what_each_costs_alone(plan: Pl
         assert_alike(price_plan(each), found, each.summary())
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from((2, 4, 8)), st.sampled_from(RECOMPUTES), st.integers(1, 7))
 def test_cutting_a_segment_in_two_alike_changes_nothing(pp: int, how: str, where: int) -> None:
@@ -199,6 +202,7 @@ def test_faster_matrix_units_never_make_a_slower_step_where_replicas_wait_in_tur
     never_slower(plans, "compute")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(some_plans.any_plan(), st.floats(0.1, 10))
 def test_more_memory_never_turns_a_fit_into_a_misfit(plan: Plan, factor: float) -> None:
@@ -226,6 +230,7 @@ def test_memory_and_margin_decide_what_fits() -> None:
     assert with_memory(needed / 0.8999, 0.1) and not with_memory(needed / 0.9001, 0.1)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(some_plans.any_plan(), st.integers(2, 4))
 def test_more_micro_batches_make_a_longer_step(plan: Plan, times: int) -> None:
@@ -273,6 +278,7 @@ def test_a_sequence_beyond_the_models_positions_is_warned_of() -> None:
     assert not has(price_plan(plan_of(seq_len=8_192)).notes, NoteCode.BEYOND_POSITIONS)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(some_plans.any_plan())
 def test_rates_follow_from_the_step(plan: Plan) -> None:
@@ -314,6 +320,7 @@ def test_a_plan_by_the_papers_formula_keeps_the_simulators_step_in_a_warning() -
     assert tokens == pytest.approx(simulated.tokens_per_s * simulated.step_s)
 
 
+@pytest.mark.slow
 def test_an_answer_compares_its_plans_with_the_papers_formula() -> None:
     said: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
     plain = astra.plan("llama-3-8b", **said)

@@ -18,6 +18,7 @@ from astra.timing.stage import stage_times
 STACK = find_stack("megatron")
 
 
+@pytest.mark.slow
 def test_parts_of_every_plan_sum_to_its_step_and_none_is_negative() -> None:
     for found in price_plans(some_plans.every_plan()):
         parts = found.step_parts_s
@@ -58,6 +59,7 @@ def test_the_first_stage_waits_for_its_first_chunk_alone() -> None:
     assert waits[1] - waits[0] == pytest.approx((waits[2] - waits[0]) / 2, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(some_plans.any_plan())
 def test_a_step_takes_no_less_than_the_work_of_its_busiest_stage(plan: Plan) -> None:
@@ -69,6 +71,7 @@ def test_a_step_takes_no_less_than_the_work_of_its_busiest_stage(plan: Plan) -> 
     assert step.step_s[0] >= least * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(some_plans.any_plan())
 def test_bounds_fed_with_stage_times_never_exceed_the_simulated_step(plan: Plan) -> None:

@@ -58,7 +58,7 @@ def change(explanation: ExplanationDocument, what: str) -> WhatIf:
 # ------------------------------------------------------------------ seconds
 
 
-@pytest.mark.parametrize("model", slow_after(2, MODELS))
+@pytest.mark.parametrize("model", slow_after(1, MODELS))
 def test_classes_traffic_and_waiting_sum_to_the_step(model: str) -> None:
     for plan in (*legal_plans(model)[:8], *mixed_plans(model)[:4]):
         parts, priced = detail_of(plan).parts_s, price_plan(plan)
@@ -238,7 +238,7 @@ def alone_s(exchange: Exchange, stride: int, detail: PlanDetail) -> float:
     return float(collective(payload, ranks, near, gpu_of(detail), node)[0])
 
 
-@pytest.mark.parametrize("model", slow_after(2, MODELS))
+@pytest.mark.parametrize("model", slow_after(1, MODELS))
 def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     for plan in legal_plans(model)[:12]:
         detail = detail_of(plan)
@@ -260,7 +260,7 @@ def test_gradient_and_parameter_bytes_take_the_seconds_that_are_priced(model: st
         assert found["parameters"] * factor == pytest.approx(float(priced.gather_s[at]), rel=1e-9)
 
 
-@pytest.mark.parametrize("model", slow_after(2, MODELS))
+@pytest.mark.parametrize("model", slow_after(1, MODELS))
 def test_tensor_parallel_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     """Of a stack that hides none of them."""
     checked = 0
@@ -295,7 +295,8 @@ def test_sharded_parameters_take_the_seconds_that_are_priced() -> None:
     assert seconds * factors.data_factor * factors.communication_factor == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("model", slow_after(1, ["mixtral-8x7b", "deepseek-v3"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
 def test_expert_bytes_take_the_seconds_that_are_priced(model: str) -> None:
     checked = 0
     for plan in legal_plans(model):
@@ -391,6 +392,7 @@ def test_against_takes_a_plan_as_tables_name_it() -> None:
     assert {"tp", "pp", "mb"} <= {setting.partition("=")[0] for setting in against.settings}
 
 
+@pytest.mark.slow
 def test_against_the_best_plans_own_settings_is_as_fast() -> None:
     best = found().plans[0].plan
     tp = best.pipelines[0].segments[0].tp
@@ -398,6 +400,7 @@ def test_against_the_best_plans_own_settings_is_as_fast() -> None:
     assert against is not None and "as fast" in against.sentence
 
 
+@pytest.mark.slow
 def test_against_tells_the_rule_that_forbids_all() -> None:
     explanation = astra.plan("llama-3-8b", gpus="h100:24", global_batch=48, seq_len=4096)
     wanted = "tp=2 sequence_parallel=false overlap_tp=true"
@@ -407,6 +410,7 @@ def test_against_tells_the_rule_that_forbids_all() -> None:
     assert "sequence parallelism" in against.sentence
 
 
+@pytest.mark.slow
 def test_against_tells_the_gib_that_do_not_fit() -> None:
     answer = astra.plan("llama-3-70b", gpus="h100:64", global_batch=64, seq_len=4096, top=1)
     wanted = "tp=1 pp=1 sharding=optimizer offload_optimizer_fraction=0"
@@ -482,18 +486,18 @@ def test_quick_searches_for_nothing() -> None:
 # ------------------------------------------------------------------ mixed plans
 
 
+FEW = ("mb=1", "cp=1", "sharding=optimizer")
 MIXED: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 4096}
 
 
 @cache
 def mixed_answer() -> astra.Answer:
-    return astra.plan("llama-3-8b", top=5, **MIXED)
+    return astra.plan("llama-3-8b", top=5, settings=FEW, **MIXED)
 
 
 @pytest.mark.slow
 def test_a_mixed_plan_is_searched_again_over_its_types() -> None:
-    settings = ("tp=2", "mb=1", "cp=1", "sharding=optimizer", "recompute=none")
-    asked: dict[str, Any] = MIXED | {"settings": settings}
+    asked: dict[str, Any] = MIXED | {"settings": ("tp=2", "recompute=none", *FEW)}
     answer = astra.plan("llama-3-8b", top=5, **asked)
     assert answer.mixed is not None and len(answer.plans[0].gpus) == 2
     explanation = answer.explain()
@@ -523,7 +527,7 @@ def test_the_network_between_types_is_the_slower_one() -> None:
 def test_against_searches_over_several_types() -> None:
     answer = mixed_answer()
     against = answer.explain(against="tp=4", quick=True).against
-    narrowed = astra.plan("llama-3-8b", settings=("tp=4",), **MIXED).plans[0]
+    narrowed = astra.plan("llama-3-8b", settings=("tp=4", *FEW), **MIXED).plans[0]
     assert against is not None and against.plan is not None
     assert against.plan.step_s == pytest.approx(narrowed.step_s)
     with pytest.raises(InputError, match=r"against = \"pp=2\": over several GPU types pp cannot"):
@@ -568,7 +572,7 @@ def test_every_kind_of_source_gives_the_same() -> None:
 
 @pytest.mark.slow
 def test_a_mixed_plan_with_experts_is_searched_again() -> None:
-    said: dict[str, Any] = {**MIXED, "settings": ("cp=1", "tp=1,2", "mb=1", "ep=8")}
+    said: dict[str, Any] = {**MIXED, "settings": ("tp=1,2", "ep=8", *FEW)}
     explanation = astra.plan("gpt-oss-20b", top=2, **said).explain()
     assert change(explanation, "no A100-80GB-SXM").plan is not None
     assert any("tp=1,2" in note for note in explanation.notes)

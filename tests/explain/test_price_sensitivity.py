@@ -46,6 +46,7 @@ def test_the_answer_changes_where_explain_says_it_does() -> None:
             assert best is not None and (set(best.gpus) != {chosen}) == beyond
 
 
+@pytest.mark.slow
 def test_within_a_budget_the_answer_changes_where_explain_says_it_does() -> None:
     plain = asked()
     budget = (plain.frontier[0].usd or 0) * 0.99  # the fastest is just too dear
@@ -117,6 +118,7 @@ def test_the_words_of_a_move_name_a_rival_for_each_direction() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_if_is_the_answer_of_the_other_market() -> None:
     found = asked(what_if="price.h100=-50%,network=x2")
     assert found.market is not None and found.market.what_if is not None
@@ -176,6 +178,7 @@ def test_a_change_that_can_change_nothing_is_refused(more: dict[str, Any], said:
         asked(**more)
 
 
+@pytest.mark.slow
 def test_a_change_of_spot_prices_touches_spot_nodes() -> None:
     found = asked(spot=True, what_if="spot-price=-50%")
     assert found.market is not None and found.market.what_if is not None and found.best is not None

@@ -251,6 +251,7 @@ def test_replicas_of_different_make_have_no_target() -> None:
     assert said is not None and said.endswith("No other target can.")
 
 
+@pytest.mark.slow
 def test_a_name_cannot_smuggle_settings_into_the_files() -> None:
     plan = plain_plan()
     for name in ("x\nsystem:", "${oc.env:HOME}", "a: b", "x\r\nexit 1", "\u2028", "../up", '"'):

@@ -85,6 +85,7 @@ def chunkings(draw: st.DrawFn) -> tuple[tuple[int, ...], int]:
     return tuple(chunks), pp
 
 
+@pytest.mark.slow
 @given(chunkings(), st.integers(0, 4))
 @settings(max_examples=300, deadline=None)
 def test_any_chunks_can_be_read_back_from_the_layout(

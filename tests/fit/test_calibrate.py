@@ -107,6 +107,7 @@ def own_runs(path: Path, times: float, rows: int = 4) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_keeps_a_stack_that_predictions_then_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def test_steps_on_one_h200_are_as_predicted() -> None:
     assert len(rest) == 93 and fmean(map(abs, rest)) <= 0.015
 
 
+@pytest.mark.slow
 def test_hosts_of_one_kind_differ_more_than_we_are_off() -> None:
     """One small step on two machines: the prediction lies between."""
     found = step_errors("h200-steps.jsonl")

@@ -219,6 +219,7 @@ HOSTILE = ("", "0", "-1", "1", "3", "1e9", "999999", "true", "[", "{}", "zero3 s
            "full:block:0", "pp_layout=Et*9999|L", "selective: x", "9" * 400, "nan")  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_no_cell_makes_the_reader_crash(data: st.DataObject) -> None:

@@ -162,6 +162,7 @@ def test_bad_options_say_what_to_try(words: list[str], message: str) -> None:
         cli(["validate", str(DATA / "runs.csv"), *words])
 
 
+@pytest.mark.slow
 def test_the_command_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["validate", str(DATA / "runs.csv"), str(DATA / "mixed.csv"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -41,7 +41,7 @@ def meant(plan: Plan) -> Plan:
     )
 
 
-@pytest.mark.parametrize("name", slow_after(2, MODELS))
+@pytest.mark.parametrize("name", slow_after(1, MODELS))
 def test_a_plan_comes_back_from_megatrons_arguments(name: str, tmp_path: Path) -> None:
     plans = (random_plan(seed, find_model(name), ("h100", "b200")) for seed in range(SEEDS))
     legal = list(islice((plan for plan in plans if not broken_rules(plan)), PLANS))

@@ -88,12 +88,14 @@ def test_what_is_null_or_empty_says_nothing() -> None:
         ("? [a]\n: 1\n", "unhashable key"),
         ("a: \x00\n", "not valid YAML"),
         (f"a: {'9' * 5000}\n", "not valid YAML"),
-        ("[" * 5000, "nested too deep"),
+        pytest.param("[" * 5000, "nested too deep", marks=pytest.mark.slow),
         ("", "holds no settings"),
         ("- a\n- b\n", "holds no settings"),
         ("just words\n", "holds no settings"),
         ("#" * (MAX_BYTES + 1), "more than 1 MiB"),
-        ("a: [" + "0," * 200_000 + "]", "more than 100,000 values"),
+        pytest.param(
+            "a: [" + "0," * 200_000 + "]", "more than 100,000 values", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_is_no_configuration_is_an_input_error(text: str, says: str) -> None:

@@ -22,6 +22,7 @@ STACK = stack()
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
 
+@pytest.mark.slow
 def test_columns_of_every_stage_sum_to_what_is_allocated() -> None:
     for found in price_plans(some_plans.every_plan()):
         for row in found.memory.stages:
@@ -30,6 +31,7 @@ def test_columns_of_every_stage_sum_to_what_is_allocated() -> None:
             assert math.fsum(parts) == pytest.approx(row.allocated_bytes, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_plans_peak_is_the_stage_that_fills_its_gpu_most() -> None:
     plans = some_plans.every_plan()
     worst_stages = set()

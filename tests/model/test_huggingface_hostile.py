@@ -161,6 +161,7 @@ def test_whatever_stands_in_a_field_it_is_a_model_or_an_input_error(
         assert forward_flops(model, 128).total_flops > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(BUILT)), st.data())
 def test_a_field_left_out_is_a_default_or_an_input_error(

@@ -1,6 +1,7 @@
 """The frontier of points against comparing all with all."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from astra.money.frontier import frontier, knee, steps_along
 points = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=0, max_size=40)
 
 
+@pytest.mark.slow
 @given(points)
 def test_the_frontier_is_what_nothing_else_beats(pairs: list[tuple[int, int]]) -> None:
     hours = np.array([float(h) for h, _ in pairs])

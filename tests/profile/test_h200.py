@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from tools.efficiency_tables.attention import Passes, h200_attention, masked_attention
 from tools.efficiency_tables.checks import check_later
@@ -85,6 +86,7 @@ def test_a_table_of_the_profile_foretells_the_products_held_back() -> None:
     assert np.all(np.diff(table.log_s, axis=0) >= -1e-9)
 
 
+@pytest.mark.slow
 def test_the_installed_attention_is_what_a_rebuild_makes() -> None:
     """Of our timings first, then of the profile: all that `kernels.toml` has of the H200's."""
     known = read_kernels()
@@ -110,6 +112,7 @@ def test_the_tables_hold_on_shapes_of_a_later_bench_run() -> None:
     assert product < 0.07 and forward < 0.08 and backward < 0.12
 
 
+@pytest.mark.slow
 def test_both_pages_have_the_errors_that_the_command_prints() -> None:
     """On shapes held back the fit starts blank, so the page and the command cannot differ."""
     known = next(row.attention for row in read_kernels().measured if row.gpu == GPU.name)

@@ -49,6 +49,7 @@ def made_up(families: tuple[str, ...] = ("gemm", "attention", "residual", "launc
     return Profile(machine=machine, runs=[{"started": "2026-01-01T00:00:00"}], entries=entries)
 
 
+@pytest.mark.slow
 def test_tables_made_of_the_installed_times_say_the_installed_times() -> None:
     profile = made_up()
     known, table = rebuilt(Report(), GPU, profile, read_kernels())
@@ -65,6 +66,7 @@ def test_tables_made_of_the_installed_times_say_the_installed_times() -> None:
     assert "astra profile" in row.source.where and row.source.kind == "measured"
 
 
+@pytest.mark.slow
 def test_other_gpus_keep_their_rows() -> None:
     before = read_kernels()
     known, _ = rebuilt(Report(), GPU, made_up(), before)

@@ -59,6 +59,7 @@ def test_a_narrow_terminal_cuts_neither_names_of_plans_nor_numbers() -> None:
         assert all(word in words for word in plan.summary.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [100, 70])
 def test_a_mixed_interleaved_pipeline_shows_the_chunks_of_every_stage(width: int) -> None:
     workload: dict[str, Any] = {"global_batch": 64, "seq_len": 4096, "settings": ["vpp=3"]}

@@ -153,6 +153,7 @@ def test_a_picture_goes_where_an_answer_would(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_picture_of_no_plan_is_not_passed_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +348,7 @@ def test_a_single_plan_is_a_frontier_without_a_picture(capsys: pytest.CaptureFix
     assert "The frontier is this plan alone" in shown and "+----" not in shown
 
 
+@pytest.mark.slow
 def test_both_goals_name_the_way_out_of_each_and_say_which_is_nearer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -368,6 +370,7 @@ def test_tokens_that_goals_are_enough_for_are_never_rounded_up() -> None:
         assert tokens_down(value) == said
 
 
+@pytest.mark.slow
 def test_elsewhere_names_a_cloud_once_with_its_cheapest_machines(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_the_plans_are_ranked_legal_and_fit() -> None:
         assert again.step_s == pytest.approx(plan.step_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_near_identical_plans_are_folded_unless_asked_for() -> None:
     folded = astra.plan("llama-3-8b", **SMALL)
     whole = astra.plan("llama-3-8b", **SMALL, fold=False)
@@ -54,6 +55,7 @@ def test_the_fewest_gpus_are_the_fewest_that_fit() -> None:
     assert not astra.plan("llama-2-13b", **SMALL | {"gpus": "h100:1"}, **asked).plans
 
 
+@pytest.mark.slow
 def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:
     wanted = 60_000.0
     few = astra.plan("llama-3-8b", **SMALL, objective="gpus", min_tokens_per_s=wanted)
@@ -79,6 +81,7 @@ def test_nothing_fits_is_an_answer_with_the_closest_plan_and_what_helps() -> Non
     assert any("GPUs" in change or "--seq-len" in change for change in why.tries)
 
 
+@pytest.mark.slow
 def test_when_nothing_fits_each_change_that_is_proposed_helps() -> None:
     asked: dict[str, Any] = {"global_batch": 64, "seq_len": 8192}
     settings = ["recompute=none", "micro_batch=4", "tp=1", "pp=1"]

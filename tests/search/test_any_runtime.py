@@ -23,7 +23,8 @@ from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Space
 
 STACK = find_stack("megatron")
-NARROW = ["tp=2,4", "mb=1"]  # where the best of all plans is
+PLAIN = ["mb=1", "cp=1", "vpp=1", "sharding=optimizer"]
+NARROW = ["tp=2,4", *PLAIN]  # where the best of all plans is
 FAST = "h100:8,a100-80g:16"
 SMALL: dict[str, Any] = {"gpus": FAST, "global_batch": 96, "seq_len": 8192, "settings": NARROW}
 
@@ -102,6 +103,7 @@ def test_the_page_draws_every_pipeline_and_tells_the_space() -> None:
     assert "astra export result.json --rank" in text
 
 
+@pytest.mark.slow
 def test_explain_works_on_several_pipelines() -> None:
     answer = small()
     found = answer.explain(quick=True)
@@ -113,12 +115,12 @@ def test_explain_works_on_several_pipelines() -> None:
 
 @pytest.mark.slow
 def test_settings_and_caps_hold() -> None:
-    answer = small(settings=["tp=2", "mb=1"], max_gpus=16)
+    answer = small(settings=["tp=2", *PLAIN], max_gpus=16)
     assert answer.plans
     for priced in answer.plans:
         assert sum(priced.gpus.values()) <= 16 and priced.plan.micro_batch == 1
         assert {s.tp for pipe in priced.plan.pipelines for s in pipe.segments} == {2}
-    assert len(small(settings=["tp=2", "mb=1"], top=1).plans) == 1
+    assert len(small(settings=["tp=2", *PLAIN], top=1).plans) == 1
 
 
 @pytest.mark.slow
@@ -142,7 +144,7 @@ def test_a_batch_that_no_number_of_replicas_divides_is_shared_out_unevenly() -> 
 def test_own_rules_hold_for_several_replica_groups(tmp_path: Any) -> None:
     rules = tmp_path / "my.rules"
     rules.write_text("$tensor_model_parallel_size < 2\n", encoding="utf-8")
-    answer = small(settings=["tp=1,2", "mb=1"], rules=str(rules))
+    answer = small(settings=["tp=1,2", *PLAIN], rules=str(rules))
     tps = {s.tp for each in answer.plans for pipe in each.plan.pipelines for s in pipe.segments}
     assert answer.plans and min(tps) >= 2
     assert_adds_up(answer)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.search.test_one_type import TOP, searched, space_of, stack_of, steps_of
-from tests.support.tiers import soak_but_every
+from tests.support.tiers import slow_after, soak_but_every
 
 import astra
 from astra.cli.main import run
@@ -41,7 +41,7 @@ def gpu_seconds_by_brute_force(space: Space) -> Floats:
     return np.sort(np.concatenate(found))
 
 
-@pytest.mark.parametrize("seed", [*range(2), *soak_but_every(3, range(2, 24))])
+@pytest.mark.parametrize("seed", [*slow_after(1, range(2)), *soak_but_every(3, range(2, 24))])
 def test_the_least_energy_is_that_of_brute_force(seed: int) -> None:
     space = space_of(seed)
     best = gpu_seconds_by_brute_force(space)
@@ -53,6 +53,7 @@ def test_the_least_energy_is_that_of_brute_force(seed: int) -> None:
         np.testing.assert_allclose(folded[0][0] * folded[0][2].gpus[0], best[0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_some_of_these_spaces_have_another_plan_than_the_fastest() -> None:
     """Else the test above would pass with the objective of time."""
     other = 0
@@ -109,6 +110,7 @@ def test_the_page_says_how_it_is_reckoned(capsys: pytest.CaptureFixture[str]) ->
     assert plan["energy"]["run_kwh"] is None and plan["energy"]["step_kwh"] > 0
 
 
+@pytest.mark.slow
 def test_of_several_batches_the_one_of_the_least_energy_a_token_is_the_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_gpu_whose_power_is_not_known_is_refused_before_the_search() -> None:
         astra.plan("llama-3-8b", cluster=cluster, global_batch=32, seq_len=4096, objective="energy")
 
 
+@pytest.mark.slow
 def test_an_answer_is_explained_and_exported(tmp_path: Any) -> None:
     answer = astra.plan("llama-3-8b", **JOB, tp=[1, 2], pp=1, objective="energy", use_all=True)
     saved = answer.save(tmp_path / "result.json")

@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.strategy.mixed_plans import small_model
 from tests.support.answers import planned
 from tests.support.cases import each_case
-from tests.support.tiers import soak_but_every
+from tests.support.tiers import slow_after, soak_but_every
 
 import astra
 from astra.cost.bill import with_money
@@ -47,6 +47,7 @@ from astra.timing.stage import stage_times
 QUICK, ALL = 20, 220  # markets of the quick tests, and of all tests
 SEEN = 12  # markets that are looked at for being of use
 SOME = range(QUICK, ALL, 6)  # of `make test`; `make soak` looks at the others
+SEEDS = [*slow_after(3, range(6)), *soak_but_every(2, range(6, QUICK))]
 SIZES = {"first_moment_dtype": 4.0, "second_moment_dtype": 4.0, "master_dtype": 4.0}
 BYTES = {"fp32": 4.0, "bf16": 2.0}
 
@@ -223,21 +224,22 @@ def assert_same_frontier(seed: int, hosts: bool = False, tokens: float | None = 
         assert point == pytest.approx(other, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", [*range(6), *soak_but_every(2, range(6, QUICK))])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_frontier_is_what_brute_force_finds(seed: int) -> None:
     assert_same_frontier(seed)
 
 
-@pytest.mark.parametrize("seed", [*range(6), *soak_but_every(2, range(6, QUICK))])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True)
 
 
-@pytest.mark.parametrize("seed", range(6, 10))
+@pytest.mark.parametrize("seed", slow_after(2, range(6, 10)))
 def test_steps_that_hours_hardly_tell_apart_are_compared_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True, tokens=8e3)  # starting up takes nearly all the time
 
 
+@pytest.mark.slow
 def test_a_tiny_model_on_a_few_thousand_tokens_has_an_answer(tmp_path: Path) -> None:
     model = tmp_path / "tiny.toml"
     shape = "layers = 4\nhidden = 256\nheads = 4\nkv_heads = 2\nffn = 512\nvocab = 1000\n"
@@ -290,6 +292,7 @@ def test_the_frontier_is_what_brute_force_finds_on_all_markets(first: int, hosts
         assert_same_frontier(seed, hosts)
 
 
+@pytest.mark.slow
 def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() -> None:
     """The cheapest H100 of all is in a node of 4 GiB; plans for one GPU keep 90 on the host."""
     asked = {**ASKED, "global_batch": 128, "settings": (), "risk": "none"}
@@ -418,6 +421,7 @@ def test_no_point_of_the_frontier_dominates_another(answer: astra.Answer) -> Non
     assert hours == sorted(set(hours)) and usd == sorted(set(usd), reverse=True)
 
 
+@pytest.mark.slow
 def test_what_was_simulated_and_left_out_is_beaten_by_the_frontier() -> None:
     answer = asked(price=None, spot=True)
     assert answer.market is not None and answer.market.beaten
@@ -460,6 +464,7 @@ def test_the_orders_put_the_fastest_or_the_cheapest_first(answer: astra.Answer) 
     assert [p.rank for p in fast.plans] == list(range(1, len(fast.plans) + 1))
 
 
+@pytest.mark.slow
 def test_a_cheaper_type_takes_the_place_of_a_dearer_one(answer: astra.Answer) -> None:
     assert {gpu for plan in answer.frontier for gpu in plan.gpus} >= {"H100-80GB-SXM"}
     cheap = asked(price={"h100": 3.0, "a100-80g": 0.1})
@@ -485,6 +490,7 @@ def assert_enough(wished: GoalOutcome, **goals: float) -> None:
         assert again.market.wished.possible == possible
 
 
+@pytest.mark.slow
 def test_a_deadline_below_the_fastest_names_it_and_the_gap(answer: astra.Answer) -> None:
     fastest = answer.frontier[0].hours or 0
     found = asked(deadline=fastest / 2)
@@ -658,6 +664,7 @@ def test_the_answer_is_json_and_its_plans_can_be_read_again(answer: astra.Answer
     assert document["plans"][0]["usd"] == answer.frontier[-1].usd
 
 
+@pytest.mark.slow
 def test_a_date_is_a_deadline_and_a_budget_asks_about_money() -> None:
     day = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=31)
     found = asked(objective=None, deadline=day.isoformat())

@@ -76,6 +76,7 @@ def test_a_type_without_the_precision_is_left_out_and_says_what_it_lacks() -> No
     assert note == "T4 is left out: it has no bf16 units; --precision fp16 would use it"
 
 
+@pytest.mark.slow
 def test_a_type_that_cannot_hold_a_layer_is_left_out_with_a_note() -> None:
     answer = astra.plan("llama-3.1-405b", gpus="h100:512,t4:1", global_batch=512, seq_len=4096)
     assert answer.mixed is not None and answer.best is not None
@@ -108,8 +109,8 @@ def test_a_mixed_pool_that_holds_nothing_says_so() -> None:
 def test_the_answer_for_megatron_has_one_cut_and_is_faster_by_interleaving_alone() -> None:
     pools = "h100:8,a100-80g:16"
     asked: dict[str, Any] = {"gpus": pools, "runtime": "megatron", **SMALL}
-    one = astra.plan("llama-3-8b", settings=["tp=1,2", "vpp=1"], **asked)
-    turns = astra.plan("llama-3-8b", settings=["tp=1,2"], **asked)
+    one = astra.plan("llama-3-8b", settings=["tp=1,2", "mb=1", "vpp=1"], **asked)
+    turns = astra.plan("llama-3-8b", settings=["tp=1,2", "mb=1"], **asked)
     free = planned("llama-3-8b", gpus=pools, **SMALL)
     assert one.best is not None and free.best is not None and turns.best is not None
     assert turns.best.step_s <= one.best.step_s * SAME
@@ -164,6 +165,7 @@ def test_runtimes_and_settings_that_are_not_searched_are_told() -> None:
 LONG: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_len": 16_384}
 
 
+@pytest.mark.slow
 def test_plans_over_several_types_have_no_context_parallelism_under_flagscale() -> None:
     """FlagScale refuses it, however long sequences are; on one type it is Megatron-LM's."""
     answer = astra.plan("llama-3-8b", runtime="flagscale", **LONG)
@@ -219,11 +221,12 @@ def best_s(gpus: str, **options: Any) -> float:
 
 @pytest.mark.slow
 def test_more_gpus_are_never_slower_and_their_order_changes_nothing() -> None:
-    both = best_s("h100:8,l40s:16")
-    assert both <= best_s("h100:8") * SAME
-    assert both <= best_s("h100:8,l40s:8") * WITHIN
-    assert both == best_s("l40s:16,h100:8")
-    assert best_s("h100:8,l40s:16,a100-80g:8") <= both * WITHIN
+    few = {"settings": ["mb=1", "cp=1", "sharding=optimizer"]}
+    both = best_s("h100:8,l40s:16", **few)
+    assert both <= best_s("h100:8", **few) * SAME
+    assert both <= best_s("h100:8,l40s:8", **few) * WITHIN
+    assert both == best_s("l40s:16,h100:8", **few)
+    assert best_s("h100:8,l40s:16,a100-80g:8", **few) <= both * WITHIN
 
 
 @pytest.mark.slow

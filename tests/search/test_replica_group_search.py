@@ -136,6 +136,7 @@ def test_the_batch_adds_up(batch: int) -> None:
         assert not broken_rules(plan)
 
 
+@pytest.mark.slow
 def test_settings_caps_and_use_all_hold() -> None:
     settings = ("tp=2", "mb=1", "recompute=none,full:uniform:1", "sharding=optimizer")
     evaluator = searched(question(settings=settings, max_gpus=16))

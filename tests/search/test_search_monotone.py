@@ -21,7 +21,7 @@ from astra.strategy.plan import Runtime
 from astra.strategy.plans import Task
 from astra.strategy.space import Space, Workload
 
-SEEDS = slow_after(3, range(12))
+SEEDS = slow_after(1, range(12))
 TIE = 1 + 1e-9
 STACKS: dict[Runtime, str] = {"megatron": "megatron", "fsdp": "torch-fsdp"}
 RATES = (

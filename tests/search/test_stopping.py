@@ -36,6 +36,7 @@ class After:
         return self.left < 0
 
 
+@pytest.mark.slow
 def test_whenever_it_is_stopped_the_best_so_far_is_told_with_its_gap() -> None:
     whole = astra.plan("llama-3-70b", **JOB)
     assert whole.best is not None and whole.search.status == "proven"

@@ -69,6 +69,7 @@ def test_an_answer_over_two_vendors_says_why_they_stay_apart() -> None:
         astra.plan("llama-3-8b", gpus="h100:8,mi300x:8", use_all=True, **SMALL)
 
 
+@pytest.mark.slow
 def test_the_fewest_gpus_of_two_vendors_are_those_of_one() -> None:
     pools = "t4:16,mi300x:8"
     asked: dict[str, Any] = {"precision": "fp16", "objective": "gpus", **SMALL}
@@ -78,6 +79,7 @@ def test_the_fewest_gpus_of_two_vendors_are_those_of_one() -> None:
     assert found.best.gpus == alone.best.gpus
 
 
+@pytest.mark.slow
 def test_what_fits_no_vendor_is_told_of_each() -> None:
     found = astra.plan("llama-3.1-405b", gpus="h100:8,mi300x:8", **SMALL)
     assert found.best is None and found.nothing_fits is not None

@@ -86,6 +86,7 @@ def test_a_group_smaller_than_the_pipeline_is_our_mistake() -> None:
         step_s(pipelines)
 
 
+@pytest.mark.slow
 def test_a_plateau_of_equal_stages_jumps_however_long_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

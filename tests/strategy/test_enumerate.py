@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.strategy.mixed_plans import small_model
 from tests.support.cases import each_case
+from tests.support.tiers import slow_after
 
 from astra.export.targets import export_files
 from astra.hardware.catalogue import find_gpu
@@ -334,7 +335,7 @@ def test_tables_stay_small_enough_for_the_cache() -> None:
     assert max(len(table) for table in tables) <= ROWS_PER_TABLE
 
 
-NARROWED = [
+NARROWED: list[tuple[str, Callable[[Plan], bool]]] = [
     ("tp=2", lambda p: p.pipelines[0].segments[0].tp == 2),
     ("tp=1,4", lambda p: p.pipelines[0].segments[0].tp in (1, 4)),
     ("pp=2,3", lambda p: p.pp in (2, 3)),
@@ -363,8 +364,11 @@ def whole_space(asked: Workload) -> tuple[Plan, ...]:
     return tuple(plan_at(table, row, asked.task) for row in range(len(table)))
 
 
-@pytest.mark.parametrize(("text", "kept"), NARROWED, ids=[text for text, _ in NARROWED])
-def test_set_narrows_the_space_to_exactly_these_values(text: str, kept: Any) -> None:
+@pytest.mark.parametrize("narrowed", slow_after(6, NARROWED), ids=lambda each: each[0])
+def test_set_narrows_the_space_to_exactly_these_values(
+    narrowed: tuple[str, Callable[[Plan], bool]],
+) -> None:
+    text, kept = narrowed
     asked = workload(layers=4, experts=4, gpus=4, batch=4)
     whole = whole_space(asked)
     expected = Counter(key_of(plan) for plan in whole if kept(plan))
@@ -372,6 +376,7 @@ def test_set_narrows_the_space_to_exactly_these_values(text: str, kept: Any) -> 
     assert keys_of(table_of(asked, text), asked) == expected
 
 
+@pytest.mark.slow
 def test_a_narrowed_sharding_is_kept_even_where_there_is_nothing_to_share() -> None:
     asked = workload(layers=4, experts=4, gpus=4, batch=4)
     narrowed = table_of(asked, "sharding=parameters")
@@ -386,6 +391,7 @@ def test_a_narrowed_sharding_is_kept_even_where_there_is_nothing_to_share() -> N
     assert alone == sum(p.dp * p.cp == 1 for p in whole) > 0
 
 
+@pytest.mark.slow
 def test_two_sets_narrow_together() -> None:
     asked = workload(layers=3, experts=4, gpus=8, batch=4)
     both = keys_of(table_of(asked, "tp=2", "recompute=none"), asked)

@@ -397,6 +397,7 @@ def tables(draw: st.DrawFn) -> Table:
     }
 
 
+@pytest.mark.slow
 @given(conditions, tables())
 @settings(max_examples=300, deadline=None)
 def test_columns_agree_with_a_plain_interpreter(tree: Any, table: Table) -> None:
@@ -429,6 +430,7 @@ some_text = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(some_text)
 @settings(max_examples=500, deadline=None)
 def test_any_text_is_a_rule_or_an_input_error(text: str) -> None:

@@ -89,6 +89,7 @@ def placed(draw: st.DrawFn) -> tuple[Plan, tuple[tuple[str, int], ...]]:
     return plan, held
 
 
+@pytest.mark.slow
 @given(placed())
 @settings(max_examples=60, deadline=None)
 def test_ranks_lie_in_blocks_by_type_and_nothing_else_changes(

@@ -155,6 +155,7 @@ def test_bounds_never_exceed_the_simulated_step_on_10_000_random_pipelines(
     assert gap[alike].mean() <= mean
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(shapes(), st.integers(0, 100_000))
 def test_bounds_never_exceed_the_simulated_step(shape: dict[str, int], seed: int) -> None:

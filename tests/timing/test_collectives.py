@@ -127,6 +127,7 @@ def test_a_faster_part_never_takes_more_time(
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(collectives, payloads, counts, counts, counts, gpus())
 def test_ranks_that_sit_closer_are_never_slower(
@@ -139,6 +140,7 @@ def test_ranks_that_sit_closer_are_never_slower(
     assert link <= host * SLACK
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(payloads, counts, counts, counts, gpus())
 def test_an_all_reduce_lies_between_a_half_and_both_halves(

@@ -133,6 +133,7 @@ def test_a_format_the_gpu_lacks_is_an_error_that_names_those_it_has() -> None:
 # --- Order --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(gpus, directions, sides, sides, sides, grows, st.integers(0, 2))
 @settings(max_examples=300, deadline=None)
 def test_a_larger_product_never_takes_less_time(

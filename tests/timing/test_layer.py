@@ -27,6 +27,7 @@ BARE = stack(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(some_plans.any_plan(), st.floats(1, 3))
 def test_a_factor_of_all_kernels_scales_compute_and_leaves_bare_traffic(
@@ -44,6 +45,7 @@ def test_a_factor_of_all_kernels_scales_compute_and_leaves_bare_traffic(
             assert after.module_s[name] == pytest.approx(compute * column)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(some_plans.any_plan(), st.floats(1, 3))
 def test_factors_of_traffic_scale_theirs_and_no_other(plan: Plan, factor: float) -> None:

@@ -29,6 +29,7 @@ def layers_forward(found: StageTime) -> Any:
     return found.whole_forward_s - found.gather_forward_s - ends
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan())
 def test_full_recompute_repeats_the_forward_pass_of_all_layers(plan: Plan) -> None:
@@ -49,6 +50,7 @@ def test_block_recompute_repeats_so_many_layers_of_a_chunk(plan: Plan, layers: i
     assert np.allclose(found.recompute_s, again * layers_forward(found), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(some_plans.any_plan())
 def test_selective_recompute_repeats_attention_and_no_more(plan: Plan) -> None:
@@ -79,6 +81,7 @@ def test_recompute_adds_its_own_seconds_to_the_step_where_nothing_overlaps(
     assert added == pytest.approx(micro_batches * alone, rel=1e-9) and added > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan(), st.sampled_from(("overlap_grad_reduce", "overlap_param_gather")))
 def test_overlap_with_other_replicas_never_makes_a_slower_step(plan: Plan, switch: str) -> None:
@@ -108,6 +111,7 @@ def test_the_ends_lie_on_the_first_and_the_last_stage(plan: Plan) -> None:
         assert list(np.flatnonzero(head)) == [each.stages - 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan())
 def test_a_stage_takes_the_seconds_of_its_layers_and_no_link_leads_out_of_one_stage(
@@ -129,6 +133,7 @@ def test_a_stage_takes_the_seconds_of_its_layers_and_no_link_leads_out_of_one_st
                 assert np.allclose(per_layer[full], per_layer[full][:1], rtol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(some_plans.any_plan())
 def test_both_views_of_a_table_give_the_same_seconds(plan: Plan) -> None:

@@ -36,6 +36,7 @@ def work(seconds: float) -> Operator:
     return Operator("work", "core_attn", column, column, column)
 
 
+@pytest.mark.slow
 def test_a_plan_has_the_traffic_of_exactly_the_degrees_it_has() -> None:
     plans = some_plans.every_plan()
     silent = {"tensor_comm": 0, "context_comm": 0, "expert_comm": 0, "data_comm": 0}

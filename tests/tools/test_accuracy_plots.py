@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tools.accuracy import plots
 
 DOTS = [
@@ -38,6 +39,7 @@ def test_every_group_has_its_square_and_no_square_is_left_empty() -> None:
     assert len(squares) == 5
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
         plots.write(plots.all_runs_plot(DOTS, "t"), tmp_path / name)

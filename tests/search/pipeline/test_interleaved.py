@@ -42,7 +42,7 @@ def space_of(
 
 
 def test_a_few_small_pools_are_as_by_brute_force() -> None:
-    assert_as_good(small_pools(range(1007, 1012), interleaved=True), at_least=3)
+    assert_as_good(small_pools(range(1007, 1009), interleaved=True))
 
 
 @pytest.mark.slow
@@ -109,6 +109,7 @@ def test_what_is_set_is_obeyed(texts: tuple[str, ...], holds: Callable[[Plan], b
     assert all(holds(plan) and plan.vpp > 1 and len(plan.gpus) > 1 for plan in plans)
 
 
+@pytest.mark.slow
 def test_degrees_of_experts_are_obeyed() -> None:
     plans = found_in(
         space_of("mixtral-8x7b", "h100:32,a100-80g:32", "ep=4", "etp=1", "overlap_ep=true")
@@ -156,6 +157,7 @@ def test_who_looks_at_more_finds_no_longer_step() -> None:
     assert more.funnel.simulated > 2 * some.funnel.simulated
 
 
+@pytest.mark.slow
 def test_a_stage_that_rounding_leaves_too_little_for_is_not_lost() -> None:
     """Layers of two kinds and three types: the last stage alone can hold what is left."""
     assert_as_good(small_pools([1121], interleaved=True, experts=True))

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from tests.support.cases import each_case
 
 import astra

@@ -165,7 +165,7 @@ CONFIGURATION = (
     ),
     Rule(
         name="fsdp-ep-overlap-outside-layer-graphs",
-        layer="config",
+        layer="runtime",
         settings=("cuda_graph", "overlap_ep", "sharding"),
         where="core/distributed/fsdp/mcore_fsdp_adapter.py",
         reason="Megatron-FSDP: hiding the experts' all-to-all excludes CUDA graphs of layers",

@@ -10,7 +10,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tests.support.tiers import slow_after
 
 import astra
 from astra.search import best_plans, objective, objectives
@@ -38,7 +37,8 @@ def install_the_example(site: Path) -> None:
     (site / "my_target.py").write_text((EXAMPLE / "my_target.py").read_text())
 
 
-@pytest.mark.parametrize("name", slow_after(1, COMMANDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_commands_of_a_section_run(name: str, tmp_path: Path) -> None:
     install_the_example(tmp_path / "site")
     for folder in ("examples", "src"):

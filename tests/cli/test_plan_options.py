@@ -80,7 +80,7 @@ def test_of_several_batches_the_one_that_keeps_the_goals_is_the_answer(
         (["--gpus", "h100:2"], 3),  # nothing fits
         (["--gpus", "h100:64", "--set", "tp=3"], 3),  # no plan is left by the rules
         (["--gpus", "h100:2", "--objective", "money", *PAID], 3),
-        (["--gpus", "h100:1,a100-80g:1"], 3),
+        pytest.param(["--gpus", "h100:1,a100-80g:1"], 3, marks=pytest.mark.slow),
         pytest.param(  # the nearest plan is one
             ["--gpus", "h100:16", *PAID, "--deadline", "1"], 0, marks=pytest.mark.slow
         ),
@@ -148,10 +148,9 @@ def test_a_search_that_is_refused_leaves_no_folder_for_its_answer(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("precision", slow_after(1, ["bf16", "fp8"]))
-@pytest.mark.parametrize(
-    "model", slow_after(1, ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("model", ["llama-3-70b", "mixtral-8x7b", "deepseek-v2-lite"])
 def test_every_plan_of_an_answer_fits(model: str, precision: str) -> None:
     found = astra.plan(model, gpus="h100:64", global_batch=256, seq_len=4096, precision=precision)
     assert found.plans and all(plan.memory.fits for plan in found.plans)

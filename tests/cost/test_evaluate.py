@@ -75,8 +75,9 @@ def test_stages_gathered_into_runs_need_the_same(asked: tuple[str, str, int]) ->
     assert full == pytest.approx(few, rel=1e-12)
 
 
-@pytest.mark.parametrize("precision", slow_after(1, ["bf16", "fp8"]))
-@pytest.mark.parametrize("model", slow_after(1, ["llama-3-8b", "deepseek-v2-lite"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v2-lite"])
 def test_variants_in_a_table_cost_what_they_cost_alone(model: str, precision: str) -> None:
     """What is shared by plans that differ in recompute and offload depends on neither."""
     cluster, _ = parse_gpus("h100:16")

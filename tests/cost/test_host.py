@@ -49,7 +49,7 @@ def space_of(cluster: Cluster, *settings: str) -> Space:
     return Space(Workload(task, 64, 4096), parse_set(settings))
 
 
-@pytest.mark.parametrize("ram_gib", slow_after(2, [100, 150, 125, 200, 400]))
+@pytest.mark.parametrize("ram_gib", slow_after(1, [100, 125, 150, 200, 400]))
 def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: float) -> None:
     stack, few = find_stack("megatron"), ("tp=1,2", "pp=1,2", "cp=1")
     known = space_of(cluster_of(pool_of("h100", 4, ram_gib)), *few)

@@ -67,7 +67,7 @@ OPTIONS = [{}, {"experts": True}, {"tied": True}, {"meshes": True, "sharded": Tr
 
 @pytest.mark.parametrize("options", slow_after(1, OPTIONS), ids=str)
 @pytest.mark.parametrize(
-    "text", slow_after(2, [None, "selective:layernorm", "none", "full:block:1", "full"])
+    "text", slow_after(1, [None, "selective:layernorm", "none", "full:block:1", "full"])
 )
 def test_stages_take_the_seconds_of_the_cost_model_and_fit_where_it_says(
     options: dict[str, bool], text: str | None

@@ -562,6 +562,7 @@ def test_another_busiest_stage_is_named() -> None:
     assert not same.other_place and same.parts_stage == 0
 
 
+@pytest.mark.slow
 def test_every_kind_of_source_gives_the_same() -> None:
     priced = found().plans[0]
     plain = astra.explain(priced.plan, quick=True)

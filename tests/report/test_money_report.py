@@ -240,6 +240,7 @@ def test_a_picture_that_cannot_be_is_refused_before_the_search(more: list[str], 
         run([*COMMAND, *more])
 
 
+@pytest.mark.slow
 def test_impossible_goals_are_told_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*COMMAND, "--budget", "5"]) == 0
     shown = capsys.readouterr().out

@@ -233,7 +233,7 @@ def test_the_frontier_obeys_the_ram_of_every_node_as_brute_force_does(seed: int)
     assert_same_frontier(seed, hosts=True)
 
 
-@pytest.mark.parametrize("seed", slow_after(2, range(6, 10)))
+@pytest.mark.parametrize("seed", slow_after(1, range(6, 10)))
 def test_steps_that_hours_hardly_tell_apart_are_compared_as_brute_force_does(seed: int) -> None:
     assert_same_frontier(seed, hosts=True, tokens=8e3)  # starting up takes nearly all the time
 
@@ -695,6 +695,7 @@ def test_plans_that_take_longer_than_asked_for_are_left_out() -> None:
     assert short.market is not None and short.market.longest_hours == middle
 
 
+@pytest.mark.slow
 def test_a_budget_that_no_year_keeps_looks_beyond_it() -> None:
     """Many tokens: what takes years is cheaper, and within this budget."""
     year = asked(tokens="10T", gpus="h100:64", price={"h100": 3.0})

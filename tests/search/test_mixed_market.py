@@ -257,7 +257,7 @@ def test_money_rents_no_cluster_of_two_vendors_and_says_why() -> None:
     ("gpus", "more", "said"),
     [
         ("h100:8,a100-80g:8", {"price": "h100=2"}, f"{APART}; --any-region looks at them"),
-        ("h100:8,rtx-4090:8", {}, APART),
+        pytest.param("h100:8,rtx-4090:8", {}, APART, marks=pytest.mark.slow),
         pytest.param(
             "h100:8,a100-80g:8", {"price": "h100=2,a100-80g=1"}, None, marks=pytest.mark.slow
         ),

@@ -400,6 +400,7 @@ def test_two_sets_narrow_together() -> None:
     assert both == each and both
 
 
+@pytest.mark.slow
 def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
     """On smaller chunks the rules drop it; on equal ones it is the whole chunk by another name."""
     asked = workload(layers=6, gpus=8, batch=4)

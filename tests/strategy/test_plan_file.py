@@ -248,6 +248,7 @@ def test_what_is_not_a_file_is_an_input_error(tmp_path: Path) -> None:
         read_plan(tmp_path / "loop")
 
 
+@pytest.mark.slow
 def test_a_file_of_very_many_stages_is_refused_in_time(tmp_path: Path) -> None:
     raw = changed(pipelines=[{**RAW["pipelines"][0]}])
     raw["pipelines"][0]["segments"] = [

@@ -135,7 +135,8 @@ def test_a_larger_pool_is_never_slower(seed: int) -> None:
                 assert whole_s <= part_s * SAME
 
 
-@pytest.mark.parametrize("seed", slow_after(1, (300, 301, 500)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", (300, 301, 500))
 def test_the_order_of_types_changes_nothing(seed: int) -> None:
     space = random_space(seed, meshes=seed >= 500)
     pools = space.workload.task.cluster.pools

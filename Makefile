@@ -29,15 +29,15 @@ $(DEV): pyproject.toml | $(BIN)/python
 plan: $(CORE)    ## the main job on an embedded default
 	$(BIN)/astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096
 
-check: $(DEV)    ## format, lint, strict types, quick tests: about two minutes
-	@echo "About two minutes on two cores: format, lint, types, then quick tests."
+check: $(DEV)    ## format, lint, strict types, quick tests: under a minute
+	@echo "Under a minute on two cores: format, lint, types, then quick tests."
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 -m "not slow and not soak"
 
-test: $(DEV)     ## everything CI runs that needs no framework: about 7 minutes
-	@echo "About 7 minutes on two cores: format, lint, types, then all tests but the soak."
+test: $(DEV)     ## everything CI runs that needs no framework: about 5 minutes
+	@echo "About 5 minutes on two cores: format, lint, types, then all tests but the soak."
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

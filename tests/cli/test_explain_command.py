@@ -42,7 +42,7 @@ def test_the_page_has_every_part(call: Call, result: Path) -> None:
     for part in (
         "Where the time goes",
         "binds:",
-        "What the next plans lose",
+        "What the next plans take more or less",
         "What would change",
         "1.25 x the memory",
         "Bytes of one GPU",
@@ -56,7 +56,7 @@ def test_against_prints_the_comparison_alone(call: Call, result: Path) -> None:
     assert (code, err) == (0, "")
     assert "Against tp=4 pp=2: The best plan" in out
     assert "this" in out and "that" in out and "matrix products" in out
-    for part in ("What the next plans lose", "What would change", "Bytes of one GPU"):
+    for part in ("What the next plans take more or less", "What would change", "Bytes of one GPU"):
         assert part not in out
 
 

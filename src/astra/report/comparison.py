@@ -138,20 +138,21 @@ def _idle(comparison: Comparison) -> dict[str, int]:
 def _why_idle(best: PricedPlan, idle: Mapping[str, int], request: Request) -> str:
     """What was asked for may forbid GPUs that would be of use."""
     cap, used = request.max_gpus, sum(best.gpus.values())
+    too_slow = "was faster" if request.risk == "none" else "saves enough to be worth them"
     if request.objective == "gpus":
         return "the fewest GPUs were asked for"
     if cap is not None and used >= cap:
         return f"the cap of {cap} GPUs allows no more"
     if cap is not None and cap - used < sum(idle.values()):
-        return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them was faster"
+        return f"the cap of {cap} GPUs allows {cap - used} more; no plan that uses them {too_slow}"
     whole = "GPUs are used 1, 2, 4 or whole nodes at a time"
     left_over = _left_over(best, idle)
     if left_over == idle:
         return whole
     if left_over:
         rest = ", ".join(f"{count} {name}" for name, count in left_over.items())
-        return f"{rest} because {whole}; no plan that uses the others was faster"
-    return "no plan that uses them was faster"
+        return f"{rest} because {whole}; no plan that uses the others {too_slow}"
+    return f"no plan that uses them {too_slow}"
 
 
 def _left_over(best: PricedPlan, idle: Mapping[str, int]) -> dict[str, int]:

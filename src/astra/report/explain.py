@@ -67,7 +67,11 @@ def explanation_page(explanation: ExplanationDocument) -> list["RenderableType"]
             _difference_table(explanation, (best,)),
         ]
     if later:
-        parts += ["", "What the next plans lose", _difference_table(explanation, later)]
+        parts += [
+            "",
+            "What the next plans take more or less",
+            _difference_table(explanation, later),
+        ]
     unit = f" ({measure.column})" if measure else ""
     parts += ["", f"What would change{unit}", _what_if_table(explanation)]
     if prices:

@@ -58,3 +58,8 @@ def test_where_nothing_fits_then_it_is_said(capsys: pytest.CaptureFixture[str]) 
 def test_what_cannot_be_is_refused_before_anything_is_searched(text: str, why: str) -> None:
     with pytest.raises(astra.InputError, match=why):
         astra.plan("llama-3-8b", **JOB, what_if=text)
+
+
+def test_a_search_that_is_stopped_claims_nothing_of_what_it_did_not_search() -> None:
+    stopped = astra.plan("llama-3-8b", **JOB, what_if=["link=x2"], is_cancelled=lambda: True)
+    assert stopped.search.status == "cancelled" and stopped.what_if == ()

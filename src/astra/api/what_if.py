@@ -38,10 +38,12 @@ FORM = (
 def answered_what_ifs(
     query: Query, found: Result, changed: Mapping[str, Cluster], limits: Limits
 ) -> tuple[AnsweredWhatIf, ...]:
-    """The answer's change on each of these machines."""
+    """The answer's change on each of these machines, as far as there was time to search them."""
     answers = []
     for text, cluster in changed.items():
         best = solve(replace(query.on(cluster), suggest=False), limits).best
+        if limits.stopped is not None:  # it is not known what the answer would be
+            break
         if best is None:
             answers.append(AnsweredWhatIf(what=text, plan=None))
             continue

@@ -17,7 +17,7 @@ from astra.hardware.cluster import Gpu, Pool
 Ints: TypeAlias = npt.NDArray[np.int64]
 IntsLike: TypeAlias = int | npt.NDArray[np.integer[Any]]
 
-USUAL_NODE_GPUS = 8
+USUAL_NODE_GPUS = 8  # of HGX boards, and the widest tensor parallelism that is common
 
 
 def _columns(*values: IntsLike) -> tuple[Ints, ...]:

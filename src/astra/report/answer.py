@@ -101,6 +101,7 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
         *_comparison(answer, best),
         _table(answer.plans, measure),
         *(paper_table(answer.paper) if answer.paper else []),
+        *_ranking_lines(answer.plans, measure),
         *on_paper_lines(best, answer.fastest_on_paper),
         *safer_plan(answer.plans, measure),
         *(equally_fast(answer.plans) if measure is None else []),
@@ -200,6 +201,14 @@ def _energy_part(best: PricedPlan) -> list[str]:
         "upper estimate.",
         "",
     ]
+
+
+def _ranking_lines(plans: Sequence[PricedPlan], measure: Measure | None) -> list[str]:
+    """What ranks them, where that is not their step."""
+    steps_s = [plan.step_s for plan in plans]
+    if measure is not None or steps_s == sorted(steps_s):
+        return []
+    return ["Simpler plans and those surer to fit come first where they are about as fast."]
 
 
 def on_paper_lines(best: PricedPlan, fastest: PricedPlan | None) -> list[str]:

@@ -48,7 +48,7 @@ class Query:
     exact: bool = False  # over several GPU types: look at ten times as much
     margin: float = MARGIN  # of the usable memory, kept free
     risk: str = "none"  # a word of `RISKS`
-    faster_than_s: float = inf  # no other plan is of use
+    faster_than_s: float = inf  # on one GPU type: no other plan is of use
     pipeline_model: str = "simulated"  # paper: the paper's formula beside it
     suggest: bool = True  # where nothing fits, look for what would help
     notes: tuple[Note, ...] = ()  # on how the question was read

@@ -7,7 +7,7 @@ import pytest
 from tests.support.cases import each_case
 
 import astra
-from astra.cli.main import COMMANDS
+from astra.cli.main import COMMANDS, run
 from astra.strategy.space import DIMENSIONS
 
 ROOT = Path(__file__).parents[1]
@@ -131,3 +131,18 @@ def test_every_option_of_the_glossary_exists() -> None:
     }
     named = set(re.findall(r"`(--[a-z-]+)", page))
     assert named and named <= known
+
+
+@pytest.mark.slow
+def test_the_answer_that_the_readme_shows_is_the_one_that_is_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for how long it took."""
+    command = "plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096"
+    assert command in (ROOT / "Makefile").read_text(encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(command.split()) == 0
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("$ make plan\n")[2].partition("```")[0]
+    took = re.compile(r"[0-9.]+ s\.$", re.MULTILINE)
+    assert took.sub("", shown).split() == took.sub("", capsys.readouterr().out).split()

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.search.test_one_type import TOP, space_of, stack_of, steps_of
+from tests.support.tiers import slow_after
 
 import astra
 from astra.cost.evaluate import evaluate
@@ -66,7 +67,7 @@ def test_a_risk_that_is_not_known_is_refused() -> None:
         astra.plan("llama-3-8b", **JOB, risk="brave")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(2, range(16)))
 def test_no_plan_of_brute_force_has_a_shorter_expected_step(seed: int) -> None:
     space = space_of(seed)
     task, stack = space.workload.task, stack_of(space)

@@ -11,7 +11,7 @@ from astra.money.price_sensitivity import Choice, PriceSensitivity, price_move
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Limits
 from astra.search.query import Query
-from astra.search.recommend import careful
+from astra.search.recommend import with_sure_margin
 from astra.search.rent import frontier_plans, market_of, search_market
 
 
@@ -25,7 +25,9 @@ def price_sensitivity(
     others are not looked for, which is said.
     """
     assert query.money is not None and query.goals is not None
-    alone = replace(careful(query), money=msgspec.structs.replace(query.money, mixed=False))
+    alone = replace(
+        with_sure_margin(query), money=msgspec.structs.replace(query.money, mixed=False)
+    )
     market = market_of(alone)
     choices = list(mixed)
     for pool in query.cluster.pools:

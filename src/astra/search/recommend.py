@@ -35,7 +35,7 @@ def ranked(priced: Sequence[PricedPlan], query: Query) -> tuple[PricedPlan, ...]
     return tuple(msgspec.structs.replace(each, rank=place) for place, each in places)
 
 
-def careful(query: Query) -> Query:
+def with_sure_margin(query: Query) -> Query:
     """With as much memory kept free as its risk asks for."""
     if query.risk == "none":
         return query
@@ -47,7 +47,7 @@ def search_with_risk(search: Search, query: Query, limits: Limits) -> Result:
     """The answer of a search whose plans fit as surely as is asked, or else of all that fit; on one
     GPU type beside it the fastest on paper.
     """
-    sure = careful(replace(query, suggest=False))
+    sure = with_sure_margin(replace(query, suggest=False))
     if not query.is_for_money:
         sure = replace(sure, top=max(query.top, CANDIDATES))
     found = search(sure, limits)

@@ -1,5 +1,6 @@
 """Clusters of several types: where they win, and where they may be rented."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,19 @@ def test_no_mixed_plan_beats_its_types_apart_by_much() -> None:
         least = search._least_s(mixture.pools)
         assert 0.5 * found.step_s < least <= found.step_s
         assert search._fastest(mixture, least, np.inf) is None
+
+
+def test_a_second_gpu_type_must_save_two_percent_unless_risk_is_no_matter() -> None:
+    pools, query = market()
+    offers = [offer("h100", "aws", "x", 3.0), offer("a100-80g", "aws", "x", 1.2)]
+    limit_s = {}
+    for risk in ("none", "normal"):
+        weighed = replace(query, risk=risk)
+        rental = RentalMarket(query=weighed, offers=offers, tokens=2e10, conditions=conditions())
+        search = MixedSearch(MarketSearch(rental, Limits(), 1e6))
+        (place,) = places_of(pools, offers, anywhere=False)
+        limit_s[risk] = search._limit_s(mixtures_of(pools, place, None)[0])
+    assert limit_s["normal"] == pytest.approx(limit_s["none"] / 1.02)
 
 
 def test_what_cannot_be_mixed_is_said() -> None:

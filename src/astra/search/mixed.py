@@ -58,6 +58,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
     plans = ranked(found, query)
     slowest_s = COMPARED * _fastest_s(found)
     even_s = None if limits.stopped else _even_split_s(pipelines)
+    uniform_s = min(uniform.evaluator.best_s, np.inf if even_s is None else even_s)
     gap = None if limits.stopped or not plans else _gap(plans[0].step_s, pipelines.values())
     evaluators = [*singles.values(), *(each.evaluator for each in pipelines.values())]
     return Result(
@@ -75,10 +76,7 @@ def solve_mixed(query: Query, limits: Limits) -> Result:
                 for name, best in singles.items()
                 if limits.stopped is None or np.isfinite(best.best_s)
             },
-            uniform_step_s=min(
-                (s for s in (uniform.evaluator.best_s, even_s) if s is not None and s < np.inf),
-                default=None,
-            ),
+            uniform_step_s=uniform_s if uniform_s < np.inf else None,
             even_split_step_s=even_s,
             runtimes_step_s={
                 runtime: step_s if step_s < slowest_s else None

@@ -22,6 +22,7 @@ from astra.hardware.cluster import Cluster, Gpu, Pool
 from astra.hardware.slowest import flops_per_s
 from astra.money.places import Mixture, all_mixtures
 from astra.notes import NoteCode, note
+from astra.recommend.expectation import recommendation
 from astra.search.evaluator import Stopped
 from astra.search.market import USUAL, MarketSearch, Trade
 from astra.search.one_type import search_best
@@ -30,7 +31,6 @@ from astra.search.uniform import UniformSearch
 from astra.strategy.mixed_space import MIXES, why_not_mixed
 
 MAX_SEARCHED = 24  # mixtures, the most promising; all with --exact
-WORTHWHILE = 0.998  # of the limit: a mixture is not searched for less
 
 
 class MixedSearch:
@@ -62,11 +62,14 @@ class MixedSearch:
                     self.skipped += 1
 
     def _limit_s(self, mixture: Mixture) -> float:
-        """The step from which on all these GPUs are dominated by what is known. [s]"""
+        """The step from which on all these GPUs are dominated by what is known, or save less than
+        more GPU types must where risk matters. [s]
+        """
         known_h, known_usd = self.frontier.points()
         hours, usd = np.append(known_h, self.frontier.latest_h), np.append(known_usd, -np.inf)
         job = self.market.steps, checkpoint_sizes(self.query.space)[:1], self.market.conditions
-        return mixture.step_within(hours, usd, *job)
+        must_save = 0.0 if self.query.risk == "none" else recommendation().weights.gpu_type
+        return mixture.step_within(hours, usd, *job) / (1 + must_save * (len(mixture.pools) - 1))
 
     def _least_s(self, pools: Sequence[Pool]) -> float:
         """About the least step: as if all types worked apart, none of them ever waiting. [s]
@@ -119,7 +122,7 @@ class MixedSearch:
         """The fastest plan that offloads no more than this to a node, if it is worth a search."""
         key = (room_bytes, mixture.machines)
         under, best = self.market.mixtures.get(key, (0.0, None))
-        if best is None and max(under, self._least_known_s(mixture)) < limit * WORTHWHILE:
+        if best is None and max(under, self._least_known_s(mixture)) < limit:
             best = self._fastest(mixture, limit, room_bytes)
             self.searched += 1
             self.market.mixtures[key] = (limit, best)

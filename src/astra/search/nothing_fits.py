@@ -1,5 +1,6 @@
 """Why no plan fits, and the smallest changes that help."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -136,12 +137,8 @@ def _more_gpus(query: Query) -> list[Note]:
 
 
 def least_of(counts: list[int], enough: Callable[[int], bool]) -> int:
-    """The first count that is enough, by halving: more is never worse; the last is taken as so."""
-    low, high = 0, len(counts) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(counts[middle]) else (middle + 1, high)
-    return counts[low]
+    """The first count that is enough: more is never worse; the last is taken as enough."""
+    return counts[bisect_left(counts, True, hi=len(counts) - 1, key=enough)]
 
 
 def with_count(query: Query, count: int) -> Query:

@@ -14,6 +14,7 @@ from astra.errors import InputError, either, near, shorten
 T = TypeVar("T")
 
 MOST_BYTES = 64 << 20  # a plan file of any size we write is far below this
+_open_folders: tuple[Path, ...] = ()  # where not empty, files elsewhere are not read
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,8 +31,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 USER = Source(kind="user", where="given by the user")
 
 
+def read_only_below(*folders: Path) -> None:
+    """From now on, in this process, files that lie elsewhere are refused, whoever names them."""
+    global _open_folders
+    _open_folders = folders
+
+
 def read_text(path: Path) -> str:
     """The text of a file a user named."""
+    below = ".." not in path.parts and any(map(path.is_relative_to, _open_folders))
+    if _open_folders and not below:
+        raise InputError(f"{shorten(str(path))}: no file is read here. Give what is in it.")
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):

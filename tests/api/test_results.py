@@ -193,3 +193,24 @@ def test_a_plan_tells_its_recompute_as_its_tp() -> None:
     uneven = msgspec.structs.replace(plan.pipelines[0], segments=(segment, second))
     told = msgspec.structs.replace(plan, pipelines=(uneven,)).recompute
     assert told == (segment.recompute, "full:block:4")
+
+
+def test_the_json_of_an_answer_is_taken_wherever_its_file_is() -> None:
+    answer = astra.plan("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096, tp=1)
+    document = answer.to_dict()
+    assert astra.explain(document, quick=True) == astra.explain(answer, quick=True)
+    assert astra.predict_plan(document, 2).step_s == answer.plans[1].step_s
+    job = astra.export(document, "megatron", None)
+    assert job.out is None and tuple(sorted(job.texts)) == job.files
+    assert astra.import_job("args.txt", text=job.texts["args.txt"], gpus="h100:8").plan.tp == 1
+
+
+def test_files_that_an_imported_text_names_are_not_read(tmp_path: Path) -> None:
+    settings = tmp_path / "ds_config.json"
+    settings.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}')
+    text = f"deepspeed --num_gpus 8 train.py --deepspeed {settings}"
+    asked: Any = {"model": "llama-3-8b", "gpus": "h100:8", "seq_len": 4096}
+    (tmp_path / "run.sh").write_text(text)
+    assert astra.import_job(tmp_path / "run.sh", **asked).framework == "DeepSpeed"
+    with pytest.raises(astra.InputError, match="which is not there"):
+        astra.import_job(tmp_path / "run.sh", text=text, **asked)

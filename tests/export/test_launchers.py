@@ -14,8 +14,9 @@ from tests.support.launch_plans import job_of, mixed_plan, plain_plan
 from astra.cli import export as command
 from astra.errors import InputError
 from astra.export.launchers import LAUNCHERS, skypilot_files, slurm_files
-from astra.export.rents import read_rents
+from astra.export.rents import rents_of_document
 from astra.export.targets import export_files
+from astra.files import read_json
 from astra.money.rented import RentedNodes
 
 
@@ -179,10 +180,10 @@ def test_skypilot_rents_what_the_search_for_money_chose(tmp_path: Path) -> None:
     assert "instance_type" not in own["sky.yaml"] and "use_spot: false" in own["sky.yaml"]
     entry = {"plan": msgspec.to_builtins(plan), "money": {"rents": [msgspec.to_builtins(rented())]}}
     (tmp_path / "found.json").write_text(json.dumps({"plans": [{"plan": {}}, entry]}))
-    assert read_rents(tmp_path / "found.json") == [(), (rented(),)]
-    assert read_rents(tmp_path / "found.json", 2) == [(rented(),)]
+    assert rents_of_document(read_json(tmp_path / "found.json"), "found") == [(), (rented(),)]
+    assert rents_of_document(read_json(tmp_path / "found.json"), "found", 2) == [(rented(),)]
     (tmp_path / "plan.json").write_text(json.dumps(entry["plan"]))
-    assert read_rents(tmp_path / "plan.json", 1) == [()]
+    assert rents_of_document(read_json(tmp_path / "plan.json"), "plan", 1) == [()]
 
 
 def test_skypilot_names_the_gpus_that_a_host_gets_added() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,7 @@ from astra.report.html import page_html
 from astra.report.request import read_request
 from astra.report.words import search_words
 from astra.strategy.plan import Plan
-from astra.strategy.plan_file import read_plans
+from astra.strategy.plan_file import plans_of_document
 from astra.strategy.rule_messages import refusal_message
 from astra.strategy.rules.registry import broken_rules
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from astra.money.price_sensitivity import Choice
     from astra.notes import Note
     from astra.search.query import Query
+
+
+PlanSource: TypeAlias = "str | Path | Mapping[str, Any] | Plan | PricedPlan | AnswerDocument"
 
 
 class Explanation(ExplanationDocument, Saved, frozen=True, kw_only=True):
@@ -48,7 +51,7 @@ class Explanation(ExplanationDocument, Saved, frozen=True, kw_only=True):
 
 
 def explain_answer(
-    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+    source: "PlanSource",
     against: str | Mapping[str, Any] | None = None,
     rank: int = 1,
     *,
@@ -86,7 +89,7 @@ def explain_answer(
 
 
 def _plans_of(
-    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+    source: "PlanSource",
 ) -> tuple[list[Plan], Mapping[str, object], str]:
     """All plans of an answer or a file, what they were searched for, and the name of the place."""
     if isinstance(source, Plan):
@@ -96,18 +99,24 @@ def _plans_of(
         return [priced.plan for priced in source.plans], request, "answer"
     if isinstance(source, PricedPlan):
         return [source.plan], {}, "plan"
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | Path | Mapping):
         raise InputError(f"plan = {shorten(source)}: an answer, a plan or a file is needed.")
-    path = Path(source)
-    document = read_json(path)
+    document, where = _document(source)
     saved = document.get("request") if isinstance(document, dict) else None
-    return read_plans(path), saved if isinstance(saved, dict) else {}, str(path)
+    return plans_of_document(document, where), saved if isinstance(saved, dict) else {}, where
+
+
+def _document(source: str | Path | Mapping[str, Any]) -> tuple[Any, str]:
+    """What a file holds, or what was given of one; and the name of the place."""
+    if isinstance(source, Mapping):
+        return source, "plan"
+    return read_json(Path(source)), str(Path(source))
 
 
 def _with_prices(
     explanation: ExplanationDocument,
     query: "Query",
-    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+    source: "PlanSource",
     say: "Callable[[Note], None]",
 ) -> ExplanationDocument:
     from astra.explain.price_sensitivity import price_sensitivity
@@ -119,16 +128,16 @@ def _with_prices(
 
 
 def _mixed_choices(
-    source: "str | Path | Plan | PricedPlan | AnswerDocument",
+    source: "PlanSource",
 ) -> "Sequence[Choice]":
     """The points of a frontier that mix GPU types, out of an answer or its file."""
     from astra.money.price_sensitivity import Choice
 
-    saved: Any = None
+    saved, where = None, "answer"  # type: Any, str
     if isinstance(source, AnswerDocument):
         saved = msgspec.to_builtins(source.frontier)
-    elif isinstance(source, str | Path):
-        document = read_json(Path(source))
+    elif isinstance(source, str | Path | Mapping):
+        document, where = _document(source)
         saved = document.get("frontier") if isinstance(document, dict) else None
-    choices = [convert(each, Choice, f"{source}: frontier") for each in saved or ()]
+    choices = [convert(each, Choice, f"{where}: frontier") for each in saved or ()]
     return [choice for choice in choices if len(choice.gpus) > 1]

@@ -1,6 +1,7 @@
 """Launch files for a plan, from an answer, a priced or a bare plan, or a file with any of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from astra.strategy.plan import Plan
 from astra.values import number, whole_number, word
 
 if TYPE_CHECKING:
+    from astra.api.explanations import PlanSource
     from astra.export.rents import Rents
     from astra.export.verify import FrameworkCheck
-    from astra.report.document import AnswerDocument
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
 
@@ -22,7 +23,7 @@ LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
 class ExportedJob:
     """What was written, and what to know about it."""
 
-    out: str
+    out: str | None  # None: nothing was written
     files: tuple[str, ...]  # sorted
     plans: tuple[Plan, ...]
     expected: tuple[str, ...]  # what the first of them should take
@@ -30,16 +31,17 @@ class ExportedJob:
     verified: tuple[str, ...]  # what the framework's own code says, where it was asked
     next_steps: tuple[str, ...]  # how to start it
     notes: tuple[str, ...] = ()  # why targets of installed packages cannot be used
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the files, by name
 
     def __repr__(self) -> str:
         what = f"{len(self.plans)} plans" if len(self.plans) > 1 else self.plans[0].summary()
-        return f"ExportedJob({len(self.files)} files in {self.out}: {what})"
+        return f"ExportedJob({len(self.files)} files in {self.out or 'texts'}: {what})"
 
 
 def export(
-    plan: "str | Path | Plan | PricedPlan | AnswerDocument",
+    plan: "PlanSource",
     target: str,
-    out: str | Path,
+    out: str | Path | None,
     *,
     rank: int | str = 1,
     launcher: str = "torchrun",
@@ -47,7 +49,8 @@ def export(
     train_iters: int = 100,
     learning_rate: float = 1e-4,
 ) -> ExportedJob:
-    """Launch files for a plan in the folder `out`: all settings, the environment, a script.
+    """Launch files for a plan in the folder `out`: all settings, the environment, a script. With
+    None nothing is written; the result has their `texts`.
 
     >>> import astra, tempfile
     >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
@@ -56,27 +59,19 @@ def export(
     >>> "launch.sh" in job.files
     True
 
-    `plan` is an answer of `plan`, a priced or a bare plan, or a file with any of them; `rank` says
-    which plan of an answer, or "all". `target` is megatron, bridge, flagscale, torchtitan,
-    accelerate, deepspeed or one of an installed package (docs/extend.md), `launcher` torchrun,
-    slurm, skypilot or kubernetes. `verify` asks the framework's own code, where it is installed;
-    what it refuses is an InputError, and nothing is written then.
+    `plan` is an answer of `plan`, a priced or a bare plan, a file with any of them or its JSON as a
+    dict; `rank` says which plan of an answer, or "all". `target` is megatron, bridge, flagscale,
+    torchtitan, accelerate, deepspeed or one of an installed package (docs/extend.md), `launcher`
+    torchrun, slurm, skypilot or kubernetes. `verify` asks the framework's own code, where it is
+    installed; what it refuses is an InputError, and nothing is written then.
     """
     from astra.cost.price import price_plan
-    from astra.export import tuner
+    from astra.export import targets, tuner
     from astra.export.folder import write_folder
-    from astra.export.targets import (
-        expectations,
-        export_files,
-        next_steps,
-        target_named,
-        target_notes,
-        unsupported,
-    )
 
-    target_named(target)
+    targets.target_named(target)
     word(launcher, "--launcher", LAUNCHERS)
-    folder = out_path(out, "--out", inside="plan.json")
+    folder = None if out is None else out_path(out, "--out", inside="plan.json")
     options: dict[str, Any] = {
         "train_iters": whole_number(train_iters, "--train-iters", most=10**9),
         "learning_rate": number(learning_rate, "--lr", least=1e-12, most=100.0),
@@ -87,40 +82,46 @@ def export(
     checks: list[FrameworkCheck] = []
     for row, (each, rents) in enumerate(found, 1):
         prefix = f"rank-{row:03d}/" if place is None else ""
-        made = export_files(each, target, launcher=launcher, rents=rents, **options)
+        made = targets.export_files(each, target, launcher=launcher, rents=rents, **options)
         if verify:
             checks += _framework_checks(each, target, made, prefix)
         files |= {f"{prefix}{name}": text for name, text in made.items()}
     plans = [each for each, _ in found]
     if place is None and target == "flagscale":
         files |= tuner.files(plans)
-    write_folder(folder, files)
+    if folder is not None:
+        write_folder(folder, files)
     script = next(name for name in sorted(files) if name.endswith("launch.sh"))
+    script = f"{out or '.'}/{script}"
     return ExportedJob(
-        out=str(out),
+        out=None if out is None else str(out),
         files=tuple(sorted(files)),
         plans=tuple(plans),
-        expected=tuple(expectations(price_plan(plans[0]))),
-        not_expressed=tuple(unsupported(plans[0], target)),
+        expected=tuple(targets.expectations(price_plan(plans[0]))),
+        not_expressed=tuple(targets.unsupported(plans[0], target)),
         verified=tuple(check.line() for check in checks),
-        next_steps=tuple(next_steps(plans[0], target, f"{out}/{script}", launcher)),
-        notes=tuple(target_notes()),
+        next_steps=tuple(targets.next_steps(plans[0], target, script, launcher)),
+        notes=tuple(targets.target_notes()),
+        texts=files,
     )
 
 
-def _plans_and_rents(
-    source: "str | Path | Plan | PricedPlan | AnswerDocument", rank: int | None
-) -> "list[tuple[Plan, Rents]]":
+def _plans_and_rents(source: "PlanSource", rank: int | None) -> "list[tuple[Plan, Rents]]":
     """The plan of a rank, or all of them, each with the machines that were rented for it."""
-    from astra.export.rents import read_rents
+    from astra.export.rents import rents_of_document
+    from astra.files import read_json
     from astra.report.document import AnswerDocument
-    from astra.strategy.plan_file import read_plans
+    from astra.strategy.plan_file import plans_of_document
 
-    if isinstance(source, str | Path):
-        plans = read_plans(Path(source), rank)
+    if isinstance(source, str | Path | Mapping):
+        if isinstance(source, Mapping):
+            document, where = source, "plan"
+        else:
+            document, where = read_json(Path(source)), str(source)
+        plans = plans_of_document(document, where, rank)
         if not plans:
-            raise InputError(f"{source}: the search found no plan; there is nothing to export.")
-        return list(zip(plans, read_rents(Path(source), rank), strict=True))
+            raise InputError(f"{where}: the search found no plan; there is nothing to export.")
+        return list(zip(plans, rents_of_document(document, where, rank), strict=True))
     if isinstance(source, Plan):
         return [(source, ())]
     if isinstance(source, PricedPlan):

@@ -26,7 +26,7 @@ GpuCounts: TypeAlias = (  # keys of a Mapping are of one type exactly
     "str | Mapping[str, int] | Mapping[Gpu, int] | Mapping[str | Gpu, int]"
     " | Sequence[str | tuple[str | Gpu, int]] | None"
 )
-ClusterSource: TypeAlias = "str | Path | Cluster | None"
+ClusterSource: TypeAlias = "str | Path | Mapping[str, Any] | Cluster | None"
 Settings: TypeAlias = "Sequence[str] | Mapping[str, Any]"
 RuleSource: TypeAlias = "str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, str] | None"
 
@@ -147,6 +147,12 @@ def _read_cluster(gpus: GpuCounts, cluster: ClusterSource) -> tuple["Cluster", t
         from astra.hardware.cluster_file import read_cluster
 
         return read_cluster(file_path(cluster))
+    if isinstance(cluster, Mapping):  # the words of such a file
+        from astra.hardware.cluster_file import cluster_of
+        from astra.hardware.units import check_bounds
+
+        check_bounds(cluster, "cluster")
+        return cluster_of(dict(cluster), "cluster", Path(), "cluster")
     from astra.hardware.cluster import Cluster
     from astra.hardware.pools import merge_equal_pools
 

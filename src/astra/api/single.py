@@ -27,8 +27,7 @@ from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 from astra.values import file_path, of_kind, token_count, whole_number, word
 
 if TYPE_CHECKING:
-    from astra.api.answers import Answer
-    from astra.api.explanations import Explanation
+    from astra.api.explanations import Explanation, PlanSource
     from astra.api.prediction import Prediction
     from astra.cost.result import PricedPlan
     from astra.hardware.cluster import Cluster, Gpu
@@ -105,7 +104,7 @@ def _money(said: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def predict_plan(
-    plan: "str | Path | Plan | PricedPlan | Answer",
+    plan: "PlanSource",
     rank: int = 1,
     *,
     margin: float = 0.05,
@@ -132,11 +131,11 @@ def predict_plan(
     return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
 
 
-def _plan_of(source: "str | Path | Plan | PricedPlan | Answer", rank: int) -> "Plan":
+def _plan_of(source: "PlanSource", rank: int) -> "Plan":
     from astra.cost.result import PricedPlan
     from astra.report.document import AnswerDocument
     from astra.strategy.plan import Plan
-    from astra.strategy.plan_file import read_plan
+    from astra.strategy.plan_file import plans_of_document, read_plan
 
     if isinstance(source, Plan):
         return source
@@ -147,6 +146,8 @@ def _plan_of(source: "str | Path | Plan | PricedPlan | Answer", rank: int) -> "P
             count = "1 plan" if len(source.plans) == 1 else f"{len(source.plans) or 'no'} plans"
             raise InputError(f"answer: there is no rank {rank}; it holds {count}.")
         return source.plans[rank - 1].plan
+    if isinstance(source, Mapping):
+        return plans_of_document(source, "plan", rank)[0]
     return read_plan(source, rank)
 
 
@@ -172,7 +173,7 @@ def _with_money_and_words(
 
 
 def explain(
-    plan: "str | Path | Plan | PricedPlan | Answer",
+    plan: "PlanSource",
     against: "str | Mapping[str, Any] | None" = None,
     rank: int = 1,
     *,
@@ -206,13 +207,15 @@ def explain(
 def import_job(
     file: str | Path,
     *,
+    text: str | None = None,
     gpus: "GpuCounts | Gpu" = "h100",
     world_size: int | None = None,
     model: ModelSource = None,
     seq_len: int | str | None = None,
     vocab_size: int | None = None,
 ) -> "ImportedJob":
-    """The plan of an existing job: a launch script, a configuration, a folder of `export`.
+    """The plan of an existing job: a launch script, a configuration, a folder of `export`, or the
+    `text` of such a file, of which `file` is then the name alone.
 
     >>> import astra, tempfile
     >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, tp=2, global_batch=32, seq_len=4096)
@@ -228,7 +231,7 @@ def import_job(
     """
     from astra.hardware.cluster import Gpu
     from astra.hardware.gpus_option import parse_rank_blocks
-    from astra.imports.read import ImportRequest, read_job
+    from astra.imports.read import ImportRequest, job_of_text, read_job
     from astra.report.words import all_words
 
     def count(said: int | None, option: str) -> int | None:
@@ -250,5 +253,8 @@ def import_job(
         seq_len=None if seq_len is None else token_count(seq_len, "--seq-len"),
         vocab=count(vocab_size, "--vocab-size"),
     )
-    job = read_job(file_path(file), request)
+    if text is None:
+        job = read_job(file_path(file), request)
+    else:
+        job = job_of_text(text, Path(str(file)), replace(request, is_alone=True))
     return replace(job, assumed=(*all_words(job.notes), *job.assumed))

@@ -1,10 +1,9 @@
 """What the search for money rented for each plan of a file: clouds, machines and prices."""
 
-from pathlib import Path
 from typing import Any
 
 from astra.errors import InputError
-from astra.files import convert, read_json
+from astra.files import convert
 from astra.money.rented import RentedNodes
 
 Rents = tuple[RentedNodes, ...]
@@ -19,13 +18,14 @@ SKY_CLOUDS = (
 BARE_HOSTS = ("n1-",)  # machines that get their GPUs added
 
 
-def read_rents(path: Path, rank: int | None = None) -> list[Rents]:
-    """For every plan of a file, or the one of a rank, its machines; none where none were chosen."""
-    document = read_json(path)
+def rents_of_document(document: Any, where: str, rank: int | None = None) -> list[Rents]:
+    """For every plan in what a file holds, or the one of a rank, its machines; none where none
+    were chosen.
+    """
     entries = [document]
-    if isinstance(document, dict) and isinstance(document.get("plans"), list):
+    if isinstance(document, dict) and isinstance(document.get("plans"), list | tuple):
         entries = document["plans"]
-    found = [_rents(entry, f"{path}: plans[{row}]") for row, entry in enumerate(entries)]
+    found = [_rents(entry, f"{where}: plans[{row}]") for row, entry in enumerate(entries)]
     return found if rank is None else found[rank - 1 : rank]
 
 

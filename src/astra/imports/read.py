@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from astra.errors import InputError, shorten
-from astra.files import parse_toml, read_json, read_text
+from astra.files import parse_json, parse_toml, read_json, read_text
 from astra.hardware.cluster import Gpu
 from astra.hardware.gpus_option import parse_rank_blocks
 from astra.imports import deepspeed, flagscale, huggingface_trainer, megatron, torchtitan
@@ -45,6 +45,7 @@ class ImportRequest:
     described: Mapping[str, Gpu] = field(default_factory=dict)  # types besides the catalogue's
     world_size: int | None = None
     is_checked: bool = False  # whether a file that says another world size contradicts it
+    is_alone: bool = False  # no file that it names is read
     model: Model | None = None
     seq_len: int | None = None
     vocab: int | None = None
@@ -66,17 +67,21 @@ def read_job(path: Path, asked: ImportRequest) -> ImportedJob:
     """The plan of a launch script, a configuration file or a folder that `export` wrote."""
     if path.is_dir():
         return _from_folder(path, asked)
+    return job_of_text(read_text(path), path, asked)
+
+
+def job_of_text(text: str, path: Path, asked: ImportRequest) -> ImportedJob:
+    """The same of a file's text; by its name it is known what it is."""
     kind = path.suffix.lower()
     if kind == ".json":
-        return _from_deepspeed(read_json(path), asked, str(path))
-    text = read_text(path)
+        return _from_deepspeed(parse_json(text, str(path)), asked, str(path))
     if kind == ".toml":
         return _from_torchtitan(torchtitan.flattened(parse_toml(text, str(path))), asked, path)
     if kind == ".py":
         return _from_torchtitan(torchtitan.from_python(text, str(path)), asked, path)
     if kind in (".yaml", ".yml"):
         return _from_yaml(text, asked, path)
-    return _from_script(_script_of(text, path.parent), asked, path)
+    return _from_script(_script_of(text, None if asked.is_alone else path.parent), asked, path)
 
 
 def _from_yaml(text: str, asked: ImportRequest, path: Path) -> ImportedJob:
@@ -91,6 +96,8 @@ def _from_yaml(text: str, asked: ImportRequest, path: Path) -> ImportedJob:
             "read. `astra predict MODEL --runtime fsdp ...` prices such a job from its settings."
         )
     flagscale.refuse_mixed(said, path)
+    if flagscale.is_experiment(said) and asked.is_alone:
+        raise InputError(f"{path}: the settings are in the task that it names. Import that.")
     if flagscale.is_experiment(said):
         file = flagscale.task_file(table, path)
         counted = replace(asked, world_size=_agreed(flagscale.world_of(said, path), asked, path))
@@ -166,7 +173,7 @@ def _from_script(script: Script, asked: ImportRequest, path: Path) -> ImportedJo
     config = options.text("deepspeed-config", "deepspeed")
     if "micro-batch-size" not in options.values and config and config.endswith(".json"):
         named = path.parent / config
-        if not named.is_file():
+        if asked.is_alone or not named.is_file():
             raise InputError(
                 f"{path}: it names {shorten(config)}, which is not there. Import that."
             )
@@ -189,7 +196,8 @@ def _from_titan_script(script: Script, asked: ImportRequest, path: Path) -> Impo
     value = script.variables.get("CONFIG_FILE")
     named = named or (value if isinstance(value, str) else None)
     if named:
-        file = next((p for p in (path.parent / named, Path(named)) if p.is_file()), None)
+        places = () if asked.is_alone else (path.parent / named, Path(named))
+        file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise InputError(f"{path}: it names {shorten(named)}, which is not there. Import that.")
         settings = torchtitan.flattened(parse_toml(read_text(file), str(file)))

@@ -61,12 +61,22 @@ def find_model(text: str | Path) -> Model:
         raise InputError(
             "no model given. Name one (`astra models` lists them), or a config.json or TOML file."
         )
-    exact = {normalized_name(name): name for name in zoo_names()}.get(normalized_name(text))
+    exact = _by_name(text)
     if exact is not None and not Path(text).is_file():
-        return zoo_model(exact)
+        return exact
     if _is_path(text):
         return read_model(Path(text))
     return _by_hugging_face_id(text) or _unknown(text)
+
+
+def known_model(text: str) -> Model:
+    """The model of a zoo name or a Hugging Face id; never a file, whatever is called so."""
+    return _by_name(text) or _by_hugging_face_id(text) or _unknown(text)
+
+
+def _by_name(text: str) -> Model | None:
+    exact = {normalized_name(name): name for name in zoo_names()}.get(normalized_name(text))
+    return None if exact is None else zoo_model(exact)
 
 
 def read_model(path: Path) -> Model:

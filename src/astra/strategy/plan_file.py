@@ -26,13 +26,17 @@ def read_plan(path: str | Path, rank: int = 1) -> Plan:
 
 def read_plans(path: Path, rank: int | None = None) -> list[Plan]:
     """All plans of a file, best first, or the one of a rank (from 1)."""
-    document = read_json(path)
-    found = _bare_plans(document, str(path))
+    return plans_of_document(read_json(path), str(path), rank)
+
+
+def plans_of_document(document: Any, where: str, rank: int | None = None) -> list[Plan]:
+    """The same of what such a file holds."""
+    found = _bare_plans(document, where)
     if rank is None:
         return [plan_from_json(raw, place) for raw, place in found]
     if not 1 <= rank <= len(found):
         count = "1 plan" if len(found) == 1 else f"{len(found)} plans"
-        raise InputError(f"{path}: there is no rank {rank}; the file holds {count}.")
+        raise InputError(f"{where}: there is no rank {rank}; the file holds {count}.")
     return [plan_from_json(*found[rank - 1])]
 
 
@@ -51,7 +55,7 @@ def plan_from_json(raw: object, where: str) -> Plan:
 def _bare_plans(document: Any, where: str) -> list[tuple[object, str]]:
     """The plans inside any of the three kinds of file, each with its place."""
     if isinstance(document, dict):
-        if isinstance(document.get("plans"), list):
+        if isinstance(document.get("plans"), list | tuple):
             listed = enumerate(document["plans"])
             return [(_inner(entry), f"{where}: plans[{row}].plan") for row, entry in listed]
         if "plan" in document:

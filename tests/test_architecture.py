@@ -32,7 +32,7 @@ ALLOWED = {
 ALLOWED["simulate"] = set()  # shares no formula with anyone, so that each can catch the other
 ALLOWED["profile"] = {"errors"}  # runs on bare training machines: torch and nothing else
 ALLOWED["api"] = BELOW_ALL.union(*ROOMS[:8])  # the command line's words as functions
-ALLOWED["cli"] |= {"api", "profile"}
+ALLOWED["cli"] |= {"api", "profile", "web"}  # `astra serve` starts it
 ALLOWED["web"] |= {"api"}
 ALLOWED["errors"] = ALLOWED["columns"] = ALLOWED["notes"] = set()
 ALLOWED["files"] = ALLOWED["values"] = {"errors"}

@@ -23,6 +23,8 @@ COMMANDS = {
     "rules": "what makes a plan illegal, who says so, and why",
     "stacks": "the software that is known to run plans, and its factors",
     "profile": "measure this machine's GPU and links",
+    "serve": "the same as JSON over HTTP, on this machine",
+    "mcp": "the same as tools for assistants",
 }
 
 EXAMPLES = """\

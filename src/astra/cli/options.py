@@ -160,3 +160,31 @@ def _memory_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def _field(name: str) -> str:
     return name.replace("-", "_")
+
+
+def add_server_options(parser: argparse.ArgumentParser, time_limit: str) -> None:
+    parser.add_argument(
+        "--workers", metavar="N", default="2", help="questions answered at a time; default: 2"
+    )
+    parser.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        default=time_limit,
+        help=f"for one question, then the best so far is the answer; default: {time_limit}",
+    )
+
+
+def server_options(options: argparse.Namespace) -> tuple[int, float]:
+    """How many at a time, and how long each."""
+    workers = whole_number(options.workers, "--workers", most=256)
+    return workers, number(options.time_limit, "--time-limit", least=0.1, most=1e6)
+
+
+def missing_extra(command: str, extra: str, error: ImportError) -> InputError:
+    """What to install; an import that fails within Astra is our fault."""
+    if (error.name or "").partition(".")[0] == "astra":
+        raise error
+    return InputError(
+        f"`astra {command}` needs {error.name}, which is not installed. Try "
+        f"pip install 'astra-planner[{extra}]'."
+    )

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from astra.web.refusals import ErrorDocument, Refusal
+from astra.web.refusals import ErrorDocument, ErrorFacts
 
 MOST_BODY_BYTES = 4 << 20  # an answer about money with all its plans has a tenth of it
 MOST_REQUESTS = 512  # at a time
@@ -38,9 +38,9 @@ class JSONAnswer(Response):
 
 
 def error_answer(
-    status: int, said: Refusal | str, headers: dict[str, str] | None = None
+    status: int, said: ErrorFacts | str, headers: dict[str, str] | None = None
 ) -> Response:
-    what = Refusal(message=said) if isinstance(said, str) else said
+    what = ErrorFacts(message=said) if isinstance(said, str) else said
     return JSONAnswer(msgspec.json.encode(ErrorDocument(error=what)), status, headers)
 
 

@@ -8,7 +8,7 @@ import msgspec
 TURNED_OFF = {"no_mixed": "mixed = false", "no_failures": "failures = false"}
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a person can mend."""
 
     message: str
@@ -19,10 +19,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The body of every answer that is none."""
 
-    error: Refusal
+    error: ErrorFacts
 
 
-def refusal(message: str, words: Collection[str]) -> Refusal:
+def refusal(message: str, words: Collection[str]) -> ErrorFacts:
     """An InputError's message in the words of the question.
 
     >>> said = refusal("question: seqlen: there is no such field. Did you mean seq_len?", ["model"])
@@ -34,7 +34,7 @@ def refusal(message: str, words: Collection[str]) -> Refusal:
     text = re.sub(r"(?<![\w-])--([a-z][a-z0-9-]*)", _word, message)
     unknown = re.match(r"question: ([^ :]+): there is no such field", text)
     meant = re.search(r"(?:Did you mean|Use one of|Use) ((?:(?!: )[^?])+?)(?:\?|\.(?: |$))", text)
-    return Refusal(
+    return ErrorFacts(
         message=text,
         field=unknown[1] if unknown else _field(text.removeprefix("question: "), words),
         suggestions=tuple(re.split(r", | or ", meant[1])) if meant else (),

@@ -103,7 +103,7 @@ async def stop(request: Request) -> Response:
     """Asks a search, by the name that its stream began with, for the best so far."""
     body = await read_body(request)
     try:
-        said = msgspec.json.decode(body, type=StopRequest)
+        said = msgspec.json.decode(body, type=StopQuestion)
     except (msgspec.MsgspecError, RecursionError) as error:
         return error_answer(422, f'{error}: {{"search": "..."}} is needed.')
     if not request.app.state.workers.stop(said.search):
@@ -111,7 +111,7 @@ async def stop(request: Request) -> Response:
     return JSONAnswer(b"{}")
 
 
-class StopRequest(msgspec.Struct, forbid_unknown_fields=True):
+class StopQuestion(msgspec.Struct, forbid_unknown_fields=True):
     """Which search is to end with the best so far."""
 
     search: str

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from astra.web.refusals import ErrorDocument, Refusal
+from astra.web.refusals import ErrorDocument, ErrorFacts
 from astra.web.workers import EVENT_STREAM, Search, TooLongError, too_long
 
 STILL_THERE_S = 10.0  # between comments that keep a silent stream open
@@ -60,7 +60,7 @@ class EventStream(Response):
                 async for name, payload in self.rest:
                     await say(event_text(name, payload))
             except TooLongError:
-                said = ErrorDocument(error=Refusal(message=too_long(self.search.seconds)))
+                said = ErrorDocument(error=ErrorFacts(message=too_long(self.search.seconds)))
                 await say(event_text("error", msgspec.json.encode(said)))
             group.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -24,7 +24,7 @@ from astra.errors import InputError
 from astra.hardware.stack import user_stack_folder
 from astra.search.result import Progress
 from astra.web.questions import QUESTIONS, Answering, answer
-from astra.web.refusals import ErrorDocument, Refusal, refusal
+from astra.web.refusals import ErrorDocument, ErrorFacts, refusal
 
 PACKAGE = Path(files.__file__).parent
 BETWEEN_EVENTS_S = 0.1
@@ -118,7 +118,7 @@ def _answered(name: str, body: bytes, how: Answering) -> tuple[str, bytes]:
         said, event = refusal(str(error), words), "refused"
     except Exception as error:  # the server lives on, and its log has the place
         traceback.print_exc()
-        said = Refusal(message=f"a fault of Astra's: {type(error).__name__}: {error}")
+        said = ErrorFacts(message=f"a fault of Astra's: {type(error).__name__}: {error}")
         event = "failed"
     return event, msgspec.json.encode(ErrorDocument(error=said))
 

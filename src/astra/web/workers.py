@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from astra.web.refusals import ErrorDocument, Refusal
+from astra.web.refusals import ErrorDocument, ErrorFacts
 
 EVENT_STREAM = "text/event-stream"
 ENDINGS = ("done", "refused", "failed")
@@ -81,7 +81,7 @@ class Search:
         except TimeoutError:
             raise TooLongError from None
         except (ConnectionError, asyncio.IncompleteReadError):  # out of memory, or ended by hand
-            said = Refusal(message="the process that looked for the answer has ended.")
+            said = ErrorFacts(message="the process that looked for the answer has ended.")
             yield "failed", msgspec.json.encode(ErrorDocument(error=said))
 
 

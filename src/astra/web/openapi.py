@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from astra.api import export, predict
 from astra.web.listings import LISTINGS
 from astra.web.questions import QUESTIONS
 from astra.web.refusals import ErrorDocument
@@ -38,6 +39,7 @@ def openapi() -> bytes:
     of = dict(zip([*kinds, ErrorDocument], schemas, strict=True))
     error = {"application/json": {"schema": of[ErrorDocument]}}
     paths: dict[str, Any] = {}
+    examples = _examples()
     for name, (question, answer) in QUESTIONS.items():
         found = {"application/json": {"schema": of[answer]}, EVENT_STREAM: {"schema": {}}}
         paths[f"/api/{name}"] = {
@@ -46,7 +48,9 @@ def openapi() -> bytes:
                 "summary": question.__doc__,
                 "requestBody": {
                     "required": True,
-                    "content": {"application/json": {"schema": of[question]}},
+                    "content": {
+                        "application/json": {"schema": of[question], "example": examples[name]}
+                    },
                 },
                 "responses": {
                     "200": {"description": "the answer", "content": found},
@@ -64,6 +68,20 @@ def openapi() -> bytes:
         "components": {"schemas": components},
     }
     return msgspec.json.encode(document)
+
+
+def _examples() -> dict[str, Any]:
+    """A question of each kind that is answered."""
+    job = {"model": "llama-3-8b", "gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
+    plan = predict(**job, tp=2).plan  # type: ignore[arg-type]
+    files = export(plan, "megatron", None).texts
+    return {
+        "plan": {**job, "set": {"tp": [1, 2]}, "top": 3},
+        "predict": {**job, "tp": 2},
+        "explain": {"plan": plan, "quick": True},
+        "export": {"plan": plan, "to": "megatron"},
+        "import": {"name": "args.txt", "text": files["args.txt"], "gpus": "h100:16"},
+    }
 
 
 def _errors(error: dict[str, Any], *codes: int) -> dict[str, Any]:

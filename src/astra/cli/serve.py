@@ -9,7 +9,6 @@ import sys
 from astra.cli.options import add_server_options, missing_extra, server_options
 from astra.cli.printing import print_note, write_json
 from astra.cli.stopping import stop_requests
-from astra.errors import InputError
 from astra.values import whole_number
 
 EXAMPLES = """\
@@ -23,7 +22,9 @@ STOPPED = 130  # exit code
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", metavar="N", default="8400", help="default: 8400")
+    parser.add_argument(
+        "--port", metavar="N", default="8400", help="default: 8400; 0: any free one"
+    )
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
@@ -35,19 +36,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        from astra.web.serve import run_server
+        from astra.web.serve import listener, run_server
     except ImportError as error:
         raise missing_extra("serve", "web", error) from None
-    port = whole_number(options.port, "--port", most=65535)
+    listening = listener(options.host, whole_number(options.port, "--port", least=0, most=65535))
+    port = listening.getsockname()[1]
     address = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{port}"
     if options.json:
         write_json({"address": address})
         sys.stdout.flush()
     else:
         print_note(f"listening at {address}; Ctrl-C stops it")
-    try:
-        with stop_requests() as request:
-            run_server(options.host, port, *server_options(options))
-    except SystemExit:  # uvicorn's, which has said why
-        raise InputError(f"--port {port}: {options.host} cannot be listened at there.") from None
+    with stop_requests() as request:
+        run_server(listening, options.host, *server_options(options))
     return STOPPED if request.is_made else 0

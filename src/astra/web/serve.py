@@ -4,8 +4,10 @@ import socket
 
 import uvicorn
 
+from astra.errors import InputError
 from astra.web.routes import make_app
 
+BACKLOG = 1024  # connections that wait to be heard
 CLOSING_S = 2  # for answers that are being written
 
 
@@ -17,13 +19,26 @@ class EndingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_server(host: str, port: int, workers: int, time_limit_s: float) -> None:
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is any that is free."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except OSError as error:
+        raise InputError(
+            f"--port {port}: {host} cannot be listened at there: {error.strerror}. Try another."
+        ) from None
+    return found
+
+
+def run_server(listening: socket.socket, host: str, workers: int, time_limit_s: float) -> None:
     config = uvicorn.Config(
         make_app(host, workers, time_limit_s),
-        host=host,
-        port=port,
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=CLOSING_S,
     )
-    EndingServer(config).run()
+    EndingServer(config).run([listening])

@@ -34,6 +34,7 @@ class NoteCode(StrEnum):
     STACK_SOURCE = "stack_source"
     STACK_FACTORS = "stack_factors"
     GPU_ASSUMED = "gpu_assumed"
+    CONTRADICTS_HARDWARE = "contradicts_hardware"  # slower with no less of anything
     # of how a question was read
     GPU_READ_AS = "gpu_read_as"
     EQUAL_GPUS = "equal_gpus"  # two names of one GPU

@@ -95,7 +95,7 @@ Written by `python -m tools.contradictions`. Of two GPUs of one maker, one has n
 (FLOP/s in the precision and in bf16, memory and its bandwidth, link, link domain, network, PCIe),
 and yet the same kernels or the same exchange are predicted to take longer on it; or two GPUs have
 the same link, and exchanges over it differ by more than {SAME_LINK_RATIO:g} times. Kernels are
-those of {2 * len(PLANS)} plans of 64 GPUs, with the one that shows it most and how many do; traffic is
+those of {2 * len(PLANS)} plans of 64 GPUs, with the one that shows it most; traffic is
 an exchange of 64 MiB among eight ranks side by side, or of 1 GiB between eight nodes, with the
 stack's factors. Less than {LEAST["kernels"] - 1:.0%} for kernels and {LEAST_TRAFFIC - 1:.0%} for
 traffic is not listed.

@@ -36,6 +36,7 @@ class NoteCode(StrEnum):
     GPU_ASSUMED = "gpu_assumed"
     CONTRADICTS_HARDWARE = "contradicts_hardware"  # slower with no less of anything
     # of how a question was read
+    OUTSIDE_SPACE = "outside_space"  # settings of a given plan that no search tries
     GPU_READ_AS = "gpu_read_as"
     EQUAL_GPUS = "equal_gpus"  # two names of one GPU
     PARTIAL_NODES = "partial_nodes"  # GPUs that do not fill nodes

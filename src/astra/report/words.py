@@ -79,6 +79,24 @@ def _contradiction(facts: Facts) -> str:
     )
 
 
+UNTRIED = {
+    "searched": "not searched",
+    "follows": "set otherwise by a search",
+    "asked": "tried only when asked for",
+}
+
+
+def _outside_space(facts: Facts) -> str:
+    """What a search would not try, why, and what would make it."""
+    said = ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
+    why = f" ({next(iter(facts['why'].values()))})" if len(facts["why"]) == 1 else ""
+    one = len(facts["settings"]) == 1
+    option = facts["option"] or "no option"
+    return (
+        f"{said}: {UNTRIED[facts['how']]}{why}; {option} {'includes it' if one else 'include them'}"
+    )
+
+
 def _ram_of_plans(facts: Facts) -> str:
     ranks = ", ".join(map(str, facts["ranks"]))
     one = len(facts["ranks"]) == 1
@@ -213,6 +231,7 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.STACK_FACTORS: _factors,
     NoteCode.GPU_ASSUMED: "{gpu}: {what}",
     NoteCode.CONTRADICTS_HARDWARE: _contradiction,
+    NoteCode.OUTSIDE_SPACE: _outside_space,
     NoteCode.GPU_READ_AS: "{written} was read as {gpu}",
     NoteCode.EQUAL_GPUS: "{gpu} has the same data as {first}: counted as {count} of the latter",
     NoteCode.PARTIAL_NODES: lambda facts: (

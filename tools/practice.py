@@ -7,7 +7,6 @@ than our best although the rules allow it and it fits.
 """
 
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from astra.fit.runs import Run, read_runs
 from astra.hardware.stack import find_stack
 from astra.search.query import query_of_space
 from astra.search.solve import solve
-from astra.strategy.enumerate import enumerate_layouts, recompute_settings
+from astra.strategy.outside_space import outside_space
 from astra.strategy.plan import Plan
-from astra.strategy.plans import Plans, code, plan_at, task_of
-from astra.strategy.recompute import Recompute
+from astra.strategy.plans import task_of
 from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Space, Workload
 
@@ -62,8 +60,10 @@ QUESTIONS = (
     ("korthikanti22", "GPT-1T", "A100-80GB-SXM", 512, "fp16", 512),
     ("torchtitan", "Llama3.1-8B", "H100-96GB-HBM2e", 128, "bf16", 256),
 )
-# What the search tries only when it is asked to: taken as published, so that both train alike.
+# What the search tries only when it is asked to, and attention that is not fused: as published, so
+# that both train alike.
 AS_PUBLISHED = (
+    "attention",
     "dispatcher",
     "cuda_graph",
     "capacity_factor",
@@ -74,16 +74,7 @@ AS_PUBLISHED = (
     "rank_order",
     "offload_activations",
 )
-FOLLOWERS = (
-    "sequence_parallel",
-    "attention",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "overlap_p2p",
-    "overlap_tp",
-    "shard_group",
-)
-ALONE = ("overlap_grad_reduce", "overlap_param_gather", "shard_group")
+SAID = {"true": "on", "false": "off"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,79 +115,12 @@ def space_of(plan: Plan) -> Space:
 
 def outside(plan: Plan, space: Space) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What of a layout its space does not hold, and what it sets otherwise, in words."""
-    (pipeline,) = plan.pipelines
-    segment = pipeline.segments[0]
-    searched: dict[str, Any] = {
-        "tp": segment.tp,
-        "cp": plan.cp,
-        "micro_batch": plan.micro_batch,
-        "ep": plan.ep,
-        "sharding": plan.sharding,
-        "overlap_ep": plan.overlap_ep,
-        "offload_optimizer_fraction": plan.offload_optimizer_fraction,
-    }
-    if plan.cp > 1:
-        searched["cp_comm_type"] = plan.cp_comm_type
-    if plan.dp * plan.cp == 1:
-        del searched["sharding"]  # there is nobody to share with
-    found = [f"{k} {v}" for k, v in searched.items() if v not in (space.values(k) or ())]
-    if plan.etp not in (1, segment.tp):
-        found.append(f"etp {plan.etp}")
-    own: dict[str, Any] = {"pp": plan.pp, "dp": plan.dp, "vpp": plan.vpp, "etp": plan.etp}
-    narrow = Space(space.workload, space.settings | _singles(searched | own))
-    tables = [] if found else list(enumerate_layouts(narrow))
-    same = [layout for table in tables for layout in _same_split(table, plan)]
-    if not found and not same:
-        found.append(f"layers {_run_lengths(pipeline.layers)}, vpp {plan.vpp}")
-    if not _tries_recompute(plan, space):
-        found.append(f"recompute {segment.recompute}")
-    return tuple(found), tuple(_otherwise(plan, same))
-
-
-def _singles(values: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    return {name: (value,) for name, value in values.items()}
-
-
-def _same_split(table: Plans, plan: Plan) -> list[Plan]:
-    rows = [plan_at(table, row, task_of(plan)) for row in range(len(table))]
-    layers = plan.pipelines[0].layers
-    return [p for p in rows if p.pipelines[0].layers == layers and _chunks(p) == _chunks(plan)]
-
-
-def _chunks(plan: Plan) -> tuple[int, ...]:
-    """Layers of every chunk, virtual stage major."""
-    if plan.chunk_layers is not None:
-        return plan.chunk_layers
-    stages = plan.pipelines[0].layers
-    return tuple(layers // plan.vpp for _ in range(plan.vpp) for layers in stages)
-
-
-def _otherwise(plan: Plan, same: list[Plan]) -> list[str]:
-    """Settings that follow from others in the space, and were set otherwise."""
-    names = [name for name in FOLLOWERS if same and getattr(plan, name) != getattr(same[0], name)]
-    if plan.dp * plan.cp == 1:  # nothing is reduced or gathered
-        names = [name for name in names if name not in ALONE]
-    said = {True: "on", False: "off"}
-    return [f"{name} {said.get(value, value)}" for name, value in _values(plan, names)]
-
-
-def _values(plan: Plan, names: list[str]) -> list[tuple[str, Any]]:
-    return [(name, getattr(plan, name)) for name in names]
-
-
-def _tries_recompute(plan: Plan, space: Space) -> bool:
-    """Whether the space tries this setting; recompute of all layers has two names."""
-    wanted = Recompute.parse(plan.pipelines[0].segments[0].recompute)
-    largest = max(_chunks(plan))
-    rows = recompute_settings(space.workload, largest).tolist()
-    named = [code("recompute", wanted.mode), wanted.layers, wanted.module_bits]
-    return named in rows or (wanted.mode == "full:block" and wanted.layers >= largest)
-
-
-def _run_lengths(stages: tuple[int, ...]) -> str:
-    """8, 8, 8, 6 as `3 x 8, 6`."""
-    runs = [(len(list(run)), layers) for layers, run in groupby(stages)]
-    return ", ".join(f"{count} x {layers}" if count > 1 else f"{layers}" for count, layers in runs)
+    said: dict[bool, list[str]] = {True: [], False: []}
+    for each in outside_space(plan, space):
+        said[each.facts["how"] == "follows"] += [
+            f"{name} {SAID.get(value, value)}" for name, value in each.facts["settings"].items()
+        ]
+    return tuple(said[False]), tuple(said[True])
 
 
 def answered(run: Run) -> Pair:
@@ -287,10 +211,10 @@ def page(pairs: list[Pair]) -> str:
         "Written by `python -m tools.practice`. For questions that NVIDIA, Meta and others",
         "answered in public (`validation/runs`), the layout they chose and the best plan of our",
         "whole space, both predicted. What changes the result of the training (dtypes of states,",
-        "dropped tokens, the recipe of FP8) and what needs libraries of its own (dispatchers, CUDA",
-        "graphs) is as published in both. Ratio: our step over theirs; below 1, ours is predicted",
-        "to be faster. None of our plans was run: a gain of a few per cent is within the error of",
-        "the predictions ([accuracy](accuracy.md)).",
+        "dropped tokens, the recipe of FP8), how attention is written, and what needs libraries of",
+        "its own (dispatchers, CUDA graphs) is as published in both. Ratio: our step over theirs;",
+        "below 1, ours is predicted to be faster. None of our plans was run: a gain of a few per",
+        "cent is within the error of the predictions ([accuracy](accuracy.md)).",
         "",
         f"Of {len(pairs)} published layouts {len(held)} lie in the space; what follows from other",
         "settings there (overlaps that can only help) was often off.",

@@ -34,7 +34,9 @@ class NoteCode(StrEnum):
     STACK_SOURCE = "stack_source"
     STACK_FACTORS = "stack_factors"
     GPU_ASSUMED = "gpu_assumed"
+    CONTRADICTS_HARDWARE = "contradicts_hardware"  # slower with no less of anything
     # of how a question was read
+    OUTSIDE_SPACE = "outside_space"  # settings of a given plan that no search tries
     GPU_READ_AS = "gpu_read_as"
     EQUAL_GPUS = "equal_gpus"  # two names of one GPU
     PARTIAL_NODES = "partial_nodes"  # GPUs that do not fill nodes

@@ -1,6 +1,7 @@
 """Why a plan: of an answer, of a priced or a bare plan, or of a file with any of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ from astra.report.explanation_words import explanation_with_words
 from astra.report.html import page_html
 from astra.report.request import read_request
 from astra.report.words import search_words
+from astra.strategy.outside_space import outside_space, own_space
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import read_plans
 from astra.strategy.rule_messages import refusal_message
 from astra.strategy.rules.registry import broken_rules
+from astra.strategy.space import Space
 
 if TYPE_CHECKING:
     from astra.money.price_sensitivity import Choice
@@ -78,11 +81,22 @@ def explain_answer(
     explanation = explain_plan(
         plans, rank, against, asked=query, margin=margin, quick=quick, say=tell
     )
+    outside = _outside(plans[rank - 1], query)
+    explanation = msgspec.structs.replace(explanation, remarks=(*explanation.remarks, *outside))
     if not quick and query is not None and query.is_for_money:
         explanation = _with_prices(
             explanation, read_request(request, plans[0], where), source, tell
         )
     return Explanation(**msgspec.structs.asdict(explanation_with_words(explanation)))
+
+
+def _outside(plan: Plan, query: "Query | None") -> "tuple[Note, ...]":
+    """What of a plan the search that it is asked about does not hold."""
+    space = own_space(plan)
+    if query is not None:
+        workload = replace(space.workload, use_all=query.use_all)
+        space = Space(workload, dict(query.settings))
+    return outside_space(plan, space)
 
 
 def _plans_of(

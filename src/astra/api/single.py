@@ -66,6 +66,7 @@ def predict(
     """
     from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
+    from astra.strategy.outside_space import outside_space
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
@@ -84,6 +85,7 @@ def predict(
     broken = broken_rules(completed.plan)
     if broken:
         raise InputError(refusal_message(completed.plan, broken, complete_settings, typed_settings))
+    notes = (*notes, *outside_space(completed.plan))
     priced = price_plan(completed.plan, completed.assumed, notes, checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, {**_money(money), **about_money}, machines)
 
@@ -120,6 +122,7 @@ def predict_plan(
     True
     """
     from astra.cost.price import price_plan
+    from astra.strategy.outside_space import outside_space
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
@@ -128,7 +131,7 @@ def predict_plan(
     if broken:
         where = str(plan) if isinstance(plan, str | Path) else "plan"
         raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
-    priced = price_plan(found, margin=checked_margin(margin))
+    priced = price_plan(found, notes=outside_space(found), margin=checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
 
 
@@ -229,6 +232,7 @@ def import_job(
     from astra.hardware.cluster import Gpu
     from astra.hardware.gpus_option import parse_rank_blocks
     from astra.imports.read import ImportRequest, read_job
+    from astra.notes import NoteCode
     from astra.report.words import all_words
 
     def count(said: int | None, option: str) -> int | None:
@@ -251,4 +255,7 @@ def import_job(
         vocab=count(vocab_size, "--vocab-size"),
     )
     job = read_job(file_path(file), request)
-    return replace(job, assumed=(*all_words(job.notes), *job.assumed))
+    outside = [each for each in job.notes if each.code is NoteCode.OUTSIDE_SPACE]
+    read_as = [each for each in job.notes if each.code is not NoteCode.OUTSIDE_SPACE]
+    assumed = (*all_words(read_as), *job.assumed)
+    return replace(job, assumed=assumed, outside_space=all_words(outside))

@@ -59,6 +59,44 @@ def _stopped(facts: Facts) -> str:
     return f"stopped {why} after {facts['candidates']:,} candidates: {what}"
 
 
+WORK = {
+    "kernels": "the kernels of this plan",
+    "tensor": "tensor-parallel traffic",
+    "expert": "traffic between experts",
+    "data": "traffic between replicas",
+}
+
+
+def _contradiction(facts: Facts) -> str:
+    """Which of two GPUs is predicted to be slower than it can be, and how much of a step it is."""
+    why = "over the same link" if facts["same_link"] else "which has no more of anything"
+    share = facts["step_fraction"]
+    part = f"{share:.0%} of the step" if share >= 0.005 else "little or none in this plan"
+    return (
+        f"{WORK[facts['work']]} ({part}) is predicted to take "
+        f"{facts['ratio']:.2g} x as long on {facts['slower']} as on {facts['faster']}, {why}: one "
+        "of the two is wrong"
+    )
+
+
+UNTRIED = {
+    "searched": "not searched",
+    "follows": "set otherwise by a search",
+    "asked": "tried only when asked for",
+}
+
+
+def _outside_space(facts: Facts) -> str:
+    """What a search would not try, why, and what would make it."""
+    said = ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
+    why = f" ({next(iter(facts['why'].values()))})" if len(facts["why"]) == 1 else ""
+    one = len(facts["settings"]) == 1
+    option = facts["option"] or "no option"
+    return (
+        f"{said}: {UNTRIED[facts['how']]}{why}; {option} {'includes it' if one else 'include them'}"
+    )
+
+
 def _ram_of_plans(facts: Facts) -> str:
     ranks = ", ".join(map(str, facts["ranks"]))
     one = len(facts["ranks"]) == 1
@@ -192,6 +230,8 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.STACK_SOURCE: "stack {stack}: {kind}, {where}",
     NoteCode.STACK_FACTORS: _factors,
     NoteCode.GPU_ASSUMED: "{gpu}: {what}",
+    NoteCode.CONTRADICTS_HARDWARE: _contradiction,
+    NoteCode.OUTSIDE_SPACE: _outside_space,
     NoteCode.GPU_READ_AS: "{written} was read as {gpu}",
     NoteCode.EQUAL_GPUS: "{gpu} has the same data as {first}: counted as {count} of the latter",
     NoteCode.PARTIAL_NODES: lambda facts: (

@@ -338,16 +338,14 @@ def _possible_layouts(table: ColumnTable, space: Space) -> ColumnTable:
     return take_rows(table, possible)
 
 
-def recompute_settings(
-    workload: Workload, chunk: int, chosen: tuple[str, ...] | None = None
-) -> Ints:
+def recompute_settings(space: Space, chunk: int) -> Ints:
     """Codes (mode, layers, modules) of the settings worth trying for chunks of this size."""
-    if chosen is not None:
-        return _codes(tuple(Recompute.parse(text) for text in chosen))
+    if "recompute" in space.settings:
+        return _codes(tuple(Recompute.parse(text) for text in space.settings["recompute"]))
     uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
-    if workload.task.runtime in ("fsdp", "deepspeed"):
+    if space.workload.task.runtime in ("fsdp", "deepspeed"):
         uniform, block = 1, 0
-    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(workload)]
+    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(space)]
     whole = _codes((Recompute(), *selective))
     codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
     codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
@@ -361,9 +359,9 @@ def _codes(settings: tuple[Recompute, ...]) -> Ints:
 
 
 @lru_cache
-def _useful_modules(model: Model) -> tuple[str, ...]:
-    """What holds activations worth dropping when attention is fused."""
-    useful = ["layernorm"]
+def _useful_modules(model: Model, fused: bool) -> tuple[str, ...]:
+    """What holds activations worth dropping; fused attention keeps no scores."""
+    useful = ["layernorm"] if fused else ["core_attn", "layernorm"]
     if any(kind.mlp == "dense" for kind in layer_kinds(model).kinds):
         useful.append("mlp")
     if model.moe is not None:
@@ -375,13 +373,14 @@ def _useful_modules(model: Model) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module in useful)
 
 
-def recompute_module_sets(workload: Workload) -> list[tuple[str, ...]]:
+def recompute_module_sets(space: Space) -> list[tuple[str, ...]]:
     """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
-    if workload.task.runtime == "deepspeed":
+    task = space.workload.task
+    if task.runtime == "deepspeed":
         return []
-    if workload.task.runtime == "fsdp":
+    if task.runtime == "fsdp":
         return [("core_attn",)]  # torchtitan chooses operators by itself
-    useful = _useful_modules(workload.task.model)
+    useful = _useful_modules(task.model, space.values("attention") == ("flash",))
     sets = []
     for bits in range(1, 1 << len(useful)):
         modules = tuple(module for place, module in enumerate(useful) if bits >> place & 1)

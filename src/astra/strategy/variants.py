@@ -44,10 +44,7 @@ def plan_count(layouts: Layouts, degrees: Ints) -> int:
     chunk, interleaved, stages = layouts.splits()
     space = layouts.space
     sizes = range(int(chunk.max(initial=0)) + 1)
-    settings = [
-        len(recompute_settings(space.workload, size, space.settings.get("recompute")))
-        for size in sizes
-    ]
+    settings = [len(recompute_settings(space, size)) for size in sizes]
     each = np.array(settings, np.int64)[chunk] * len(_offloads(space))
     every = np.bincount(stages, each, layouts.max_stages + 1)
     overlapping = np.bincount(stages, each * interleaved, layouts.max_stages + 1)
@@ -89,10 +86,9 @@ def _largest_chunk(layouts: Plans) -> Ints:
 def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
     """Recompute settings for every size of the largest chunk, one after the other."""
     largest = int(_largest_chunk(layouts).max(initial=0))
-    chosen = space.settings.get("recompute")
     known = space.memo.get(largest)
     if known is None:
-        found = [recompute_settings(space.workload, size, chosen) for size in range(largest + 1)]
+        found = [recompute_settings(space, size) for size in range(largest + 1)]
         known = np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
         space.memo[largest] = known
     return known

@@ -86,6 +86,7 @@ def key_of(plan: Plan) -> Key:
         plan.overlap_ep,
         plan.offload_optimizer_fraction,
         plan.microbatch_group,
+        plan.offload_layers,
     )
 
 
@@ -186,6 +187,13 @@ def recomputes(asked: Workload, chunk: int) -> Iterator[str]:
     yield from (f"full:block:{count}" for count in range(1, chunk))
 
 
+def offloads(asked: Workload, pp: int, recompute: str) -> range:
+    """Layers whose activations leave: NVIDIA's Grace hosts, one stage, nothing recomputed."""
+    near = asked.task.cluster.pools[0].gpu.name.startswith("GB")
+    some = near and asked.task.runtime == "megatron" and pp == 1 and recompute == "none"
+    return range(asked.task.model.layers if some else 1)
+
+
 def by_plain_loops(asked: Workload) -> Counter[Key]:
     """Every combination of the declared values, less those documented as no plan of their own."""
     task, batch = asked.task, asked.global_batch
@@ -225,7 +233,9 @@ def by_plain_loops(asked: Workload) -> Counter[Key]:
                     ):
                         turn = group(task.runtime, pp, vpp, batch // (dp * micro_batch))
                         key = (tp, cp, pp, micro_batch, dp, stages, vpp, chunks, recompute)
-                        found[(*key, ep, etp, sharding, comm, hidden, fraction, turn)] += 1
+                        rest = (ep, etp, sharding, comm, hidden, fraction, turn)
+                        for offloaded in offloads(asked, pp, recompute):
+                            found[(*key, *rest, offloaded)] += 1
     return found
 
 
@@ -236,6 +246,8 @@ QUESTIONS = [
     workload(layers=4, gpus=16, batch=3),
     workload(layers=6, gpus=1, batch=8),
     workload(layers=6, gpus=3, batch=10, seq_len=1024, gpu="rtx-4090"),
+    workload(layers=5, gpus=4, batch=2, gpu="gb200"),
+    workload(layers=3, gpus=4, batch=2, gpu="gb300", runtime="flagscale"),
     workload(layers=4, gpus=8, batch=2, runtime="fsdp"),
     workload(layers=5, gpus=8, batch=4, runtime="deepspeed"),
     workload(layers=4, gpus=8, batch=2, runtime="flagscale"),
@@ -429,6 +441,7 @@ def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
         ("capacity_factor=1.25,2", "capacity_factor", {1.25, 2.0}),
         ("master_dtype=fp16", "master_dtype", {2}),
         ("offload_activations=none,core_attn+attn_proj", "offload_activations", {0, 3}),
+        ("offload_layers=0,1", "offload_layers", {0, 1}),
     ],
 )
 def test_what_is_asked_for_is_tried_with_all_its_values(

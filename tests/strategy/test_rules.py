@@ -209,6 +209,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"offload_activations": ("expert_fc1",)},
         {**MOE, "recompute": "selective:moe"},
     ),
+    ("offloads-fewer-layers-than-there-are", {"offload_layers": 32}, {"pp": 1}),
+    ("offloaded-layers-exclude-pipelines", {"offload_layers": 4}, {"pp": 2}),
+    ("offloaded-layers-exclude-recompute", {"offload_layers": 4}, {"pp": 1, "recompute": "full"}),
+    (
+        "offloads-layers-or-modules",
+        {"offload_layers": 4},
+        {"pp": 1, "offload_activations": ("core_attn",)},
+    ),
+    ("offloaded-layers-outside-graphs", {"offload_layers": 4}, {"pp": 1, "cuda_graph": "local"}),
     ("full-recompute-outside-graphs", {"recompute": "full"}, {"cuda_graph": "local"}),
     (
         "fsdp-ep-overlap-outside-layer-graphs",
@@ -353,6 +362,7 @@ FSDP_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("states-in-fp32", {"master_dtype": "bf16"}, {}),
     ("no-fp16", {"precision": "fp16"}, {}),
     ("offload-all-or-nothing", {"offload_optimizer_fraction": 0.5}, {}),
+    ("offload-all-or-nothing", {"offload_layers": 1}, {}),
     ("no-expert-capacity", {"capacity_factor": 1.0}, MOE),
     ("no-mtp", {"mtp_layers": 1}, {}),
     ("dp-fits-shard-group", {"shard_group": 3}, {}),
@@ -386,6 +396,7 @@ DEEPSPEED_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("shards-over-all-copies", {"shard_group": 8}, {"sharding": "parameters"}),
     ("part-offload-needs-zero-3", {"offload_optimizer_fraction": 0.5}, {"sharding": "optimizer"}),
     ("offload-needs-zero", {"offload_optimizer_fraction": 1.0}, {"sharding": "none"}),
+    ("offload-needs-zero", {"offload_layers": 1}, {}),
     ("half-precision", {"precision": "fp8", "fp8_recipe": "delayed"}, {}),
     ("checkpoint-per-layer", {"recompute": "selective"}, {}),
     ("states-in-fp32", {"moment_dtypes": ("bf16", "fp32")}, {}),
@@ -511,6 +522,7 @@ def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> Non
     plans = plans_of_one_task("deepseek-v3")
     table, task = concatenate([plans_of([plan]) for plan in plans]), task_of(plans[0])
     asked = {"recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction"}
+    asked |= {"offload_layers"}
     spoken = 0
     for rule in rules_for(runtime):
         noted = _Asked(table)

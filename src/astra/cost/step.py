@@ -190,7 +190,7 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         + times.inter_group_s(),
         "pipeline_comm": times.tied_s(),
         "optimizer": times.optimizer_s(),
-        "other": times.other_s() + count * both("offload"),
+        "other": times.other_s() + count * (both("offload") + sum(times.copies_s)),
     }
 
 

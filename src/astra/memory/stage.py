@@ -20,7 +20,7 @@ from astra.memory.states import states
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
-from astra.strategy.offload import offloaded_values
+from astra.strategy.offload import offloaded_layers, offloaded_values
 from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.replica_groups import replicas_of_segment
@@ -63,6 +63,12 @@ class MemoryColumns:
     @property
     def offloaded_states_bytes(self) -> Floats:
         return self.part("optimizer") * self.offload_fraction
+
+    @property
+    def offloaded_per_micro_batch_bytes(self) -> Floats:
+        if not self.offloaded_bytes.any():
+            return self.offloaded_bytes
+        return self.offloaded_bytes / np.maximum(self.part("in_flight"), 1.0)
 
     @property
     def host_bytes(self) -> Floats:
@@ -142,7 +148,7 @@ def memory_of(
     micro_batches, working = per_micro_batch.part("in_flight"), per_micro_batch.working_bytes
     activations = per_micro_batch.saved_bytes * micro_batches
     offloaded = np.zeros(1)
-    if view.plans.offload_activations.any():
+    if view.plans.offload_activations.any() or view.plans.offload_layers.any():
         offloaded = per_micro_batch.offloaded_bytes * micro_batches
         activations += np.minimum(per_micro_batch.resident_bytes, offloaded)
     logits = per_micro_batch.part("logits")
@@ -210,7 +216,7 @@ def _activations(
         saved = saved + np.where(stages.embedding, shards.tokens * model.hidden / shards.sp, 0.0)
     selective = is_recompute(stages.of(plans.recompute), "selective")
     by_operator = selective & (view.task.runtime == "fsdp")
-    offloads = bool(plans.offload_activations.any())
+    offloads, whole_layers = plans.offload_activations.any(), plans.offload_layers.any()
     largest, offloaded, back = (np.zeros(stages.count.shape) for _ in range(3))
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, shards, view.task) * stack.activation_factor
@@ -229,6 +235,9 @@ def _activations(
         saved = saved + layers * (
             (saved_layer - moved) * (1 - fraction) + input_bytes * checkpointed
         )
+        if whole_layers:  # nothing of them stays: the copy is done before as many others begin
+            leaving = np.minimum(offloaded_layers(plans, model, row), layers) * saved_layer
+            saved, offloaded = saved - leaving, offloaded + leaving
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)

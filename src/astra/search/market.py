@@ -141,7 +141,8 @@ def _trade(point: FrontierPoint, machine: Machine, task: Task) -> Trade:
 
 def offloading(space: Space) -> Space | None:
     """Only the plans that may keep something on the host: more RAM is of no use to others."""
-    if "offload_activations" in space.settings:
+    layers = space.values("offload_layers") or (0,)
+    if "offload_activations" in space.settings or max(layers) > 0:
         return space
     name = "offload_optimizer_fraction"
     some = tuple(value for value in space.values(name) or () if value > 0)

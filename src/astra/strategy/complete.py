@@ -52,6 +52,7 @@ class PlanSettings:
     overlap_ep: bool | None = None
     offload_optimizer_fraction: float | None = None
     offload_activations: tuple[str, ...] | None = None
+    offload_layers: int | None = None
     dispatcher: str | None = None
     capacity_factor: float | None = None
     cuda_graph: str | None = None

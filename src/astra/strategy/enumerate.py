@@ -180,6 +180,7 @@ class Layouts:
         table["recompute"] = np.zeros(count, np.int8)
         table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
         table["offload_optimizer_fraction"] = np.zeros(count)
+        table["offload_layers"] = np.zeros(count, np.int64)
         return _plans(table, self.space, self._splits.chunk_layers)
 
 

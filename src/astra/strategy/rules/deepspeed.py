@@ -221,12 +221,18 @@ OWN = (
     Rule(
         name="offload-needs-zero",
         layer="ours",
-        settings=("offload_optimizer_fraction", "sharding", "offload_activations"),
+        settings=(
+            "offload_optimizer_fraction",
+            "sharding",
+            "offload_activations",
+            "offload_layers",
+        ),
         where=ZERO,
         reason="DeepSpeed: optimizer offload needs ZeRO; activations stay",
         holds=lambda plans, _: (
             ((plans.offload_optimizer_fraction == 0) | ~is_word(plans, "sharding", "none"))
             & (plans.offload_activations == 0)
+            & (plans.offload_layers == 0)
         ),
     ),
     Rule(

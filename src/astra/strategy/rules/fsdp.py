@@ -225,11 +225,13 @@ OWN = (
     Rule(
         name="offload-all-or-nothing",
         layer="ours",
-        settings=("offload_optimizer_fraction", "offload_activations"),
+        settings=("offload_optimizer_fraction", "offload_activations", "offload_layers"),
         where="torch.distributed.fsdp CPUOffloadPolicy",
         reason="FSDP2 offloads all optimizer state or none, and no single activations",
         holds=lambda plans, _: (
-            np.isin(plans.offload_optimizer_fraction, (0.0, 1.0)) & (plans.offload_activations == 0)
+            np.isin(plans.offload_optimizer_fraction, (0.0, 1.0))
+            & (plans.offload_activations == 0)
+            & (plans.offload_layers == 0)
         ),
     ),
     Rule(

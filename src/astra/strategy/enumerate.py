@@ -12,6 +12,7 @@ from astra.hardware.topology import allowed_counts
 from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.complete import fp8_recipe
+from astra.strategy.dispatchers import dispatchers_for
 from astra.strategy.layer_splits import SLOTS, ColumnTable, LayerSplits, repeat_rows, take_rows
 from astra.strategy.microbatch_group import microbatch_groups_for
 from astra.strategy.plans import (
@@ -42,6 +43,7 @@ DERIVED_SETTINGS = (
     "overlap_tp",
     "microbatch_group",
     "shard_group",
+    "dispatcher",
 )
 
 # Options that decide whether a row is a plan at all.
@@ -242,7 +244,6 @@ def _part_degrees(columns: ColumnTable, space: Space) -> ColumnTable:
 def usual_settings(workload: Workload) -> dict[str, Any]:
     """The one value that is tried of a dimension unless another is asked for."""
     return {
-        "dispatcher": "alltoall" if workload.task.model.moe else None,
         "rank_order": "tp-cp-ep-dp-pp",
         "attention": "flash",
         "cuda_graph": "none",
@@ -434,6 +435,7 @@ def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
             sharded, np.where(table["in_node"], table["copies_in_node"], copies), 1
         ),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
+        "dispatcher": dispatchers_for(space.workload, table["ep"], table["etp"]),
     }
     return {name: column for name, column in derived.items() if name not in space.settings}
 

@@ -243,6 +243,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             parts.append(f"in groups of {self.shard_group}")
         if self.overlap_ep:
             parts.append("ep-overlap")
+        if self.dispatcher in ("deepep", "hybridep"):
+            parts.append(self.dispatcher)
         if self.offload_optimizer_fraction:
             share = self.offload_optimizer_fraction
             parts.append("offload optimizer" if share == 1 else f"offload {share:g} optimizer")

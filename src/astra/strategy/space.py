@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from astra.errors import InputError, did_you_mean, shorten
-from astra.hardware.cluster import Pool
+from astra.hardware.cluster import Gpu, Pool
 from astra.hardware.topology import widest_tensor_group
 from astra.strategy.plans import FLAGS, OFFLOAD_MODULES, WORDS, Task
 from astra.strategy.recompute import Recompute
@@ -29,6 +29,7 @@ class Workload:
     use_all: bool = False  # no fewer GPUs than there are
     gpu_counts: tuple[int, ...] | None = None  # that a plan may take; None: as they are rented
     part_of_batch: bool = False  # others do the rest: any replicas, as few micro-batches as can be
+    gpu_types: tuple[Gpu, ...] = ()  # that its one type stands for; none: it is itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,12 @@ DIMENSIONS = (
         "the least that the runtime accepts: pp where it divides the micro-batches; a larger one "
         "holds more activations and may gain where links are slow: ask for it",
     ),
-    Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
+    Dimension(
+        "dispatcher",
+        "follows",
+        "with ep > 1 the fastest that all GPUs and the runtime have: HybridEP or DeepEP, else "
+        "alltoall; allgather, whose memory is not counted, only by --set",
+    ),
     Dimension(
         "mesh_dp",
         "searched",
@@ -194,6 +200,7 @@ SUMMARY_WORDS = {
     r"\bin groups of (\d+)": r"shard_group=\1",
     r"\bgroup (?=\d)": "microbatch_group=",
     r"\bep-overlap\b": "overlap_ep=true",
+    r"(?<![=,])\b(deepep|hybridep)\b": r"dispatcher=\1",
     r"\boffload optimizer\b": "offload_optimizer=1",
     r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
     r"\boffload (\d+) layers\b": r"offload_layers=\1",

@@ -128,16 +128,18 @@ def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
 
 def _answered(query: "Query", wanted: Sequence[str], limits: "Limits") -> "Answer":
     from astra.api.answers import answer_of
+    from astra.api.deciding import with_deciding_notes
     from astra.search.solve import solve
 
     if not wanted:
-        return answer_of(solve(query, limits))
+        return answer_of(with_deciding_notes(query, solve(query, limits), limits))
     from astra.api.what_if import answered_what_ifs, changed_cluster
 
     changed = {text: changed_cluster(query.cluster, text) for text in wanted}
     found = solve(query, limits)
     others = answered_what_ifs(query, found, changed, limits)
-    return msgspec.structs.replace(answer_of(found), what_if=others)
+    answer = answer_of(with_deciding_notes(query, found, limits))
+    return msgspec.structs.replace(answer, what_if=others)
 
 
 def _limits(

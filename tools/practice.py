@@ -64,7 +64,6 @@ QUESTIONS = (
 # that both train alike.
 AS_PUBLISHED = (
     "attention",
-    "dispatcher",
     "cuda_graph",
     "capacity_factor",
     "fp8_recipe",

@@ -45,6 +45,8 @@ class NoteCode(StrEnum):
     # of a search
     STOPPED_EARLY = "stopped_early"  # by the user or at a time limit: the best so far is told
     NONE_FITS_SURELY = "none_fits_surely"  # as surely as the risk that was asked for
+    NEEDS_LIBRARY = "needs_library"  # the best plan's dispatcher
+    DTYPES_SAVE = "dtypes_save"  # that change the training's numbers, and are off
     BELOW_THROUGHPUT = "below_throughput"  # no plan reaches what was asked for
     RAM_UNKNOWN_OF_PLANS = "ram_unknown_of_plans"
     VENDORS_APART = "vendors_apart"
@@ -79,6 +81,7 @@ class NoteCode(StrEnum):
     TRY_FEWER_SETTINGS = "try_fewer_settings"
     TRY_GPUS = "try_gpus"
     TRY_SEQ_LEN = "try_seq_len"
+    TRY_DTYPES = "try_dtypes"  # that change the training's numbers
     TRY_LARGER_GPU = "try_larger_gpu"
     TRY_MORE_GPUS = "try_more_gpus"
     TRY_OTHER_CLOUDS = "try_other_clouds"

@@ -77,8 +77,8 @@ def test_a_dispatcher_of_its_own_is_never_slower_and_needs_no_more_memory(
     plain = next(enumerate_layouts(Space(space.workload, {"dispatcher": ("alltoall",)})))
     assert len(own) == len(plain)
     views = [stage_view(plans, task) for plans in (own, plain)]
-    fractions = [memory_fraction(view, memory_of(view, stack), stack) for view in views]
-    np.testing.assert_array_equal(*fractions)
+    first, second = (memory_fraction(view, memory_of(view, stack), stack) for view in views)
+    np.testing.assert_array_equal(first, second)
     allowed = np.logical_and.reduce([rule.holds(own, task) for rule in rules_for(task.runtime)])
     rows = np.flatnonzero(allowed)[:: max(int(allowed.sum()) // 40, 1)].tolist()
     tables = [[plan_at(plans, row, task) for row in rows] for plans in (own, plain)]

@@ -129,17 +129,15 @@ def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
 def _answered(query: "Query", wanted: Sequence[str], limits: "Limits") -> "Answer":
     from astra.api.answers import answer_of
     from astra.api.contradicted import with_contradictions
-    from astra.search.solve import solve
-
-    if not wanted:
-        return answer_of(with_contradictions(solve(query, limits)))
+    from astra.api.deciding import with_deciding_notes
     from astra.api.what_if import answered_what_ifs, changed_cluster
+    from astra.search.solve import solve
 
     changed = {text: changed_cluster(query.cluster, text) for text in wanted}
     found = solve(query, limits)
     others = answered_what_ifs(query, found, changed, limits)
-    found = with_contradictions(found, changed.values())
-    return msgspec.structs.replace(answer_of(found), what_if=others)
+    told = with_contradictions(with_deciding_notes(query, found, limits), changed.values())
+    return msgspec.structs.replace(answer_of(told), what_if=others)
 
 
 def _limits(

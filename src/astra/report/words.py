@@ -97,6 +97,21 @@ def _outside_space(facts: Facts) -> str:
     )
 
 
+def _needs_library(facts: Facts) -> str:
+    return (
+        f"the best plan needs {facts['library']} on all nodes ({facts['module']} in Python); "
+        f"without it, with --set dispatcher=alltoall, the same plan takes {facts['step_s']:.3g} s "
+        f"({facts['more_fraction']:+.1%})"
+    )
+
+
+def _dtypes_save(facts: Facts) -> str:
+    return (
+        f"{facts['what']} would save {facts['saved_fraction']:.1%} or more (--set "
+        f"{' --set '.join(facts['settings'])}); they change the training's numbers, so they are off"
+    )
+
+
 def _ram_of_plans(facts: Facts) -> str:
     ranks = ", ".join(map(str, facts["ranks"]))
     one = len(facts["ranks"]) == 1
@@ -247,6 +262,8 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.NONE_FITS_SURELY: lambda facts: (
         f"no plan fits with a probability of {facts['probability']:.0%}: all that fit count"
     ),
+    NoteCode.NEEDS_LIBRARY: _needs_library,
+    NoteCode.DTYPES_SAVE: _dtypes_save,
     NoteCode.BELOW_THROUGHPUT: lambda facts: (
         f"no plan on up to {facts['gpus']:,} GPUs reaches {facts['tokens_per_s']:,.0f} tokens/s; "
         "the fastest"
@@ -297,6 +314,10 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.TRY_FEWER_SETTINGS: "fewer --set",
     NoteCode.TRY_GPUS: lambda facts: f"{facts['count']} {facts['gpu'] or 'GPUs'}",
     NoteCode.TRY_SEQ_LEN: "--seq-len {seq_len}",
+    NoteCode.TRY_DTYPES: lambda facts: (
+        f"--set {' --set '.join(facts['settings'])}: {facts['what']}, which change the training's "
+        "numbers"
+    ),
     NoteCode.TRY_LARGER_GPU: "a GPU with more memory, or a smaller model",
     NoteCode.TRY_MORE_GPUS: "more GPUs: --gpus with a larger count",
     NoteCode.TRY_OTHER_CLOUDS: "clouds with more RAM a node: without --cloud and --region",

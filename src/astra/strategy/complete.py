@@ -8,6 +8,7 @@ from astra.errors import InputError, either
 from astra.files import convert
 from astra.hardware.cluster import Cluster, Gpu
 from astra.model.shape import Model
+from astra.strategy.dispatchers import usual_dispatcher
 from astra.strategy.microbatch_group import microbatch_group_for
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
 from astra.strategy.recompute import Recompute
@@ -86,8 +87,8 @@ def complete(
     for degree in ("tp", "cp", "ep", "vpp", "micro_batch"):
         draft.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
     _fill_pipeline(draft, model, cluster, runtime)
-    _fill_parallel(draft, model, runtime)
     _fill_numbers(draft, cluster)
+    _fill_parallel(draft, model, cluster, runtime)
     _fill_overlaps(draft, runtime, cluster)
     raw = draft.plan_fields()
     whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
@@ -300,12 +301,15 @@ def deepspeed_split(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (stage < extra) for stage in range(stages))
 
 
-def _fill_parallel(draft: _Draft, model: Model, runtime: Runtime) -> None:
+def _fill_parallel(draft: _Draft, model: Model, cluster: Cluster, runtime: Runtime) -> None:
     tp, vpp, pp = draft["tp"], draft["vpp"], draft["pp"]
     etp = tp if model.moe and runtime == "fsdp" and draft["ep"] == 1 else 1
     why = f"experts {'' if etp > 1 else 'not '}cut by tensor parallelism (etp {etp})"
     draft.fill("etp", etp, why if model.moe else "")
-    draft.fill("dispatcher", "alltoall" if model.moe else None)
+    if model.moe:
+        gpus, degrees = [pool.gpu for pool in cluster.pools], (draft["ep"], draft["etp"])
+        usual = usual_dispatcher(runtime, gpus, draft["precision"], *degrees)
+        draft.fill("dispatcher", usual, "dispatcher {}" if usual != "alltoall" else "")
     draft.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     draft.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
     if vpp > 1:

@@ -13,7 +13,7 @@ import numpy as np
 
 from astra.files import Source, convert, parse_toml
 from astra.hardware.cluster import Gpu
-from astra.strategy.plans import Codes, Ints, code
+from astra.strategy.plans import Codes, Flags, Ints, code
 from astra.strategy.space import Workload
 
 FILE = Path(__file__).parent.parent / "data" / "dispatchers.toml"
@@ -73,8 +73,19 @@ def dispatchers_for(workload: Workload, ep: Ints, etp: Ints) -> Codes:
     types = workload.gpu_types or tuple(pool.gpu for pool in task.cluster.pools)
     names = () if workload.part_of_batch else available(task.runtime, types, workload.precision)
     for name in reversed(names):
-        served, library = ep > 1, dispatch_libraries()[name]
-        if task.runtime in library.sized_runtimes:
-            served = served & np.isin(ep * etp, library.group_sizes)
+        served = (ep > 1) & serves(name, task.runtime, ep * etp)
         found = np.where(served, np.int8(code("dispatcher", name)), found)
     return found
+
+
+def serves(name: str, runtime: str, group: Ints) -> Flags:
+    """Whether a library has groups of these sizes in a runtime."""
+    library = dispatch_libraries()[name]
+    return np.isin(group, library.group_sizes) | (runtime not in library.sized_runtimes)
+
+
+def usual_dispatcher(runtime: str, gpus: Iterable[Gpu], precision: str, ep: int, etp: int) -> str:
+    """What a search would give a plan of these degrees."""
+    names = available(runtime, gpus, precision) if ep > 1 else ()
+    fits = (name for name in names if serves(name, runtime, np.array(ep * etp)))
+    return next(fits, "alltoall")

@@ -134,6 +134,7 @@ def outside(plan: Plan, space: Space) -> tuple[tuple[str, ...], tuple[str, ...]]
         "sharding": plan.sharding,
         "overlap_ep": plan.overlap_ep,
         "offload_optimizer_fraction": plan.offload_optimizer_fraction,
+        "offload_layers": plan.offload_layers,
     }
     if plan.cp > 1:
         searched["cp_comm_type"] = plan.cp_comm_type

@@ -229,6 +229,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"pp": 1, "offload_activations": ("core_attn",)},
     ),
     ("offloaded-layers-outside-graphs", {"offload_layers": 4}, {"pp": 1, "cuda_graph": "local"}),
+    (
+        "offloaded-layers-exclude-ep-overlap",
+        {"offload_layers": 1},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True},
+    ),
     ("full-recompute-outside-graphs", {"recompute": "full"}, {"cuda_graph": "local"}),
     (
         "fsdp-ep-overlap-outside-layer-graphs",

@@ -1,13 +1,14 @@
 """Layers whose activations go to the host: what stays on the GPU, and what of the copies shows."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.api import predict
+from astra.api import export, import_job, predict
 from astra.api.prediction import Prediction
 from astra.errors import InputError
 from astra.timing.layer_offload import exposed_copies_s
@@ -95,3 +96,12 @@ def test_the_step_is_the_sum_of_its_parts_with_copies_that_show() -> None:
 def test_offloaded_layers_and_a_pipeline_are_refused_with_what_to_try() -> None:
     with pytest.raises(InputError, match=r"without a pipeline only.*Try"):
         priced(20, pp=2, sharding="optimizer")
+
+
+def test_offloaded_layers_survive_export_and_import(tmp_path: Path) -> None:
+    export(priced(20).plan, "megatron", tmp_path)
+    words = " ".join((tmp_path / "args.txt").read_text().split())
+    assert "--cpu-offloading-num-layers 20" in words
+    script = tmp_path / "train.sh"
+    script.write_text(f"torchrun --nnodes 16 --nproc-per-node 4 pretrain_gpt.py {words}\n")
+    assert import_job(script, gpus="gb300").plan.offload_layers == 20

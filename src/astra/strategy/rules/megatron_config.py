@@ -200,6 +200,14 @@ CONFIGURATION = (
         ),
     ),
     Rule(
+        name="offloaded-layers-exclude-ep-overlap",
+        layer="runtime",
+        settings=("offload_layers", "overlap_ep"),
+        where="megatron/core/models/gpt/fine_grained_callables.py",
+        reason="Megatron: where the experts' all-to-all is hidden, layers run past the offload",
+        holds=lambda plans, _: (plans.offload_layers == 0) | ~plans.overlap_ep,
+    ),
+    Rule(
         name="full-recompute-outside-graphs",
         layer="config",
         settings=("cuda_graph", "recompute"),

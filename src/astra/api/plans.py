@@ -290,7 +290,6 @@ def _checked_goal(
     if options is not None and not row.is_for_money:
         rented = {
             "--join-guessed": options.join_guessed,
-            "--any-region": options.any_region,
             "--no-mixed": not options.mixed,
         }
         for option in (option for option, said in rented.items() if said):

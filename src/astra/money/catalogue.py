@@ -59,6 +59,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     source: str
     price_from: PriceFrom = "catalogue"
+    owned_usd_per_hour: float = 0.0  # besides, whether it works or not, where one owns it
 
     @property
     def usd_per_gpu_hour(self) -> float:

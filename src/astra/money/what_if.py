@@ -93,6 +93,12 @@ def _check(
         where = f"--what-if {shorten(change.text)}"
         if change.gpu is not None and change.gpu not in names:
             raise InputError(f"{where}: {change.gpu} is not among the GPUs. Add it to --gpus.")
+        owned = {offer.machine.gpu for offer in offers if offer.price_from == "owned"}
+        if change.key == "price" and owned >= ({change.gpu} if change.gpu else names):
+            raise InputError(
+                f"{where}: {change.gpu or 'every type'} is owned, and not paid by the hour. Give "
+                "another --owned or --power-price."
+            )
         if change.key in OF_SPOT and not spot:
             raise InputError(f"{where}: no spot nodes are asked for. Add --spot.")
         sold = {offer.machine.gpu for offer in offers if offer.spot}

@@ -100,12 +100,10 @@ def money_of(options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def catalogue_of(which: str) -> "tuple[Offer, ...]":
-    """The price lists: the shipped ones, or SkyPilot's in the user's home."""
+def catalogue_of(which: str) -> "tuple[Offer, ...] | None":
+    """SkyPilot's price lists in the user's home; None: the shipped ones."""
     if word(which, "--prices", ("shipped", "sky")) == "shipped":
-        from astra.money.catalogue import shipped_offers
-
-        return shipped_offers()
+        return None
     from astra.money.skypilot_catalogue import skypilot_offers
 
     offers, notes = skypilot_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))

@@ -8,6 +8,7 @@ import msgspec
 from astra.files import Source, convert, read_toml
 
 POWER_PRICE = "power_usd_per_kwh"  # of the data file; for GPUs that one owns
+NODE_RAM = "ram_gib_per_gpu"  # that a node has at least
 FILE = Path(__file__).parent.parent / "data" / "money.toml"
 
 
@@ -66,6 +67,7 @@ def defaults() -> dict[str, ConditionDefault]:
 
 def conditions(**said: object) -> Conditions:
     """The defaults, with what was said in their place; None means nothing was."""
-    known = {name: default.value for name, default in defaults().items() if name != POWER_PRICE}
+    known = {name: default.value for name, default in defaults().items()}
+    del known[POWER_PRICE], known[NODE_RAM]
     given = {name: value for name, value in said.items() if value is not None}
     return convert(known | given, Conditions, "conditions")

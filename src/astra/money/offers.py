@@ -13,9 +13,10 @@ from astra.money.catalogue import (
     filter_offers,
     joins,
     machine_gpu,
-    shipped_offers,
+    offers_at,
 )
 from astra.money.conditions import Conditions, OwnedGpus
+from astra.money.left_out import holds_a_job, offer_notes
 from astra.money.options import MoneyOptions, owned_cost_terms, split_names, today, user_gpu_prices
 from astra.money.user_prices import LIST_PRICE_OF, user_offer
 from astra.notes import Note, NoteCode, note
@@ -42,6 +43,7 @@ def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     for pool in cluster.pools:
         if pool.gpu.name not in priced:
             sold = [offer for offer in listed if offer.machine.gpu == pool.gpu.name]
+            sold = [offer for offer in sold if holds_a_job(offer)]
             if not sold:
                 raise _no_price(pool, "there" if options.cloud or options.region else "")
             found += _in_own_nodes(pool, sold) if is_user_described(pool) else sold
@@ -50,10 +52,9 @@ def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
 
 def catalogue_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     """What the price lists have of these GPUs, where and how it may be rented."""
-    catalogue = shipped_offers() if options.offers is None else options.offers
-    listed = filter_offers(
-        catalogue, split_names(options.cloud), split_names(options.region), options.spot
-    )
+    clouds = split_names(options.cloud)
+    catalogue = offers_at(clouds) if options.offers is None else options.offers
+    listed = filter_offers(catalogue, clouds, split_names(options.region), options.spot)
     names = {pool.gpu.name for pool in cluster.pools}
     return [offer for offer in listed if offer.machine.gpu in names]
 
@@ -121,9 +122,11 @@ def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
     ]
 
 
-def list_price_notes(offers: Sequence[Offer]) -> list[Note]:
-    """Of nodes that were described without a price: whose price they have."""
-    return [
+def price_notes(options: MoneyOptions, cluster: Cluster, offers: Sequence[Offer]) -> list[Note]:
+    """Whose price nodes have that were described without one; what is left out, or assumed."""
+    listed = catalogue_of(options, cluster)
+    others = offer_notes(options, listed, offers)
+    return others + [
         note(
             NoteCode.LIST_PRICE,
             gpu=offer.machine.gpu,

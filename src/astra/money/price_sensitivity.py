@@ -23,6 +23,18 @@ class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
     hours: float
 
 
+class MoneyDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Another plan of an answer about money, in hours and dollars beside the explained one."""
+
+    rank: int
+    summary: str
+    gpus: dict[str, int]
+    hours: float
+    usd: float
+    more_hours: float
+    more_usd: float
+
+
 class PriceSensitivity(msgspec.Struct, frozen=True, kw_only=True):
     """How far the prices of one GPU type must move for the answer to change; None: never."""
 
@@ -71,6 +83,24 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     def usd_at(self, gpu: str, factor: float) -> float:
         """With the prices of one type so many times as high."""
         return self.usd + (factor - 1) * self.rent_usd(gpu)
+
+
+def money_differences(choices: Sequence[Choice], rank: int) -> tuple[MoneyDifference, ...]:
+    """All other plans beside the one of this rank; plans in the order of their ranks."""
+    own = choices[rank - 1]
+    return tuple(
+        MoneyDifference(
+            rank=place,
+            summary=each.summary,
+            gpus=each.gpus,
+            hours=each.hours,
+            usd=each.usd,
+            more_hours=each.hours - own.hours,
+            more_usd=each.usd - own.usd,
+        )
+        for place, each in enumerate(choices, 1)
+        if place != rank
+    )
 
 
 def _chosen(gpu: str, factor: float, choices: Sequence[Choice], goals: Goals) -> Choice:

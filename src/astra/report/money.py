@@ -203,6 +203,8 @@ def _goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[st
     if outcome is None or outcome.possible:
         which = {"throughput": "The fastest", "cost": "The cheapest", "knee": "The knee"}
         within = f"within the {outcome.what}" if outcome else "of all"
+        if outcome is None and len(points) == 1:
+            return ["The fastest and the cheapest:"]
         return [f"{which[market.order]} {within}:"]
     return [_goals_missed(outcome, market, points), f"The nearest{_why_nearest(outcome, market)}:"]
 
@@ -334,10 +336,9 @@ def _what_if(market: MarketResult, best: PricedPlan) -> list["RenderableType"]:
     columns = (
         *(TableColumn(name) for name in ("hours", "USD")),
         TableColumn("GPUs", right=False, words=True),
-        TableColumn("plan", right=False, words=True, lesser=True),
     )
     rows = tuple(
-        (f"{point.hours:,.1f}", f"{point.usd:,.0f}", gpus_text(point.gpus), point.summary)
+        (f"{point.hours:,.1f}", f"{point.usd:,.0f}", gpus_text(point.gpus))
         for point in other.frontier
     )
     table: list[RenderableType] = [

@@ -17,8 +17,8 @@ from astra.money.goals import GoalOutcome, ranks
 from astra.money.machines import node_summary
 from astra.money.offers import (
     conditions_of_owner,
-    list_price_notes,
     offers_of,
+    price_notes,
     with_prices,
 )
 from astra.money.options import Goals, MoneyOptions
@@ -127,7 +127,12 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
         nothing_fits=None if points else _nothing(found),
         frontier=tuple(points),
         market=bought,
-        notes=(*query.notes, *list_price_notes(market.offers), *found.notes, *ram_notes(points)),
+        notes=(
+            *query.notes,
+            *price_notes(options, query.cluster, market.offers),
+            *found.notes,
+            *ram_notes(points),
+        ),
     )
 
 

@@ -30,6 +30,7 @@ def offer_notes(
     found, clouds = [], split_names(options.cloud)
     names = {offer.machine.gpu for offer in used if offer.price_from == "catalogue"}
     small = {o.machine for o in listed if o.machine.gpu in names and not holds_a_job(o)}
+    small -= {offer.machine for offer in used}  # where there is no other
     if small:
         least = min(small, key=lambda machine: (machine.ram_bytes or 0.0) / machine.gpus)
         found.append(

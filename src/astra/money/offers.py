@@ -43,7 +43,7 @@ def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     for pool in cluster.pools:
         if pool.gpu.name not in priced:
             sold = [offer for offer in listed if offer.machine.gpu == pool.gpu.name]
-            sold = [offer for offer in sold if holds_a_job(offer)]
+            sold = [offer for offer in sold if holds_a_job(offer)] or sold
             if not sold:
                 raise _no_price(pool, "there" if options.cloud or options.region else "")
             found += _in_own_nodes(pool, sold) if is_user_described(pool) else sold

@@ -9,6 +9,7 @@ import numpy as np
 from astra.cost.bill import with_money
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
+from astra.hardware.slowest import flops_per_s
 from astra.money.catalogue import GUESSED, Offer
 from astra.money.chances import Chances, RunFigures, chances_of
 from astra.money.conditions import Conditions, defaults
@@ -18,6 +19,8 @@ from astra.money.goals import GoalOutcome, best_row
 from astra.money.machines import Machine, OtherRegion
 from astra.money.options import Goals
 from astra.recommend.market_result import FrontierPlan, SpotRange
+from astra.strategy.plan import Plan
+from astra.strategy.rules.registry import broken_rules
 
 MAX_OTHER_REGIONS = 12
 
@@ -73,21 +76,20 @@ def on_known_networks(
 ) -> PricedPlan | None:
     """Where the answer's network is a guess: the best plan on networks that are known.
 
-    Of the points of the frontier, those on guessed networks moved to machines of the same GPUs
-    with a known one; plans that would be better there than these are not looked for.
+    Of the points of the frontier, those on guessed networks moved to as many GPUs of any type with
+    a known one, where they fit; plans that would be better there than these are not looked for.
     """
     if not has_guessed_network(points[best]):
         return None
     found = [point for point in points if not has_guessed_network(point)]
     moved = [
-        (msgspec.structs.replace(point.plan, cluster=cluster), offer)
+        (_moved(point.plan, machine), machine.offers[0])
         for point in points
         if has_guessed_network(point) and len(point.gpus) == 1
         for machine in machines
         if _can_take(machine, point)
-        for offer in machine.offers[:1]
-        for cluster in [machine.rented(offer, sum(point.gpus.values()))]
     ]
+    moved = [(plan, offer) for plan, offer in moved if not broken_rules(plan)]
     money = points[best].money
     assert money is not None
     priced = price_plans([plan for plan, _ in moved], margin) if moved else []
@@ -103,16 +105,32 @@ def on_known_networks(
 
 
 def _can_take(machine: Machine, point: PricedPlan) -> bool:
-    """Whether it has as many of the same GPUs, linked alike, with a network that is known."""
+    """Whether it has as many GPUs, linked alike, that know the format, and its network is known."""
     (pool,) = (pool for pool in point.plan.cluster.pools if pool.gpu.name in point.gpus)
     return (
-        machine.gpu.name == pool.gpu.name
+        flops_per_s(machine.gpu, point.plan.precision) > 0
         and machine.offers[0].machine.certainty != GUESSED
         and machine.gpu.node.gpus == pool.gpu.node.gpus
         and machine.gpu.link.domain_gpus >= pool.gpu.link.domain_gpus
         and machine.most >= sum(point.gpus.values())
         and machine.room_bytes >= point.host_memory_bytes
     )
+
+
+def _moved(plan: Plan, machine: Machine) -> Plan:
+    """The same layout on another machine, at its cheapest."""
+    pipelines = tuple(
+        msgspec.structs.replace(
+            pipeline,
+            segments=tuple(
+                msgspec.structs.replace(segment, gpu=machine.gpu.name)
+                for segment in pipeline.segments
+            ),
+        )
+        for pipeline in plan.pipelines
+    )
+    rented = machine.rented(machine.offers[0], sum(plan.gpus.values()))
+    return msgspec.structs.replace(plan, cluster=rented, pipelines=pipelines)
 
 
 def spot_range(

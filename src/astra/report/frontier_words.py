@@ -105,7 +105,7 @@ def _known_network(best: PricedPlan, market: MarketResult) -> list[str]:
     return [
         f"Its network is a guess. On one that is known {which} costs {usd(other.usd)} in "
         f"{hours(other.hours)}: {gpus_text(other.gpus)} at {first.cloud} {first.region}, "
-        f"{first.instance}."
+        f"{first.instance}{'' if other.rank else '; a search there may find better'}."
     ]
 
 

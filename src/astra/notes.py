@@ -42,6 +42,7 @@ class NoteCode(StrEnum):
     PARTIAL_NODES = "partial_nodes"  # GPUs that do not fill nodes
     PROVEN_ANYWAY = "proven_anyway"  # --exact on one GPU type
     MTP_LEFT_OUT = "mtp_left_out"  # layers that a runtime does not train
+    COUNT_ASSUMED = "count_assumed"  # so many of a type without a count
     # of a search
     STOPPED_EARLY = "stopped_early"  # by the user or at a time limit: the best so far is told
     NONE_FITS_SURELY = "none_fits_surely"  # as surely as the risk that was asked for
@@ -57,6 +58,10 @@ class NoteCode(StrEnum):
     TYPE_AGAINST_RULES = "type_against_rules"
     TYPE_TOO_SMALL = "type_too_small"
     LIST_PRICE = "list_price"  # described nodes at the price of others like them
+    SMALL_NODES = "small_nodes"  # too little RAM for a job
+    CLOUDS_LEFT_OUT = "clouds_left_out"  # old lists, and none at all
+    OLD_PRICES = "old_prices"
+    POWER_PRICE = "power_price"  # the default, for GPUs that one owns
     MIXTURES_SEARCHED = "mixtures_searched"
     MIXTURES_APART = "mixtures_apart"
     MIXTURES_OF_LAUNCHABLE = "mixtures_of_launchable"

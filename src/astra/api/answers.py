@@ -125,7 +125,8 @@ def _precedence(answer: Answer) -> tuple[float, ...]:
     if market is not None:
         assert best.hours is not None and best.usd is not None
         missed = goals_missed(best.hours, best.usd, market.deadline_hours, market.budget_usd)
-        return (*missed, best.hours if market.order == "throughput" else best.usd)
+        first = {"throughput": best.hours, "cost": best.usd, "knee": best.hours * best.usd}
+        return (*missed, first[market.order])
     if answer.request.objective == "gpus":
         below = best.tokens_per_s < answer.request.min_tokens_per_s
         return below, 0 if below else sum(best.gpus.values()), -best.tokens_per_s

@@ -1,6 +1,6 @@
 """Why a plan: of an answer, of a priced or a bare plan, or of a file with any of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,11 @@ def explain_answer(
     )
     outside = _outside(plans[rank - 1], query)
     explanation = msgspec.structs.replace(explanation, remarks=(*explanation.remarks, *outside))
+    if query is not None and query.is_for_money:
+        from astra.money.price_sensitivity import money_differences
+
+        others = money_differences(_choices(source, "plans"), rank)
+        explanation = msgspec.structs.replace(explanation, money=others)
     if not quick and query is not None and query.is_for_money:
         explanation = _with_prices(
             explanation, read_request(request, plans[0], where), source, tell
@@ -126,23 +131,22 @@ def _with_prices(
 ) -> ExplanationDocument:
     from astra.explain.price_sensitivity import price_sensitivity
 
-    moves, notes = price_sensitivity(query, say, _mixed_choices(source))
+    mixed = [each for each in _choices(source, "frontier") if len(each.gpus) > 1]
+    moves, notes = price_sensitivity(query, say, mixed)
     return msgspec.structs.replace(
         explanation, prices=moves, remarks=(*explanation.remarks, *notes)
     )
 
 
-def _mixed_choices(
-    source: "str | Path | Plan | PricedPlan | AnswerDocument",
-) -> "Sequence[Choice]":
-    """The points of a frontier that mix GPU types, out of an answer or its file."""
+def _choices(
+    source: "str | Path | Plan | PricedPlan | AnswerDocument", name: str
+) -> "list[Choice]":
+    """Plans or frontier, in hours and dollars, out of an answer about money or its file."""
     from astra.money.price_sensitivity import Choice
 
     saved: Any = None
     if isinstance(source, AnswerDocument):
-        saved = msgspec.to_builtins(source.frontier)
+        saved = msgspec.to_builtins(getattr(source, name))
     elif isinstance(source, str | Path):
-        document = read_json(Path(source))
-        saved = document.get("frontier") if isinstance(document, dict) else None
-    choices = [convert(each, Choice, f"{source}: frontier") for each in saved or ()]
-    return [choice for choice in choices if len(choice.gpus) > 1]
+        saved = read_json(Path(source)).get(name)
+    return convert(saved or [], list[Choice], name)

@@ -1,12 +1,17 @@
 """Launch files for a plan, from an answer, a priced or a bare plan, or a file with any of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from astra.api.saving import out_path
 from astra.cost.result import PricedPlan
 from astra.errors import InputError, shorten
+from astra.files import read_json
+from astra.notes import NoteCode
 from astra.strategy.plan import Plan
 from astra.values import number, whole_number, word
 
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from astra.report.document import AnswerDocument
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
+FEW = 0.5  # of the GPUs that were given: a plan on fewer gets a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +35,7 @@ class ExportedJob:
     not_expressed: tuple[str, ...]  # settings that the framework has no words for
     verified: tuple[str, ...]  # what the framework's own code says, where it was asked
     next_steps: tuple[str, ...]  # how to start it
-    notes: tuple[str, ...] = ()  # why targets of installed packages cannot be used
+    notes: tuple[str, ...] = ()  # few GPUs in use; targets of packages that cannot be used
 
     def __repr__(self) -> str:
         what = f"{len(self.plans)} plans" if len(self.plans) > 1 else self.plans[0].summary()
@@ -104,8 +110,31 @@ def export(
         not_expressed=tuple(unsupported(plans[0], target)),
         verified=tuple(check.line() for check in checks),
         next_steps=tuple(next_steps(plans[0], target, f"{out}/{script}", launcher)),
-        notes=tuple(target_notes()),
+        notes=(*_few_gpus(plan, plans), *target_notes()),
     )
+
+
+def _few_gpus(
+    source: "str | Path | Plan | PricedPlan | AnswerDocument", plans: Sequence[Plan]
+) -> list[str]:
+    """A warning where a plan leaves most of the GPUs alone that were given."""
+    from astra.report.document import AnswerDocument
+
+    request: Any = None
+    if isinstance(source, AnswerDocument):
+        request = msgspec.to_builtins(source.request)
+    elif isinstance(source, str | Path):
+        document = read_json(Path(source))
+        request = document.get("request") if isinstance(document, dict) else None
+    request = request if isinstance(request, dict) else {}
+    notes = [each.get("code") for each in request.get("note_codes", ())]
+    if not request.get("gpus") or NoteCode.COUNT_ASSUMED in notes:
+        return []
+    there, used = sum(request["gpus"].values()), min(sum(each.gpus.values()) for each in plans)
+    if used >= FEW * there:
+        return []
+    more = " --order throughput finds the fastest." if request.get("money") else ""
+    return [f"the plan runs on {used} of the {there} GPUs that were given.{more}"]
 
 
 def _plans_and_rents(

@@ -203,6 +203,23 @@ def _of_type(facts: Facts) -> str:
 
 
 RAM_UNKNOWN = "how much RAM a node has is not known"
+
+
+def _small_nodes(facts: Facts) -> str:
+    kinds = _count_words(facts["kinds"], "kind")
+    return (
+        f"{kinds} of nodes with less than {facts['least_gib']:g} GiB of RAM a GPU are left out, "
+        f"such as {facts['cloud']} {facts['instance']}: {_gib(facts, 'ram_bytes')} GiB beside "
+        f"{facts['gpus']} {facts['gpu']}"
+    )
+
+
+def _clouds_left_out(facts: Facts) -> str:
+    old = ", ".join(f"{cloud} ({date[:7]})" for cloud, date in facts["old"].items())
+    asked = f"old price lists are left out unless --cloud names one: {old}; " if old else ""
+    return f"{asked}no prices are known of {', '.join(facts['missing'])}: --price gives one"
+
+
 SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.UNKNOWN_RELEASE: _release,
     NoteCode.DOES_NOT_FIT: lambda facts: (
@@ -258,6 +275,9 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"multi-token prediction ({_count_words(facts['layers'], 'layer')}) is left out: plans of "
         f"{facts['runtime']} do not train it"
     ),
+    NoteCode.COUNT_ASSUMED: (
+        "up to {count:,} GPUs of a type are looked at where --gpus has no count"
+    ),
     NoteCode.STOPPED_EARLY: _stopped,
     NoteCode.NONE_FITS_SURELY: lambda facts: (
         f"no plan fits with a probability of {facts['probability']:.0%}: all that fit count"
@@ -282,6 +302,15 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"{facts['gpu']} is left out: {_gib(facts, 'usable_bytes')} GiB cannot hold one layer"
     ),
     NoteCode.LIST_PRICE: _list_price,
+    NoteCode.SMALL_NODES: _small_nodes,
+    NoteCode.CLOUDS_LEFT_OUT: _clouds_left_out,
+    NoteCode.OLD_PRICES: lambda facts: (
+        "old prices: "
+        + ", ".join(f"{cloud}'s are of {date}" for cloud, date in facts["dates"].items())
+    ),
+    NoteCode.POWER_PRICE: (
+        "power for your own GPUs at ${usd_per_kwh:.4g} a kWh ({source}); --power-price says it"
+    ),
     NoteCode.MIXTURES_SEARCHED: (
         "clusters of several GPU types are searched with all GPUs of each type, and with a half, "
         "a quarter and an eighth of one of them; other mixtures are left out"

@@ -124,7 +124,9 @@ class Layouts:
         and stages.
         """
         table = self._splits.table
-        chunk = -(-table[1 : 2 * SLOTS : 2].max(axis=0) // table[-2])
+        listed = [max(chunks) for chunks in self._splits.chunk_layers]
+        even = -(-table[1 : 2 * SLOTS : 2].max(axis=0) // table[-2])
+        chunk = np.where(table[-1] < 0, even, np.array([*listed, 0], np.int64)[table[-1]])
         stages = table[0 : 2 * SLOTS : 2].sum(axis=0)
         return chunk, (table[-2] > 1) | (stages == 1), stages
 

@@ -115,8 +115,9 @@ DIMENSIONS = (
     Dimension(
         "vpp",
         "searched",
-        "every number that cuts all stages into whole chunks, the first and last perhaps lighter; "
-        "over several GPU types every number, for Megatron-LM",
+        "every number that cuts all stages into equal chunks; and the least number for chunks of "
+        "each size, with fewer layers in the last and smaller ones first, the first and last "
+        "perhaps empty; over several GPU types every number, for Megatron-LM",
     ),
     Dimension(
         "recompute",

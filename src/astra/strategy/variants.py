@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from astra.strategy.enumerate import ROWS_PER_TABLE, Layouts, enumerate_layouts, recompute_settings
 from astra.strategy.layer_splits import repeat_rows
 from astra.strategy.plans import Ints, Plans, code, column_dtype
+from astra.strategy.rules.our_rules import largest_chunk
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
@@ -34,18 +35,17 @@ def enumerate_plans(space: Space) -> Iterator[Plans]:
 
 def variant_counts(layouts: Plans, space: Space) -> Ints:
     """How many plans of the space share each layout."""
-    settings, lengths = _settings_by_chunk(layouts, space)
-    del settings
-    return lengths[_largest_chunk(layouts)] * len(_offloads(space))
+    largest = _largest_chunk(layouts)
+    _, lengths = _settings_by_chunk(largest, space)
+    return lengths[largest] * len(_offloads(space))
 
 
 def plan_count(layouts: Layouts, degrees: Ints) -> int:
     """How many plans these degrees have, without laying them out."""
     chunk, interleaved, stages = layouts.splits()
     space = layouts.space
-    sizes = range(int(chunk.max(initial=0)) + 1)
-    settings = np.array([len(_saver_settings(space, size)) for size in sizes], np.int64)
-    each = settings[chunk] * len(_offloads(space))
+    _, lengths = _settings_by_chunk(chunk, space)
+    each = lengths[chunk] * len(_offloads(space))
     every = np.bincount(stages, each, layouts.max_stages + 1)
     overlapping = np.bincount(stages, each * interleaved, layouts.max_stages + 1)
     pp, options = layouts.stages[degrees], layouts.counts[degrees]
@@ -60,9 +60,9 @@ def depends_on_variant(rule: Rule) -> bool:
 
 def variants_of(layouts: Plans, space: Space) -> Plans:
     """Each layout with every recompute setting that its largest chunk allows, and every offload."""
-    settings, lengths = _settings_by_chunk(layouts, space)
     offloads = np.array(_offloads(space), np.float64)
     largest = _largest_chunk(layouts)
+    settings, lengths = _settings_by_chunk(largest, space)
     rows, within = repeat_rows(lengths[largest] * len(offloads))
     starts = np.cumsum(lengths) - lengths
     chosen = settings[starts[largest[rows]] + within // len(offloads)].T
@@ -81,12 +81,13 @@ def _offloads(space: Space) -> tuple[float, ...]:
 
 
 def _largest_chunk(layouts: Plans) -> Ints:
-    return (-(-layouts.layers // layouts.vpp)).max(axis=(0, 1))
+    most: Ints = largest_chunk(layouts).max(axis=(0, 1))
+    return most
 
 
-def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
+def _settings_by_chunk(chunks: Ints, space: Space) -> tuple[Ints, Ints]:
     """Their settings for every size of the largest chunk, one after the other."""
-    largest = int(_largest_chunk(layouts).max(initial=0))
+    largest = int(chunks.max(initial=0))
     known = space.memo.get(largest)
     if known is None:
         found = [_saver_settings(space, size) for size in range(largest + 1)]

@@ -46,8 +46,15 @@ def chunk_times(plans: Plans, stages: Stages, times: StageTime, pipeline: int) -
 
 
 def chunk_shares(plans: Plans, stages: Stages) -> Floats:
-    """What each chunk has of its stage's layers; the first has all of none. (chunk, ..., plan)"""
+    """What each chunk has of its stage's layers; the first has all of none. (chunk, ..., plan)
+
+    Multi-token prediction lies on the last chunk of all, which may hold nothing else.
+    """
     chunks = chunk_layers(plans, stages.plan_slot, stages.count > 0)
+    if plans.mtp_layers.any():
+        place = np.arange(len(chunks))[:, np.newaxis, np.newaxis, np.newaxis]
+        behind = stages.head & (place == plans.vpp - 1)
+        chunks = chunks + np.where(behind, plans.mtp_layers, 0)
     total = chunks.sum(axis=0)
     share = chunks / np.maximum(total, 1)
     share[0] = np.where(total == 0, 1.0, share[0])

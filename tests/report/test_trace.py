@@ -9,10 +9,10 @@ import pytest
 from tests.cost import some_plans
 from tests.support.cases import each_case
 
-from astra.cost.timeline import StepTimeline, step_timeline
-from astra.cost.timeline_pieces import PIECES, stage_pieces
 from astra.report.trace import STAGE, TRACKS, chrome_trace, track_of
 from astra.strategy.plan import Plan
+from astra.timeline.pieces import PIECES, stage_pieces
+from astra.timeline.step import StepTimeline, step_timeline
 
 TICK_US = 0.125  # what times are rounded to
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astra.cost.timeline import StageTimeline, StepTimeline
-from astra.cost.timeline_pieces import PIECES, STEP_PART, StagePieces, stage_pieces
 from astra.strategy.plans import Floats
+from astra.timeline.pieces import PIECES, STEP_PART, StagePieces, stage_pieces
+from astra.timeline.step import StageTimeline, StepTimeline
 
 # Eighths of a microsecond are exact in binary: no reader that turns them into whole nanoseconds
 # can round two slices of a track over one another.

@@ -11,9 +11,9 @@ from tests.cost.some_plans import changed
 from tests.support.tiers import slow_after
 
 from astra.cost.price import price_plan
-from astra.cost.timeline import StageTimeline, StepTimeline, step_timeline
-from astra.cost.timeline_pieces import PIECES, stage_pieces
 from astra.strategy.plan import Plan
+from astra.timeline.pieces import PIECES, stage_pieces
+from astra.timeline.step import StageTimeline, StepTimeline, step_timeline
 
 SOON = 1e-9  # of the step: what rounding may change
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astra.cost.timeline import StageTimeline
 from astra.strategy.plans import Floats, Ints
+from astra.timeline.step import StageTimeline
 
 # Every piece, and the part of a step that it counts to. A transfer lies in what a stage waits:
 # the step's own parts ask how much shorter it were without links, so of these two the sum is equal.

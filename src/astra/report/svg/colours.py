@@ -27,7 +27,7 @@ SURFACES = {
 }
 STEP_PARTS = {
     "forward": Colour("fwd", "#8fb8f0", "#a9ccfb"),
-    "backward": Colour("bwd", "#2f66c9", "#3f74d6"),
+    "backward": Colour("bwd", "#2f66c9", "#3e73d5"),
     "recompute": Colour("rec", "#1d3f82", "#23407f"),
     "tensor_comm": Colour("tensor", "#f2b03a", "#f5b94c"),
     "context_comm": Colour("context", "#fbe0a8", "#fdecc9"),

@@ -38,7 +38,7 @@ LEGEND = {
     "other": "other",
     "waiting": "waiting",
 }
-STRIP_PX = 3.0  # a lane of the whole step above a part of it
+STRIP_PX, THIN_STRIP_PX = 7.0, 3.0  # a lane of the whole step above a part of it; of many
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ def timeline_svg(
     parts = [_hatch(), *_heading(timeline, exact)]
     y = 52.0 if exact else 66.0
     if (from_s, until_s) != (0.0, timeline.step_s):
-        parts += _strip(timeline, pieces, scale, y, pair_s)
-        y += len(pieces) * (STRIP_PX + 1) + 10
+        thin = Lanes(STRIP_PX if len(pieces) <= 16 else THIN_STRIP_PX, 1, 3, 1)
+        parts += _strip(timeline, pieces, scale, y, thin, pair_s)
+        y += len(pieces) * (thin.height + thin.gap) + 10
     top, body = y, []
     for row, (pipeline, stage) in enumerate(_stages(timeline)):
         if stage.stage == 0 and len(timeline.pipelines) > 1:
@@ -325,11 +326,15 @@ def _numbers(stage: StageTimeline, scale: TimeScale, y: float, lanes: Lanes) -> 
 
 
 def _strip(
-    timeline: StepTimeline, pieces: list[StagePieces], scale: TimeScale, y: float, pair_s: float
+    timeline: StepTimeline,
+    pieces: list[StagePieces],
+    scale: TimeScale,
+    y: float,
+    thin: Lanes,
+    pair_s: float,
 ) -> list[str]:
     """The whole step in thin lanes, and a frame around what is seen below."""
     whole = TimeScale(0.0, timeline.step_s, scale.left, scale.width)
-    thin = Lanes(STRIP_PX, 1, 3, 1)
     found, at = [], y
     for row, (_, stage) in enumerate(_stages(timeline)):
         found += _lane(stage, pieces[row], whole, at, thin, pair_s)

@@ -23,6 +23,7 @@ from astra.search.result import Result
 if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.exports import ExportedJob
+    from astra.api.traces import StepTrace
 
 PLANS_IN_REPR = 3
 CHARACTERS_OF_REASON = 240  # of what binds where there is no plan
@@ -84,6 +85,13 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
         from astra.api.exports import export
 
         return in_python_words(export)(self, target, out, **options)
+
+    @in_python_words
+    def trace(self, out: str | Path | None = None, *, rank: int = 1) -> "StepTrace":
+        """The simulated step of the plan of this rank; `out` as that of `astra.trace`."""
+        from astra.api.traces import trace
+
+        return trace(self, out, rank=rank)
 
     @in_python_words
     def plot(self, path: str | Path) -> Path:

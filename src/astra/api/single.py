@@ -22,6 +22,7 @@ from astra.api.inputs import (
     plan_settings,
 )
 from astra.api.money import money_options
+from astra.api.sources import checked_plan
 from astra.errors import InputError
 from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 from astra.values import file_path, of_kind, token_count, whole_number, word
@@ -123,34 +124,10 @@ def predict_plan(
     """
     from astra.cost.price import price_plan
     from astra.strategy.outside_space import outside_space
-    from astra.strategy.rule_messages import refusal_message
-    from astra.strategy.rules.registry import broken_rules
 
-    found = _plan_of(plan, whole_number(rank, "--rank"))
-    broken = broken_rules(found)
-    if broken:
-        where = str(plan) if isinstance(plan, str | Path) else "plan"
-        raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
+    found = checked_plan(plan, rank)
     priced = price_plan(found, notes=outside_space(found), margin=checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
-
-
-def _plan_of(source: "str | Path | Plan | PricedPlan | Answer", rank: int) -> "Plan":
-    from astra.cost.result import PricedPlan
-    from astra.report.document import AnswerDocument
-    from astra.strategy.plan import Plan
-    from astra.strategy.plan_file import read_plan
-
-    if isinstance(source, Plan):
-        return source
-    if isinstance(source, PricedPlan):
-        return source.plan
-    if isinstance(source, AnswerDocument):
-        if rank > len(source.plans):
-            count = "1 plan" if len(source.plans) == 1 else f"{len(source.plans) or 'no'} plans"
-            raise InputError(f"answer: there is no rank {rank}; it holds {count}.")
-        return source.plans[rank - 1].plan
-    return read_plan(source, rank)
 
 
 def _with_money_and_words(

@@ -1,6 +1,7 @@
 """All memory of one GPU of every stage, by cause; and which stage is the fullest."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +119,14 @@ class ActivationBytes:
         """A column of `shared`, for every plan."""
         return self.shared[name][..., self.rows]
 
+    def held_bytes(self, micro_batches: Floats, place: Any = ...) -> tuple[Floats, Floats]:
+        """Of so many in flight: on the GPU, and on the host; of all slots, or of one."""
+        held = self.saved_bytes[place] * micro_batches
+        if not self.offloaded_bytes.any():
+            return held, np.zeros(1)
+        offloaded = self.offloaded_bytes[place] * micro_batches
+        return held + np.minimum(self.resident_bytes[place], offloaded), offloaded
+
 
 def activation_bytes(
     view: StageView, stack: Stack, shared: dict[str, Floats] | None = None
@@ -145,12 +154,8 @@ def memory_of(
     it is already.
     """
     per_micro_batch = activation_bytes(view, stack, shared)
-    micro_batches, working = per_micro_batch.part("in_flight"), per_micro_batch.working_bytes
-    activations = per_micro_batch.saved_bytes * micro_batches
-    offloaded = np.zeros(1)
-    if view.plans.offload_activations.any() or view.plans.offload_layers.any():
-        offloaded = per_micro_batch.offloaded_bytes * micro_batches
-        activations += np.minimum(per_micro_batch.resident_bytes, offloaded)
+    working = per_micro_batch.working_bytes
+    activations, offloaded = per_micro_batch.held_bytes(per_micro_batch.part("in_flight"))
     logits = per_micro_batch.part("logits")
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
     return MemoryColumns(

@@ -65,6 +65,7 @@ def predict(
     `pipeline_model="paper"` takes the pipeline formula of arXiv 2502.13480 in place of the
     simulator, for comparison.
     """
+    from astra.api.layer_cut import with_best_cut
     from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
     from astra.strategy.outside_space import outside_space
@@ -79,8 +80,11 @@ def predict(
     software = stack or DEFAULT_STACKS.get(launcher, "megatron")
     find_stack(software)
 
+    def cut(plan: "Plan") -> "Plan":
+        return with_best_cut(plan, checked_margin(margin))
+
     def complete_settings(changed: PlanSettings) -> CompletedPlan:
-        return complete(changed, shape, machines, launcher, software)
+        return complete(changed, shape, machines, launcher, software, cut)
 
     completed = complete_settings(typed_settings)
     broken = broken_rules(completed.plan)

@@ -1,7 +1,8 @@
 """From what a person said to a whole plan: what is left open is what an expert would set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any
 
 from astra.errors import InputError, either
@@ -73,8 +74,12 @@ def complete(
     cluster: Cluster,
     runtime: Runtime = "megatron",
     stack: str = "megatron",
+    cut: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> CompletedPlan:
-    """The plan a person means: all GPUs of the cluster, ranks in blocks by type."""
+    """The plan a person means: all GPUs of the cluster, ranks in blocks by type.
+
+    `cut` may share out the layers of a plan on one GPU type otherwise, where nobody said how.
+    """
     said = {f.name: getattr(settings, f.name) for f in fields(PlanSettings)}
     said = {name: value for name, value in said.items() if value is not None}
     if "global_batch" not in said:
@@ -93,7 +98,29 @@ def complete(
     raw = draft.plan_fields()
     whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
     plan = over_types(convert(whole, Plan, "plan"), draft["counts"])
+    if len(draft["counts"]) == 1 and not {"layers_per_stage", "chunk_layers"} & set(said):
+        plan = cut(plan)
+        draft.assumed += _cut_words(plan)
     return CompletedPlan(check_structure(plan), tuple(draft.assumed))
+
+
+def _cut_words(plan: Plan) -> list[str]:
+    """Layers of every stage, and of every chunk, where they are not all alike."""
+    layers = plan.pipelines[0].layers
+    words = [] if len(set(layers)) == 1 else [f"layers {'+'.join(map(str, layers))}"]
+    if plan.chunk_layers is not None:
+        words.append(f"chunks of {run_lengths(plan.chunk_layers)} layers")
+    return words
+
+
+def run_lengths(numbers: Sequence[int]) -> str:
+    """Equal ones in a row as one.
+
+    >>> run_lengths((1, 2, 2, 0))
+    '1 + 2 x 2 + 0'
+    """
+    groups = [(value, len(list(equal))) for value, equal in groupby(numbers)]
+    return " + ".join(f"{count} x {value}" if count > 1 else f"{value}" for value, count in groups)
 
 
 class _Draft:
@@ -188,12 +215,7 @@ def _layers(
     chunks = short_end_chunks(model.layers, pp * vpp) if vpp > 1 else None
     if chunks and "chunk_layers" not in draft.values and model.layers % (pp * vpp):
         draft.values["chunk_layers"] = chunks
-        draft.assumed.append("a layer less at the ends, where embedding and loss are")
         return tuple(sum(chunks[stage::pp]) for stage in range(pp))
-    if model.layers % pp:
-        split = split_layers(model.layers, pp)
-        draft.assumed.append(f"layers {'+'.join(map(str, split))}")
-        return split
     return split_layers(model.layers, pp)
 
 

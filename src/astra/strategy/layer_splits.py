@@ -3,12 +3,14 @@
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from astra.model.flops import forward_flops
 from astra.strategy.complete import deepspeed_split, split_layers
-from astra.strategy.plans import Ints
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Ints, task_of
 from astra.strategy.space import Space, Workload, divisors
 
 SLOTS = 3  # first stages, middle stages, last stages
@@ -71,6 +73,23 @@ class LayerSplits:
             table[f"layers{slot}"] = chosen[2 * slot + 1]
         table["vpp"], table["chunking"] = chosen[-2], chosen[-1]
         return table
+
+
+def layer_cuts(plan: Plan) -> list[Plan]:
+    """The plan with every split of its layers that a search tries for its stages and chunks."""
+    (pipeline,) = plan.pipelines
+    (segment,) = pipeline.segments
+    workload = Workload(task_of(plan), plan.global_batch, plan.seq_len, plan.mtp_layers)
+    splits = LayerSplits(Space(workload, {"vpp": (plan.vpp,)}))
+    start, found = splits.starts[plan.pp], []
+    for row in splits.table[:, start : start + splits.counts[plan.pp]].T:
+        slots = row[: 2 * SLOTS].reshape(SLOTS, 2).tolist()
+        layers = tuple(held for stages, held in slots for _ in range(stages))
+        own = msgspec.structs.replace(segment, layers=layers)
+        whole = msgspec.structs.replace(pipeline, segments=(own,))
+        chunks = splits.chunk_layers[row[-1]] if row[-1] >= 0 else None
+        found.append(msgspec.structs.replace(plan, pipelines=(whole,), chunk_layers=chunks))
+    return found
 
 
 def layer_splits(layers: int, pp: int) -> list[tuple[int, ...]]:

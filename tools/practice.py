@@ -152,6 +152,7 @@ def chosen_runs() -> list[Run]:
         if run.family in FAMILIES
         and run.measured_step_s is not None
         and not any(name in run.model_name for name in OTHER_FRAMEWORKS)
+        and not any(said.startswith("precision not stated") for said in run.assumed)
     ]
     questions: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:

@@ -75,8 +75,9 @@ def test_megatron_takes_every_list_of_chunks_that_is_searched(
     model: str, pp: int, vpp: int
 ) -> None:
     """Where embedding and loss stand alone too: as many layers as the model has, stage by stage."""
-    job = {"gpus": {"h100": 8 * pp}, "global_batch": 8 * pp, "seq_len": 4096}
-    plan = astra.predict(model, tp=8, pp=pp, vpp=vpp, **job).plan
+    plan = astra.predict(
+        model, gpus={"h100": 8 * pp}, global_batch=8 * pp, seq_len=4096, tp=8, pp=pp, vpp=vpp
+    ).plan
     for cut in layer_cuts(plan):
         text = pipeline_layout_text(cut)
         layout = PipelineParallelLayerLayout(text, pp)

@@ -8,7 +8,7 @@ DEV    := $(VENV)/.dev
 # Without bytecode (some images forbid it) pytest rewrites every assertion anew, 7 s in each worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: plan test soak check format verify bench clean help
+.PHONY: plan test soak check format verify practice bench clean help
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -83,6 +83,9 @@ $(VERIFY)/.ready: pyproject.toml Makefile
 
 verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the frameworks themselves
 	ASTRA_VERIFY=1 PYTHONPATH=$(PATHS) $(VERIFY)/venv/bin/python -m pytest -n 2 --dist loadfile tests/verify
+
+practice: $(VERIFY)/.ready  ## published layouts against ours, into docs/reports/practice.md: 15 minutes
+	PYTHONPATH=$(PATHS):$(CURDIR) $(VERIFY)/venv/bin/python -m tools.practice
 
 bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/rules.py

@@ -28,9 +28,7 @@ TIMES = 3  # each is run, for the least of them
 
 
 def main() -> None:
-    print(
-        f"{'llama-3-70b, 1T tokens':<26}{'CPU':>7}{'MB':>5}{'machines':>9}{'points':>7}  cheapest"
-    )
+    print(f"{'llama-3-70b, 1T tokens':<26}{'CPU':>7}{'MB':>5}{'machines':>9}{'points':>7}  answer")
     for name, gpus, batch, more in QUESTIONS:
         command = [sys.executable, "-c", SEARCH.format(gpus=gpus, batch=batch, more=more)]
         spent, output = [], ""

@@ -18,7 +18,7 @@ ROOMS = (
     {"strategy"},
     {"memory", "timing", "simulate", "money"},
     {"cost"},
-    {"recommend"},
+    {"recommend", "timeline"},
     {"search", "fit"},
     {"explain"},
     {"report", "export", "imports"},

@@ -2,9 +2,9 @@
 
     python -m tools.make_price_table FOLDER
 
-Fresh list prices alone: no auction floors, no offers of market places, nothing older than half a
-year. Of instances with the same GPUs and the same network in one region the cheapest stays, and
-those with more RAM than any that is no dearer.
+List prices alone: no auction floors, no offers of market places. What is older than half a year
+goes to a file of its own, for who asks for it. Of instances with the same GPUs and the same network
+in one region the cheapest stays, and those with more RAM than any that is no dearer.
 """
 
 import csv
@@ -59,8 +59,8 @@ def network_of(
     }
 
 
-def usable(row: Row) -> bool:
-    fresh = row["stale"] == "no" and row["price_kind"] == "list"
+def usable(row: Row, stale: str) -> bool:
+    fresh = row["stale"] == stale and row["price_kind"] == "list"
     priced = row["ondemand_usd_h_min"] or row["spot_usd_h_min"]
     return bool(fresh and priced and row["gpu_id"] and int(row["gpu_count"]) in SIZES)
 
@@ -103,25 +103,36 @@ def ram_of(rows: list[Row]) -> dict[tuple[str, str], str]:
     return {key: f"{gib:g}" for key, gib in found.items()}
 
 
-def main(folder: Path) -> None:
-    known = {(r["cloud"], r["instance_type"]): r for r in read(folder / "networks.csv")}
-    gpus = {r["gpu_id"]: r for r in read(folder / "gpus.csv")}
-    listed = read(folder / "prices.csv")
-    rows, ram = [row for row in listed if usable(row)], ram_of(listed)
-    sold = {(r["cloud"], r["instance_type"]) for r in rows}
-    networks = {(r["cloud"], r["instance_type"]): network_of(r, known, gpus, sold) for r in rows}
-    rows = cheapest(rows, networks)
+def write_offers(rows: list[Row], path: Path) -> list[Row]:
+    """A line for each instance and price, with all its regions."""
     offers: dict[tuple[str, ...], list[str]] = defaultdict(list)
     names = ("cloud", "instance_type", "ondemand_usd_h_min", "spot_usd_h_min", "price_date")
     for row in rows:
         offers[tuple(row[name] for name in names)].append(row["region"] or "any")
-    with (OUT / "offers.csv").open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(
             ["cloud", "instance", "usd_per_hour", "spot_usd_per_hour", "date", "regions"]
         )
         for offer in sorted(offers):
             table.writerow([*offer, " ".join(sorted(offers[offer]))])
+    print(f"{path.name}: {len(offers)} offers")
+    return rows
+
+
+def main(folder: Path) -> None:
+    known = {(r["cloud"], r["instance_type"]): r for r in read(folder / "networks.csv")}
+    gpus = {r["gpu_id"]: r for r in read(folder / "gpus.csv")}
+    listed = read(folder / "prices.csv")
+    ram, networks, rows = ram_of(listed), dict[tuple[str, str], Row](), list[Row]()
+    sold: set[tuple[str, str]] = set()
+    for path, stale in (("offers.csv", "no"), ("old_offers.csv", "yes")):
+        own = [row for row in listed if usable(row, stale)]
+        sold |= {(r["cloud"], r["instance_type"]) for r in own}
+        networks |= {
+            (r["cloud"], r["instance_type"]): network_of(r, known, gpus, sold) for r in own
+        }
+        rows += write_offers(cheapest(own, networks), OUT / path)
     shown = {(r["cloud"], r["instance_type"], r["gpu_id"], r["gpu_count"]) for r in rows}
     for (cloud, instance), row in known.items():  # for price lists of the user's own
         if cloud != "reference" and " " not in instance and row["gbps_per_gpu"]:
@@ -136,9 +147,9 @@ def main(folder: Path) -> None:
         table.writerow(["cloud", "instance", "gpu", "gpus", "ram_gib", *columns])
         for cloud, instance, gpu, count in sorted(shown):
             net = networks[cloud, instance]
-            own = ram.get((cloud, instance), "")  # empty: the list does not say
-            table.writerow([cloud, instance, gpu, count, own, *(net[name] for name in columns)])
-    print(f"{len(offers)} offers of {len(shown)} instance types")
+            gib = ram.get((cloud, instance), "")  # empty: the list does not say
+            table.writerow([cloud, instance, gpu, count, gib, *(net[name] for name in columns)])
+    print(f"{len(shown)} instance types")
 
 
 if __name__ == "__main__":

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
         predict,
         predict_plan,
         prices,
+        trace,
         validate,
     )
     from astra.api.answers import Answer
     from astra.api.explanations import Explanation
     from astra.api.planner import Planner
     from astra.api.prediction import Prediction
+    from astra.api.traces import StepTrace
     from astra.cost.result import PricedPlan
     from astra.errors import InputError
     from astra.export.target import Target
@@ -50,6 +52,7 @@ __all__ = [
     "Planner",
     "Prediction",
     "PricedPlan",
+    "StepTrace",
     "Target",
     "calibrate",
     "explain",
@@ -66,6 +69,7 @@ __all__ = [
     "read_plan",
     "to_frame",
     "to_rows",
+    "trace",
     "validate",
 ]
 
@@ -80,6 +84,7 @@ _HOMES = dict.fromkeys(__all__, "astra.api") | {
     "Planner": "astra.api.planner",
     "Prediction": "astra.api.prediction",
     "PricedPlan": "astra.cost.result",
+    "StepTrace": "astra.api.traces",
     "Target": "astra.export.target",
     "find_gpu": "astra.hardware.catalogue",
     "find_model": "astra.model.zoo",

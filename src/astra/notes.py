@@ -34,15 +34,20 @@ class NoteCode(StrEnum):
     STACK_SOURCE = "stack_source"
     STACK_FACTORS = "stack_factors"
     GPU_ASSUMED = "gpu_assumed"
+    CONTRADICTS_HARDWARE = "contradicts_hardware"  # slower with no less of anything
     # of how a question was read
+    OUTSIDE_SPACE = "outside_space"  # settings of a given plan that no search tries
     GPU_READ_AS = "gpu_read_as"
     EQUAL_GPUS = "equal_gpus"  # two names of one GPU
     PARTIAL_NODES = "partial_nodes"  # GPUs that do not fill nodes
     PROVEN_ANYWAY = "proven_anyway"  # --exact on one GPU type
     MTP_LEFT_OUT = "mtp_left_out"  # layers that a runtime does not train
+    COUNT_ASSUMED = "count_assumed"  # so many of a type without a count
     # of a search
     STOPPED_EARLY = "stopped_early"  # by the user or at a time limit: the best so far is told
     NONE_FITS_SURELY = "none_fits_surely"  # as surely as the risk that was asked for
+    NEEDS_LIBRARY = "needs_library"  # the best plan's dispatcher
+    DTYPES_SAVE = "dtypes_save"  # that change the training's numbers, and are off
     BELOW_THROUGHPUT = "below_throughput"  # no plan reaches what was asked for
     RAM_UNKNOWN_OF_PLANS = "ram_unknown_of_plans"
     VENDORS_APART = "vendors_apart"
@@ -53,6 +58,10 @@ class NoteCode(StrEnum):
     TYPE_AGAINST_RULES = "type_against_rules"
     TYPE_TOO_SMALL = "type_too_small"
     LIST_PRICE = "list_price"  # described nodes at the price of others like them
+    SMALL_NODES = "small_nodes"  # too little RAM for a job
+    CLOUDS_LEFT_OUT = "clouds_left_out"  # old lists, and none at all
+    OLD_PRICES = "old_prices"
+    POWER_PRICE = "power_price"  # the default, for GPUs that one owns
     MIXTURES_SEARCHED = "mixtures_searched"
     MIXTURES_APART = "mixtures_apart"
     MIXTURES_OF_LAUNCHABLE = "mixtures_of_launchable"
@@ -77,6 +86,7 @@ class NoteCode(StrEnum):
     TRY_FEWER_SETTINGS = "try_fewer_settings"
     TRY_GPUS = "try_gpus"
     TRY_SEQ_LEN = "try_seq_len"
+    TRY_DTYPES = "try_dtypes"  # that change the training's numbers
     TRY_LARGER_GPU = "try_larger_gpu"
     TRY_MORE_GPUS = "try_more_gpus"
     TRY_OTHER_CLOUDS = "try_other_clouds"

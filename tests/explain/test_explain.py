@@ -203,7 +203,7 @@ def test_only_megatron_pads_the_vocabulary() -> None:
 
 
 def test_experts_get_their_tokens_twice_a_pass() -> None:
-    plan = plan_of("mixtral-8x7b", tp=1, ep=8, gpus="h100:64", dp=64)
+    plan = plan_of("mixtral-8x7b", tp=1, ep=8, gpus="h100:64", dp=64, dispatcher="alltoall")
     sent = moved(plan)["ep", "all-to-all tokens"]
     assert sent.payload_bytes == 4096 * 2 * 4096 * 2  # tokens x top-k x hidden x bytes
     assert sent.count == 32 * 1 * 2 * 2

@@ -30,7 +30,7 @@ NAMES = {"h100": "H100-80GB-SXM", "a100-80g": "A100-80GB-SXM"}
 
 @pytest.mark.slow
 def test_the_answer_changes_where_explain_says_it_does() -> None:
-    answer = asked()
+    answer = asked(order="cost")
     assert answer.best is not None
     (chosen,) = answer.best.gpus
     moves = moves_of(answer)
@@ -42,8 +42,29 @@ def test_the_answer_changes_where_explain_says_it_does() -> None:
         edge = 1 + fraction if up else 1 - fraction
         for beyond in (False, True):
             factor = edge * (1 + (0.002 if beyond == up else -0.002))
-            best = asked(price=prices_with(short, factor)).best
+            best = asked(order="cost", price=prices_with(short, factor)).best
             assert best is not None and (set(best.gpus) != {chosen}) == beyond
+
+
+@pytest.mark.slow
+def test_the_knee_moves_where_explain_says_it_does() -> None:
+    answer = asked()
+    assert answer.market is not None and answer.market.order == "knee" and answer.best is not None
+    seen = 0
+    for full, move in moves_of(answer).items():
+        short = next(short for short, name in NAMES.items() if name == full)
+        ways = (
+            (1 + (move.rise_fraction or 0), move.rise_rival, 1.002),
+            (1 - (move.fall_fraction or 0), move.fall_rival, 0.998),
+        )
+        for factor, rival, beyond in ways:
+            if rival is not None:
+                seen += 1
+                there = asked(price=prices_with(short, factor * beyond)).best
+                assert there is not None and there.hours == pytest.approx(rival.hours)
+                before = asked(price=prices_with(short, factor / beyond)).best
+                assert before is not None and before.hours == answer.best.hours
+    assert seen
 
 
 @pytest.mark.slow

@@ -225,7 +225,6 @@ def test_tied_ends_are_watched() -> None:
         ({"cuda_graph": "local"}, r"CUDA graphs \(cuda_graph\)"),
         ({"offload_activations": ("core_attn",)}, r"offloaded by module \(offload_activations\)"),
         ({"sharding": "parameters", "grad_reduce_dtype": "bf16"}, "dtypes of Megatron-FSDP"),
-        ({"model": "mixtral-8x7b", "dispatcher": "hybridep"}, "dispatcher hybridep"),
     ],
 )
 def test_what_flagscale_has_no_words_for_is_named_with_a_target_that_has(
@@ -233,6 +232,12 @@ def test_what_flagscale_has_no_words_for_is_named_with_a_target_that_has(
 ) -> None:
     with pytest.raises(InputError, match=f"no words for .*{part}.*Megatron-LM can: --to megatron"):
         export_files(plain_plan(**said), "flagscale")
+
+
+def test_hybridep_is_refused_with_a_target_that_has_it() -> None:
+    plan = plain_plan(model="mixtral-8x7b", ep=8, dispatcher="hybridep")
+    with pytest.raises(InputError, match=r"hybridep .*\[rule no-hybridep\].*--to megatron"):
+        export_files(plan, "flagscale")
 
 
 def test_a_mixed_plan_that_megatron_cannot_start_names_flagscale() -> None:

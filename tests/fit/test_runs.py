@@ -141,6 +141,12 @@ def test_offload_of_unnamed_modules_is_read_as_attentions() -> None:
     assert any("offloaded modules not stated" in said for said in run.assumed)
 
 
+def test_offloaded_layers_are_read() -> None:
+    row = GOOD | {"overlap": "use_megatron_fsdp=True; cpu_offloading_num_layers=20"}
+    (run,) = parse_runs(table(row), "mine.csv").runs
+    assert run.plan.offload_layers == 20
+
+
 def test_mixed_runs_keep_their_pipelines_and_links() -> None:
     found = read_runs(DATA / "mixed.csv")
     assert [row.row_id for row in found.skipped] == ["amp-het-10"]

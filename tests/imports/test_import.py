@@ -62,7 +62,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {},
         {
             "model": "deepseek-v3",
-            "summary": "tp 1 pp 8 dp 32 vpp 4 ep 32 mb 1 "
+            "summary": "tp 1 pp 8 dp 32 vpp 4 ep 32 mb 1 deepep "
             "recompute selective:layernorm+moe_act+mla_up_proj",
             "mtp_layers": 1,
             "dispatcher": "deepep",

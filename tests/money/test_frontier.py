@@ -39,3 +39,9 @@ def test_the_knee_is_where_the_curve_bends() -> None:
 def test_a_step_along_the_frontier_is_hours_for_dollars() -> None:
     saved, more = steps_along(np.array([1.0, 3.0, 7.0]), np.array([50.0, 40.0, 35.0]))
     assert saved.tolist() == [0.0, 2.0, 4.0] and more.tolist() == [0.0, 10.0, 5.0]
+
+
+def test_of_plans_that_cost_about_the_same_the_knee_is_the_fastest() -> None:
+    hours, usd = np.array([144.0, 700.0, 5352.0]), np.array([1.09, 1.03, 1.0])
+    assert knee(hours, usd) == 0
+    assert knee(hours[[0, 2]], usd[[0, 2]]) == 0

@@ -310,7 +310,7 @@ def _shortest(plans: list[Plan], space: Space, stack: Stack) -> float:
     whole = np.logical_and.reduce(_fitting_stages(table, task, stack))
     best = _least_s(table.take(whole), task, stack)
     overfull = table.take(~whole)
-    for modules in recompute_module_sets(space.workload):
+    for modules in recompute_module_sets(space):
         text = str(Recompute("selective", 0, modules))
         best = min(best, _least_s(_recomputing(overfull, text), task, stack))
     return min(best, _least_by_stage_s(overfull, task, stack))
@@ -318,7 +318,7 @@ def _shortest(plans: list[Plan], space: Space, stack: Stack) -> float:
 
 def _one_for_all(space: Space) -> list[str]:
     """What Megatron-LM may recompute where nothing is asked for: blocks of powers of two."""
-    sets = [Recompute("selective", 0, each) for each in recompute_module_sets(space.workload)]
+    sets = [Recompute("selective", 0, each) for each in recompute_module_sets(space)]
     layers = space.workload.task.model.layers
     blocks = [f"full:block:{n}" for n in (1, 2, 4, 8, 16) if n < layers]
     return ["none", "full:uniform:1", *blocks, *map(str, sets)]

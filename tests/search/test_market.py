@@ -29,6 +29,7 @@ from astra.hardware.stack import find_stack
 from astra.memory.stage import memory_of
 from astra.money.catalogue import Instance, Offer, instances, shipped_offers
 from astra.money.conditions import Conditions, conditions
+from astra.money.frontier import knee
 from astra.money.goals import GoalOutcome, goal_outcome
 from astra.money.machines import Machine, machines_of
 from astra.money.options import MoneyOptions, goals_of, hours_until
@@ -295,10 +296,10 @@ def test_the_frontier_is_what_brute_force_finds_on_all_markets(first: int, hosts
 @pytest.mark.slow
 def test_what_is_offloaded_fits_into_the_ram_of_the_machines_that_are_named() -> None:
     """The cheapest H100 of all is in a node of 4 GiB; plans for one GPU keep 90 on the host."""
-    asked = {**ASKED, "global_batch": 128, "settings": (), "risk": "none"}
+    asked = {**ASKED, "global_batch": 128, "settings": (), "risk": "none", "order": "cost"}
     answer = astra.plan("llama-3-8b", gpus="h100:64", **asked)
     hosting = [plan for plan in answer.frontier if plan.host_memory_bytes]
-    assert hosting and answer.best in [replace(plan, rank=1) for plan in hosting]
+    assert hosting and answer.best in hosting
     for plan in hosting:
         assert plan.money is not None
         for rent in plan.money.rents:
@@ -458,10 +459,27 @@ def test_twice_the_prices_are_twice_the_dollars_and_the_same_choices(answer: ast
 
 
 def test_the_orders_put_the_fastest_or_the_cheapest_first(answer: astra.Answer) -> None:
-    assert answer.best == replace(answer.frontier[-1], rank=1)
-    fast = asked(order="throughput")
+    cheap, fast = asked(order="cost"), asked(order="throughput")
+    assert cheap.best is not None and cheap.best.usd == answer.frontier[-1].usd
     assert fast.best is not None and fast.best.hours == answer.frontier[0].hours
     assert [p.rank for p in fast.plans] == list(range(1, len(fast.plans) + 1))
+
+
+def test_without_goals_the_answer_is_the_knee_and_the_others_follow_fastest_first(
+    answer: astra.Answer,
+) -> None:
+    assert answer.market is not None and answer.market.order == "knee"
+    assert answer.market.chosen == answer.market.knee
+    assert answer.best == answer.frontier[answer.market.knee - 1]
+    behind = [plan.hours or 0 for plan in answer.plans[1:]]
+    assert len(behind) > 2 and behind == sorted(behind)
+
+
+def test_a_knee_can_be_asked_for_within_a_deadline(answer: astra.Answer) -> None:
+    in_time = answer.frontier[:4]
+    found = asked(order="knee", deadline=in_time[-1].hours)
+    hours, usd = (np.array([getattr(p, name) for p in in_time]) for name in ("hours", "usd"))
+    assert found.best is not None and found.best.hours == in_time[knee(hours, usd)].hours
 
 
 @pytest.mark.slow
@@ -569,12 +587,11 @@ OWNED = {"price": None, "owned": "h100=30000", "gpus": "h100:16"}
         ({"cloud": "aws"}, "cloud = 'aws': every price is given"),
         ({"price": None, "cloud": "aws", "region": "mars"}, "no prices of it at aws"),
         ({"price": None, "gpus": "h800:64"}, "price={'H800"),
-        ({"order": "speed"}, "throughput or cost"),
+        ({"order": "speed"}, "throughput, cost or knee"),
         ({"use_all": True}, "use_all=True forbids it"),
         ({"objective": "time", "budget": 5}, "objective='money'"),
         ({"objective": "time", "longest": 5}, "longest= is a goal of objective='money'"),
         ({"objective": "time", "mixed": False}, "mixed=False is about what objective='money'"),
-        ({"objective": "time", "any_region": True}, "any_region=True is about what objective"),
         ({"objective": "gpus", "join_guessed": True}, "join_guessed=True is about what objective"),
         ({"longest": 0}, "more than nothing"),
         ({"failures": False, "mtbf": 5}, "drop mtbf="),
@@ -586,7 +603,7 @@ OWNED = {"price": None, "owned": "h100=30000", "gpus": "h100:16"}
         ({**OWNED, "pue": 0.0}, "pue = 0.0: must lie between 1 and 10"),
         ({**OWNED, "power_price": ""}, "power_price = '': not a number"),
         ({"storage_bandwidth": 0}, "storage_bandwidth"),
-        ({"order": ""}, "throughput or cost"),
+        ({"order": ""}, "throughput, cost or knee"),
         ({"what_if": ""}, "no change"),
         ({"budgett": 5}, "Did you mean budget"),
     ],
@@ -661,7 +678,7 @@ def test_the_answer_is_json_and_its_plans_can_be_read_again(answer: astra.Answer
     document = msgspec.json.decode(msgspec.json.encode(answer))
     assert document["frontier"][0]["money"]["rents"][0]["node_usd_per_hour"] > 0
     assert document["request"]["money"]["tokens"] == "20B"
-    assert document["plans"][0]["usd"] == answer.frontier[-1].usd
+    assert document["plans"][0]["usd"] == answer.frontier[document["market"]["knee"] - 1].usd
 
 
 @pytest.mark.slow

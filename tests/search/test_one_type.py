@@ -13,6 +13,7 @@ from tests.support.cases import each_case
 from tests.support.tiers import slow_after, soak_but_every
 
 from astra.cost.evaluate import evaluate
+from astra.cost.stages import times_of
 from astra.cost.step import simulated_step
 from astra.hardware.gpus_option import parse_gpus
 from astra.hardware.stack import Stack, find_stack
@@ -29,7 +30,6 @@ from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space, Workload
 from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import enumerate_plans, plan_count, variant_counts
-from astra.timing.stage import stage_times
 
 TOP = 10
 QUICK, ALL = 24, 224  # spaces of the quick tests, and of all tests
@@ -46,7 +46,7 @@ def stack_of(space: Space) -> Stack:
 
 def steps_of(plans: Plans, space: Space) -> Floats:
     view = stage_view(plans, space.workload.task, every_stage=True)
-    return simulated_step(plans, view.stages, stage_times(view, stack_of(space))).step_s
+    return simulated_step(plans, view.stages, times_of(view, stack_of(space))).step_s
 
 
 def space_of(seed: int) -> Space:
@@ -145,6 +145,17 @@ def test_the_best_ten_are_those_of_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", soak_but_every(6, range(QUICK, ALL)))
 def test_the_best_ten_of_many_more_spaces_are_those_of_brute_force(seed: int) -> None:
     compare_with_brute_force(space_of(seed))
+
+
+@each_case("samples", (2, 4))
+def test_where_layers_may_be_offloaded_the_best_are_those_of_brute_force(samples: int) -> None:
+    """On a GB200 with a model whose activations are too large, if they stay."""
+    model = small_model(layers=6, hidden=8192, ffn=28_672, vocab=1000)
+    cluster, _ = parse_gpus("gb200:4")
+    workload = Workload(Task(model=model, cluster=cluster), 2 * samples, 32_768)
+    narrowed = {"tp": (1,), "cp": (1,), "micro_batch": (samples,), "dp": (2, 4)}
+    found = compare_with_brute_force(Space(workload, narrowed))
+    assert any(plan.offload_layers > 0 for plan in found.plans())
 
 
 @each_case("seed", (*range(16), *range(40, 64)))

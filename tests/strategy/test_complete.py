@@ -48,11 +48,19 @@ def test_what_is_not_said_is_assumed_and_listed() -> None:
         "micro-batch 1",
         "pp 1",
         "no recompute",
+        "precision bf16",
         "flash attention",
         "optimizer sharded over all data-parallel ranks",
-        "precision bf16",
         "overlapped: gradient reduction, parameter gather",
     )
+
+
+def test_experts_get_the_dispatcher_that_a_search_would_give_them() -> None:
+    found = [
+        completed(gpus, model="mixtral-8x7b", ep=ep).plan.dispatcher
+        for gpus, ep in (("h100:8", 8), ("h100:8", 1), ("a100-80g:8", 8))
+    ]
+    assert found == ["deepep", "alltoall", "alltoall"]
 
 
 def test_what_is_said_is_not_listed_as_assumed() -> None:

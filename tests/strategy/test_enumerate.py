@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,8 +18,10 @@ from astra.export.targets import export_files
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.topology import allowed_counts
+from astra.model.flops import forward_flops
 from astra.model.layer_kinds import has_experts
-from astra.strategy.enumerate import ROWS_PER_TABLE
+from astra.model.zoo import find_model
+from astra.strategy.enumerate import ROWS_PER_TABLE, enumerate_layouts
 from astra.strategy.plan import Plan, Runtime, check_structure
 from astra.strategy.plan_file import plan_from_json
 from astra.strategy.plans import COLUMNS, Plans, Task, code, concatenate, plan_at
@@ -86,6 +89,7 @@ def key_of(plan: Plan) -> Key:
         plan.overlap_ep,
         plan.offload_optimizer_fraction,
         plan.microbatch_group,
+        plan.offload_layers,
     )
 
 
@@ -123,8 +127,9 @@ def is_tried(split: tuple[int, ...], layers: int) -> bool:
     )
 
 
-def pipelines(layers: int, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
+def pipelines(asked: Workload, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
     """(layers of each stage, vpp, uneven chunks or None)."""
+    layers = asked.task.model.layers
     if not virtual:  # DeepSpeed's own split: as even as can be, the longer stages first
         yield tuple(layers // pp + (stage < layers % pp) for stage in range(pp)), 1, None
         return
@@ -137,14 +142,49 @@ def pipelines(layers: int, pp: int, virtual: bool) -> Iterator[tuple[Any, ...]]:
                     yield split, vpp, None
     if pp == 1:
         return
-    for vpp in range(2, layers + 2):
-        for size, first, last in itertools.product(range(1, layers + 2), (0, 1), (0, 1)):
-            chunks = [size] * (pp * vpp)
-            chunks[0] -= first
-            chunks[-1] -= last
-            if first + last and min(chunks) >= 1 and sum(chunks) == layers:
-                stages = tuple(sum(chunks[stage::pp]) for stage in range(pp))
-                yield stages, vpp, tuple(chunks)
+    for vpp in range(2, layers + 3):
+        size = -(-layers // (pp * vpp))
+        if pp * vpp > layers + 2 or pp * (vpp - 1) * size >= layers:
+            continue  # empty chunks between others, or as many layers in fewer chunks
+        lists = set(chunk_lists(layers, pp, vpp, last_stage(layers, pp, head(asked))))
+        lists |= {(*[size] * (pp * vpp - 1), last) for last in range(size + 1)}
+        for chunks in lists:
+            if sum(chunks) == layers and 0 not in chunks[1:-1] and len(set(chunks)) > 1:
+                yield tuple(sum(chunks[stage::pp]) for stage in range(pp)), vpp, chunks
+
+
+def head(asked: Workload) -> float:
+    """Layers that do the work of the head by FLOPs; a quarter less beside experts."""
+    flops, model = forward_flops(asked.task.model, asked.seq_len), asked.task.model
+    layer = (flops.matmul_flops + flops.attention_flops) / model.layers
+    return flops.head_flops / layer * (0.75 if model.moe else 1)
+
+
+def last_stage(layers: int, pp: int, head: float) -> int:
+    """The most layers of the last stage with which the busiest of all has least to do."""
+    busiest = {
+        last: max(math.ceil((layers - last) / (pp - 1)), last + head)
+        for last in range(layers // pp + 1)
+    }
+    return max(last for last, work in busiest.items() if work == min(busiest.values()))
+
+
+def chunk_lists(layers: int, pp: int, vpp: int, last: int) -> Iterator[tuple[int, ...]]:
+    """Chunks in a row that grow by one at most; those of the last stage are as most others are,
+    from the first one on, and what is missing is missing in the end.
+    """
+    others = (pp - 1) * vpp
+    for small, larger in itertools.product(range(layers + 1), range(others)):
+        if small * others + larger != layers - last:
+            continue
+        row = iter([small] * (others - larger) + [small + 1] * larger)
+        size = max(small + (larger > others / 2), math.ceil(last / vpp))
+        left, found = last, []
+        for _ in range(vpp):
+            found += [next(row) for _ in range(pp - 1)]
+            found.append(min(size, left))
+            left -= found[-1]
+        yield tuple(found)
 
 
 def group(runtime: Runtime, pp: int, vpp: int, count: int) -> int | None:
@@ -186,6 +226,13 @@ def recomputes(asked: Workload, chunk: int) -> Iterator[str]:
     yield from (f"full:block:{count}" for count in range(1, chunk))
 
 
+def offloads(asked: Workload, pp: int, recompute: str) -> range:
+    """Layers whose activations leave: NVIDIA's Grace hosts, one stage, nothing recomputed."""
+    near = asked.task.cluster.pools[0].gpu.name.startswith("GB")
+    some = near and asked.task.runtime == "megatron" and pp == 1 and recompute == "none"
+    return range(asked.task.model.layers if some else 1)
+
+
 def by_plain_loops(asked: Workload) -> Counter[Key]:
     """Every combination of the declared values, less those documented as no plan of their own."""
     task, batch = asked.task, asked.global_batch
@@ -214,10 +261,10 @@ def by_plain_loops(asked: Workload) -> Counter[Key]:
             ):
                 if tp * cp * dp % (ep * etp):
                     continue
-                for stages, vpp, chunks in pipelines(layers, pp, task.runtime != "deepspeed"):
+                for stages, vpp, chunks in pipelines(asked, pp, task.runtime != "deepspeed"):
                     if hidden and not (ep > 1 and (pp == 1 or vpp > 1)):
                         continue
-                    largest = max(-(-held // vpp) for held in stages)
+                    largest = max(chunks or [held // vpp for held in stages])
                     for recompute, sharding, fraction in itertools.product(
                         recomputes(asked, largest),
                         shardings if dp * cp > 1 else shardings[:1],
@@ -225,7 +272,9 @@ def by_plain_loops(asked: Workload) -> Counter[Key]:
                     ):
                         turn = group(task.runtime, pp, vpp, batch // (dp * micro_batch))
                         key = (tp, cp, pp, micro_batch, dp, stages, vpp, chunks, recompute)
-                        found[(*key, ep, etp, sharding, comm, hidden, fraction, turn)] += 1
+                        rest = (ep, etp, sharding, comm, hidden, fraction, turn)
+                        for offloaded in offloads(asked, pp, recompute):
+                            found[(*key, *rest, offloaded)] += 1
     return found
 
 
@@ -236,6 +285,8 @@ QUESTIONS = [
     workload(layers=4, gpus=16, batch=3),
     workload(layers=6, gpus=1, batch=8),
     workload(layers=6, gpus=3, batch=10, seq_len=1024, gpu="rtx-4090"),
+    workload(layers=5, gpus=4, batch=2, gpu="gb200"),
+    workload(layers=3, gpus=4, batch=2, gpu="gb300", runtime="flagscale"),
     workload(layers=4, gpus=8, batch=2, runtime="fsdp"),
     workload(layers=5, gpus=8, batch=4, runtime="deepspeed"),
     workload(layers=4, gpus=8, batch=2, runtime="flagscale"),
@@ -429,6 +480,7 @@ def test_a_block_of_layers_is_tried_on_chunks_that_are_larger() -> None:
         ("capacity_factor=1.25,2", "capacity_factor", {1.25, 2.0}),
         ("master_dtype=fp16", "master_dtype", {2}),
         ("offload_activations=none,core_attn+attn_proj", "offload_activations", {0, 3}),
+        ("offload_layers=0,1", "offload_layers", {0, 1}),
     ],
 )
 def test_what_is_asked_for_is_tried_with_all_its_values(
@@ -490,11 +542,29 @@ def test_every_plan_that_the_rules_allow_exports_and_reads_back(asked: Workload)
         assert plan_from_json(json.loads(files["plan.json"]), "plan") == plan
 
 
-def test_a_prime_number_of_layers_is_split_into_chunks_with_a_shorter_last_one() -> None:
-    """61 layers on 4 stages as recipes of DeepSeek-V3 have them: 16, 16, 16, 13 in 4 chunks."""
-    table = table_of(
-        workload(layers=61, gpus=8, batch=8), "pp=4", "tp=1", "vpp=2,4", "recompute=none"
-    )
-    splits = {table.chunk_layers[at] for at in set(table.chunking) if at >= 0}
-    assert (4,) * 15 + (1,) in splits and (8,) * 7 + (5,) in splits
-    assert all(sum(split) == 61 and min(split) >= 1 for split in splits)
+def chunk_lists_of(model: str, pp: int, vpp: int) -> set[tuple[int, ...]]:
+    """The uneven lists of chunks that a search tries for a model of the zoo."""
+    cluster = Cluster(name="large", pools=(Pool(gpu=find_gpu("h100")[0], count=8 * pp),))
+    asked = Workload(Task(model=find_model(model), cluster=cluster), 8 * pp, 4096)
+    table = next(enumerate_layouts(Space(asked, parse_set([f"pp={pp}", f"vpp={vpp}", "tp=8"]))))
+    return {table.chunk_layers[at] for at in set(table.chunking.tolist()) if at >= 0}
+
+
+@each_case(
+    "model, pp, vpp, chunks",
+    [
+        ("deepseek-v3", 8, 4, (1, *[2] * 30, 0)),  # the loss stands alone
+        ("kimi-k2", 8, 4, (1, *[2] * 30, 0)),
+        ("deepseek-v3", 16, 2, (1, *[2] * 30, 0)),
+        ("deepseek-v3", 4, 4, (*[4] * 15, 1)),
+        ("llama-3.1-405b", 16, 8, (0, *[1] * 126, 0)),  # the embedding does too
+        ("llama-3.1-405b", 16, 4, (1, *[2] * 62, 1)),
+        ("llama-3-70b", 4, 10, (*[2] * 38, 3, 1)),  # even, but for the head's share
+    ],
+)
+def test_chunks_are_cut_as_recipes_cut_them(
+    model: str, pp: int, vpp: int, chunks: tuple[int, ...]
+) -> None:
+    found = chunk_lists_of(model, pp, vpp)
+    assert chunks in found
+    assert len(found) <= 2 and all(sum(split) == sum(chunks) for split in found)

@@ -39,7 +39,8 @@ PLAN_FIELDS = """
     seq_len cp cp_comm_type ep etp vpp schedule microbatch_group rank_order sharding shard_group
     sequence_parallel attention precision fp8_recipe main_grads_dtype grad_reduce_dtype
     master_dtype moment_dtypes overlap_grad_reduce overlap_param_gather overlap_p2p overlap_tp
-    overlap_ep offload_optimizer_fraction offload_activations dispatcher capacity_factor
+    overlap_ep offload_optimizer_fraction offload_activations offload_layers dispatcher
+    capacity_factor
     cuda_graph
 """
 

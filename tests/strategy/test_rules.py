@@ -162,6 +162,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("experts-only-in-moe", {"dispatcher": "alltoall"}, {}),
     ("experts-only-in-moe", {"capacity_factor": 1.0}, {}),
     ("experts-only-in-moe", {"dispatcher": None}, MOE),
+    ("dispatcher-runs-there", {"dispatcher": "deepep"}, {**MOE, "ep": 2, "gpus": "a100-80g:16"}),
+    ("dispatcher-runs-there", {"dispatcher": "deepep"}, {**MOE, "ep": 2, "gpus": "gb200:16"}),
+    ("dispatcher-runs-there", {"dispatcher": "hybridep"}, {**MOE, "ep": 2, "gpus": "h100-nvl:16"}),
+    ("dispatcher-runs-there", {"precision": "fp16"}, {**MOE, "ep": 2, "dispatcher": "deepep"}),
+    ("no-hybridep", {"dispatcher": "hybridep"}, {**MOE, "ep": 2, "runtime": "flagscale"}),
+    ("own-dispatcher-needs-ep", {"dispatcher": "hybridep"}, MOE),
     ("gpu-has-the-precision", {"precision": "bf16"}, {"gpus": "v100-32g:16"}),
     ("gpu-has-the-precision", {"precision": "fp8", "fp8_recipe": "delayed"}, {"gpus": "a100:16"}),
     ("block-scaling-needs-blackwell", {"fp8_recipe": "mxfp8"}, {"precision": "fp8"}),
@@ -189,6 +195,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("fp32-reduction-keeps-fp32-grads", {"main_grads_dtype": "bf16"}, {}),
     ("tp-divides-heads", {"tp": 3}, {}),
     ("tp-fits-kv-groups", {"tp": 4}, {"kv_heads": 6, "heads": 12, "ffn": 3072}),
+    (
+        "dispatch-group-has-a-size",
+        {"dispatcher": "deepep"},
+        {"experts": 6, "ep": 3, "gpus": "h100:24", "global_batch": 96},
+    ),
     ("expert-bias-needs-etp-1", {"etp": 2}, {**MOE, "mlp_bias": True, "ep": 2}),
     ("precision-aware-needs-sharding", {"offload_optimizer_fraction": 0.5}, {"sharding": "none"}),
     ("moe-act-needs-grouped-gemm", {"recompute": "selective:moe_act"}, {}),
@@ -208,6 +219,20 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "no-offload-inside-recomputed-moe",
         {"offload_activations": ("expert_fc1",)},
         {**MOE, "recompute": "selective:moe"},
+    ),
+    ("offloads-fewer-layers-than-there-are", {"offload_layers": 32}, {"pp": 1}),
+    ("offloaded-layers-exclude-pipelines", {"offload_layers": 4}, {"pp": 2}),
+    ("offloaded-layers-exclude-recompute", {"offload_layers": 4}, {"pp": 1, "recompute": "full"}),
+    (
+        "offloads-layers-or-modules",
+        {"offload_layers": 4},
+        {"pp": 1, "offload_activations": ("core_attn",)},
+    ),
+    ("offloaded-layers-outside-graphs", {"offload_layers": 4}, {"pp": 1, "cuda_graph": "local"}),
+    (
+        "offloaded-layers-exclude-ep-overlap",
+        {"offload_layers": 1},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True},
     ),
     ("full-recompute-outside-graphs", {"recompute": "full"}, {"cuda_graph": "local"}),
     (
@@ -353,6 +378,7 @@ FSDP_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("states-in-fp32", {"master_dtype": "bf16"}, {}),
     ("no-fp16", {"precision": "fp16"}, {}),
     ("offload-all-or-nothing", {"offload_optimizer_fraction": 0.5}, {}),
+    ("offload-all-or-nothing", {"offload_layers": 1}, {}),
     ("no-expert-capacity", {"capacity_factor": 1.0}, MOE),
     ("no-mtp", {"mtp_layers": 1}, {}),
     ("dp-fits-shard-group", {"shard_group": 3}, {}),
@@ -386,6 +412,7 @@ DEEPSPEED_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("shards-over-all-copies", {"shard_group": 8}, {"sharding": "parameters"}),
     ("part-offload-needs-zero-3", {"offload_optimizer_fraction": 0.5}, {"sharding": "optimizer"}),
     ("offload-needs-zero", {"offload_optimizer_fraction": 1.0}, {"sharding": "none"}),
+    ("offload-needs-zero", {"offload_layers": 1}, {}),
     ("half-precision", {"precision": "fp8", "fp8_recipe": "delayed"}, {}),
     ("checkpoint-per-layer", {"recompute": "selective"}, {}),
     ("states-in-fp32", {"moment_dtypes": ("bf16", "fp32")}, {}),
@@ -511,6 +538,7 @@ def test_rules_that_ask_for_recompute_or_offload_say_so(runtime: Runtime) -> Non
     plans = plans_of_one_task("deepseek-v3")
     table, task = concatenate([plans_of([plan]) for plan in plans]), task_of(plans[0])
     asked = {"recompute", "recompute_layers", "recompute_modules", "offload_optimizer_fraction"}
+    asked |= {"offload_layers"}
     spoken = 0
     for rule in rules_for(runtime):
         noted = _Asked(table)

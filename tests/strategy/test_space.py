@@ -68,6 +68,7 @@ def test_values_are_read_and_each_is_kept_once(
         ("recompute=full:block:0", "not a number of layers"),
         ("recompute=full:block:x", "not a number of layers"),
         ("offload_activations=core_atn", "Did you mean core_attn"),
+        ("offload_layers=-1", "not a whole number of 0 or more"),
         ("capacity_factor=0", "must lie between 0.01"),
         ("capacity_factor=nan", "must lie between"),
         ("capacity_factor=inf", "must lie between"),

@@ -141,6 +141,7 @@ def _switches(dice: Dice, model: Model, vpp: int, sharded: bool) -> dict[str, An
         "overlap_ep": dice.often(False, True, chance=0.85 if model.moe else 0.97),
         "offload_optimizer_fraction": dice.often(0.0, 0.5, 1.0, chance=0.9),
         "offload_activations": tuple(offloaded) if dice.rarely(0.12) else (),
+        "offload_layers": dice.pick(1, model.layers - 1, model.layers) if dice.rarely(0.1) else 0,
         "dispatcher": dice.pick("alltoall", "alltoall", "allgather", "deepep", "hybridep")
         if model.moe
         else None,

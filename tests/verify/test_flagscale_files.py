@@ -1,11 +1,7 @@
 """FlagScale's own code accepts every plan exported to it, reads it as it was meant, and agrees with
 the second set of rules on tasks that are broken on purpose."""
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ from tests.support.frameworks import needs
 
 needs("torch", "triton", "hydra", "six", "flag_scale")
 
+from tests.support.flagscale_oracle import Judge, written  # noqa: E402
 from tests.support.flagscale_plans import handmade_plans, searched_plans  # noqa: E402
 from tests.support.flagscale_rules import broken  # noqa: E402
 from tests.support.uniform_plans import uniform_plan  # noqa: E402
@@ -27,34 +24,6 @@ from astra.export.yaml_text import yaml_text  # noqa: E402
 from astra.strategy.plan import Plan  # noqa: E402
 from astra.strategy.recompute import Recompute  # noqa: E402
 
-JUDGE = Path(__file__).parents[1] / "support" / "flagscale_judge.py"
-
-
-class Judge:
-    """The process that knows FlagScale."""
-
-    def __init__(self) -> None:
-        spec = importlib.util.find_spec("flag_scale")
-        assert spec is not None and spec.submodule_search_locations is not None
-        (root,) = spec.submodule_search_locations
-        env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        self.process = subprocess.Popen(
-            [sys.executable, str(JUDGE), root],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=env,
-        )
-
-    def ask(self, folder: Path, generation: int) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"folder": str(folder), "architecture": generation}))
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
@@ -62,13 +31,6 @@ def judge() -> Iterator[Judge]:
     yield found
     found.process.communicate(timeout=60)
     assert found.process.returncode == 0
-
-
-def written(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
 
 
 def meant(plan: Plan) -> list[dict[str, Any]]:

@@ -16,7 +16,10 @@ from megatron.core.transformer.pipeline_parallel_layer_layout import (  # noqa: 
     PipelineParallelLayerLayout,
 )
 
+import astra  # noqa: E402
 from astra.errors import InputError  # noqa: E402
+from astra.export.pipeline_layout import layers_of_chunks, pipeline_layout_text  # noqa: E402
+from astra.strategy.layer_splits import layer_cuts  # noqa: E402
 from astra.strategy.pipeline_layout import parse_pipeline_layout  # noqa: E402
 
 PARTS = ("t", "t*2", "t*0", "(t|)*2", "(t*2|)*3", "(|t)*2", "|", "|*2", "m", ",", "mm", "m|")
@@ -56,3 +59,28 @@ def test_layouts_are_read_and_refused_as_megatron_does(odd: float) -> None:
         assert by_us(text, pp) == expected, (text, pp)
         taken, refused = taken + (expected is not None), refused + (expected is None)
     assert taken > 2000 and refused > 2000
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "vpp"),
+    [
+        ("deepseek-v3", 8, 4),
+        ("deepseek-v3", 16, 2),
+        ("kimi-k2", 8, 4),
+        ("llama-3.1-405b", 16, 8),
+        ("llama-3-70b", 4, 7),
+    ],
+)
+def test_megatron_takes_every_list_of_chunks_that_is_searched(
+    model: str, pp: int, vpp: int
+) -> None:
+    """Where embedding and loss stand alone too: as many layers as the model has, stage by stage."""
+    plan = astra.predict(
+        model, gpus={"h100": 8 * pp}, global_batch=8 * pp, seq_len=4096, tp=8, pp=pp, vpp=vpp
+    ).plan
+    for cut in layer_cuts(plan):
+        text = pipeline_layout_text(cut)
+        layout = PipelineParallelLayerLayout(text, pp)
+        layout.validate_layer_layout(num_layers=plan.model.layers, mtp_num_layers=plan.mtp_layers)
+        assert by_megatron(text, pp) == (layers_of_chunks(cut), plan.mtp_layers)
+        assert parse_pipeline_layout(text, pp, "layout")[0] == layers_of_chunks(cut)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from astra.api.measured import calibrate, validate
     from astra.api.plans import plan
     from astra.api.single import explain, import_job, predict, predict_plan
+    from astra.api.traces import trace
 
 __all__ = [
     "calibrate",
@@ -24,6 +25,7 @@ __all__ = [
     "predict",
     "predict_plan",
     "prices",
+    "trace",
     "validate",
 ]
 
@@ -38,6 +40,7 @@ _HOMES = {
     "predict": "single",
     "predict_plan": "single",
     "prices": "catalogue",
+    "trace": "traces",
     "validate": "measured",
 }
 

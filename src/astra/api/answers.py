@@ -23,6 +23,7 @@ from astra.search.result import Result
 if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.exports import ExportedJob
+    from astra.api.traces import StepTrace
 
 PLANS_IN_REPR = 3
 CHARACTERS_OF_REASON = 240  # of what binds where there is no plan
@@ -86,6 +87,13 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
         return in_python_words(export)(self, target, out, **options)
 
     @in_python_words
+    def trace(self, out: str | Path | None = None, *, rank: int = 1) -> "StepTrace":
+        """The simulated step of the plan of this rank; `out` as that of `astra.trace`."""
+        from astra.api.traces import trace
+
+        return trace(self, out, rank=rank)
+
+    @in_python_words
     def plot(self, path: str | Path) -> Path:
         """The frontier of hours and dollars, as .svg, .png or .html."""
         from astra.export.folder import write_folder
@@ -125,7 +133,8 @@ def _precedence(answer: Answer) -> tuple[float, ...]:
     if market is not None:
         assert best.hours is not None and best.usd is not None
         missed = goals_missed(best.hours, best.usd, market.deadline_hours, market.budget_usd)
-        return (*missed, best.hours if market.order == "throughput" else best.usd)
+        first = {"throughput": best.hours, "cost": best.usd, "knee": best.hours * best.usd}
+        return (*missed, first[market.order])
     if answer.request.objective == "gpus":
         below = best.tokens_per_s < answer.request.min_tokens_per_s
         return below, 0 if below else sum(best.gpus.values()), -best.tokens_per_s

@@ -100,12 +100,13 @@ def prices(
     `offers` takes the place of the catalogue that comes with Astra.
     """
     from astra.hardware.catalogue import find_gpu
-    from astra.money.catalogue import filter_offers, shipped_offers
+    from astra.money.catalogue import filter_offers, offers_at
     from astra.money.options import split_names
     from astra.report.prices import by_price, offer_json, prices_table
 
-    known = shipped_offers() if offers is None else tuple(offers)
-    listed = filter_offers(known, split_names(cloud), split_names(region), spot)
+    clouds = split_names(cloud)
+    known = offers_at(clouds) if offers is None else tuple(offers)
+    listed = filter_offers(known, clouds, split_names(region), spot)
     wanted = None if gpu is None else find_gpu(gpu)[0].name
     return Listing.of(
         by_price([offer for offer in listed if wanted in (None, offer.machine.gpu)]),

@@ -1,13 +1,15 @@
 """Why a plan: of an answer, of a priced or a bare plan, or of a file with any of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from astra.api.inputs import settings_texts
 from astra.api.saving import Saved
+from astra.api.sources import PlanSource
 from astra.api.words import python_words
 from astra.cost.result import PricedPlan
 from astra.errors import InputError, shorten
@@ -20,18 +22,17 @@ from astra.report.explanation_words import explanation_with_words
 from astra.report.html import page_html
 from astra.report.request import read_request
 from astra.report.words import search_words
+from astra.strategy.outside_space import outside_space, own_space
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import plans_of_document
 from astra.strategy.rule_messages import refusal_message
 from astra.strategy.rules.registry import broken_rules
+from astra.strategy.space import Space
 
 if TYPE_CHECKING:
     from astra.money.price_sensitivity import Choice
     from astra.notes import Note
     from astra.search.query import Query
-
-
-PlanSource: TypeAlias = "str | Path | Mapping[str, Any] | Plan | PricedPlan | AnswerDocument"
 
 
 class Explanation(ExplanationDocument, Saved, frozen=True, kw_only=True):
@@ -81,11 +82,27 @@ def explain_answer(
     explanation = explain_plan(
         plans, rank, against, asked=query, margin=margin, quick=quick, say=tell
     )
+    outside = _outside(plans[rank - 1], query)
+    explanation = msgspec.structs.replace(explanation, remarks=(*explanation.remarks, *outside))
+    if query is not None and query.is_for_money:
+        from astra.money.price_sensitivity import money_differences
+
+        others = money_differences(_choices(source, "plans"), rank)
+        explanation = msgspec.structs.replace(explanation, money=others)
     if not quick and query is not None and query.is_for_money:
         explanation = _with_prices(
             explanation, read_request(request, plans[0], where), source, tell
         )
     return Explanation(**msgspec.structs.asdict(explanation_with_words(explanation)))
+
+
+def _outside(plan: Plan, query: "Query | None") -> "tuple[Note, ...]":
+    """What of a plan the search that it is asked about does not hold."""
+    space = own_space(plan)
+    if query is not None:
+        workload = replace(space.workload, use_all=query.use_all)
+        space = Space(workload, dict(query.settings))
+    return outside_space(plan, space)
 
 
 def _plans_of(
@@ -121,23 +138,21 @@ def _with_prices(
 ) -> ExplanationDocument:
     from astra.explain.price_sensitivity import price_sensitivity
 
-    moves, notes = price_sensitivity(query, say, _mixed_choices(source))
+    mixed = [each for each in _choices(source, "frontier") if len(each.gpus) > 1]
+    moves, notes = price_sensitivity(query, say, mixed)
     return msgspec.structs.replace(
         explanation, prices=moves, remarks=(*explanation.remarks, *notes)
     )
 
 
-def _mixed_choices(
-    source: "PlanSource",
-) -> "Sequence[Choice]":
-    """The points of a frontier that mix GPU types, out of an answer or its file."""
+def _choices(source: "PlanSource", name: str) -> "list[Choice]":
+    """Plans or frontier, in hours and dollars, out of an answer about money or its file."""
     from astra.money.price_sensitivity import Choice
 
     saved, where = None, "answer"  # type: Any, str
     if isinstance(source, AnswerDocument):
-        saved = msgspec.to_builtins(source.frontier)
+        saved = msgspec.to_builtins(getattr(source, name))
     elif isinstance(source, str | Path | Mapping):
         document, where = _document(source)
-        saved = document.get("frontier") if isinstance(document, dict) else None
-    choices = [convert(each, Choice, f"{where}: frontier") for each in saved or ()]
-    return [choice for choice in choices if len(choice.gpus) > 1]
+        saved = document.get(name) if isinstance(document, dict) else None
+    return convert(saved or [], list[Choice], f"{where}: {name}")

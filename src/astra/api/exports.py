@@ -1,22 +1,27 @@
 """Launch files for a plan, from an answer, a priced or a bare plan, or a file with any of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from astra.api.saving import out_path
 from astra.cost.result import PricedPlan
 from astra.errors import InputError, shorten
+from astra.files import read_json
+from astra.notes import NoteCode
 from astra.strategy.plan import Plan
 from astra.values import number, whole_number, word
 
 if TYPE_CHECKING:
-    from astra.api.explanations import PlanSource
+    from astra.api.sources import PlanSource
     from astra.export.rents import Rents
     from astra.export.verify import FrameworkCheck
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
+FEW = 0.5  # of the GPUs that were given: a plan on fewer gets a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,7 @@ class ExportedJob:
     not_expressed: tuple[str, ...]  # settings that the framework has no words for
     verified: tuple[str, ...]  # what the framework's own code says, where it was asked
     next_steps: tuple[str, ...]  # how to start it
-    notes: tuple[str, ...] = ()  # why targets of installed packages cannot be used
+    notes: tuple[str, ...] = ()  # few GPUs in use; targets of packages that cannot be used
     texts: Mapping[str, str] = field(default_factory=dict)  # of the files, by name
 
     def __repr__(self) -> str:
@@ -101,15 +106,35 @@ def export(
         not_expressed=tuple(targets.unsupported(plans[0], target)),
         verified=tuple(check.line() for check in checks),
         next_steps=tuple(targets.next_steps(plans[0], target, script, launcher)),
-        notes=tuple(targets.target_notes()),
+        notes=(*_few_gpus(plan, plans), *targets.target_notes()),
         texts=files,
     )
+
+
+def _few_gpus(source: "PlanSource", plans: Sequence[Plan]) -> list[str]:
+    """A warning where a plan leaves most of the GPUs alone that were given."""
+    from astra.report.document import AnswerDocument
+
+    document: Any = source
+    if isinstance(source, AnswerDocument):
+        document = {"request": msgspec.to_builtins(source.request)}
+    elif isinstance(source, str | Path):
+        document = read_json(Path(source))
+    request = document.get("request") if isinstance(document, Mapping) else None
+    request = request if isinstance(request, dict) else {}
+    notes = [each.get("code") for each in request.get("note_codes", ())]
+    if not request.get("gpus") or NoteCode.COUNT_ASSUMED in notes:
+        return []
+    there, used = sum(request["gpus"].values()), min(sum(each.gpus.values()) for each in plans)
+    if used >= FEW * there:
+        return []
+    more = " --order throughput finds the fastest." if request.get("money") else ""
+    return [f"the plan runs on {used} of the {there} GPUs that were given.{more}"]
 
 
 def _plans_and_rents(source: "PlanSource", rank: int | None) -> "list[tuple[Plan, Rents]]":
     """The plan of a rank, or all of them, each with the machines that were rented for it."""
     from astra.export.rents import rents_of_document
-    from astra.files import read_json
     from astra.report.document import AnswerDocument
     from astra.strategy.plan_file import plans_of_document
 

@@ -216,7 +216,8 @@ def plan_settings(settings: Mapping[str, Any]) -> PlanSettings:
         given["global_batch"], _ = batch_of(given["global_batch"], given.get("seq_len"))
     parsed = convert(given, PlanSettings, "settings")
     for name in COUNT_SETTINGS:
-        value, least = getattr(parsed, name), 0 if name == "mtp_layers" else 1
+        value = getattr(parsed, name)
+        least = 0 if name in ("mtp_layers", "offload_layers") else 1
         if value is not None and value < least:
             raise InputError(f"settings: {name} = {value}: expected {least} or more.")
     return parsed

@@ -128,16 +128,16 @@ def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
 
 def _answered(query: "Query", wanted: Sequence[str], limits: "Limits") -> "Answer":
     from astra.api.answers import answer_of
-    from astra.search.solve import solve
-
-    if not wanted:
-        return answer_of(solve(query, limits))
+    from astra.api.contradicted import with_contradictions
+    from astra.api.deciding import with_deciding_notes
     from astra.api.what_if import answered_what_ifs, changed_cluster
+    from astra.search.solve import solve
 
     changed = {text: changed_cluster(query.cluster, text) for text in wanted}
     found = solve(query, limits)
     others = answered_what_ifs(query, found, changed, limits)
-    return msgspec.structs.replace(answer_of(found), what_if=others)
+    told = with_contradictions(with_deciding_notes(query, found, limits), changed.values())
+    return msgspec.structs.replace(answer_of(told), what_if=others)
 
 
 def _limits(
@@ -192,11 +192,11 @@ def query_of(
     max_gpus = None if max_gpus is None else whole_number(max_gpus, "--max-gpus")
     objective = word(objective or default_objective(money), "--objective", tuple(OBJECTIVES))
     options, is_for_money = money_options(money, objective), OBJECTIVES[objective].is_for_money
+    uncounted: list[Note] = []
     if options is not None and is_for_money and cluster is None:
-        gpus, max_gpus = rentable_gpus(gpus, options, max_gpus, asked)
+        gpus, max_gpus, uncounted = rentable_gpus(gpus, options, max_gpus, asked)
     needed = None if is_for_money and asked == precision else asked  # of each type
     machines, notes = cluster_of(gpus, cluster, needed)
-    rate = _checked_goal(objective, use_all, min_tokens_per_s, options)
     runtimes = _runtimes(runtime, machines)
     length = token_count(seq_len, "--seq-len")
     query = Query(
@@ -214,7 +214,7 @@ def query_of(
         rules_file=str(rules) if isinstance(rules, str | Path) else None,
         rule_texts=rule_texts(rules),
         objective=objective,
-        min_tokens_per_s=rate,
+        min_tokens_per_s=_checked_goal(objective, use_all, min_tokens_per_s, options),
         money=options,
         goals=None if options is None else goals_of(options),
         top=whole_number(top, "--top", most=1000),
@@ -224,7 +224,7 @@ def query_of(
         risk=word(risk, "--risk", RISKS),
         pipeline_model=word(pipeline_model, "--pipeline-model", PIPELINE_MODELS),
     )
-    return _with_rules_and_notes(query, rules, notes)
+    return _with_rules_and_notes(query, rules, [*notes, *uncounted])
 
 
 def _split_keywords(more: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -290,7 +290,6 @@ def _checked_goal(
     if options is not None and not row.is_for_money:
         rented = {
             "--join-guessed": options.join_guessed,
-            "--any-region": options.any_region,
             "--no-mixed": not options.mixed,
         }
         for option in (option for option, said in rented.items() if said):

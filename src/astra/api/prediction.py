@@ -16,6 +16,7 @@ from astra.report.priced_plan import sentence
 if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.exports import ExportedJob
+    from astra.api.traces import StepTrace
 
 
 class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
@@ -50,6 +51,13 @@ class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
         from astra.api.exports import export
 
         return in_python_words(export)(self, target, out, **options)
+
+    @in_python_words
+    def trace(self, out: str | Path | None = None) -> "StepTrace":
+        """Its simulated step, operation by operation; `out` as that of `astra.trace`."""
+        from astra.api.traces import trace
+
+        return trace(self, out)
 
     @in_python_words
     def to_pandas(self) -> Any:

@@ -22,13 +22,15 @@ from astra.api.inputs import (
     plan_settings,
 )
 from astra.api.money import money_options
+from astra.api.sources import checked_plan
 from astra.errors import InputError
 from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 from astra.values import file_path, of_kind, token_count, whole_number, word
 
 if TYPE_CHECKING:
-    from astra.api.explanations import Explanation, PlanSource
+    from astra.api.explanations import Explanation
     from astra.api.prediction import Prediction
+    from astra.api.sources import PlanSource
     from astra.cost.result import PricedPlan
     from astra.hardware.cluster import Cluster, Gpu
     from astra.imports.read import ImportedJob
@@ -63,8 +65,10 @@ def predict(
     `pipeline_model="paper"` takes the pipeline formula of arXiv 2502.13480 in place of the
     simulator, for comparison.
     """
+    from astra.api.layer_cut import with_best_cut
     from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
+    from astra.strategy.outside_space import outside_space
     from astra.strategy.rule_messages import refusal_message
     from astra.strategy.rules.registry import broken_rules
 
@@ -76,13 +80,17 @@ def predict(
     software = stack or DEFAULT_STACKS.get(launcher, "megatron")
     find_stack(software)
 
+    def cut(plan: "Plan") -> "Plan":
+        return with_best_cut(plan, checked_margin(margin))
+
     def complete_settings(changed: PlanSettings) -> CompletedPlan:
-        return complete(changed, shape, machines, launcher, software)
+        return complete(changed, shape, machines, launcher, software, cut)
 
     completed = complete_settings(typed_settings)
     broken = broken_rules(completed.plan)
     if broken:
         raise InputError(refusal_message(completed.plan, broken, complete_settings, typed_settings))
+    notes = (*notes, *outside_space(completed.plan))
     priced = price_plan(completed.plan, completed.assumed, notes, checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, {**_money(money), **about_money}, machines)
 
@@ -119,36 +127,11 @@ def predict_plan(
     True
     """
     from astra.cost.price import price_plan
-    from astra.strategy.rule_messages import refusal_message
-    from astra.strategy.rules.registry import broken_rules
+    from astra.strategy.outside_space import outside_space
 
-    found = _plan_of(plan, whole_number(rank, "--rank"))
-    broken = broken_rules(found)
-    if broken:
-        where = str(plan) if isinstance(plan, str | Path) else "plan"
-        raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
-    priced = price_plan(found, margin=checked_margin(margin))
+    found = checked_plan(plan, rank)
+    priced = price_plan(found, notes=outside_space(found), margin=checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, _money(money), found.cluster)
-
-
-def _plan_of(source: "PlanSource", rank: int) -> "Plan":
-    from astra.cost.result import PricedPlan
-    from astra.report.document import AnswerDocument
-    from astra.strategy.plan import Plan
-    from astra.strategy.plan_file import plans_of_document, read_plan
-
-    if isinstance(source, Plan):
-        return source
-    if isinstance(source, PricedPlan):
-        return source.plan
-    if isinstance(source, AnswerDocument):
-        if rank > len(source.plans):
-            count = "1 plan" if len(source.plans) == 1 else f"{len(source.plans) or 'no'} plans"
-            raise InputError(f"answer: there is no rank {rank}; it holds {count}.")
-        return source.plans[rank - 1].plan
-    if isinstance(source, Mapping):
-        return plans_of_document(source, "plan", rank)[0]
-    return read_plan(source, rank)
 
 
 def _with_money_and_words(
@@ -232,6 +215,7 @@ def import_job(
     from astra.hardware.cluster import Gpu
     from astra.hardware.gpus_option import parse_rank_blocks
     from astra.imports.read import ImportRequest, job_of_text, read_job
+    from astra.notes import NoteCode
     from astra.report.words import all_words
 
     def count(said: int | None, option: str) -> int | None:
@@ -257,4 +241,7 @@ def import_job(
         job = read_job(file_path(file), request)
     else:
         job = job_of_text(text, Path(str(file)), replace(request, is_alone=True))
-    return replace(job, assumed=(*all_words(job.notes), *job.assumed))
+    outside = [each for each in job.notes if each.code is NoteCode.OUTSIDE_SPACE]
+    read_as = [each for each in job.notes if each.code is not NoteCode.OUTSIDE_SPACE]
+    assumed = (*all_words(read_as), *job.assumed)
+    return replace(job, assumed=assumed, outside_space=all_words(outside))

@@ -75,6 +75,8 @@ def _document(job: "ImportedJob") -> dict[str, object]:
         "assumed": list(job.assumed),
         "not_understood": list(job.not_understood),
         "refused": list(job.refused),
+        "outside_space": list(job.outside_space),
+        "note_codes": list(job.notes),
     }
 
 
@@ -92,6 +94,7 @@ def _page(job: "ImportedJob", options: argparse.Namespace) -> list[str]:
         ("Assumed:", assumed),
         ("Not understood, left out:", job.not_understood),
         (f"{job.framework} will refuse it:", job.refused),
+        ("A search for the same job would not try it:", job.outside_space),
     ):
         if found:
             lines += [title, *(f"  {text}" for text in found)]

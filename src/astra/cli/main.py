@@ -14,6 +14,7 @@ COMMANDS = {
     "predict": "one plan, checked and priced",
     "explain": "why this plan, and why not that one",
     "export": "launch files for a plan",
+    "trace": "one simulated step, for Perfetto or as a picture",
     "import": "a plan out of an existing job's launch file",
     "validate": "predictions against measured runs",
     "calibrate": "a stack of your own, fitted on your runs",

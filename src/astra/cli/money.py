@@ -19,14 +19,18 @@ PRICE_OPTIONS = {
     "region": ("NAME[,NAME]", "rent only there"),
     "owned": ("GPU=USD[,...]", "GPUs of your own: what one was bought for"),
     "amortise-years": ("X", "over which that is paid; default: 4"),
-    "power-price": ("USD", "of a kWh, for GPUs of your own"),
+    "power-price": ("USD", "of a kWh, for GPUs of your own; default: 0.0806 (US industry)"),
     "pue": ("X", "power of the whole site over that of its machines; default: 1.3"),
 }
 GOAL_OPTIONS = {
     "budget": ("USD", "the fastest within it: 400000, 400k"),
     "deadline": ("HOURS", "the cheapest within it; also 30d, 6w, or a date: 2027-03-01"),
     "longest": ("HOURS", "leave out plans that take longer; default: 1y, or the deadline"),
-    "order": ("WORD", "throughput or cost: what comes first among plans that meet the goals"),
+    "order": (
+        "WORD",
+        "throughput, cost or knee: what comes first among plans that meet the goals; "
+        "default: throughput with a budget alone, cost with a deadline, else knee",
+    ),
 }
 RUN_OPTIONS = {
     "mtbf": ("HOURS", "of one GPU between failures; default: 50,700 (Llama 3)"),
@@ -65,9 +69,9 @@ def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
             help="clusters also of nodes between which no network is published",
         )
         group.add_argument("--no-mixed", action="store_true", help="no clusters of several types")
-        group.add_argument(
-            "--any-region", action="store_true", help="such clusters across clouds and regions"
-        )
+    group.add_argument(
+        "--any-region", action="store_true", help="clusters of several types across clouds, too"
+    )
     group = parser.add_argument_group("what a run loses (`src/astra/data/money.toml`)")
     group.add_argument("--no-failures", action="store_true", help="nothing: every second trains")
     for name, (metavar, meaning) in RUN_OPTIONS.items():
@@ -96,12 +100,10 @@ def money_of(options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def catalogue_of(which: str) -> "tuple[Offer, ...]":
-    """The price lists: the shipped ones, or SkyPilot's in the user's home."""
+def catalogue_of(which: str) -> "tuple[Offer, ...] | None":
+    """SkyPilot's price lists in the user's home; None: the shipped ones."""
     if word(which, "--prices", ("shipped", "sky")) == "shipped":
-        from astra.money.catalogue import shipped_offers
-
-        return shipped_offers()
+        return None
     from astra.money.skypilot_catalogue import skypilot_offers
 
     offers, notes = skypilot_offers(Path(os.environ.get("SKY_RUNTIME_DIR") or Path.home()))

@@ -90,6 +90,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--moment-dtypes", metavar="DTYPE,DTYPE", help="Adam's first and second")
     group.add_argument("--offload-optimizer-fraction", metavar="X", help="0 to 1, on the host")
     group.add_argument("--offload-activations", metavar="MODULE+MODULE", help="to the host")
+    group.add_argument("--offload-layers", metavar="N", help="the first N, activations to the host")
     group.add_argument("--capacity-factor", metavar="X", help="drop tokens above it")
     for name, meaning in FLAG_OPTIONS.items():
         group.add_argument(
@@ -140,6 +141,10 @@ def _memory_settings(options: argparse.Namespace) -> dict[str, Any]:
 
         text = options.offload_activations
         given["offload_activations"] = offload_modules(text, "--offload-activations")
+    if options.offload_layers is not None:
+        given["offload_layers"] = whole_number(
+            options.offload_layers, "--offload-layers", least=0, most=10**6
+        )
     if options.moment_dtypes is not None:
         pair = options.moment_dtypes.split(",")
         if len(pair) != 2:

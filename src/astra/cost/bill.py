@@ -14,14 +14,12 @@ from astra.money.conditions import Conditions
 from astra.money.dollars import bill, losses
 from astra.money.energy import energy_of
 from astra.money.goodput import HOUR_S
-from astra.money.machines import Machine, OtherRegion
-from astra.money.offers import offers_for
+from astra.money.offers import conditions_of_owner, offers_of, offers_together
 from astra.money.options import MoneyOptions, goals_of
-from astra.money.rented import Money, rented
+from astra.money.rented import Money, idle_gpus, rented
 from astra.notes import Note, NoteCode, note
 
 MILLION = 1e6
-MAX_OTHER_REGIONS = 12
 
 
 def with_money(
@@ -31,7 +29,8 @@ def with_money(
     rents = tuple(rented(gpu, count, offers[gpu]) for gpu, count in priced.gpus.items())
     nodes = np.array([sum(rent.nodes for rent in rents)])
     spot = np.array([sum(rent.nodes for rent in rents if rent.spot)])
-    per_hour = float(sum(rent.nodes * rent.node_usd_per_hour for rent in rents))
+    paid = [(rent.nodes, offers[rent.gpu].usd_per_hour) for rent in rents]
+    per_hour = float(sum(count * usd for count, usd in paid))  # what is owned comes on top
     size, gpus = np.array([priced.checkpoint_bytes]), np.array([sum(priced.gpus.values())])
     lost = losses(gpus, nodes, spot, size, conditions)
     steps = tokens / (priced.plan.global_batch * priced.plan.seq_len)
@@ -55,11 +54,12 @@ def with_money(
         storage_usd=float(found.storage_usd[0]),
         egress_usd=float(found.egress_usd[0]),
         usd_per_million_tokens=float(found.usd[0]) / tokens * MILLION,
+        idle=idle_gpus(conditions.owned, rents),
     )
     return msgspec.structs.replace(
         priced,
         money=money,
-        usd_per_hour=per_hour,
+        usd_per_hour=float(found.usd_per_hour[0]),
         hours=float(found.wall_h[0]),
         usd=float(found.usd[0]),
         notes=_notes(priced, offers),
@@ -90,45 +90,6 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
     return tuple(found)
 
 
-def other_regions(
-    priced: PricedPlan,
-    machine: Machine | None,
-    paid: Mapping[str, Offer],
-    tokens: float,
-    conditions: Conditions,
-) -> tuple[OtherRegion, ...]:
-    """The plan on the same kind of machine at other clouds, the cheapest of each first.
-
-    `machine`: None where there are several, of which nothing is said; `paid`: how it is rented.
-    """
-    if machine is None:
-        return ()
-    found: list[OtherRegion] = []
-    for offer in (*machine.offers, *machine.elsewhere):
-        node = offer.machine
-        if offer in paid.values() or priced.host_memory_bytes > node.usable_ram_bytes:
-            continue
-        there = with_money(priced, {machine.gpu.name: offer}, tokens, conditions)
-        assert there.usd_per_hour is not None and there.hours is not None and there.usd is not None
-        found.append(
-            OtherRegion(
-                cloud=node.cloud,
-                region=offer.region,
-                instance=node.instance,
-                spot=offer.spot,
-                price_date=offer.date,
-                network_certainty=node.certainty,
-                usd_per_hour=there.usd_per_hour,
-                hours=there.hours,
-                usd=there.usd,
-            )
-        )
-    first: dict[str, OtherRegion] = {}
-    for each in sorted(found, key=lambda each: (each.usd, each.cloud, each.region)):
-        first.setdefault(each.cloud, each)
-    return tuple(first.values())[:MAX_OTHER_REGIONS]
-
-
 def with_dollars(
     plans: Sequence[PricedPlan], options: MoneyOptions | None, cluster: Cluster
 ) -> list[PricedPlan]:
@@ -137,14 +98,22 @@ def with_dollars(
         return list(plans)
     goals = goals_of(options)
     try:
-        offers = offers_for(options, cluster)
+        offers = offers_of(options, cluster)
     except NoPriceError as error:
         return [_without_money(plan, note(NoteCode.NO_PRICE, error=str(error))) for plan in plans]
-    if goals.tokens is None:
-        found = [with_money(plan, offers, 1e12, goals.conditions) for plan in plans]
-        bare = [msgspec.structs.replace(plan, money=None, hours=None, usd=None) for plan in found]
-        return [_without_money(plan, note(NoteCode.NO_TOKENS)) for plan in bare]
-    return [with_money(plan, offers, goals.tokens, goals.conditions) for plan in plans]
+    conditions, found = conditions_of_owner(options, cluster, goals.conditions), []
+    for plan in plans:
+        try:
+            own = offers_together(plan.gpus, cluster, offers, options.any_region)
+        except NoPriceError as error:
+            found.append(_without_money(plan, note(NoteCode.NO_PRICE, error=str(error))))
+            continue
+        billed = with_money(plan, own, goals.tokens or 1e12, conditions)
+        if goals.tokens is None:
+            bare = msgspec.structs.replace(billed, money=None, hours=None, usd=None)
+            billed = _without_money(bare, note(NoteCode.NO_TOKENS))
+        found.append(billed)
+    return found
 
 
 def _without_money(plan: PricedPlan, why: Note) -> PricedPlan:

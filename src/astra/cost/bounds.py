@@ -9,17 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from astra.cost.stages import times_of
 from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Plans, Task
 from astra.strategy.stage_view import stage_view, without_layers
 from astra.timing.group_bounds import group_bounds
 from astra.timing.layer import LayerCache, Work, layers_of, work_of
-from astra.timing.plan_bounds import (
-    fill_bound_s,
-    step_bound_s,
-    work_bound_s,
-)
-from astra.timing.stage import stage_times
+from astra.timing.plan_bounds import fill_bound_s, step_bound_s, work_bound_s
 
 # ------------------------------------------------------------------ all bounds, with one signature
 
@@ -45,7 +41,7 @@ def _fill_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
 
 def _step_s(plans: Plans, task: Task, stack: Stack, _: float) -> Floats:
     view = stage_view(plans, task)
-    return step_bound_s(view, stage_times(view, stack))
+    return step_bound_s(view, times_of(view, stack))
 
 
 def _group_s(plans: Plans, task: Task, stack: Stack, margin: float) -> Floats:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.cost.stages import times_of
 from astra.cost.step import step_s
 from astra.hardware.stack import Stack
 from astra.memory.stage import (
@@ -51,9 +52,10 @@ def evaluate(
         if shared is None:
             shared = stage_work(view, stack, cache), shared_bytes(view, stack)
         some = slice(block * ROWS_PER_BLOCK, block * ROWS_PER_BLOCK + len(view.plans))
-        times = stage_times(view, stack, shared[0])
+        memory = memory_of(view, stack, shared[1])
+        times = stage_times(view, stack, shared[0], memory.offloaded_per_micro_batch_bytes)
         bounds[some], host_s[some] = step_bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
-        needed = _needed_bytes(memory_of(view, stack, shared[1]), stack)
+        needed = _needed_bytes(memory, stack)
         for value, column in filled.items():
             freed = offload_frees_bytes(shared[1], value) * (1 + stack.slack_fraction)
             column[some] = _fullest(view, needed - freed[..., view.rows] if value else needed)
@@ -108,4 +110,4 @@ def _fullest(view: StageView, needed: Floats) -> Floats:
 def simulate(plans: Plans, task: Task, stack: Stack, cache: LayerCache | None = None) -> Floats:
     """The step of every plan by the event simulator, whether it fits or not. (plan,) [s]"""
     view = stage_view(plans, task, every_stage=True)
-    return step_s(view.plans, view.stages, stage_times(view, stack, stage_work(view, stack, cache)))
+    return step_s(view.plans, view.stages, times_of(view, stack, stage_work(view, stack, cache)))

@@ -28,7 +28,8 @@ def offload_bytes_per_node(host_bytes: Floats, gpus: Ints | int, node_gpus: int)
 
 def is_offloading(plans: Plans) -> Flags:
     """Which plans keep something in the RAM of their nodes. (plan,)"""
-    found: Flags = (plans.offload_optimizer_fraction > 0) | (plans.offload_activations != 0)
+    activations = (plans.offload_activations != 0) | (plans.offload_layers > 0)
+    found: Flags = (plans.offload_optimizer_fraction > 0) | activations
     return found
 
 
@@ -98,7 +99,7 @@ def host_rule(usable_bytes: float, stack: Stack) -> Rule:
         name="host_memory",
         layer="ours",
         reason="what is offloaded has to fit into the RAM of its node",
-        settings=("offload_optimizer_fraction", "offload_activations"),
+        settings=("offload_optimizer_fraction", "offload_activations", "offload_layers"),
         where="the RAM of the instance",
         holds=holds,
     )

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from astra.cost.result import PaperComparison, PricedPlan
+from astra.cost.stages import times_of
 from astra.cost.step import Step, simulated_step
 from astra.hardware.stack import find_stack
 from astra.notes import NoteCode, note
@@ -14,7 +15,6 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, plans_of, task_of
 from astra.strategy.stage_view import stage_view
 from astra.timing.paper import paper_pipeline_s
-from astra.timing.stage import stage_times
 
 
 def paper_end_s(pipes: PipelineColumns) -> Floats:
@@ -36,7 +36,7 @@ def paper_step(plan: Plan) -> Step:
     """The step of one plan with the formula in the simulator's place."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
     view = stage_view(table, task_of(plan), every_stage=True)
-    return simulated_step(table, view.stages, stage_times(view, stack), paper_end_s)
+    return simulated_step(table, view.stages, times_of(view, stack), paper_end_s)
 
 
 def by_paper(priced: PricedPlan) -> PricedPlan:

@@ -13,6 +13,7 @@ from astra.cost.host import (
     ram_too_small,
 )
 from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
+from astra.cost.stages import times_of
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
 from astra.hardware.stack import Stack, find_stack, release_note
@@ -25,7 +26,6 @@ from astra.strategy.plans import Floats, plans_of, task_of
 from astra.strategy.stage_view import stage_view
 from astra.timing.device import SourceUse, dense_peak
 from astra.timing.link_curves import link_source
-from astra.timing.stage import stage_times
 
 MARGIN = 0.05  # of the usable memory, kept free
 KERNELS = ("forward", "backward", "recompute")
@@ -68,7 +68,7 @@ def steps_s(plans: Sequence[Plan], stacks: Mapping[str, Stack]) -> Floats:
     found = np.zeros(len(plans))
     for rows, group in _tables(plans):
         view = stage_view(plans_of(group), task_of(group[0]), every_stage=True)
-        times = stage_times(view, stacks[group[0].stack])
+        times = times_of(view, stacks[group[0].stack])
         found[rows] = simulated_s(view.plans, view.stages, times)
     return found
 
@@ -86,7 +86,7 @@ def _price_table(plans: Sequence[Plan], margin: float, stack: Stack) -> list[Pri
     """Plans of one task as one table."""
     table, task = plans_of(plans), task_of(plans[0])
     view = stage_view(table, task, every_stage=True)
-    times = stage_times(view, stack)
+    times = times_of(view, stack)
     step = simulated_step(table, view.stages, times)
     memory = memory_of(view, stack)
     return [

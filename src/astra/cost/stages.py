@@ -2,16 +2,24 @@
 
 from astra.cost.result import MixedStage, PricedPlan
 from astra.hardware.stack import Stack
+from astra.memory.stage import activation_bytes
 from astra.strategy.plans import plans_of, task_of
-from astra.strategy.stage_view import stage_view
-from astra.timing.stage import stage_times
+from astra.strategy.stage_view import StageView, stage_view
+from astra.timing.stage import SharedWork, StageTime, stage_times
+
+
+def times_of(view: StageView, stack: Stack, shared: SharedWork | None = None) -> StageTime:
+    """Seconds of every slot, with what copying layers to the host and back adds to them."""
+    copies = view.plans.offload_layers.any()
+    moved = activation_bytes(view, stack).offloaded_bytes if copies else None
+    return stage_times(view, stack, shared, moved)
 
 
 def stage_summaries(best: PricedPlan, stack: Stack) -> tuple[MixedStage, ...]:
     """A plan stage by stage, pipeline after pipeline: how long each works, and how full it is."""
     plan = best.plan
     view = stage_view(plans_of([plan]), task_of(plan), every_stage=True)
-    times = stage_times(view, stack)
+    times = times_of(view, stack)
     seconds = (times.whole_forward_s + times.whole_backward_s)[..., 0]
     segments = [
         [segment for segment in pipeline.segments for _ in range(segment.stages)]

@@ -58,30 +58,26 @@ def simulated_step(
         without = replace(pipes, forward_link_s=none, backward_link_s=none)
         # side by side: plans in the same order cost little more than one
         both = _stage_ends_s(
-            _with_blocking_sends(pipes, times, pipeline).joined(without), stage_end_model
+            as_stack_sends(pipes, times, pipeline).joined(without), stage_end_model
         )
         ends.append(both[:, : len(plans)])
         still.append(both[:, len(plans) :])
     busy = _busy(plans, stages, times)
-    after_backward_s = _after_backward_s(times)
-    return _parts(
-        _step(ends, stages, after_backward_s), _step(still, stages, after_backward_s), busy, stages
-    )
+    after = after_backward_s(times)
+    return _parts(_step(ends, stages, after), _step(still, stages, after), busy, stages)
 
 
 def step_s(plans: Plans, stages: Stages, times: StageTime) -> Floats:
     """The seconds of the step alone, where nobody asks for its parts. (plan,)"""
     pipelines = range(plans.replicas.shape[0])
     ends = [
-        _stage_ends_s(_with_blocking_sends(pipeline_columns(plans, stages, times, p), times, p))
+        _stage_ends_s(as_stack_sends(pipeline_columns(plans, stages, times, p), times, p))
         for p in pipelines
     ]
-    return _step(ends, stages, _after_backward_s(times))
+    return _step(ends, stages, after_backward_s(times))
 
 
-def _with_blocking_sends(
-    pipes: PipelineColumns, times: StageTime, pipeline: int
-) -> PipelineColumns:
+def as_stack_sends(pipes: PipelineColumns, times: StageTime, pipeline: int) -> PipelineColumns:
     """The pipelines as the stack runs them: a send may hold up both of its ends."""
     if not times.stack.holds_sends:
         return pipes
@@ -90,7 +86,7 @@ def _with_blocking_sends(
     )
 
 
-def _after_backward_s(times: StageTime) -> tuple[Floats, Floats]:
+def after_backward_s(times: StageTime) -> tuple[Floats, Floats]:
     """What comes behind a stage's last backward pass, by itself and with its copies in other
     pipelines. (pipeline, stage, plan)
     """
@@ -106,23 +102,28 @@ def _stage_ends_s(pipes: PipelineColumns, stage_end_model: StageEndModel = stage
     return end
 
 
-def _step(ends: list[Floats], stages: Stages, after_backward_s: tuple[Floats, Floats]) -> Floats:
-    """When the last stage has updated its weights. (plan,)
+def _step(ends: list[Floats], stages: Stages, after: tuple[Floats, Floats]) -> Floats:
+    """When the last stage has updated its weights. (plan,)"""
+    alone, together = after
+    ready = grads_ready_s(ends, stages, alone)
+    return np.where(ready > 0, ready + together, 0.0).max(axis=(0, 1))
+
+
+def grads_ready_s(ends: list[Floats], stages: Stages, alone: Floats) -> Floats:
+    """When each stage can update its weights; 0 where there is none. (pipeline, stage, plan)
 
     A stage whose layers lie in several pipelines first waits until all of them have their
     gradients.
     """
-    alone, together = after_backward_s
     depth = (stages.count > 0).sum(axis=1)
-    if len(ends) == 1:
-        reduced = ends[0] + _to_the_end(alone[0], depth[0])
-        return np.where(ends[0] > 0, reduced + _to_the_end(together[0], depth[0]), 0.0).max(axis=0)
     front = np.stack([_to_the_front(end, own) for end, own in zip(ends, depth, strict=True)])
     used = front > 0
     reduced = np.where(used, front + alone, 0.0)
+    if len(ends) == 1:
+        return reduced
     layers = stages.kind_layers.sum(axis=(0, 2)) if stages.kind_layers.size else np.zeros(1)
     met = layers_shared(stages, int(layers.max(initial=0))).slowest_of_layer(reduced)
-    return np.where(used, met + together, 0.0).max(axis=(0, 1))
+    return np.where(used, met, 0.0)
 
 
 def pipeline_columns(
@@ -165,6 +166,8 @@ def _to_the_end(column: Floats, depth: Ints) -> Floats:
 def _to_the_front(column: Floats, depth: Ints) -> Floats:
     """The other way round."""
     rows = column.shape[-2]
+    if (depth == rows).all():
+        return column
     index = np.arange(rows)[:, np.newaxis] + (rows - depth)
     found = np.take_along_axis(column, np.minimum(index, rows - 1), axis=-2)
     return np.where(index < rows, found, 0.0)
@@ -190,7 +193,7 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
         + times.inter_group_s(),
         "pipeline_comm": times.tied_s(),
         "optimizer": times.optimizer_s(),
-        "other": times.other_s() + count * both("offload"),
+        "other": times.other_s() + count * (both("offload") + sum(times.copies_s)),
     }
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from astra.cost.stages import times_of
 from astra.cost.step import Step, simulated_step
 from astra.hardware.stack import Stack, find_stack
 from astra.strategy.plan import Pipeline, Plan
 from astra.strategy.plans import plans_of, task_of
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.layer import LayerLedger, layer_ledgers
-from astra.timing.stage import stage_times
 from astra.timing.stage_work import layer_counts
 
 CLASSES = ("matrix_products", "attention", "elementwise", "experts", "head", "launch")
@@ -94,5 +94,5 @@ def detail_of(plan: Plan) -> PlanDetail:
     """The plan through the simulator, stage by stage."""
     table, stack = plans_of([plan]), find_stack(plan.stack)
     view = stage_view(table, task_of(plan), every_stage=True)
-    step = simulated_step(table, view.stages, stage_times(view, stack))
+    step = simulated_step(table, view.stages, times_of(view, stack))
     return PlanDetail(plan=plan, stack=stack, view=view, step=step)

@@ -8,6 +8,7 @@ import msgspec
 from astra.errors import InputError
 from astra.explain.explained_plan import Say
 from astra.money.price_sensitivity import Choice, PriceSensitivity, price_move
+from astra.money.user_prices import YEAR_H
 from astra.notes import Note, NoteCode, note
 from astra.search.evaluator import Limits
 from astra.search.query import Query
@@ -39,5 +40,10 @@ def price_sensitivity(
         return price_sensitivity(replace(query, risk="none"), say, mixed)
     if not choices:
         raise InputError("no plan fits, so no price can change the answer.")
-    moves = tuple(price_move(pool.gpu.name, choices, query.goals) for pool in query.cluster.pools)
+    latest = query.goals.max_hours or max(YEAR_H, query.goals.deadline_h or 0.0)
+    if query.goals.budget_usd is None:  # as the search of all types leaves out what takes longer
+        choices = [each for each in choices if each.hours <= latest] or choices
+    priced = {offer.machine.gpu for offer in market.offers if offer.price_from != "owned"}
+    names = [pool.gpu.name for pool in query.cluster.pools if pool.gpu.name in priced]
+    moves = tuple(price_move(name, choices, query.goals) for name in names)
     return moves, (note(NoteCode.MIXED_PRICES),) if mixed else ()

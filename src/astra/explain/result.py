@@ -6,7 +6,7 @@ Notes have codes and numbers; sentences stand beside them, made by `report`.
 import msgspec
 
 from astra.cost.result import MixedStage
-from astra.money.price_sensitivity import PriceSensitivity
+from astra.money.price_sensitivity import MoneyDifference, PriceSensitivity
 from astra.notes import Note
 
 
@@ -106,4 +106,5 @@ class ExplanationDocument(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[MixedStage, ...]  # over several GPU types: who does what
     notes: tuple[str, ...] = ()  # in words
     prices: tuple[PriceSensitivity, ...] = ()  # of an answer about money
+    money: tuple[MoneyDifference, ...] = ()  # its other plans, in hours and dollars
     remarks: tuple[Note, ...] = msgspec.field(default=(), name="note_codes")

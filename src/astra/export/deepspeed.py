@@ -89,8 +89,8 @@ def recomputes(plan: Plan) -> bool:
 def refusals(plan: Plan) -> list[str]:
     """Parts of a plan that DeepSpeed has no words for."""
     found = []
-    if plan.dispatcher in ("allgather", "hybridep"):
-        found.append(f"the dispatcher {plan.dispatcher}")
+    if plan.dispatcher == "allgather":
+        found.append("the dispatcher allgather")
     if plan.capacity_factor is not None:
         found.append("a capacity of the experts (capacity_factor)")
     return found

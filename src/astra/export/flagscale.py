@@ -169,8 +169,6 @@ def refusals(plan: Plan) -> list[str]:
     }
     if len(plan.pipelines) > 1 and len(cuts) > 1:  # a mesh lies on one type
         found.append("stages that differ and whose replicas lie on several GPU types")
-    if plan.dispatcher == "hybridep":
-        found.append("the dispatcher hybridep")
     dtypes = (plan.main_grads_dtype, plan.master_dtype, plan.grad_reduce_dtype)
     if megatron.is_fsdp(plan) and set(dtypes) != {"fp32"}:
         found.append("dtypes of Megatron-FSDP other than fp32")

@@ -323,6 +323,8 @@ def _memory_savers(plan: Plan) -> list[Argument]:
             ("--fine-grained-activation-offloading",),
             ("--offload-modules", *plan.offload_activations),
         ]
+    if plan.offload_layers:
+        found.append(("--cpu-offloading-num-layers", str(plan.offload_layers)))
     if plan.cuda_graph != "none":
         found.append(("--cuda-graph-impl", plan.cuda_graph))
         if plan.cuda_graph == "full_iteration":

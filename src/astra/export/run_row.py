@@ -37,6 +37,7 @@ FIELD_WORDS = {  # what a row may lack, in words
     "positions": "the kind of positions",
     "offload_optimizer_fraction": "an optimizer on the host",
     "offload_activations": "activations on the host",
+    "offload_layers": "activations of whole layers on the host",
     "capacity_factor": "a capacity of the experts",
     "chunk_layers": "layers of each chunk",
     "cp_comm_type": "how context parallelism talks",

@@ -20,6 +20,7 @@ from astra.export.rents import Rents
 from astra.export.target import Target
 from astra.export.torchrun import kinds_of, nodes_of
 from astra.export.unsupported import unsupported as megatron_unsupported
+from astra.strategy.dispatchers import dispatch_libraries
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rules.our_rules import ONE_JOB
 from astra.strategy.rules.registry import broken_rules
@@ -157,8 +158,12 @@ def export_files(
 
 
 def unsupported(plan: Plan, target: str) -> list[str]:
-    """What the files of a target leave out, in words."""
-    return target_named(target).unsupported(plan)
+    """What the files of a target leave out, in words; first what must be installed."""
+    library = dispatch_libraries().get(str(plan.dispatcher))
+    installed = []
+    if library is not None:
+        installed = [f"{library.library} must be installed on all nodes ({library.module})"]
+    return [*installed, *target_named(target).unsupported(plan)]
 
 
 def refusal(plan: Plan, target: str) -> str | None:

@@ -18,7 +18,7 @@ from astra.fit.row_words import (
     dispatcher_of,
     hides_tensor,
     hides_transfers,
-    offload_notes,
+    offload_layers_of,
     overlap_of,
     precision_of,
     recompute_of,
@@ -58,7 +58,7 @@ def plan_of(csv_row: CsvRow) -> tuple[Plan, list[str]]:
         fields["overlap_ep"] = False
     fields |= _gradients(csv_row, defaults, assumed)
     fields["cuda_graph"] = cuda_graph_of(csv_row, defaults, model.moe is not None)
-    assumed += offload_notes(csv_row)
+    fields["offload_layers"] = offload_layers_of(csv_row)
     if is_on(csv_row.flags, "fine-grained-activation-offloading"):
         fields["offload_activations"] = ("core_attn",)
         assumed.append("offloaded modules not stated: core_attn, which keeps most")

@@ -207,7 +207,7 @@ def dispatcher_of(csv_row: CsvRow, defaults: FrameworkDefaults) -> str:
     return flag if flag in ("alltoall", "allgather") else defaults.dispatcher
 
 
-def offload_notes(csv_row: CsvRow) -> list[str]:
-    """Offloads that a row mentions without the modules that a plan would need."""
+def offload_layers_of(csv_row: CsvRow) -> int:
+    """Layers whose activations go to the host."""
     layers = re.search(r"cpu_offloading_num_layers=([0-9]{1,4})", csv_row.lower_text("overlap"))
-    return [f"activation offload of {layers[1]} layers left out"] if layers else []
+    return int(layers[1]) if layers else 0

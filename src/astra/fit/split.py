@@ -60,7 +60,13 @@ def _usual(model: Model, count: int, csv_row: CsvRow) -> tuple[tuple[int, ...], 
         )
         return split_counting_ends(layers, count), () if stated else (words,)
     if model.mla is not None and model.moe is not None:
-        return split_in_order(layers, count), ("stages filled in order, the last with the rest",)
+        in_order = split_in_order(layers, count)
+        by_bridge = "bridge" in csv_row.lower_text("framework")  # `Et|(tt|)*30L`
+        if by_bridge and 0 in in_order and (layers + 3) % count == 0:
+            each = (layers + 3) // count
+            lighter = (each - 1, *(each,) * (count - 2), each - 2)
+            return lighter, ("one layer fewer beside the embedding and two beside the loss",)
+        return in_order, ("stages filled in order, the last with the rest",)
     return split_layers(layers, count), ("layers split as evenly as can be",)
 
 

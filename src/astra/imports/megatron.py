@@ -247,5 +247,6 @@ def _savers(options: LaunchOptions) -> dict[str, Any]:
     return {
         "offload_optimizer_fraction": share,
         "offload_activations": tuple(options.many("offload-modules")) if offloads else (),
+        "offload_layers": options.whole("cpu-offloading-num-layers", default=0),
         "cuda_graph": graph,
     }

@@ -20,6 +20,7 @@ from astra.model.shape import Model
 from astra.model.zoo import find_model
 from astra.notes import Note
 from astra.strategy.complete import PlanSettings, complete
+from astra.strategy.outside_space import outside_space
 from astra.strategy.plan import Plan, Runtime
 from astra.strategy.plan_file import read_plan
 from astra.strategy.rules.registry import broken_rules
@@ -60,7 +61,8 @@ class ImportedJob:
     assumed: tuple[str, ...]
     not_understood: tuple[str, ...]
     refused: tuple[str, ...]  # what the runtime will say against it
-    notes: tuple[Note, ...] = ()  # on how the GPUs were read
+    notes: tuple[Note, ...] = ()  # on how the GPUs were read, and on what no search would try
+    outside_space: tuple[str, ...] = ()  # the latter in words
 
 
 def read_job(path: Path, asked: ImportRequest) -> ImportedJob:
@@ -413,7 +415,7 @@ def _job(
         plan=plan,
         framework=names[runtime],
         assumed=(*said, *model.assumed),
-        notes=notes,
+        notes=(*notes, *outside_space(plan)),
         not_understood=tuple(left),
         refused=tuple(f"{rule.reason} [rule {rule.name}]" for rule in broken),
     )

@@ -153,6 +153,8 @@ def from_python(text: str, where: str) -> dict[str, Any]:
         for name, value in pairs:
             if name in TOKENS:
                 found[f"training.{name}"] = _literal(value)
+            elif name == "moe_comm_backend":
+                found[BACKEND] = _literal(value)
             elif name in names:
                 found[names[name]] = _literal(value)
     return _from_tokens(found, where)
@@ -170,6 +172,7 @@ def _literal(node: ast.expr) -> Any:
             return ast.unparse(node)
 
 
+BACKEND = "model.moe_comm_backend"  # an argument of the model in its Python files
 TOKENS = (
     "num_tokens_per_microbatch_per_dp_rank",
     "num_tokens_per_train_step",
@@ -227,6 +230,7 @@ def plan_settings_of(settings: Mapping[str, Any], world: int, where: str) -> dic
     kind = "none" if shards * cp == 1 else "gradients" if kept else "parameters"
     cut = _chunks(full["parallelism.module_fqns_per_model_part"], pp, where)
     low = str(full["training.mixed_precision_param"])
+    backend = settings.get(BACKEND)
     return {
         "tp": tp,
         "cp": cp,
@@ -247,6 +251,7 @@ def plan_settings_of(settings: Mapping[str, Any], world: int, where: str) -> dic
         "fp8_recipe": eight,
         "overlap_tp": full["compile.enable_async_tensor_parallel"] is True,
         "offload_optimizer_fraction": float(full["training.enable_cpu_offload"] is True),
+        **({"dispatcher": backend} if backend in ("deepep", "hybridep") else {}),
         **cut,
     }
 

@@ -1,6 +1,7 @@
 """All memory of one GPU of every stage, by cause; and which stage is the fullest."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from astra.memory.states import states
 from astra.model.layer_kinds import layer_kinds
 from astra.model.parameters import count, layer_weights
 from astra.model.shape import Model
-from astra.strategy.offload import offloaded_values
+from astra.strategy.offload import offloaded_layers, offloaded_values
 from astra.strategy.parameters_per_gpu import padded_vocab
 from astra.strategy.plans import Floats, Ints, Plans, Task
 from astra.strategy.replica_groups import replicas_of_segment
@@ -63,6 +64,12 @@ class MemoryColumns:
     @property
     def offloaded_states_bytes(self) -> Floats:
         return self.part("optimizer") * self.offload_fraction
+
+    @property
+    def offloaded_per_micro_batch_bytes(self) -> Floats:
+        if not self.offloaded_bytes.any():
+            return self.offloaded_bytes
+        return self.offloaded_bytes / np.maximum(self.part("in_flight"), 1.0)
 
     @property
     def host_bytes(self) -> Floats:
@@ -112,6 +119,14 @@ class ActivationBytes:
         """A column of `shared`, for every plan."""
         return self.shared[name][..., self.rows]
 
+    def held_bytes(self, micro_batches: Floats, place: Any = ...) -> tuple[Floats, Floats]:
+        """Of so many in flight: on the GPU, and on the host; of all slots, or of one."""
+        held = self.saved_bytes[place] * micro_batches
+        if not self.offloaded_bytes.any():
+            return held, np.zeros(1)
+        offloaded = self.offloaded_bytes[place] * micro_batches
+        return held + np.minimum(self.resident_bytes[place], offloaded), offloaded
+
 
 def activation_bytes(
     view: StageView, stack: Stack, shared: dict[str, Floats] | None = None
@@ -139,12 +154,8 @@ def memory_of(
     it is already.
     """
     per_micro_batch = activation_bytes(view, stack, shared)
-    micro_batches, working = per_micro_batch.part("in_flight"), per_micro_batch.working_bytes
-    activations = per_micro_batch.saved_bytes * micro_batches
-    offloaded = np.zeros(1)
-    if view.plans.offload_activations.any():
-        offloaded = per_micro_batch.offloaded_bytes * micro_batches
-        activations += np.minimum(per_micro_batch.resident_bytes, offloaded)
+    working = per_micro_batch.working_bytes
+    activations, offloaded = per_micro_batch.held_bytes(per_micro_batch.part("in_flight"))
     logits = per_micro_batch.part("logits")
     at_loss = logits > working  # the peak is at the loss or inside a layer, not both
     return MemoryColumns(
@@ -210,7 +221,7 @@ def _activations(
         saved = saved + np.where(stages.embedding, shards.tokens * model.hidden / shards.sp, 0.0)
     selective = is_recompute(stages.of(plans.recompute), "selective")
     by_operator = selective & (view.task.runtime == "fsdp")
-    offloads = bool(plans.offload_activations.any())
+    offloads, whole_layers = plans.offload_activations.any(), plans.offload_layers.any()
     largest, offloaded, back = (np.zeros(stages.count.shape) for _ in range(3))
     for row, kind in enumerate(layer_kinds(model).kinds):
         whole = layer_bytes(kind, plans, shards, view.task) * stack.activation_factor
@@ -229,6 +240,9 @@ def _activations(
         saved = saved + layers * (
             (saved_layer - moved) * (1 - fraction) + input_bytes * checkpointed
         )
+        if whole_layers:  # nothing of them stays: the copy is done before as many others begin
+            leaving = np.minimum(offloaded_layers(plans, model, row), layers) * saved_layer
+            saved, offloaded = saved - leaving, offloaded + leaving
         largest = np.maximum(largest, np.where(layers > 0, whole, 0.0))
     uniform = is_recompute(stages.of(plans.recompute), "full:uniform")
     group = np.where(uniform, np.maximum(stages.of(plans.recompute_layers), 1), 1)

@@ -59,6 +59,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     source: str
     price_from: PriceFrom = "catalogue"
+    owned_usd_per_hour: float = 0.0  # besides, whether it works or not, where one owns it
 
     @property
     def usd_per_gpu_hour(self) -> float:
@@ -93,17 +94,35 @@ def instances() -> dict[tuple[str, str], Instance]:
 @cache
 def shipped_offers() -> tuple[Offer, ...]:
     """The catalogue that comes with the product: one offer for every region and way to pay."""
+    return _offers("offers.csv")
+
+
+@cache
+def old_offers() -> tuple[Offer, ...]:
+    """Those of clouds whose lists are older than half a year: for who asks for such a cloud."""
+    return _offers("old_offers.csv")
+
+
+def offers_at(clouds: Sequence[str]) -> tuple[Offer, ...]:
+    """The shipped catalogue, with the old lists of clouds that are named."""
+    if not clouds:
+        return shipped_offers()
+    old = (offer for offer in old_offers() if offer.machine.cloud in clouds)
+    return (*shipped_offers(), *old)
+
+
+def _offers(name: str) -> tuple[Offer, ...]:
     known, found = instances(), []
     source = price_source().where
-    for row in _rows("offers.csv"):
+    for row in _rows(name):
         for region in row["regions"].split():
-            for name, spot in (("usd_per_hour", False), ("spot_usd_per_hour", True)):
-                if row[name]:
+            for price, spot in (("usd_per_hour", False), ("spot_usd_per_hour", True)):
+                if row[price]:
                     found.append(
                         Offer(
                             machine=known[row["cloud"], row["instance"]],
                             region=region,
-                            usd_per_hour=float(row[name]),
+                            usd_per_hour=float(row[price]),
                             spot=spot,
                             date=row["date"],
                             source=source,
@@ -154,7 +173,8 @@ def filter_offers(
     known = sorted({offer.machine.cloud for offer in offers})
     for cloud in clouds:
         if cloud not in known:
-            hint = did_you_mean(cloud, known, f"The clouds are {', '.join(known)}.")
+            own = f"The clouds are {', '.join(known)}. Prices of your own: --price h100=2.49."
+            hint = did_you_mean(cloud, known, own)
             raise InputError(f"--cloud {shorten(cloud)}: no prices of it. {hint}")
     in_clouds = [offer for offer in offers if not clouds or offer.machine.cloud in clouds]
     places = sorted({offer.region for offer in in_clouds})

@@ -98,7 +98,10 @@ def bill(
 
     wall = steps x step / goodput + start-up
     usd  = price of an hour x wall + GB x storage price x months + GB x egress price
+
+    GPUs of one's own that stand idle are paid for, too: they are in the price of an hour.
     """
+    usd_per_hour = usd_per_hour + conditions.owned_usd_per_hour
     training = steps * step_s / HOUR_S
     with np.errstate(divide="ignore"):
         wall = training / lost.goodput.training + lost.startup_h
@@ -131,6 +134,7 @@ def step_within(
     neither done before `wall_h` nor cheaper than `usd`; one with shorter steps is one of them.
     """
     stored = _bytes(conditions.storage_bytes, checkpoint_bytes) / GB
+    usd_per_hour = usd_per_hour + conditions.owned_usd_per_hour
     rate = usd_per_hour + stored * conditions.storage_usd_per_gb_month / MONTH_H
     fixed = _bytes(conditions.egress_bytes, checkpoint_bytes) / GB * conditions.egress_usd_per_gb
     due = usd[:, np.newaxis]

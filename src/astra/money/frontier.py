@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+FLAT = 1.25  # dearest over cheapest: a frontier of less is weighed as if it were so steep
 
 
 def frontier(hours: Floats, usd: Floats) -> Ints:
@@ -24,15 +25,18 @@ def frontier(hours: Floats, usd: Floats) -> Ints:
 def knee(hours: Floats, usd: Floats) -> int:
     """The place on a frontier where it bends most: farthest below the line between its ends.
 
-    On logarithmic axes, so that neither dollars for hours nor their units matter. Of two points
-    or fewer, the cheapest. Satopaa et al. 2011, "Finding a kneedle in a haystack", section 2.
+    On logarithmic axes, so that neither dollars for hours nor their units matter; one on which all
+    cost about the same is weighed as if it were steeper. Where none lies below the line, the end
+    of the least hours x dollars: the faster one, unless it costs more by a larger share than it
+    saves. Satopaa et al. 2011, "Finding a kneedle in a haystack", section 2.
     """
-    if len(hours) < 3:
-        return len(hours) - 1
     x, y = np.log(hours), np.log(np.maximum(usd, 1e-9))
-    across = (x - x[0]) / (x[-1] - x[0])
-    down = (y[0] - y) / max(y[0] - y[-1], 1e-300)
-    return int(np.argmax(down - across))
+    if len(hours) > 2:
+        across = (x - x[0]) / (x[-1] - x[0])
+        below = (y[0] - y) / max(y[0] - y[-1], np.log(FLAT)) - across
+        if below.max() > 1e-12:
+            return int(np.argmax(below))
+    return 0 if x[0] + y[0] < x[-1] + y[-1] else len(hours) - 1
 
 
 def steps_along(hours: Floats, usd: Floats) -> tuple[Floats, Floats]:

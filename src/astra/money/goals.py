@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from astra.money.frontier import Floats
+from astra.money.frontier import Floats, Ints, knee
 from astra.money.options import Goals
 
 
@@ -26,7 +26,14 @@ def best_row(hours: Floats, usd: Floats, goals: Goals) -> tuple[int, GoalOutcome
     wished = goal_outcome(hours, usd, goals)
     if wished is not None:
         return wished.rank - 1, wished
-    return (0 if goals.order == "throughput" else len(hours) - 1), None
+    return _first(np.arange(len(hours)), hours, usd, goals.order), None
+
+
+def _first(rows: Ints, hours: Floats, usd: Floats, order: str) -> int:
+    """Of these points, fastest first, the one that an order puts first."""
+    if order == "knee":
+        return int(rows[knee(hours[rows], usd[rows])])
+    return int(rows[0] if order == "throughput" else rows[-1])
 
 
 def goal_outcome(hours: Floats, usd: Floats, goals: Goals) -> GoalOutcome | None:
@@ -48,8 +55,8 @@ def goal_outcome(hours: Floats, usd: Floats, goals: Goals) -> GoalOutcome | None
         text for text, value in (("budget", budget), ("deadline", deadline)) if value is not None
     )
     if len(both):
-        rank = both[0] if goals.order == "throughput" else both[-1]
-        return GoalOutcome(what=what, possible=True, rank=int(rank) + 1)
+        rank = _first(both, hours, usd, goals.order) + 1
+        return GoalOutcome(what=what, possible=True, rank=rank)
     cheap = int(timely[-1]) if len(timely) else 0
     fast = int(paid[0]) if len(paid) else len(usd) - 1
     ways = [fast] if deadline is None else [cheap] if budget is None else [cheap, fast]
@@ -91,7 +98,7 @@ def _over(value: float, goal: float | None) -> float | None:
 
 def ranks(hours: Floats, usd: Floats, best: int, goals: Goals) -> list[int]:
     """Of every point of a frontier: the answer is first, then come the others that keep all
-    goals, in the order asked for.
+    goals, in the order asked for; around the knee the fastest first.
     """
     rows = list(range(len(hours)))
     if goals.order == "cost":

@@ -1,6 +1,6 @@
 """What the GPUs of a question can be rented for: prices that were given, or the catalogue's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -13,8 +13,10 @@ from astra.money.catalogue import (
     filter_offers,
     joins,
     machine_gpu,
-    shipped_offers,
+    offers_at,
 )
+from astra.money.conditions import Conditions, OwnedGpus
+from astra.money.left_out import holds_a_job, offer_notes
 from astra.money.options import MoneyOptions, owned_cost_terms, split_names, today, user_gpu_prices
 from astra.money.user_prices import LIST_PRICE_OF, user_offer
 from astra.notes import Note, NoteCode, note
@@ -41,6 +43,7 @@ def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     for pool in cluster.pools:
         if pool.gpu.name not in priced:
             sold = [offer for offer in listed if offer.machine.gpu == pool.gpu.name]
+            sold = [offer for offer in sold if holds_a_job(offer)] or sold
             if not sold:
                 raise _no_price(pool, "there" if options.cloud or options.region else "")
             found += _in_own_nodes(pool, sold) if is_user_described(pool) else sold
@@ -49,10 +52,9 @@ def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
 
 def catalogue_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
     """What the price lists have of these GPUs, where and how it may be rented."""
-    catalogue = shipped_offers() if options.offers is None else options.offers
-    listed = filter_offers(
-        catalogue, split_names(options.cloud), split_names(options.region), options.spot
-    )
+    clouds = split_names(options.cloud)
+    catalogue = offers_at(clouds) if options.offers is None else options.offers
+    listed = filter_offers(catalogue, clouds, split_names(options.region), options.spot)
     names = {pool.gpu.name for pool in cluster.pools}
     return [offer for offer in listed if offer.machine.gpu in names]
 
@@ -62,14 +64,9 @@ def with_prices(options: MoneyOptions, cluster: Cluster, offers: Sequence[Offer]
     if options.offers is not None:
         options = replace(options, offers=tuple(catalogue_of(options, cluster)))
     given = {
-        offer.machine.gpu: offer.usd_per_gpu_hour
-        for offer in offers
-        if offer.price_from in ("user", "owned")
+        offer.machine.gpu: offer.usd_per_gpu_hour for offer in offers if offer.price_from == "user"
     }
-    if not given:
-        return options
-    unsaid = {"owned": None, "amortise_years": None, "power_price": None, "pue": None}
-    return replace(options, price=given, **unsaid)
+    return replace(options, price=given) if given else options
 
 
 def _no_price(pool: Pool, there: str) -> NoPriceError:
@@ -125,9 +122,11 @@ def _in_own_nodes(pool: Pool, sold: Sequence[Offer]) -> list[Offer]:
     ]
 
 
-def list_price_notes(offers: Sequence[Offer]) -> list[Note]:
-    """Of nodes that were described without a price: whose price they have."""
-    return [
+def price_notes(options: MoneyOptions, cluster: Cluster, offers: Sequence[Offer]) -> list[Note]:
+    """Whose price nodes have that were described without one; what is left out, or assumed."""
+    listed = catalogue_of(options, cluster)
+    others = offer_notes(options, listed, offers)
+    return others + [
         note(
             NoteCode.LIST_PRICE,
             gpu=offer.machine.gpu,
@@ -141,27 +140,62 @@ def list_price_notes(offers: Sequence[Offer]) -> list[Note]:
     ]
 
 
-def offers_for(options: MoneyOptions, cluster: Cluster) -> dict[str, Offer]:
-    """The cheapest offer of each GPU type in a node like the one it is planned in.
+def offers_together(
+    gpus: Mapping[str, int], cluster: Cluster, offers: Sequence[Offer], anywhere: bool
+) -> dict[str, Offer]:
+    """An offer of each GPU type of a plan in a node like the one it is planned in, the cheapest in
+    all: of one cloud and region, unless `anywhere`. Prices that were given hold in any place.
 
     For plans that are given or searched for time alone: their machines are the cluster's.
     """
-    found = {}
-    offers = offers_of(options, cluster)
-    for pool in cluster.pools:
-        own = [offer for offer in offers if offer.machine.gpu == pool.gpu.name]
-        node = pool.gpu.node
-        alike = [
-            offer
-            for offer in own
-            if offer.machine.gpus == node.gpus
-            and offer.machine.nic_bytes_per_s >= ALIKE * node.nic_bytes_per_s
-        ]
-        found[pool.gpu.name] = min(
-            alike or [offer for offer in own if offer.machine.gpus == node.gpus] or own,
-            key=lambda offer: offer.usd_per_gpu_hour,
+    nodes = {pool.gpu.name: pool.gpu.node for pool in cluster.pools}
+    sold: dict[tuple[str, str], dict[str, list[Offer]]] = {}
+    own = [offer for offer in offers if offer.machine.gpu in gpus]
+    for place in dict.fromkeys(("", "") if anywhere else offer.place for offer in own):
+        for offer in own:
+            if anywhere or offer.place == place or offer.machine.cloud == "given":
+                there = sold.setdefault(place, {})
+                there.setdefault(offer.machine.gpu, []).append(offer)
+
+    def unlike(offer: Offer) -> tuple[bool, bool, float]:
+        node, machine = nodes[offer.machine.gpu], offer.machine
+        slow = machine.nic_bytes_per_s < ALIKE * node.nic_bytes_per_s
+        return machine.gpus != node.gpus, slow, offer.usd_per_gpu_hour
+
+    choices = [
+        {name: min(there[name], key=unlike) for name in gpus}
+        for there in sold.values()
+        if len(there) == len(gpus)
+    ]
+    if not choices:
+        raise NoPriceError(
+            f"{' and '.join(gpus)} are not for rent together in one cloud and region, so the plan "
+            "has no price. Give prices of your own with --price, or --any-region to rent them in "
+            "several."
         )
-    return found
+
+    def total(choice: Mapping[str, Offer]) -> tuple[int, float]:
+        odd = sum(any(unlike(offer)[:2]) for offer in choice.values())
+        return odd, sum(gpus[name] * offer.usd_per_gpu_hour for name, offer in choice.items())
+
+    return min(choices, key=total)
+
+
+def conditions_of_owner(
+    options: MoneyOptions, cluster: Cluster, conditions: Conditions
+) -> Conditions:
+    """With the GPUs that one owns, in whole nodes, all of which are paid for."""
+    terms = owned_cost_terms(options, [pool.gpu for pool in cluster.pools])
+    owned = tuple(
+        OwnedGpus(
+            gpu=pool.gpu.name,
+            count=-(-pool.count // pool.gpu.node.gpus) * pool.gpu.node.gpus,
+            usd_per_gpu_hour=terms[pool.gpu.name]["amortisation"],
+        )
+        for pool in cluster.pools
+        if pool.gpu.name in terms
+    )
+    return replace(conditions, owned=owned)
 
 
 def _priced_pools(
@@ -177,11 +211,14 @@ def _priced_pools(
         price = prices.get(pool.gpu.name, pool.usd_per_hour)
         if price is not None:
             source = "--price" if pool.gpu.name in prices else f"cluster {cluster.name}"
-            price_from: PriceFrom = "owned" if pool.gpu.name in owned else "user"
-            if pool.gpu.name in owned:
-                terms = owned[pool.gpu.name].items()
-                source = "owned: " + " + ".join(f"${cost:.4f}/h {what}" for what, cost in terms)
-            found.append(user_offer(pool.gpu, price, date, spot, source, price_from))
+            terms = owned.get(pool.gpu.name)
+            if terms:
+                parts = (f"${cost:.4f}/h {what}" for what, cost in terms.items())
+                source = f"owned: {' + '.join(parts)}"
+            price_from: PriceFrom = "owned" if terms else "user"
+            standing = terms["amortisation"] if terms else 0.0
+            is_spot = spot and not terms
+            found.append(user_offer(pool.gpu, price, date, is_spot, source, price_from, standing))
     for name in prices:
         if name not in {pool.gpu.name for pool in cluster.pools}:
             raise InputError(f"--price {name}: it is not among the GPUs. Add it to --gpus.")

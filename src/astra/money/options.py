@@ -12,7 +12,7 @@ from astra.files import convert
 from astra.hardware.cluster import Gpu
 from astra.hardware.units import BYTES_PER_S, quantity
 from astra.money.catalogue import Offer
-from astra.money.conditions import Conditions, conditions
+from astra.money.conditions import POWER_PRICE, Conditions, conditions, defaults
 from astra.money.user_prices import (
     PUE,
     YEAR_H,
@@ -20,14 +20,13 @@ from astra.money.user_prices import (
     owned_usd_per_gpu_hour,
     parse_prices,
     parse_usd,
-    total,
 )
 from astra.values import of_kind
 
 MAX_TOKENS = 1e18
 MAX_HOURS = 1e7
 AMORTISE_YEARS = 4.0  # over which GPUs of one's own are paid
-ORDERS = ("throughput", "cost")
+ORDERS = ("throughput", "cost", "knee")
 DURATIONS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0, "y": YEAR_H}
 Amount = float | int | str | None
 
@@ -101,10 +100,11 @@ def goals_of(options: MoneyOptions) -> Goals:
     for name, value in goals:
         if value is not None and value <= 0:
             raise InputError(f"{name} {value:g}: it must be more than nothing.")
-    order = "throughput" if budget is not None and deadline is None else "cost"
+    unsaid = "knee" if budget is None else "throughput"
+    order = "cost" if deadline is not None else unsaid
     order = order if options.order is None else options.order
     if order not in ORDERS:
-        raise InputError(f"--order {shorten(order)}: use throughput or cost.")
+        raise InputError(f"--order {shorten(order)}: use throughput, cost or knee.")
     return Goals(
         tokens=None if options.tokens is None else tokens(options.tokens),
         budget_usd=budget,
@@ -157,28 +157,35 @@ def power_usage_effectiveness(options: MoneyOptions) -> float:
     return _number(_given(options.pue, PUE), "--pue", 1.0, 10.0)
 
 
+def power_usd_per_kwh(options: MoneyOptions) -> float:
+    """What a kWh costs whoever owns GPUs."""
+    default = defaults()[POWER_PRICE].value
+    return _number(_given(options.power_price, default), "--power-price", 0.0, 100.0)
+
+
 def owned_cost_terms(
     options: MoneyOptions, user_gpus: Sequence[Gpu] = ()
 ) -> dict[str, dict[str, float]]:
     """What an hour of a GPU that one owns costs, term by term, by its full name."""
     years = _number(_given(options.amortise_years, AMORTISE_YEARS), "--amortise-years", 0.01, 100.0)
-    kwh = _number(_given(options.power_price, 0.0), "--power-price", 0.0, 100.0)
-    pue = power_usage_effectiveness(options)
-    return {
-        name: owned_usd_per_gpu_hour(
-            gpu_named(name, user_gpus, "--owned"), purchase, years, kwh, pue
-        )
-        for name, purchase in _table(options.owned, "--owned", user_gpus, most=1e9).items()
-    }
+    kwh, pue = power_usd_per_kwh(options), power_usage_effectiveness(options)
+    found = {}
+    for name, purchase in _table(options.owned, "--owned", user_gpus, most=1e9).items():
+        gpu = gpu_named(name, user_gpus, "--owned")
+        unknown = gpu.power_w is None and options.power_price is None
+        found[name] = owned_usd_per_gpu_hour(gpu, purchase, years, 0.0 if unknown else kwh, pue)
+    return found
 
 
 def user_gpu_prices(options: MoneyOptions, user_gpus: Sequence[Gpu] = ()) -> dict[str, float]:
-    """USD for an hour of one GPU, by its full name: given outright, or of GPUs one owns."""
+    """USD for an hour of one GPU that works, by its full name: given outright; of GPUs that one
+    owns their power, for what they were bought for is paid whether they work or not.
+    """
     found = _table(options.price, "--price", user_gpus)
     for name, terms in owned_cost_terms(options, user_gpus).items():
         if name in found:
             raise InputError(f"{name} has both a --price and an --owned; which is it?")
-        found[name] = total(terms)
+        found[name] = terms["power"]
     if not options.owned:
         for word in ("amortise_years", "power_price", "pue"):
             if getattr(options, word) is not None:

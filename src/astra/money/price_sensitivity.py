@@ -10,6 +10,8 @@ from astra.money.goals import best_row
 from astra.money.options import Goals
 
 REL_EPS = 1e-9  # relative; beside a turn
+# The knee bends with all prices: looked for in such steps up to so many times the price.
+KNEE_STEP, KNEE_MOST = 1.005, 100.0
 
 
 class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +21,18 @@ class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[str, int]
     usd: float  # at the prices of today
     hours: float
+
+
+class MoneyDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Another plan of an answer about money, in hours and dollars beside the explained one."""
+
+    rank: int
+    summary: str
+    gpus: dict[str, int]
+    hours: float
+    usd: float
+    more_hours: float
+    more_usd: float
 
 
 class PriceSensitivity(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +85,24 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return self.usd + (factor - 1) * self.rent_usd(gpu)
 
 
+def money_differences(choices: Sequence[Choice], rank: int) -> tuple[MoneyDifference, ...]:
+    """All other plans beside the one of this rank; plans in the order of their ranks."""
+    own = choices[rank - 1]
+    return tuple(
+        MoneyDifference(
+            rank=place,
+            summary=each.summary,
+            gpus=each.gpus,
+            hours=each.hours,
+            usd=each.usd,
+            more_hours=each.hours - own.hours,
+            more_usd=each.usd - own.usd,
+        )
+        for place, each in enumerate(choices, 1)
+        if place != rank
+    )
+
+
 def _chosen(gpu: str, factor: float, choices: Sequence[Choice], goals: Goals) -> Choice:
     """The answer among these with the prices of one type so many times as high."""
     hours = np.array([each.hours for each in choices])
@@ -97,21 +129,48 @@ def _turns(gpu: str, best: Choice, choices: Sequence[Choice], goals: Goals) -> l
     return sorted({factor for factor in found if factor > 0})
 
 
+def _knee_turns(gpu: str, best: Choice, choices: Sequence[Choice], goals: Goals) -> list[float]:
+    """The factors next to 1, below and above, beyond which the knee is another plan."""
+    found = []
+    for step in (1 / KNEE_STEP, KNEE_STEP):
+        factor = 1.0
+        while 1 / KNEE_MOST < factor < KNEE_MOST:
+            if _chosen(gpu, factor * step, choices, goals) is not best:
+                found.append(_halved(gpu, factor, factor * step, best, choices, goals))
+                break
+            factor *= step
+    return found
+
+
+def _halved(
+    gpu: str, same: float, other: float, best: Choice, choices: Sequence[Choice], goals: Goals
+) -> float:
+    """Where between two factors the choice turns from `best`: the first with another one."""
+    while abs(other / same - 1) > REL_EPS:
+        middle = (same * other) ** 0.5
+        if _chosen(gpu, middle, choices, goals) is best:
+            same = middle
+        else:
+            other = middle
+    return other
+
+
 def price_move(gpu: str, choices: Sequence[Choice], goals: Goals) -> PriceSensitivity:
     """The least changes of the prices of a type, up and down, with which the choice is another."""
     best = _chosen(gpu, 1.0, choices, goals)
-    turns = _turns(gpu, best, choices, goals)
+    turns = _knee_turns if goals.order == "knee" else _turns
+    factors = turns(gpu, best, choices, goals)
 
-    def first(factors: Iterable[float], beyond: float) -> tuple[float | None, RunnerUp | None]:
+    def first(some: Iterable[float], beyond: float) -> tuple[float | None, RunnerUp | None]:
         """The first turn at which another is chosen, and which."""
-        for factor in factors:
+        for factor in some:
             other = _chosen(gpu, factor * beyond, choices, goals)
             if other is not best:
                 return abs(factor - 1), msgspec.convert(other, RunnerUp, from_attributes=True)
         return None, None
 
-    above = (factor for factor in turns if factor > 1 + REL_EPS)
-    below = (factor for factor in reversed(turns) if factor < 1 - REL_EPS)
+    above = (factor for factor in factors if factor > 1 + REL_EPS)
+    below = (factor for factor in reversed(factors) if factor < 1 - REL_EPS)
     rise, dearer = first(above, 1 + REL_EPS)
     fall, cheaper = first(below, 1 - REL_EPS)
     rival = cheaper or dearer

@@ -1,8 +1,12 @@
 """What a run rents and pays, in the words of the JSON."""
 
+from collections.abc import Sequence
+
 import msgspec
+from msgspec.structs import replace
 
 from astra.money.catalogue import Offer, PriceFrom
+from astra.money.conditions import OwnedGpus
 
 
 class RentedNodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +33,8 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     """Hours and dollars of a whole run, term by term.
 
     hours = training_hours / goodput_fraction + startup_hours; the four fractions sum to one.
-    usd = hours x (sum of nodes x node_usd_per_hour) + storage_usd + egress_usd.
+    usd = hours x (sum of nodes x node_usd_per_hour, and of count x usd_per_gpu_hour of idle GPUs of
+    one's own) + storage_usd + egress_usd.
     """
 
     tokens: float
@@ -48,12 +53,13 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     storage_usd: float
     egress_usd: float
     usd_per_million_tokens: float
+    idle: tuple[OwnedGpus, ...] = ()  # of one's own, that are paid for and do nothing
 
 
 def rented(gpu: str, count: int, offer: Offer) -> RentedNodes:
     """Whole nodes that hold so many GPUs."""
     machine = offer.machine
-    nodes = -(-count // machine.gpus)
+    nodes, usd_per_hour = -(-count // machine.gpus), offer.usd_per_hour + offer.owned_usd_per_hour
     return RentedNodes(
         gpu=gpu,
         cloud=machine.cloud,
@@ -63,11 +69,18 @@ def rented(gpu: str, count: int, offer: Offer) -> RentedNodes:
         nodes=nodes,
         node_gpus=machine.gpus,
         idle_gpus=nodes * machine.gpus - count,
-        node_usd_per_hour=offer.usd_per_hour,
-        usd_per_gpu_hour=offer.usd_per_gpu_hour,
+        node_usd_per_hour=usd_per_hour,
+        usd_per_gpu_hour=usd_per_hour / machine.gpus,
         price_date=offer.date,
         price_source=offer.source,
         network_certainty=machine.certainty,
         node_ram_bytes=machine.ram_bytes,
         price_from=offer.price_from,
     )
+
+
+def idle_gpus(owned: Sequence[OwnedGpus], rents: Sequence[RentedNodes]) -> tuple[OwnedGpus, ...]:
+    """GPUs of one's own that a plan leaves alone."""
+    busy = {rent.gpu: rent.nodes * rent.node_gpus for rent in rents if rent.price_from == "owned"}
+    left = [replace(each, count=each.count - busy.get(each.gpu, 0)) for each in owned]
+    return tuple(each for each in left if each.count > 0)

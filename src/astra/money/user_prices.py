@@ -1,7 +1,7 @@
 """Prices that the user gives: `--price h100=2.49`, GPUs that are owned, a cluster file's."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from astra.errors import InputError, shorten
 from astra.hardware.catalogue import find_gpu, normalized_name
@@ -68,6 +68,7 @@ def user_offer(
     spot: bool = False,
     source: str = "--price",
     price_from: PriceFrom = "user",
+    owned_usd_per_gpu_hour: float = 0.0,
 ) -> Offer:
     """GPUs in the nodes they are known in, at a price that is not a cloud's for just these."""
     machine = Instance(
@@ -90,6 +91,7 @@ def user_offer(
         date=date,
         source=source,
         price_from=price_from,
+        owned_usd_per_hour=owned_usd_per_gpu_hour * gpu.node.gpus,
     )
 
 
@@ -118,7 +120,3 @@ def site_w(gpu: Gpu, pue: float, needed: str) -> float:
             f"{gpu.name}: its power is not known, so {needed}, or give power_w in a GPU file."
         )
     return gpu.power_w * (1 + HOST_FRACTION) * pue
-
-
-def total(terms: Mapping[str, float]) -> float:
-    return sum(terms.values())

@@ -1,4 +1,4 @@
-"""`--what-if price.h100=-20%,network=x2`: the same market with something different."""
+"""`--what-if price.h100=1.99,network=x2`: the same market with something different."""
 
 import re
 from collections.abc import Sequence
@@ -10,26 +10,34 @@ from astra.errors import InputError, did_you_mean, shorten
 from astra.hardware.cluster import Cluster, Gpu
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.user_prices import gpu_named
+from astra.money.user_prices import gpu_named, parse_usd
 
-KEYS = ("price", "spot-price", "network", "mtbf", "spot-interruptions", "storage-bandwidth")
+KEYS = (
+    "price",
+    "spot-price",
+    "network",
+    "failures",
+    "mtbf",
+    "spot-interruptions",
+    "storage-bandwidth",
+)
 OF_A_GPU = ("price", "spot-price", "network")
 OF_SPOT = ("spot-price", "spot-interruptions")
-OF_FAILURES = ("mtbf", "spot-interruptions", "storage-bandwidth")
+OF_FAILURES = ("failures", "mtbf", "spot-interruptions", "storage-bandwidth")
 WHAT_IF_FORM = (
-    "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5; the keys are "
-    + ", ".join(KEYS)
-    + "."
+    "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5, or price.GPU=1.99 (USD for an hour "
+    "of one GPU); the keys are " + ", ".join(KEYS) + "."
 )
 
 
 class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure times a factor."""
+    """One figure times a factor, or a price in its place."""
 
     key: str
     gpu: str | None  # None: of all of them
     factor: float
     text: str  # as it was typed
+    usd_per_gpu_hour: float | None = None
 
 
 def changed_market(
@@ -58,8 +66,14 @@ def parse_what_if(text: str, user_gpus: Sequence[Gpu] = ()) -> tuple[MarketChang
         if gpu and key not in OF_A_GPU:
             raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
         full = gpu_named(gpu, user_gpus, where).name if gpu else None
+        price = None
+        if full and key in ("price", "spot-price") and re.fullmatch(r"\$?[0-9]*\.?[0-9]+", amount):
+            price = parse_usd(amount, where)
+        factor = 1.0 if price is not None else change_factor(amount, where)
         found.append(
-            MarketChange(key=key, gpu=full, factor=change_factor(amount, where), text=entry.strip())
+            MarketChange(
+                key=key, gpu=full, factor=factor, text=entry.strip(), usd_per_gpu_hour=price
+            )
         )
     return tuple(found)
 
@@ -93,6 +107,12 @@ def _check(
         where = f"--what-if {shorten(change.text)}"
         if change.gpu is not None and change.gpu not in names:
             raise InputError(f"{where}: {change.gpu} is not among the GPUs. Add it to --gpus.")
+        owned = {offer.machine.gpu for offer in offers if offer.price_from == "owned"}
+        if change.key == "price" and owned >= ({change.gpu} if change.gpu else names):
+            raise InputError(
+                f"{where}: {change.gpu or 'every type'} is owned, and not paid by the hour. Give "
+                "another --owned or --power-price."
+            )
         if change.key in OF_SPOT and not spot:
             raise InputError(f"{where}: no spot nodes are asked for. Add --spot.")
         sold = {offer.machine.gpu for offer in offers if offer.spot}
@@ -113,7 +133,10 @@ def _offer(offer: Offer, changes: Sequence[MarketChange]) -> Offer:
         if change.gpu not in (None, offer.machine.gpu):
             continue
         if change.key == "price" or (change.key == "spot-price" and offer.spot):
-            offer = replace(offer, usd_per_hour=offer.usd_per_hour * change.factor)
+            usd = offer.usd_per_hour * change.factor
+            if change.usd_per_gpu_hour is not None:
+                usd = change.usd_per_gpu_hour * offer.machine.gpus
+            offer = replace(offer, usd_per_hour=usd)
         elif change.key == "network":
             speed = offer.machine.nic_bytes_per_s * change.factor
             offer = replace(offer, machine=replace(offer.machine, nic_bytes_per_s=speed))
@@ -141,6 +164,9 @@ def _conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Cond
         "storage-bandwidth": ("storage_bytes_per_s_per_node", "storage_bytes_per_s_most"),
     }
     for change in changes:
+        if change.key == "failures":  # so many times as many
+            fewer = conditions.gpu_mtbf_hours / change.factor
+            conditions = replace(conditions, gpu_mtbf_hours=fewer)
         for name in fields.get(change.key, ()):
             conditions = replace(conditions, **{name: getattr(conditions, name) * change.factor})
     return conditions

@@ -35,6 +35,7 @@ DIFFERENCES = {  # of plans, and what people call them
     "recompute": "recompute",
     "offload_optimizer_fraction": "offload",
     "offload_activations": "offloaded activations",
+    "offload_layers": "offloaded layers",
     "overlap_ep": "ep-overlap",
     "dispatcher": "dispatcher",
     "gpus": "GPUs",

@@ -3,9 +3,10 @@
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
+from astra.recommend.market_result import MarketResult
 from astra.report.request import Request, request_of
 from astra.report.words import all_words, joined_words, with_words
-from astra.search.result import Comparison, MarketResult, NothingFits, Result, Status
+from astra.search.result import Comparison, NothingFits, Result, Status
 
 
 class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +100,7 @@ def _comparison(comparison: Comparison) -> Comparison:
 
 
 def _market(market: MarketResult) -> MarketResult:
-    if market.what_if is None or market.what_if.plan is None:
-        return market
-    plan = with_words(market.what_if.plan)
-    return msgspec.structs.replace(
-        market, what_if=msgspec.structs.replace(market.what_if, plan=plan)
-    )
+    known, other = market.known_network, market.what_if
+    if other is not None and other.plan is not None:
+        other = msgspec.structs.replace(other, plan=with_words(other.plan))
+    return msgspec.structs.replace(market, known_network=known and with_words(known), what_if=other)

@@ -1,5 +1,6 @@
 """Why a plan, for people: where its time goes, what binds, what others lose, what would change."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,8 @@ from astra.explain.result import (
     ExplanationDocument,
     PlanDifference,
 )
-from astra.money.price_sensitivity import PriceSensitivity, RunnerUp
+from astra.money.price_sensitivity import MoneyDifference, PriceSensitivity, RunnerUp
+from astra.report.amounts import gpus_text
 from astra.report.pipeline_drawing import draw_pipeline
 from astra.report.priced_plan import PART_NAMES, TIME_BAR_WIDTH, seconds
 from astra.search.objectives import OBJECTIVES
@@ -60,13 +62,16 @@ def explanation_page(explanation: ExplanationDocument) -> list["RenderableType"]
     if explanation.stages:
         parts += ["", *_pipelines(explanation), *_gpu_type_lines(explanation)]
     parts += ["", f"Where the time goes (stage {stage}, the busiest)", _time_bars(explanation)]
-    if best is not None:
+    if explanation.money:
+        title = "What the other plans of the answer take and cost"
+        parts += ["", title, _money_table(explanation.money)]
+    elif best is not None:
         parts += [
             "",
             "What the best plan takes more or less",
             _difference_table(explanation, (best,)),
         ]
-    if later:
+    if later and not explanation.money:
         parts += [
             "",
             "What the next plans take more or less",
@@ -227,6 +232,22 @@ def _difference_table(
     table = _grid("rww")
     for plan in plans:
         table.add_row(str(plan.rank), plan.summary, difference_line(explanation, plan))
+    return table
+
+
+def _money_table(plans: Sequence[MoneyDifference]) -> "RenderableType":
+    """Plans on different GPUs are compared by hours and dollars: their steps are not alike."""
+    table = _grid("rrrrrww", ("", "hours", "more", "USD", "more", "GPUs", "plan"))
+    for plan in plans:
+        table.add_row(
+            str(plan.rank),
+            f"{plan.hours:,.1f}",
+            f"{plan.more_hours:+,.1f}",
+            f"{plan.usd:,.0f}",
+            f"{plan.more_usd:+,.0f}",
+            gpus_text(plan.gpus),
+            plan.summary,
+        )
     return table
 
 

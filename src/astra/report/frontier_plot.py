@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from astra.errors import InputError, shorten
+from astra.report.amounts import tokens, usd
 from astra.report.document import AnswerDocument
-from astra.report.money import money_notes, money_sentence, place_of, tokens, usd
+from astra.report.money import money_notes, money_sentence, place_of
 
 WIDTH, HEIGHT = 860, 520
 LEFT, RIGHT, TOP, BOTTOM = 92, 24, 46, 58

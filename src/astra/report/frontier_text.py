@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from astra.cost.result import PricedPlan
-from astra.search.result import MarketResult
+from astra.recommend.market_result import MarketResult
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions

@@ -1,6 +1,5 @@
 """Hours and dollars for people: the answer, the frontier, every term of the arithmetic."""
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,8 +8,11 @@ from astra.money.dollars import GB, MONTH_H
 from astra.money.goals import GoalOutcome
 from astra.money.machines import OtherRegion
 from astra.money.rented import Money, RentedNodes
+from astra.recommend.market_result import MarketResult
+from astra.report.amounts import gpus_text, hours, minutes, tokens, tokens_down, usd, usd_rate
 from astra.report.document import AnswerDocument
 from astra.report.frontier_text import FrontierDrawing
+from astra.report.frontier_words import below_table, beside_answer, is_guessed
 from astra.report.note_lines import note_lines
 from astra.report.priced_plan import (
     MEMORY_LEGEND,
@@ -21,57 +23,16 @@ from astra.report.priced_plan import (
     titled_line,
     usable_sizes,
 )
-from astra.search.result import MarketResult
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-DAY_H = 24.0
-
-
-def usd(value: float) -> str:
-    """Dollars with as many digits as they are worth.
-
-    >>> usd(861324.4), usd(2.491), usd(0.00861)
-    ('$861,324', '$2.49', '$0.00861')
-    """
-    if value >= 1000:
-        return f"${value:,.0f}"
-    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.3g}"
-
-
-def hours(value: float) -> str:
-    """Hours, and days where there are several.
-
-    >>> hours(3.5), hours(229.4), hours(33135.2)
-    ('3.5 h', '229 h (9.56 days)', '33,135 h (1,381 days)')
-    """
-    short = f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
-    days = value / DAY_H
-    long = f"{days:,.0f}" if days >= 100 else f"{days:.3g}"
-    return f"{short} ({long} days)" if value >= 2 * DAY_H else short
-
-
-def _usd_rate(value: float) -> str:
-    """USD for an hour, with all its digits up to four.
-
-    >>> _usd_rate(184.8), _usd_rate(22.0325), _usd_rate(3.85)
-    ('$184.80', '$22.0325', '$3.85')
-    """
-    digits = next((n for n in (2, 3) if abs(value - round(value, n)) < 5e-8), 4)
-    return f"${value:,.{digits}f}"
-
-
-def _minutes(value_s: float) -> str:
-    """Minutes, or hours where they are many."""
-    return f"{value_s / 60:.0f} min" if value_s < 36_000 else f"{value_s / 3600:.3g} h"
 
 
 def money_sentence(plan: PricedPlan) -> str:
     """How much, how long, on what, at which price of which day."""
     assert plan.money is not None and plan.usd is not None
     assert plan.hours is not None and plan.usd_per_hour is not None
-    gpus = " + ".join(f"{count} {name}" for name, count in plan.gpus.items())
+    gpus = gpus_text(plan.gpus)
     places = "; ".join(dict.fromkeys(place_of(rent) for rent in plan.money.rents))
     unfit = "" if plan.runs else ", which DOES NOT FIT"
     return (
@@ -90,33 +51,11 @@ def place_of(rent: RentedNodes) -> str:
         if rent.price_from == "described":
             how = f"on {rent.price_date}, the {rent.price_source}, in nodes as described"
         return f"{kind}{usd(rent.usd_per_gpu_hour)} a GPU-hour {how}"
-    guess = ", its network a guess" if _guessed(rent) else ""
+    guess = ", its network a guess" if is_guessed(rent) else ""
     return (
         f"{rent.cloud} {rent.region} {rent.instance}, {kind}{usd(rent.usd_per_gpu_hour)} a "
         f"GPU-hour on {rent.price_date}{guess}"
     )
-
-
-def _guessed(rent: RentedNodes) -> bool:
-    """One node asks for no network."""
-    return rent.network_certainty == "guessed" and rent.nodes > 1
-
-
-def tokens(value: float) -> str:
-    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
-        if value >= scale:
-            return f"{value / scale:,.3g}{unit}"
-    return f"{value:,.0f}"
-
-
-def tokens_down(value: float) -> str:
-    """Tokens in few digits, never more than there are.
-
-    >>> tokens_down(1_919_600_000.0), tokens_down(999_999.0), tokens_down(42.0)
-    ('1.91B', '999,000', '42')
-    """
-    step = 10.0 ** max(math.floor(math.log10(max(value, 1.0))) - 2, 0)
-    return tokens(math.floor(value / step) * step)
 
 
 def terms(
@@ -140,13 +79,21 @@ def terms(
         ),
         *(
             (
-                "rent",
-                f"{_nodes(rent)} x {_usd_rate(rent.node_usd_per_hour)}/h = "
-                f"{_usd_rate(rent.nodes * rent.node_usd_per_hour)}/h",
+                "owned" if rent.price_from == "owned" else "rent",
+                f"{_nodes(rent)} x {usd_rate(rent.node_usd_per_hour)}/h = "
+                f"{usd_rate(rent.nodes * rent.node_usd_per_hour)}/h",
             )
             for rent in money.rents
         ),
-        ("", f"{_usd_rate(plan.usd_per_hour)}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
+        *(
+            (
+                "idle",
+                f"{each.count} {each.gpu} of your own x {usd_rate(each.usd_per_gpu_hour)}/h = "
+                f"{usd_rate(each.usd_per_hour)}/h: they are paid for all the same",
+            )
+            for each in money.idle
+        ),
+        ("", f"{usd_rate(plan.usd_per_hour)}/h x {plan.hours:,.2f} h = {usd(money.rent_usd)}"),
     ]
     if money.storage_usd or money.egress_usd:
         rows += [
@@ -194,7 +141,7 @@ def _goodput_words(money: Money) -> str:
         f"{money.goodput_fraction:.2%}: {money.writing_fraction:.2%} writing checkpoints, "
         f"{money.lost_fraction:.2%} work done again, {money.restarting_fraction:.2%} restarting; "
         f"a failure every {hours(between)}, a checkpoint of {seconds(money.checkpoint_s)} every "
-        f"{_minutes(money.checkpoint_interval_s)}, a restart of {_minutes(money.restart_s)}"
+        f"{minutes(money.checkpoint_interval_s)}, a restart of {minutes(money.restart_s)}"
     )
 
 
@@ -206,12 +153,13 @@ def money_parts(answer: AnswerDocument, market: MarketResult) -> list["Renderabl
     return [
         *_goal_lines(market, points),
         money_sentence(best),
+        *beside_answer(answer, market),
         "",
         f"The frontier: {len(points)} plans of which none is both slower and dearer than another"
         if len(points) > 1
         else "The frontier is this plan alone: none is faster, none is cheaper",
         _frontier_table(points, market),
-        *_named_points(answer, market),
+        *below_table(answer, market),
         "",
         *picture,
         *_what_if(market, best),
@@ -247,16 +195,17 @@ def money_notes(answer: AnswerDocument, market: MarketResult) -> list[str]:
 def _goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
     """What the goals come to, before anything else where they cannot be met."""
     outcome = market.wished
+    if outcome is None and market.order == "knee" and len(points) > 1:
+        return [
+            "Without a budget or a deadline, the knee: the best bargain between hours and dollars "
+            "(--order cost: the cheapest; --order throughput: the fastest):"
+        ]
     if outcome is None or outcome.possible:
-        which = {
-            "budget": "The fastest within the budget",
-            "deadline": "The cheapest within the deadline",
-            "budget and deadline": "The fastest within budget and deadline"
-            if market.order == "throughput"
-            else "The cheapest within budget and deadline",
-        }
-        plain = "The fastest" if market.order == "throughput" else "The cheapest of all"
-        return [f"{which[outcome.what] if outcome else plain}:"]
+        which = {"throughput": "The fastest", "cost": "The cheapest", "knee": "The knee"}
+        within = f"within the {outcome.what}" if outcome else "of all"
+        if outcome is None and len(points) == 1:
+            return ["The fastest and the cheapest:"]
+        return [f"{which[market.order]} {within}:"]
     return [_goals_missed(outcome, market, points), f"The nearest{_why_nearest(outcome, market)}:"]
 
 
@@ -341,11 +290,11 @@ def _frontier_table(points: tuple[PricedPlan, ...], market: MarketResult) -> "Re
         TableColumn("where", right=False, words=True),
     )
     rows = []
-    for row, point in enumerate(points, 1):
+    for point in sorted(points, key=lambda each: each.rank):
         money = point.money
         assert money is not None and point.hours is not None
         assert point.usd is not None and point.usd_per_hour is not None
-        mark = "*" if row == market.chosen else ""
+        mark = "*" if point is points[market.chosen - 1] else ""
         rows.append(
             (
                 f"{mark}{point.rank}",
@@ -354,7 +303,7 @@ def _frontier_table(points: tuple[PricedPlan, ...], market: MarketResult) -> "Re
                 f"{point.usd_per_hour:,.2f}",
                 f"{money.usd_per_million_tokens:.3f}",
                 f"{money.goodput_fraction:.0%}",
-                " + ".join(f"{count} {name}" for name, count in point.gpus.items()),
+                gpus_text(point.gpus),
                 " + ".join(dict.fromkeys(_short_place(rent) for rent in money.rents)),
             )
         )
@@ -366,37 +315,8 @@ def _short_place(rent: RentedNodes) -> str:
         if rent.price_from == "described":
             return f"own nodes, list price{' spot' if rent.spot else ''}"
         return "owned" if rent.price_from == "owned" else "as given"
-    doubt = "?" if _guessed(rent) else ""
+    doubt = "?" if is_guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
-
-
-def _named_points(answer: AnswerDocument, market: MarketResult) -> list[str]:
-    points = answer.frontier
-    fastest, knee, cheapest = (
-        points[place - 1].rank for place in (market.fastest, market.knee, market.cheapest)
-    )
-    lines = [
-        f"* the answer; fastest {fastest}, knee {knee}, cheapest {cheapest}; ? a guessed network"
-    ]
-    ranked = len(answer.plans)
-    if len(points) > 1:
-        more = f"; those above {ranked} with --top {len(points)}" if ranked < len(points) else ""
-        lines.append(f"rank: what explain, export and predict take as --rank{more}")
-    row = market.chosen - 1
-    if row > 0:
-        lines.append(
-            f"The next faster plan ({points[row - 1].rank}) saves "
-            f"{hours(market.next_saves_hours[row])} and costs "
-            f"{usd(market.next_costs_usd[row])} more: "
-            f"{usd(market.next_costs_usd[row] / market.next_saves_hours[row])} for an hour."
-        )
-    if row + 1 < len(points):
-        lines.append(
-            f"The next cheaper plan ({points[row + 1].rank}) saves "
-            f"{usd(market.next_costs_usd[row + 1])} and "
-            f"takes {hours(market.next_saves_hours[row + 1])} longer."
-        )
-    return lines
 
 
 def _what_if(market: MarketResult, best: PricedPlan) -> list["RenderableType"]:
@@ -411,7 +331,26 @@ def _what_if(market: MarketResult, best: PricedPlan) -> list["RenderableType"]:
     )
     kind = "the same plan" if other.same_plan else "another plan"
     missed = "" if other.possible else " (the goals cannot be met)"
-    return [f"With {other.what}: {kind}, {change}{missed}:", money_sentence(other.plan), ""]
+    from astra.report.text_table import TableColumn, TextTable
+
+    columns = (
+        *(TableColumn(name) for name in ("hours", "USD")),
+        TableColumn("GPUs", right=False, words=True),
+    )
+    rows = tuple(
+        (f"{point.hours:,.1f}", f"{point.usd:,.0f}", gpus_text(point.gpus))
+        for point in other.frontier
+    )
+    table: list[RenderableType] = [
+        f"The frontier with {other.what}, fastest first",
+        TextTable(columns, rows),
+    ]
+    return [
+        f"With {other.what}: {kind}, {change}{missed}:",
+        money_sentence(other.plan),
+        *(table if len(rows) > 1 else []),
+        "",
+    ]
 
 
 def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["RenderableType"]:
@@ -445,7 +384,8 @@ def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["R
 def _search_line(answer: AnswerDocument, market: MarketResult) -> str:
     search = answer.search
     machines = len(market.machines)
+    mixed = f"{market.mixtures} mixtures of GPU types, " if market.mixtures else ""
     return (
-        f"{machines} kind{'s' * (machines > 1)} of machines, {search.candidates:,} candidates, "
-        f"{search.simulated:,} simulated; {search.seconds:.1f} s."
+        f"{machines} kind{'s' * (machines > 1)} of machines, {mixed}{search.candidates:,} "
+        f"candidates, {search.simulated:,} simulated; {search.seconds:.1f} s."
     )

@@ -52,7 +52,7 @@ def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     parts += [
         titled_line("note", words(note))
         for note in priced.provenance.sources
-        if note.code is NoteCode.GPU_READ_AS
+        if note.code in (NoteCode.GPU_READ_AS, NoteCode.OUTSIDE_SPACE)
     ]
     parts += [
         titled_line("warning", warning(note))

@@ -69,6 +69,7 @@ def _row(priced: PricedPlan) -> dict[str, Any]:
         "recompute": segment.recompute,
         "sharding": plan.sharding,
         "offload_optimizer_fraction": plan.offload_optimizer_fraction,
+        "offload_layers": plan.offload_layers,
         "precision": plan.precision,
         "step_s": priced.step_s,
         "tokens_per_s": priced.tokens_per_s,

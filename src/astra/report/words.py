@@ -59,6 +59,59 @@ def _stopped(facts: Facts) -> str:
     return f"stopped {why} after {facts['candidates']:,} candidates: {what}"
 
 
+WORK = {
+    "kernels": "the kernels of this plan",
+    "tensor": "tensor-parallel traffic",
+    "expert": "traffic between experts",
+    "data": "traffic between replicas",
+}
+
+
+def _contradiction(facts: Facts) -> str:
+    """Which of two GPUs is predicted to be slower than it can be, and how much of a step it is."""
+    why = "over the same link" if facts["same_link"] else "which has no more of anything"
+    share = facts["step_fraction"]
+    part = f"{share:.0%} of the step" if share >= 0.005 else "little or none in this plan"
+    return (
+        f"{WORK[facts['work']]} ({part}) is predicted to take "
+        f"{facts['ratio']:.2g} x as long on {facts['slower']} as on {facts['faster']}, {why}: one "
+        "of the two is wrong"
+    )
+
+
+UNTRIED = {
+    "searched": "not searched",
+    "follows": "set otherwise by a search",
+    "asked": "tried only when asked for",
+}
+
+
+def _outside_space(facts: Facts) -> str:
+    """What a search would not try, why, and what would make it."""
+    said = ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
+    why = f" ({next(iter(facts['why'].values()))})" if len(facts["why"]) == 1 else ""
+    one = len(facts["settings"]) == 1
+    option = facts["option"] or "no option"
+    return (
+        f"{said}: {UNTRIED[facts['how']]}{why}; {option} {'includes it' if one else 'include them'}"
+    )
+
+
+def _needs_library(facts: Facts) -> str:
+    return (
+        f"the best plan needs {facts['library']} on all nodes ({facts['module']} in Python); "
+        f"without it, with --set dispatcher=alltoall, the same plan takes {facts['step_s']:.3g} s "
+        f"({facts['more_fraction']:+.1%})"
+    )
+
+
+def _dtypes_save(facts: Facts) -> str:
+    return (
+        f"{facts['what']} would save {facts['saved_fraction']:.1%} or more (--set "
+        f"{' --set '.join(facts['settings'])}); they change the training's numbers, so they are off"
+    )
+
+
 def _ram_of_plans(facts: Facts) -> str:
     ranks = ", ".join(map(str, facts["ranks"]))
     one = len(facts["ranks"]) == 1
@@ -150,6 +203,23 @@ def _of_type(facts: Facts) -> str:
 
 
 RAM_UNKNOWN = "how much RAM a node has is not known"
+
+
+def _small_nodes(facts: Facts) -> str:
+    kinds = _count_words(facts["kinds"], "kind")
+    return (
+        f"{kinds} of nodes with less than {facts['least_gib']:g} GiB of RAM a GPU are left out, "
+        f"such as {facts['cloud']} {facts['instance']}: {_gib(facts, 'ram_bytes')} GiB beside "
+        f"{facts['gpus']} {facts['gpu']}"
+    )
+
+
+def _clouds_left_out(facts: Facts) -> str:
+    old = ", ".join(f"{cloud} ({date[:7]})" for cloud, date in facts["old"].items())
+    asked = f"old price lists are left out unless --cloud names one: {old}; " if old else ""
+    return f"{asked}no prices are known of {', '.join(facts['missing'])}: --price gives one"
+
+
 SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.UNKNOWN_RELEASE: _release,
     NoteCode.DOES_NOT_FIT: lambda facts: (
@@ -192,6 +262,8 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.STACK_SOURCE: "stack {stack}: {kind}, {where}",
     NoteCode.STACK_FACTORS: _factors,
     NoteCode.GPU_ASSUMED: "{gpu}: {what}",
+    NoteCode.CONTRADICTS_HARDWARE: _contradiction,
+    NoteCode.OUTSIDE_SPACE: _outside_space,
     NoteCode.GPU_READ_AS: "{written} was read as {gpu}",
     NoteCode.EQUAL_GPUS: "{gpu} has the same data as {first}: counted as {count} of the latter",
     NoteCode.PARTIAL_NODES: lambda facts: (
@@ -203,10 +275,15 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"multi-token prediction ({_count_words(facts['layers'], 'layer')}) is left out: plans of "
         f"{facts['runtime']} do not train it"
     ),
+    NoteCode.COUNT_ASSUMED: (
+        "up to {count:,} GPUs of a type are looked at where --gpus has no count"
+    ),
     NoteCode.STOPPED_EARLY: _stopped,
     NoteCode.NONE_FITS_SURELY: lambda facts: (
         f"no plan fits with a probability of {facts['probability']:.0%}: all that fit count"
     ),
+    NoteCode.NEEDS_LIBRARY: _needs_library,
+    NoteCode.DTYPES_SAVE: _dtypes_save,
     NoteCode.BELOW_THROUGHPUT: lambda facts: (
         f"no plan on up to {facts['gpus']:,} GPUs reaches {facts['tokens_per_s']:,.0f} tokens/s; "
         "the fastest"
@@ -225,6 +302,15 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
         f"{facts['gpu']} is left out: {_gib(facts, 'usable_bytes')} GiB cannot hold one layer"
     ),
     NoteCode.LIST_PRICE: _list_price,
+    NoteCode.SMALL_NODES: _small_nodes,
+    NoteCode.CLOUDS_LEFT_OUT: _clouds_left_out,
+    NoteCode.OLD_PRICES: lambda facts: (
+        "old prices: "
+        + ", ".join(f"{cloud}'s are of {date}" for cloud, date in facts["dates"].items())
+    ),
+    NoteCode.POWER_PRICE: (
+        "power for your own GPUs at ${usd_per_kwh:.4g} a kWh ({source}); --power-price says it"
+    ),
     NoteCode.MIXTURES_SEARCHED: (
         "clusters of several GPU types are searched with all GPUs of each type, and with a half, "
         "a quarter and an eighth of one of them; other mixtures are left out"
@@ -257,6 +343,10 @@ SENTENCES: dict[NoteCode, str | Callable[[Facts], str]] = {
     NoteCode.TRY_FEWER_SETTINGS: "fewer --set",
     NoteCode.TRY_GPUS: lambda facts: f"{facts['count']} {facts['gpu'] or 'GPUs'}",
     NoteCode.TRY_SEQ_LEN: "--seq-len {seq_len}",
+    NoteCode.TRY_DTYPES: lambda facts: (
+        f"--set {' --set '.join(facts['settings'])}: {facts['what']}, which change the training's "
+        "numbers"
+    ),
     NoteCode.TRY_LARGER_GPU: "a GPU with more memory, or a smaller model",
     NoteCode.TRY_MORE_GPUS: "more GPUs: --gpus with a larger count",
     NoteCode.TRY_OTHER_CLOUDS: "clouds with more RAM a node: without --cloud and --region",

@@ -79,6 +79,7 @@ class MarketSearch:
         self.funnel = Funnel()
         self.looked: list[tuple[Machine, Evaluator]] = []
         self.notes: list[Note] = []
+        self.mixtures = 0  # that were searched
 
     def run(self) -> "MarketSearch":
         machines = undominated(self.market.machines)
@@ -95,6 +96,10 @@ class MarketSearch:
     def closest(self) -> tuple[Machine, Evaluator]:
         """To holding a plan: it lacks but RAM of its nodes, else memory of its GPUs, the least."""
         return min(self.looked, key=lambda own: (own[1].least_host[0], own[1].closest[0]))
+
+    def count(self, *funnels: Funnel) -> None:
+        """Candidates of searches besides its own."""
+        self.funnel = sum_funnels([self.funnel, *funnels])
 
     def add(self, new: Sequence[Trade]) -> None:
         """Keeps those that no other beats."""
@@ -121,7 +126,7 @@ class MarketSearch:
             first.run(OneType(space.narrowed(USUAL)).search)
             self.funnel.simulated += first.funnel.simulated
         evaluator.run(OneType(space).search)
-        self.funnel = sum_funnels([self.funnel, evaluator.funnel])
+        self.count(evaluator.funnel)
         self.looked.append((machine, evaluator))
         self.beaten |= objective.dominated
         self.add([_trade(point, machine, query.task) for point in objective.points])
@@ -141,7 +146,8 @@ def _trade(point: FrontierPoint, machine: Machine, task: Task) -> Trade:
 
 def offloading(space: Space) -> Space | None:
     """Only the plans that may keep something on the host: more RAM is of no use to others."""
-    if "offload_activations" in space.settings:
+    layers = space.values("offload_layers") or (0,)
+    if "offload_activations" in space.settings or max(layers) > 0:
         return space
     name = "offload_optimizer_fraction"
     some = tuple(value for value in space.values(name) or () if value > 0)

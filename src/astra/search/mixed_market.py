@@ -40,7 +40,7 @@ class MixedSearch:
         """`frontier`: of machines of one type; it gets what mixtures add to it."""
         self.frontier, self.market = frontier, frontier.market
         self.query, self.limits = replace(frontier.market.query, top=1), frontier.limits
-        self.searched = self.skipped = 0
+        self.skipped = 0
         self.alone: dict[Gpu, float] = {}  # GPU-seconds of a step, as far as they are known
         self.lines = LineCache()
 
@@ -56,7 +56,7 @@ class MixedSearch:
         for row in sorted(rows, key=lambda row: len(mixtures[row].pools)):
             limit = self._limit_s(mixtures[row])
             if least[row] < limit:
-                if self.searched < MAX_SEARCHED or self.query.exact:
+                if self.frontier.mixtures < MAX_SEARCHED or self.query.exact:
                     self._search(mixtures[row], limit)
                 else:
                     self.skipped += 1
@@ -99,7 +99,9 @@ class MixedSearch:
             whole = Cluster(name=pool.gpu.name, pools=(Pool(gpu=pool.gpu, count=count),))
             query = self.query.on(whole)
             usual = replace(query, settings=query.space.narrowed(USUAL).settings, risk="none")
-            self.alone[pool.gpu] = count * search_best(usual, self.limits).best_s
+            alone = search_best(usual, self.limits)
+            self.frontier.count(alone.funnel)
+            self.alone[pool.gpu] = count * alone.best_s
         return self.alone[pool.gpu]
 
     def _search(self, mixture: Mixture, limit: float) -> None:
@@ -124,7 +126,7 @@ class MixedSearch:
         under, best = self.market.mixtures.get(key, (0.0, None))
         if best is None and max(under, self._least_known_s(mixture)) < limit:
             best = self._fastest(mixture, limit, room_bytes)
-            self.searched += 1
+            self.frontier.mixtures += 1
             self.market.mixtures[key] = (limit, best)
         return best
 
@@ -158,7 +160,9 @@ class MixedSearch:
                 own.of_runtime(runtime), self.limits, self.lines, types_interleaved=2
             )
             found = pipelines.search(best.step_s if best else limit)
+            self.frontier.count(pipelines.evaluator.funnel)
             best = found[0] if found else best
+        self.frontier.count(*uniform.funnels)
         return best
 
 

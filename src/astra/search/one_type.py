@@ -18,11 +18,7 @@ from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView, stage_view, without_layers
 from astra.strategy.variants import plan_count, variant_counts, variants_of
 from astra.timing.layer import Work, cached_layer_rows, work_of
-from astra.timing.plan_bounds import (
-    fill_bound_s,
-    step_bound_s,
-    work_bound_s,
-)
+from astra.timing.plan_bounds import fill_bound_s, step_bound_s, work_bound_s
 from astra.timing.stage import stage_times, stage_work
 
 FIRST_LAYOUTS = 1 << 10  # of the first table: enough to learn what to beat

@@ -1,6 +1,5 @@
 """Which GPUs to rent: the frontier of hours and dollars, what the goals come to, what else is."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,26 +7,40 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from astra.cost.bill import other_regions, with_money
+from astra.cost.bill import with_money
 from astra.cost.host import ram_notes
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
-from astra.money.dollars import tokens_within
-from astra.money.frontier import Floats, knee, steps_along
-from astra.money.goals import GoalOutcome, best_row, ranks
+from astra.money.frontier import knee, steps_along
+from astra.money.goals import GoalOutcome, ranks
 from astra.money.machines import node_summary
-from astra.money.offers import list_price_notes, offers_of, with_prices
+from astra.money.offers import (
+    conditions_of_owner,
+    offers_of,
+    price_notes,
+    with_prices,
+)
 from astra.money.options import Goals, MoneyOptions
 from astra.money.user_prices import YEAR_H
 from astra.money.what_if import changed_market
 from astra.notes import NoteCode, note
+from astra.recommend.market_result import MarketResult, MarketWhatIf
+from astra.recommend.money_answer import (
+    chances,
+    chosen_point,
+    hours_and_usd,
+    in_short,
+    on_known_networks,
+    other_regions,
+    spot_range,
+)
 from astra.search.evaluator import Limits
 from astra.search.market import MarketSearch, RentalMarket
 from astra.search.mixed_market import add_mixtures
 from astra.search.nothing_fits import nothing_fits
 from astra.search.query import Query
-from astra.search.result import MarketResult, MarketWhatIf, NothingFits, Result
+from astra.search.result import Funnel, NothingFits, Result
 
 
 def _asked(query: Query) -> tuple[MoneyOptions, Goals]:
@@ -43,9 +56,8 @@ def market_of(query: Query) -> RentalMarket:
             "dollars follow from them."
         )
     offers = offers_of(options, query.cluster)
-    return RentalMarket(
-        query=query, offers=offers, tokens=goals.tokens, conditions=goals.conditions
-    )
+    paid = conditions_of_owner(options, query.cluster, goals.conditions)
+    return RentalMarket(query=query, offers=offers, tokens=goals.tokens, conditions=paid)
 
 
 def _changed(market: RentalMarket) -> RentalMarket | None:
@@ -62,8 +74,11 @@ def search_market(market: RentalMarket, limits: Limits) -> MarketSearch:
     """The frontier, of one type and of several."""
     options, goals = _asked(market.query)
     latest = goals.max_hours or max(YEAR_H, goals.deadline_h or 0.0)
+    before: list[Funnel] = []
     for longest in (latest, np.inf):  # nothing within a year, or none so cheap: whatever it takes
         found = MarketSearch(market, limits, longest).run()
+        found.count(*before)
+        before = [found.funnel]
         if found.trades and (goals.max_hours or _affordable(goals, found)):
             break
     if options.mixed:
@@ -95,13 +110,15 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
     changed = _changed(market)
     found = search_market(market, limits)
     points = frontier_plans(found)
-    bought = _market_result(found, points, changed) if points else None
-    if bought:
-        places = ranks(*_hours_and_usd(points), bought.chosen - 1, goals)
+    bought = None
+    if points:
+        best, outcome = chosen_point(points, goals)
+        places = ranks(*hours_and_usd(points), best, goals)
         points = [
             msgspec.structs.replace(point, rank=place)
             for point, place in zip(points, places, strict=True)
         ]
+        bought = _market_result(found, points, best, outcome, changed)
     return Result(
         query=replace(query, money=with_prices(options, query.cluster, market.offers)),
         funnel=found.funnel,
@@ -110,35 +127,24 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
         nothing_fits=None if points else _nothing(found),
         frontier=tuple(points),
         market=bought,
-        notes=(*query.notes, *list_price_notes(market.offers), *found.notes, *ram_notes(points)),
+        notes=(
+            *query.notes,
+            *price_notes(options, query.cluster, market.offers),
+            *found.notes,
+            *ram_notes(points),
+        ),
     )
-
-
-def _hours_and_usd(points: Sequence[PricedPlan]) -> tuple[Floats, Floats]:
-    hours = np.array([point.hours for point in points], np.float64)
-    return hours, np.array([point.usd for point in points], np.float64)
-
-
-def _chosen(market: RentalMarket, points: Sequence[PricedPlan]) -> tuple[int, GoalOutcome | None]:
-    """Which point is the answer; where goals are missed, the tokens of it that keep them."""
-    _, goals = _asked(market.query)
-    row, wished = best_row(*_hours_and_usd(points), goals)
-    if wished is None or wished.possible:
-        return row, wished
-    point = points[row]
-    assert point.money is not None and point.hours is not None and point.usd is not None
-    bill = (point.hours, point.usd, point.money.startup_hours, point.money.egress_usd)
-    enough = tokens_within(market.tokens, *bill, goals.deadline_h, goals.budget_usd)
-    return row, msgspec.structs.replace(wished, tokens=float(math.floor(enough)))
 
 
 def _what_if(market: RentalMarket, limits: Limits, before: PricedPlan) -> MarketWhatIf:
     """The answer in a changed market beside the one there is."""
-    what, points = _asked(market.query)[0].what_if, frontier_plans(search_market(market, limits))
+    options, goals = _asked(market.query)
+    what = options.what_if
+    points = frontier_plans(search_market(market, limits))
     assert what is not None
     if not points:
         return MarketWhatIf(what=what, plan=None, same_plan=False)
-    row, outcome = _chosen(market, points)
+    row, outcome = chosen_point(points, goals)
     plan = points[row]
     assert plan.usd is not None and before.usd is not None
     assert plan.hours is not None and before.hours is not None
@@ -149,6 +155,7 @@ def _what_if(market: RentalMarket, limits: Limits, before: PricedPlan) -> Market
         usd_change=plan.usd - before.usd,
         hours_change=plan.hours - before.hours,
         possible=outcome is None or outcome.possible,
+        frontier=tuple(map(in_short, points)),
     )
 
 
@@ -169,14 +176,18 @@ def _nothing(found: MarketSearch) -> NothingFits:
 
 
 def _market_result(
-    found: MarketSearch, points: Sequence[PricedPlan], changed: RentalMarket | None
+    found: MarketSearch,
+    points: Sequence[PricedPlan],
+    best: int,
+    outcome: GoalOutcome | None,
+    changed: RentalMarket | None,
 ) -> MarketResult:
     market, (_, goals) = found.market, _asked(found.market.query)
-    hours, usd = _hours_and_usd(points)
-    best, outcome = _chosen(market, points)
+    hours, usd = hours_and_usd(points)
     saved, more = steps_along(hours, usd)
     machines, trade = [each.machine for each in found.trades], found.trades[best]
-    rented = trade.machine, trade.offers, market.tokens, market.conditions
+    rented, there = (trade.machine, trade.offers, market.tokens), market.conditions
+    known = points, best, market.machines, goals, there, market.query.margin
     return MarketResult(
         tokens=market.tokens,
         budget_usd=goals.budget_usd,
@@ -189,10 +200,14 @@ def _market_result(
         chosen=best + 1,
         next_saves_hours=tuple(saved.tolist()),
         next_costs_usd=tuple(more.tolist()),
-        elsewhere=other_regions(points[best], *rented),
+        elsewhere=other_regions(points[best], *rented, there),
         beaten=tuple(sorted(found.beaten)),
         machines=tuple(node_summary(each, machines.count(each)) for each in market.machines),
         longest_hours=found.latest_h if np.isfinite(found.latest_h) else 0.0,
-        conditions=msgspec.to_builtins(goals.conditions),
+        conditions=msgspec.to_builtins(there),
         what_if=_what_if(changed, found.limits, points[best]) if changed else None,
+        chances=tuple(chances(point, goals) for point in points),
+        known_network=on_known_networks(*known),
+        spot_range=spot_range(points[best], trade.offers, there),
+        mixtures=found.mixtures,
     )

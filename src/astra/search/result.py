@@ -11,9 +11,8 @@ from typing import Literal
 import msgspec
 
 from astra.cost.result import MixedStage, PaperComparison, PricedPlan
-from astra.money.goals import GoalOutcome
-from astra.money.machines import NodeSummary, OtherRegion
 from astra.notes import HEADINGS, Note
+from astra.recommend.market_result import MarketResult
 from astra.search.query import Query
 
 Status = Literal["proven", "searched", "time_limit", "cancelled"]
@@ -90,41 +89,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     # With runtime any: the best that a public runtime launches.
     launched_step_s: float | None = None
     types_left_out: tuple[Note, ...] = msgspec.field(default=(), name="left_out_codes")
-
-
-class MarketWhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer if something were different."""
-
-    what: str
-    plan: PricedPlan | None  # None: nothing fits then
-    same_plan: bool  # on as many GPUs
-    usd_change: float = 0.0
-    hours_change: float = 0.0
-    possible: bool = True  # whether the goals can be met then
-
-
-class MarketResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the frontier's plans are worth naming: places in the frontier, fastest first,
-    counted from 1. A plan's own rank is its place among the plans of the answer.
-    """
-
-    tokens: float
-    budget_usd: float | None
-    deadline_hours: float | None
-    order: str  # throughput or cost: which of two plans that meet all goals comes first
-    fastest: int
-    cheapest: int
-    knee: int
-    wished: GoalOutcome | None
-    chosen: int  # the answer
-    next_saves_hours: tuple[float, ...]  # from each point to the next faster one
-    next_costs_usd: tuple[float, ...]
-    elsewhere: tuple[OtherRegion, ...]  # the chosen plan at other clouds
-    beaten: tuple[tuple[float, float], ...]  # hours and dollars of plans simulated, not kept
-    machines: tuple[NodeSummary, ...]
-    longest_hours: float  # plans that take longer were left out
-    conditions: dict[str, object]
-    what_if: MarketWhatIf | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

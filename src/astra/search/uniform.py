@@ -64,13 +64,13 @@ class UniformSearch:
     def _search(self, pools: tuple[Pool, ...]) -> None:
         """Of one set of types."""
         query, limits = self.query.on(self._as_one(pools)), self.evaluator.limits
-        space = query.space
-        single = Space(replace(space.workload, gpu_counts=_counts(pools)), space.settings)
+        space, types = query.space, tuple(pool.gpu for pool in pools)
+        workload = replace(space.workload, gpu_counts=_counts(pools), gpu_types=types)
         objective = Fastest(FAMILIES, True, SPARE * min(self.evaluator.best_s, self.limit_s))
         evaluator = evaluator_of(query, objective, limits)
         self.funnels.append(evaluator.funnel)
         best_s = limits.best_s
-        evaluator.run(OneType(single).search)
+        evaluator.run(OneType(Space(workload, space.settings)).search)
         limits.best_s = best_s  # no plan on these types has been priced yet
         for plan in evaluator.plans():
             orders = self._in_orders(plan, pools)

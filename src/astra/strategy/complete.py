@@ -1,13 +1,15 @@
 """From what a person said to a whole plan: what is left open is what an expert would set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any
 
 from astra.errors import InputError, either
 from astra.files import convert
 from astra.hardware.cluster import Cluster, Gpu
 from astra.model.shape import Model
+from astra.strategy.dispatchers import usual_dispatcher
 from astra.strategy.microbatch_group import microbatch_group_for
 from astra.strategy.plan import Pipeline, Plan, Runtime, Segment, check_structure
 from astra.strategy.recompute import Recompute
@@ -52,6 +54,7 @@ class PlanSettings:
     overlap_ep: bool | None = None
     offload_optimizer_fraction: float | None = None
     offload_activations: tuple[str, ...] | None = None
+    offload_layers: int | None = None
     dispatcher: str | None = None
     capacity_factor: float | None = None
     cuda_graph: str | None = None
@@ -71,8 +74,12 @@ def complete(
     cluster: Cluster,
     runtime: Runtime = "megatron",
     stack: str = "megatron",
+    cut: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> CompletedPlan:
-    """The plan a person means: all GPUs of the cluster, ranks in blocks by type."""
+    """The plan a person means: all GPUs of the cluster, ranks in blocks by type.
+
+    `cut` may share out the layers of a plan on one GPU type otherwise, where nobody said how.
+    """
     said = {f.name: getattr(settings, f.name) for f in fields(PlanSettings)}
     said = {name: value for name, value in said.items() if value is not None}
     if "global_batch" not in said:
@@ -85,13 +92,35 @@ def complete(
     for degree in ("tp", "cp", "ep", "vpp", "micro_batch"):
         draft.fill(degree, 1, f"{degree.replace('_', '-')} {{}}")
     _fill_pipeline(draft, model, cluster, runtime)
-    _fill_parallel(draft, model, runtime)
     _fill_numbers(draft, cluster)
+    _fill_parallel(draft, model, cluster, runtime)
     _fill_overlaps(draft, runtime, cluster)
     raw = draft.plan_fields()
     whole = {**raw, "model": model, "cluster": cluster, "runtime": runtime, "stack": stack}
     plan = over_types(convert(whole, Plan, "plan"), draft["counts"])
+    if len(draft["counts"]) == 1 and not {"layers_per_stage", "chunk_layers"} & set(said):
+        plan = cut(plan)
+        draft.assumed += _cut_words(plan)
     return CompletedPlan(check_structure(plan), tuple(draft.assumed))
+
+
+def _cut_words(plan: Plan) -> list[str]:
+    """Layers of every stage, and of every chunk, where they are not all alike."""
+    layers = plan.pipelines[0].layers
+    words = [] if len(set(layers)) == 1 else [f"layers {'+'.join(map(str, layers))}"]
+    if plan.chunk_layers is not None:
+        words.append(f"chunks of {run_lengths(plan.chunk_layers)} layers")
+    return words
+
+
+def run_lengths(numbers: Sequence[int]) -> str:
+    """Equal ones in a row as one.
+
+    >>> run_lengths((1, 2, 2, 0))
+    '1 + 2 x 2 + 0'
+    """
+    groups = [(value, len(list(equal))) for value, equal in groupby(numbers)]
+    return " + ".join(f"{count} x {value}" if count > 1 else f"{value}" for value, count in groups)
 
 
 class _Draft:
@@ -186,12 +215,7 @@ def _layers(
     chunks = short_end_chunks(model.layers, pp * vpp) if vpp > 1 else None
     if chunks and "chunk_layers" not in draft.values and model.layers % (pp * vpp):
         draft.values["chunk_layers"] = chunks
-        draft.assumed.append("a layer less at the ends, where embedding and loss are")
         return tuple(sum(chunks[stage::pp]) for stage in range(pp))
-    if model.layers % pp:
-        split = split_layers(model.layers, pp)
-        draft.assumed.append(f"layers {'+'.join(map(str, split))}")
-        return split
     return split_layers(model.layers, pp)
 
 
@@ -299,12 +323,15 @@ def deepspeed_split(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(least + (stage < extra) for stage in range(stages))
 
 
-def _fill_parallel(draft: _Draft, model: Model, runtime: Runtime) -> None:
+def _fill_parallel(draft: _Draft, model: Model, cluster: Cluster, runtime: Runtime) -> None:
     tp, vpp, pp = draft["tp"], draft["vpp"], draft["pp"]
     etp = tp if model.moe and runtime == "fsdp" and draft["ep"] == 1 else 1
     why = f"experts {'' if etp > 1 else 'not '}cut by tensor parallelism (etp {etp})"
     draft.fill("etp", etp, why if model.moe else "")
-    draft.fill("dispatcher", "alltoall" if model.moe else None)
+    if model.moe:
+        gpus, degrees = [pool.gpu for pool in cluster.pools], (draft["ep"], draft["etp"])
+        usual = usual_dispatcher(runtime, gpus, draft["precision"], *degrees)
+        draft.fill("dispatcher", usual, "dispatcher {}" if usual != "alltoall" else "")
     draft.fill("cp_comm_type", "a2a" if runtime == "deepspeed" else "p2p")
     draft.values["schedule"] = "interleaved" if vpp > 1 else "1f1b"
     if vpp > 1:

@@ -12,6 +12,7 @@ from astra.hardware.topology import allowed_counts
 from astra.model.layer_kinds import layer_kinds
 from astra.model.shape import Model
 from astra.strategy.complete import fp8_recipe
+from astra.strategy.dispatchers import dispatchers_for
 from astra.strategy.layer_splits import SLOTS, ColumnTable, LayerSplits, repeat_rows, take_rows
 from astra.strategy.microbatch_group import microbatch_groups_for
 from astra.strategy.plans import (
@@ -42,6 +43,7 @@ DERIVED_SETTINGS = (
     "overlap_tp",
     "microbatch_group",
     "shard_group",
+    "dispatcher",
 )
 
 # Options that decide whether a row is a plan at all.
@@ -122,7 +124,9 @@ class Layouts:
         and stages.
         """
         table = self._splits.table
-        chunk = -(-table[1 : 2 * SLOTS : 2].max(axis=0) // table[-2])
+        listed = [max(chunks) for chunks in self._splits.chunk_layers]
+        even = -(-table[1 : 2 * SLOTS : 2].max(axis=0) // table[-2])
+        chunk = np.where(table[-1] < 0, even, np.array([*listed, 0], np.int64)[table[-1]])
         stages = table[0 : 2 * SLOTS : 2].sum(axis=0)
         return chunk, (table[-2] > 1) | (stages == 1), stages
 
@@ -180,6 +184,7 @@ class Layouts:
         table["recompute"] = np.zeros(count, np.int8)
         table["recompute_layers"] = table["recompute_modules"] = np.zeros(count, np.int64)
         table["offload_optimizer_fraction"] = np.zeros(count)
+        table["offload_layers"] = np.zeros(count, np.int64)
         return _plans(table, self.space, self._splits.chunk_layers)
 
 
@@ -241,7 +246,6 @@ def _part_degrees(columns: ColumnTable, space: Space) -> ColumnTable:
 def usual_settings(workload: Workload) -> dict[str, Any]:
     """The one value that is tried of a dimension unless another is asked for."""
     return {
-        "dispatcher": "alltoall" if workload.task.model.moe else None,
         "rank_order": "tp-cp-ep-dp-pp",
         "attention": "flash",
         "cuda_graph": "none",
@@ -338,16 +342,14 @@ def _possible_layouts(table: ColumnTable, space: Space) -> ColumnTable:
     return take_rows(table, possible)
 
 
-def recompute_settings(
-    workload: Workload, chunk: int, chosen: tuple[str, ...] | None = None
-) -> Ints:
+def recompute_settings(space: Space, chunk: int) -> Ints:
     """Codes (mode, layers, modules) of the settings worth trying for chunks of this size."""
-    if chosen is not None:
-        return _codes(tuple(Recompute.parse(text) for text in chosen))
+    if "recompute" in space.settings:
+        return _codes(tuple(Recompute.parse(text) for text in space.settings["recompute"]))
     uniform, block = chunk, chunk - 1  # block over all layers is uniform:1
-    if workload.task.runtime in ("fsdp", "deepspeed"):
+    if space.workload.task.runtime in ("fsdp", "deepspeed"):
         uniform, block = 1, 0
-    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(workload)]
+    selective = [Recompute("selective", 0, modules) for modules in recompute_module_sets(space)]
     whole = _codes((Recompute(), *selective))
     codes = [(code("recompute", "full:uniform"), n, 0) for n in range(1, uniform + 1)]
     codes += [(code("recompute", "full:block"), n, 0) for n in range(1, block + 1)]
@@ -361,9 +363,9 @@ def _codes(settings: tuple[Recompute, ...]) -> Ints:
 
 
 @lru_cache
-def _useful_modules(model: Model) -> tuple[str, ...]:
-    """What holds activations worth dropping when attention is fused."""
-    useful = ["layernorm"]
+def _useful_modules(model: Model, fused: bool) -> tuple[str, ...]:
+    """What holds activations worth dropping; fused attention keeps no scores."""
+    useful = ["layernorm"] if fused else ["core_attn", "layernorm"]
     if any(kind.mlp == "dense" for kind in layer_kinds(model).kinds):
         useful.append("mlp")
     if model.moe is not None:
@@ -375,13 +377,14 @@ def _useful_modules(model: Model) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module in useful)
 
 
-def recompute_module_sets(workload: Workload) -> list[tuple[str, ...]]:
+def recompute_module_sets(space: Space) -> list[tuple[str, ...]]:
     """Every set of useful modules; recomputing all of an MoE layer leaves nothing of it over."""
-    if workload.task.runtime == "deepspeed":
+    task = space.workload.task
+    if task.runtime == "deepspeed":
         return []
-    if workload.task.runtime == "fsdp":
+    if task.runtime == "fsdp":
         return [("core_attn",)]  # torchtitan chooses operators by itself
-    useful = _useful_modules(workload.task.model)
+    useful = _useful_modules(task.model, space.values("attention") == ("flash",))
     sets = []
     for bits in range(1, 1 << len(useful)):
         modules = tuple(module for place, module in enumerate(useful) if bits >> place & 1)
@@ -434,6 +437,7 @@ def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
             sharded, np.where(table["in_node"], table["copies_in_node"], copies), 1
         ),
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
+        "dispatcher": dispatchers_for(space.workload, table["ep"], table["etp"]),
     }
     return {name: column for name, column in derived.items() if name not in space.settings}
 

@@ -3,12 +3,15 @@
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.model.flops import forward_flops
 from astra.strategy.complete import deepspeed_split, split_layers
-from astra.strategy.plans import Ints
-from astra.strategy.space import Space, divisors
+from astra.strategy.plan import Plan
+from astra.strategy.plans import Ints, task_of
+from astra.strategy.space import Space, Workload, divisors
 
 SLOTS = 3  # first stages, middle stages, last stages
 
@@ -40,6 +43,7 @@ class LayerSplits:
             model.layers + 1, np.bool_
         )  # any of them, or there is one stage
         interleaves = workload.task.runtime != "deepspeed"
+        head = _layers_of_the_head(workload)
         for pp in range(1, model.layers + 1):
             self.starts[pp] = len(rows)
             for slots in (
@@ -50,7 +54,7 @@ class LayerSplits:
                 for vpp in _virtual_stages(slots, pp) if interleaves else (1,):
                     if space.allows("vpp", vpp):
                         rows.append((*slots, vpp, -1))
-            for vpp, chunks in _short_end_chunks(model.layers, pp) if interleaves else ():
+            for vpp, chunks in _unlike_chunks(model.layers, pp, head) if interleaves else ():
                 if space.allows("vpp", vpp):
                     at = chunkings.setdefault(chunks, len(chunkings))
                     rows.append((*_chunk_slots(chunks, pp), vpp, at))
@@ -69,6 +73,23 @@ class LayerSplits:
             table[f"layers{slot}"] = chosen[2 * slot + 1]
         table["vpp"], table["chunking"] = chosen[-2], chosen[-1]
         return table
+
+
+def layer_cuts(plan: Plan) -> list[Plan]:
+    """The plan with every split of its layers that a search tries for its stages and chunks."""
+    (pipeline,) = plan.pipelines
+    (segment,) = pipeline.segments
+    workload = Workload(task_of(plan), plan.global_batch, plan.seq_len, plan.mtp_layers)
+    splits = LayerSplits(Space(workload, {"vpp": (plan.vpp,)}))
+    start, found = splits.starts[plan.pp], []
+    for row in splits.table[:, start : start + splits.counts[plan.pp]].T:
+        slots = row[: 2 * SLOTS].reshape(SLOTS, 2).tolist()
+        layers = tuple(held for stages, held in slots for _ in range(stages))
+        own = msgspec.structs.replace(segment, layers=layers)
+        whole = msgspec.structs.replace(pipeline, segments=(own,))
+        chunks = splits.chunk_layers[row[-1]] if row[-1] >= 0 else None
+        found.append(msgspec.structs.replace(plan, pipelines=(whole,), chunk_layers=chunks))
+    return found
 
 
 def layer_splits(layers: int, pp: int) -> list[tuple[int, ...]]:
@@ -106,28 +127,63 @@ def _virtual_stages(slots: tuple[int, ...], pp: int) -> tuple[int, ...]:
     return divisors(int(np.gcd.reduce([layers for layers in slots[1::2] if layers])))
 
 
-def _short_end_chunks(layers: int, pp: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Chunks of one size but for the first and the last, which hold fewer layers.
+def _unlike_chunks(layers: int, pp: int, head: float) -> list[tuple[int, tuple[int, ...]]]:
+    """Numbers of virtual stages, and layers of all chunks where these are not alike.
 
-    One fewer each is what Megatron-LM calls accounting for the embedding and the loss in the
-    split; where the layers of a model do not divide evenly (61 of them, say), the last chunk has
-    what is left, as recipes lay them out.
+    Either the last chunk has what is left, or the last stage has fewer layers, since its head does
+    the work of so many. So embedding and loss may stand alone: 61 layers in 32 chunks are 1, 30
+    times 2, and none.
     """
     found: dict[tuple[int, tuple[int, ...]], None] = {}
-    if pp < 2:
-        return []
-    for vpp in range(2, layers // pp + 2):
+    for vpp in range(2, (layers + 2) // pp + 1) if pp > 1 else ():
         size = -(-layers // (pp * vpp))
-        for each, first, last in (
-            (size, 0, size * pp * vpp - layers),
-            *((-(-(layers + a + b) // (pp * vpp)), a, b) for a, b in ((0, 1), (1, 0), (1, 1))),
+        if size * pp * (vpp - 1) >= layers:  # fewer chunks of this size do
+            continue
+        last = _last_stage_layers(layers, pp, head)
+        left = layers - size * (pp * vpp - 1)
+        for chunks in (
+            _chunks_with_light_end(layers, pp, vpp, last),
+            (*[size] * (pp * vpp - 1), left),
         ):
-            chunks = [each] * (pp * vpp)
-            chunks[0] -= first
-            chunks[-1] -= last
-            if sum(chunks) == layers and min(chunks) >= 1 and first + last:
-                found[vpp, tuple(chunks)] = None
+            if len(set(chunks)) > 1 and min(chunks[1:-1]) > 0 and chunks[-1] >= 0:
+                found[vpp, chunks] = None
     return list(found)
+
+
+def _last_stage_layers(layers: int, pp: int, head: float) -> int:
+    """Layers of the last stage, as many as can be, that keep the busiest stage short."""
+
+    def busiest(last: int) -> tuple[float, int]:
+        return max(-(-(layers - last) // (pp - 1)), last + head), -last
+
+    return min(range(layers // pp + 1), key=busiest)
+
+
+def _chunks_with_light_end(layers: int, pp: int, vpp: int, last: int) -> tuple[int, ...]:
+    """Chunks of nearly one size, the first ones smaller; so many layers on the last stage.
+
+    What this stage has fewer than the others is missing in its last chunks.
+    """
+    each, larger = divmod(layers - last, (pp - 1) * vpp)
+    others = [each] * ((pp - 1) * vpp - larger) + [each + 1] * larger
+    size = max(each + (2 * larger > len(others)), -(-last // vpp))  # what most others have
+    ends = [min(size, max(last - row * size, 0)) for row in range(vpp)]
+    chunks: list[int] = []
+    for row, end in enumerate(ends):
+        chunks += [*others[row * (pp - 1) : (row + 1) * (pp - 1)], end]
+    return tuple(chunks)
+
+
+def _layers_of_the_head(workload: Workload) -> float:
+    """How many layers the work of the head is, and of multi-token prediction, by FLOPs.
+
+    Experts and their traffic make a layer take longer than its FLOPs say.
+    """
+    model = workload.task.model
+    flops = forward_flops(model, workload.seq_len)
+    ends = flops.head_flops + (flops.mtp_flops if workload.mtp_layers else 0.0)
+    head = ends * model.layers / (flops.matmul_flops + flops.attention_flops)
+    return 0.75 * head if model.moe else head
 
 
 def _chunk_slots(chunks: tuple[int, ...], pp: int) -> tuple[int, ...]:

@@ -1,12 +1,21 @@
-"""Activations that leave the GPU: how many values of a layer each offloaded module saves."""
+"""Activations that leave the GPU: layers that are offloaded whole, and how many values of a layer
+each offloaded module saves.
+"""
 
 import numpy as np
 
-from astra.model.layer_kinds import LayerKind
+from astra.model.layer_kinds import LayerKind, layer_kinds
 from astra.model.shape import Model
-from astra.strategy.plans import OFFLOAD_MODULES, Floats
+from astra.strategy.plans import OFFLOAD_MODULES, Floats, Ints, Plans
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
+
+
+def offloaded_layers(plans: Plans, model: Model, kind: int) -> Ints:
+    """Layers of this kind among the first ones, which are offloaded whole. (plan,)"""
+    of_kind = np.cumsum(np.array(layer_kinds(model).of_layer) == kind)
+    found: Ints = np.concatenate([[0], of_kind])[np.minimum(plans.offload_layers, model.layers)]
+    return found
 
 
 def offloaded_values(view: StageView, kind: LayerKind) -> Floats:

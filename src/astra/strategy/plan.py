@@ -122,6 +122,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     overlap_ep: bool = False
     offload_optimizer_fraction: Fraction = 0.0
     offload_activations: tuple[OffloadModule, ...] = ()
+    offload_layers: LayerCount = 0  # whose activations go to the host, the first ones
     dispatcher: Dispatcher | None = None
     capacity_factor: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     cuda_graph: CudaGraph = "none"
@@ -242,9 +243,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             parts.append(f"in groups of {self.shard_group}")
         if self.overlap_ep:
             parts.append("ep-overlap")
+        if self.dispatcher in ("deepep", "hybridep"):
+            parts.append(self.dispatcher)
         if self.offload_optimizer_fraction:
             share = self.offload_optimizer_fraction
             parts.append("offload optimizer" if share == 1 else f"offload {share:g} optimizer")
+        if self.offload_layers:
+            parts.append(f"offload {self.offload_layers} layers")
         recomputes = [s.recompute for pipeline in self.pipelines for s in pipeline.segments]
         if set(recomputes) != {"none"}:
             parts.append(f"recompute {'|'.join(dict.fromkeys(recomputes))}")

@@ -102,6 +102,7 @@ class Plans:
     offload_optimizer_fraction: Floats
     capacity_factor: Floats  # nan: tokens are never dropped
     offload_activations: Ints  # bits in the order of OFFLOAD_MODULES
+    offload_layers: Ints  # the first ones, whose activations go to the host
     # (pipeline, plan)
     replicas: Ints
     micro_batches: Ints  # per replica and step
@@ -218,6 +219,7 @@ NUMBERS = (
     "vpp",
     "shard_group",
     "mtp_layers",
+    "offload_layers",
 )  # plan columns that a plan holds under the same name
 PLAN_WORDS = tuple(
     name for name in WORDS if name not in ("recompute", "first_moment_dtype", "second_moment_dtype")

@@ -29,6 +29,7 @@ VALUES_TO_TRY: dict[str, tuple[Any, ...]] = {
     "cuda_graph": ("none", "local", "transformer_engine", "full_iteration"),
     "offload_optimizer_fraction": (0.0,),
     "offload_activations": ((),),
+    "offload_layers": (0,),
     "main_grads_dtype": ("fp32", "bf16"),
     "grad_reduce_dtype": ("fp32", "bf16"),
     "master_dtype": ("fp32",),

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astra.strategy.complete import fp8_recipe
-from astra.strategy.plans import COLUMNS, PLAN_AXES, Ints, Plans, code, column_dtype
+from astra.strategy.dispatchers import dispatchers_for
+from astra.strategy.plans import COLUMNS, PLAN_AXES, Codes, Ints, Plans, code, column_dtype
 from astra.strategy.space import Workload
 
 Columns = dict[str, NDArray[Any]]
@@ -120,7 +121,6 @@ def plans_from_stages(
     sharded = sharding != code("sharding", "none")
     copies = np.where(slots["stages"] > 0, slots["dp"], 1).max(axis=0) * cp
     recipe = fp8_recipe(workload.task.cluster) if workload.precision == "fp8" else None
-    moe = workload.task.model.moe is not None
     columns: Columns = {
         "global_batch": np.array(workload.global_batch),
         "seq_len": np.array(workload.seq_len),
@@ -138,7 +138,7 @@ def plans_from_stages(
         "cp_comm_type": word("cp_comm_type"),
         "sharding": sharding,
         "fp8_recipe": np.array(code("fp8_recipe", recipe)),
-        "dispatcher": np.array(code("dispatcher", "alltoall" if moe else None)),
+        "dispatcher": _dispatchers(workload, slots),
         "sequence_parallel": slots["tp"].max(axis=0) > 1,
         "overlap_grad_reduce": copies > 1,
         "overlap_param_gather": (copies > 1) & sharded,
@@ -159,6 +159,15 @@ def plans_from_stages(
         for name in COLUMNS
     }
     return Plans(**full, chunk_layers=chunk_layers)
+
+
+def _dispatchers(workload: Workload, slots: Columns) -> Codes:
+    """One for all stages: what serves the groups of each of them. (plan,)"""
+    every = dispatchers_for(workload, slots["segment_ep"], slots["segment_etp"])
+    used = slots["stages"] > 0
+    equal = ((every == every[:1]) | ~used).all(axis=0)
+    alone = code("dispatcher", "alltoall" if workload.task.model.moe else None)
+    return np.where(equal, every[0], np.int8(alone))
 
 
 def equal_stages(workload: Workload, pairs: Sequence[tuple[GlobalSetting, SegmentOption]]) -> Plans:

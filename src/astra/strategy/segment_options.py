@@ -72,7 +72,7 @@ def recompute_settings(space: Space) -> list[Recompute | None]:
     asked = space.settings.get("recompute")
     if asked is not None:
         return [Recompute.parse(text) for text in asked]
-    modules = [Recompute("selective", 0, names) for names in recompute_module_sets(space.workload)]
+    modules = [Recompute("selective", 0, names) for names in recompute_module_sets(space)]
     if space.workload.task.runtime != "megatron":
         return [None, *modules]
     layers = space.workload.task.model.layers

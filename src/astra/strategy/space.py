@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from astra.errors import InputError, did_you_mean, shorten
-from astra.hardware.cluster import Pool
+from astra.hardware.cluster import Gpu, Pool
 from astra.hardware.topology import widest_tensor_group
 from astra.strategy.plans import FLAGS, OFFLOAD_MODULES, WORDS, Task
 from astra.strategy.recompute import Recompute
 
 How = Literal["searched", "follows", "asked"]
+# Published runs offload whole layers over wider links than this; how much of it all GPUs of a node
+# get at once is not known, so that a search on narrower ones would promise too much.
+PCIE_5_BYTES_PER_S = 63e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Workload:
     use_all: bool = False  # no fewer GPUs than there are
     gpu_counts: tuple[int, ...] | None = None  # that a plan may take; None: as they are rented
     part_of_batch: bool = False  # others do the rest: any replicas, as few micro-batches as can be
+    gpu_types: tuple[Gpu, ...] = ()  # that its one type stands for; none: it is itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,12 @@ def _overlap_ep(workload: Workload) -> tuple[bool, ...]:
     return (False, True) if searched else (False,)
 
 
+def _offload_layers(workload: Workload) -> tuple[int, ...]:
+    links = [pool.gpu.node.pcie_bytes_per_s for pool in workload.task.cluster.pools]
+    wide = workload.task.runtime == "megatron" and min(links) > PCIE_5_BYTES_PER_S
+    return tuple(range(workload.task.model.layers)) if wide else (0,)
+
+
 DIMENSIONS = (
     Dimension(
         "tp", "searched", "the divisors of the link domain, or of eight where it is smaller", _tp
@@ -105,8 +115,9 @@ DIMENSIONS = (
     Dimension(
         "vpp",
         "searched",
-        "every number that cuts all stages into whole chunks, the first and last perhaps lighter; "
-        "over several GPU types every number, for Megatron-LM",
+        "every number that cuts all stages into equal chunks; and the least number for chunks of "
+        "each size, with fewer layers in the last and smaller ones first, the first and last "
+        "perhaps empty; over several GPU types every number, for Megatron-LM",
     ),
     Dimension(
         "recompute",
@@ -130,6 +141,13 @@ DIMENSIONS = (
         lambda _: (0.0, 1.0),
     ),
     Dimension(
+        "offload_layers",
+        "searched",
+        "none; Megatron-LM with pp 1 and no recompute, where more than PCIe 5 leads to the host "
+        "(GB200, GB300, GH200, B300): every number below the model's layers",
+        _offload_layers,
+    ),
+    Dimension(
         "sequence_parallel",
         "follows",
         "on with tp > 1: the same traffic, less memory and less repeated work",
@@ -145,7 +163,12 @@ DIMENSIONS = (
         "the least that the runtime accepts: pp where it divides the micro-batches; a larger one "
         "holds more activations and may gain where links are slow: ask for it",
     ),
-    Dimension("dispatcher", "asked", "alltoall; others need libraries of their own"),
+    Dimension(
+        "dispatcher",
+        "follows",
+        "with ep > 1 the fastest that all GPUs and the runtime have: HybridEP or DeepEP, else "
+        "alltoall; allgather, whose memory is not counted, only by --set",
+    ),
     Dimension(
         "mesh_dp",
         "searched",
@@ -178,11 +201,16 @@ SUMMARY_WORDS = {
     r"\bin groups of (\d+)": r"shard_group=\1",
     r"\bgroup (?=\d)": "microbatch_group=",
     r"\bep-overlap\b": "overlap_ep=true",
+    r"(?<![=,])\b(deepep|hybridep)\b": r"dispatcher=\1",
     r"\boffload optimizer\b": "offload_optimizer=1",
     r"\boffload ([\d.]+) optimizer\b": r"offload_optimizer=\1",
+    r"\boffload (\d+) layers\b": r"offload_layers=\1",
 }
 INTEGER_DIMENSIONS = frozenset(
-    ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp", "microbatch_group", "shard_group")
+    (
+        *("tp", "cp", "pp", "dp", "vpp", "micro_batch", "ep", "etp"),
+        *("microbatch_group", "shard_group", "offload_layers"),
+    )
 )
 
 
@@ -230,7 +258,8 @@ def parse_set(texts: Sequence[str], option: str = "--set") -> dict[str, tuple[An
         if not equals or not values.strip():
             raise InputError(f"{option} {shorten(text)}: write KEY=VALUE or KEY=VALUE,VALUE.")
         if name not in SETTABLE:
-            hint = did_you_mean(name, SETTABLE, f"The dimensions are {', '.join(SETTABLE)}.")
+            like = [each for each in SETTABLE if each != "offload_layers" or "off" in name]
+            hint = did_you_mean(name, like, f"The dimensions are {', '.join(SETTABLE)}.")
             raise InputError(f"{option} {shorten(text)}: no dimension {shorten(name)}. {hint}")
         if name in settings:
             raise InputError(f"{option} {name} is given twice; list its values with commas.")
@@ -254,8 +283,9 @@ def settings_in_summary(text: str) -> tuple[str, ...]:
 
 def _value(name: str, text: str, where: str) -> Any:
     if name in INTEGER_DIMENSIONS:
-        if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) > 0):
-            raise InputError(f"{where} = {shorten(text)}: not a whole number of 1 or more.")
+        least = 0 if name == "offload_layers" else 1
+        if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) >= least):
+            raise InputError(f"{where} = {shorten(text)}: not a whole number of {least} or more.")
         return int(text)
     if name in (*FLAGS, "mesh_dp"):
         words = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}

@@ -19,6 +19,7 @@ VARIANT_COLUMNS = (
     "recompute_layers",
     "recompute_modules",
     "offload_optimizer_fraction",
+    "offload_layers",
 )
 
 

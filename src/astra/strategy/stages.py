@@ -208,6 +208,38 @@ def chunk_layers(plans: Plans, slot: Ints, used: Flags) -> Ints:
     return even
 
 
+def least_first_chunk(plans: Plans, layers: Ints, index: Ints) -> Ints:
+    """Layers that the first chunks of stages have at least, and of all behind. (slot, plan)
+
+    For stages from `index` on with so many `layers`: an even share of them, or what a list of
+    unlike chunks says.
+    """
+    found = layers // plans.vpp
+    if (plans.chunking >= 0).any():
+        rows, sizes, at = _listed_chunks(plans)
+        least = np.minimum.accumulate(sizes[:, 0, ::-1], axis=-1)[:, ::-1]
+        found[:, rows] = least[at, np.minimum(index[:, rows], sizes.shape[-1] - 1)]
+    return found
+
+
+def _listed_chunks(plans: Plans) -> tuple[Ints, Ints, Ints]:
+    """Rows with a list of unlike chunks, layers of all chunks of the distinct ones
+    (list, chunk, stage), and which of these each row has.
+
+    Behind the last stage stands what the last one has, behind the last chunk nothing.
+    """
+    rows = np.flatnonzero(plans.chunking >= 0)
+    pp, vpp = plans.pp[0, rows], plans.vpp[rows]
+    key = plans.chunking[rows] * (int(pp.max()) + 1) + pp
+    _, first, at = np.unique(key, return_index=True, return_inverse=True)
+    sizes = np.zeros((len(first), int(vpp.max()), int(pp.max())), np.int64)
+    for own, row in zip(sizes, rows[first].tolist(), strict=True):
+        listed = np.reshape(plans.chunk_layers[plans.chunking[row]], (plans.vpp[row], -1))
+        own[: len(listed), : listed.shape[1]] = listed
+        own[: len(listed), listed.shape[1] :] = listed[:, -1:]
+    return rows, sizes, at.reshape(-1)
+
+
 def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
     """Fraction of a stage's layers that are recomputed whole, and checkpoints saved for each."""
     layers = np.maximum(stages.kind_layers.sum(axis=0), 1)
@@ -218,6 +250,15 @@ def recomputed_fraction(plans: Plans, stages: Stages) -> tuple[Floats, Floats]:
     uniform = is_recompute(modes, "full:uniform")
     fraction = np.where(block, np.minimum(number / chunk, 1.0), np.where(uniform, 1.0, 0.0))
     checkpoints = np.where(uniform, np.ceil(chunk / number) / chunk, 1.0)
+    if (plans.chunking >= 0).any() and (block.any() or uniform.any()):
+        rows, sizes, at = _listed_chunks(plans)
+        stage = np.minimum(stages.index[..., rows], sizes.shape[-1] - 1)
+        number, layers = np.broadcast_to(number, layers.shape)[..., rows], layers[..., rows]
+        chunks = [sizes[at, place, stage] for place in range(sizes.shape[1])]
+        part = sum(np.minimum(number, own) for own in chunks) / layers
+        saved = sum(-(-own // number) for own in chunks) / layers
+        fraction[..., rows] = np.where(block[..., rows], part, fraction[..., rows])
+        checkpoints[..., rows] = np.where(uniform[..., rows], saved, checkpoints[..., rows])
     return fraction, checkpoints
 
 

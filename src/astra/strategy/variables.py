@@ -35,6 +35,7 @@ MEGATRON_NAMES = {
     "tp_comm_overlap": "overlap_tp",
     "overlap_moe_expert_parallel_comm": "overlap_ep",
     "optimizer_offload_fraction": "offload_optimizer_fraction",
+    "cpu_offloading_num_layers": "offload_layers",
     "moe_expert_capacity_factor": "capacity_factor",
     "moe_token_dispatcher_type": "dispatcher",
     "main_params_dtype": "master_dtype",
@@ -86,6 +87,7 @@ def _numbers() -> list[str]:
     slots = [name for name in SLOT_COLUMNS if name not in ("gpu", "recompute")]
     slots = [name.removeprefix("segment_") for name in slots if name != "recompute_modules"]
     plan = ["cp", "vpp", "global_batch", "seq_len", "microbatch_group", "shard_group"]
+    plan += ["offload_layers"]
     return [*slots, *plan, "mtp_layers", "replicas", "micro_batches", "pp", "gpus", *FLOATS]
 
 

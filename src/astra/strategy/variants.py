@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from astra.strategy.enumerate import ROWS_PER_TABLE, Layouts, enumerate_layouts, recompute_settings
 from astra.strategy.layer_splits import repeat_rows
-from astra.strategy.plans import Ints, Plans, column_dtype
+from astra.strategy.plans import Ints, Plans, code, column_dtype
+from astra.strategy.rules.our_rules import largest_chunk
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
 Rows = NDArray[np.intp]
 # What variants of a layout differ in, as rules call it.
-VARIANT_SETTINGS = {"recompute", "offload_optimizer_fraction"}
+VARIANT_SETTINGS = {"recompute", "offload_optimizer_fraction", "offload_layers"}
 
 
 def enumerate_plans(space: Space) -> Iterator[Plans]:
@@ -34,21 +35,17 @@ def enumerate_plans(space: Space) -> Iterator[Plans]:
 
 def variant_counts(layouts: Plans, space: Space) -> Ints:
     """How many plans of the space share each layout."""
-    settings, lengths = _settings_by_chunk(layouts, space)
-    del settings
-    return lengths[_largest_chunk(layouts)] * len(_offloads(space))
+    largest = _largest_chunk(layouts)
+    _, lengths = _settings_by_chunk(largest, space)
+    return lengths[largest] * len(_offloads(space))
 
 
 def plan_count(layouts: Layouts, degrees: Ints) -> int:
     """How many plans these degrees have, without laying them out."""
     chunk, interleaved, stages = layouts.splits()
     space = layouts.space
-    sizes = range(int(chunk.max(initial=0)) + 1)
-    settings = [
-        len(recompute_settings(space.workload, size, space.settings.get("recompute")))
-        for size in sizes
-    ]
-    each = np.array(settings, np.int64)[chunk] * len(_offloads(space))
+    _, lengths = _settings_by_chunk(chunk, space)
+    each = lengths[chunk] * len(_offloads(space))
     every = np.bincount(stages, each, layouts.max_stages + 1)
     overlapping = np.bincount(stages, each * interleaved, layouts.max_stages + 1)
     pp, options = layouts.stages[degrees], layouts.counts[degrees]
@@ -63,16 +60,17 @@ def depends_on_variant(rule: Rule) -> bool:
 
 def variants_of(layouts: Plans, space: Space) -> Plans:
     """Each layout with every recompute setting that its largest chunk allows, and every offload."""
-    settings, lengths = _settings_by_chunk(layouts, space)
     offloads = np.array(_offloads(space), np.float64)
     largest = _largest_chunk(layouts)
+    settings, lengths = _settings_by_chunk(largest, space)
     rows, within = repeat_rows(lengths[largest] * len(offloads))
     starts = np.cumsum(lengths) - lengths
     chosen = settings[starts[largest[rows]] + within // len(offloads)].T
     table = layouts.take(rows)
     columns: dict[str, Any] = {"offload_optimizer_fraction": offloads[within % len(offloads)]}
+    columns["offload_layers"] = chosen[3]
     names = ("recompute", "recompute_layers", "recompute_modules")
-    for name, column in zip(names, chosen, strict=True):
+    for name, column in zip(names, chosen[:3], strict=True):
         values = column.astype(column_dtype(name))
         columns[name] = np.where(table.used, values, np.zeros_like(values))
     return replace(table, **columns)
@@ -83,16 +81,35 @@ def _offloads(space: Space) -> tuple[float, ...]:
 
 
 def _largest_chunk(layouts: Plans) -> Ints:
-    return (-(-layouts.layers // layouts.vpp)).max(axis=(0, 1))
+    most: Ints = largest_chunk(layouts).max(axis=(0, 1))
+    return most
 
 
-def _settings_by_chunk(layouts: Plans, space: Space) -> tuple[Ints, Ints]:
-    """Recompute settings for every size of the largest chunk, one after the other."""
-    largest = int(_largest_chunk(layouts).max(initial=0))
-    chosen = space.settings.get("recompute")
+def _settings_by_chunk(chunks: Ints, space: Space) -> tuple[Ints, Ints]:
+    """Their settings for every size of the largest chunk, one after the other."""
+    largest = int(chunks.max(initial=0))
     known = space.memo.get(largest)
     if known is None:
-        found = [recompute_settings(space.workload, size, chosen) for size in range(largest + 1)]
+        found = [_saver_settings(space, size) for size in range(largest + 1)]
         known = np.concatenate(found), np.array([len(rows) for rows in found], np.int64)
         space.memo[largest] = known
     return known
+
+
+def _saver_settings(space: Space, size: int) -> Ints:
+    """Codes of recompute and offloaded layers worth trying for chunks of this size. (setting, 4)
+
+    Layers are offloaded where one stage holds them all and nothing is recomputed, as the runtime
+    has it; where numbers were asked for, with everything, and rules say what cannot be.
+    """
+    recompute = recompute_settings(space, size)
+    asked = space.settings.get("offload_layers")
+    numbers = np.array(asked or (0,), np.int64)
+    settings = np.repeat(recompute, len(numbers), axis=0)
+    settings = np.column_stack([settings, np.tile(numbers, len(recompute))])
+    if asked is None and size == space.workload.task.model.layers:
+        nothing = recompute[recompute[:, 0] == code("recompute", "none")]
+        more = np.array((space.values("offload_layers") or ())[1:], np.int64)[:, np.newaxis]
+        offloading = [np.column_stack([np.repeat(nothing[:1], len(more), axis=0), more])]
+        settings = np.concatenate([settings, *(offloading if len(nothing) else [])])
+    return settings

@@ -120,8 +120,7 @@ class LayerCache:
         table = table | {name: table[name] & shared for name in ("sequence_parallel", "overlap_tp")}
         known = [self.gpus.setdefault(p.gpu, len(self.gpus)) for p in task.cluster.pools]
         columns = table | {"gpu": np.array(known)[table["gpu"]]}  # pools of other clusters too
-        keys = list(zip(*(columns[name].tolist() for name in SHAPE_COLUMNS), strict=True))
-        keys = [tuple(None if value != value else value for value in key) for key in keys]
+        keys = list(zip(*(_key_values(columns[name]) for name in SHAPE_COLUMNS), strict=True))
         new = {key: place for place, key in enumerate(keys) if key not in self.rows}
         if new:
             keyed = {name: table[name][list(new.values())] for name in SHAPE_COLUMNS}
@@ -141,6 +140,14 @@ class LayerCache:
                     name: np.concatenate([known[name], column]) for name, column in columns.items()
                 }
             )
+
+
+def _key_values(column: NDArray[Any]) -> list[Any]:
+    """The values of a column as they stand in keys: what is not set equals itself."""
+    values: list[Any] = column.tolist()
+    if column.dtype.kind == "f":
+        values = [None if value != value else value for value in values]
+    return values
 
 
 class Work(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from astra.hardware.stack import Stack
 from astra.strategy.plans import Floats, Ints, Plans
 from astra.strategy.stage_view import StageView
+from astra.strategy.stages import least_first_chunk
 from astra.timing.stage import StageTime
 
 
@@ -29,12 +30,13 @@ def fill_bound_s(layouts: Plans, layer_s: Floats, head_s: Floats, stack: Stack) 
 
         T >= c (sum over the stages above k of floor(n_j / v)  +  m n_k)  +  m h_k  +  W m c n_0
 
-    with n layers on a stage in v chunks, of which the first has no fewer than floor(n / v), c the
-    least time of one layer, both ways, h that of the head on the last stage, and W the share that
-    waiting for the slowest GPU adds to what the first stage did.
+    with n layers on a stage in v chunks, c the least time of one layer, both ways, h that of the
+    head on the last stage, and W the share that waiting for the slowest GPU adds to what the first
+    stage did. A list of unlike chunks says itself what the first one holds.
     """
     stages, layers = layouts.stages[0], layouts.layers[0]
-    chunk, count = layers // layouts.vpp, layouts.micro_batches[0]
+    index = np.cumsum(stages, axis=0) - stages
+    chunk, count = least_first_chunk(layouts, layers, index), layouts.micro_batches[0]
     passed = np.cumsum(stages * chunk, axis=0)
     below = (passed[-1] - passed) > 0  # stages of further slots
     found = layer_s * (passed - chunk + count * layers)  # above the last stage of each slot
@@ -85,20 +87,24 @@ def step_bound_s(view: StageView, times: StageTime) -> Floats:
     its first stage does last: reduce, update, the rest.
     """
     opening = slice(0, 1)
-    layers = np.maximum(view.plans.layers[0, 0], 1)
-    lightest = layers // view.plans.vpp / layers  # share of the first chunk
-    first = times.first_gather_s(opening)[0, 0] * lightest
-    return first + _pipeline_bound_s(view, times) + times.step_end_s(opening)[0, 0]
+    share = _first_chunk_share(view)
+    first = times.first_gather_s(opening)[0, 0] * share[0]
+    return first + _pipeline_bound_s(view, times, share) + times.step_end_s(opening)[0, 0]
 
 
-def _pipeline_bound_s(view: StageView, times: StageTime) -> Floats:
-    """The first chunk of a stage may be the lighter one by a layer, so half of an even share is
-    taken for it; the head lies on the last.
-    """
+def _first_chunk_share(view: StageView) -> Floats:
+    """What the first chunk of a stage has of its layers at least. (slot, plan)"""
+    layers = view.stages.kind_layers[:, 0].sum(axis=0)
+    least = least_first_chunk(view.plans, layers, view.stages.index[0])
+    return np.asarray(least / np.maximum(layers, 1))
+
+
+def _pipeline_bound_s(view: StageView, times: StageTime, share: Floats) -> Floats:
+    """`share`: of a stage's layers in its first chunk; the head lies on the last."""
     count, vpp = view.stages.count[0], view.plans.vpp
     stage_s = times.whole_forward_s[0] + times.whole_backward_s[0]
     head_s = times.part("head_forward_s")[0] + times.part("head_backward_s")[0]
-    first_s = np.where(vpp > 1, (stage_s - head_s) / (2 * vpp), stage_s)
+    first_s = np.where(vpp > 1, (stage_s - head_s) * share, stage_s)
     link_s = np.broadcast_to(times.part("link_s")[0], count.shape)
     batches = view.plans.micro_batches[0]
     return pipeline_bound_s(count, first_s, stage_s, batches, link_s, link_s)

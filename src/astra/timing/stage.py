@@ -14,10 +14,13 @@ from astra.strategy.stage_view import StageView
 from astra.timing.constants import timing_constants
 from astra.timing.device import SourceUse
 from astra.timing.layer import PARTS, LayerCache, layers_of
+from astra.timing.layer_offload import exposed_copies_s, over_host_link_s
 from astra.timing.stage_work import StageWork, summed_work
 
 Rows = NDArray[np.intp]
 ALL = slice(None)
+NOTHING = np.zeros(1)
+SharedWork = tuple[StageWork, SourceUse]  # of the distinct plans, and where its numbers come from
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -33,6 +36,7 @@ class StageTime:
     work: StageWork  # of the distinct plans but for recompute and offload
     rows: Rows  # for every plan, its row in `work`
     recompute_s: Floats
+    copies_s: tuple[Floats, Floats]  # of layers offloaded whole, that compute does not hide
     used: SourceUse
 
     def part(self, name: str) -> Floats:
@@ -59,14 +63,16 @@ class StageTime:
         """All that a micro-batch takes on its way down, parameters at hand."""
         work = self.work
         traffic = work.tensor_forward_s + work.context_forward_s + work.expert_forward_s
-        return (work.forward_s + traffic + work.offload_forward_s)[..., self.rows]
+        each = work.forward_s + traffic + work.offload_forward_s
+        return each[..., self.rows] + self.copies_s[0]
 
     @property
     def plain_backward_s(self) -> Floats:
         """All that it takes on its way back, with nothing to gather or to recompute."""
         work = self.work
         traffic = work.tensor_backward_s + work.context_backward_s + work.expert_backward_s
-        return (work.backward_s + traffic + work.offload_backward_s)[..., self.rows]
+        each = work.backward_s + traffic + work.offload_backward_s
+        return each[..., self.rows] + self.copies_s[1]
 
     @property
     def whole_forward_s(self) -> Floats:
@@ -143,18 +149,22 @@ class StageTime:
         return traffic + self.optimizer_s(slots) + self.other_s(slots)
 
 
-def stage_work(
-    view: StageView, stack: Stack, cache: LayerCache | None = None
-) -> tuple[StageWork, SourceUse]:
+def stage_work(view: StageView, stack: Stack, cache: LayerCache | None = None) -> SharedWork:
     """What the plans of a view share, and where its numbers come from."""
     layers = layers_of(view.shared, stack, cache)
     return summed_work(view.shared, layers, stack), layers.used
 
 
 def stage_times(
-    view: StageView, stack: Stack, shared: tuple[StageWork, SourceUse] | None = None
+    view: StageView,
+    stack: Stack,
+    shared: SharedWork | None = None,
+    offloaded_bytes: Floats | None = None,
 ) -> StageTime:
-    """Seconds of every slot of a table of plans; `shared` where it is worked out already."""
+    """Seconds of every slot of a table of plans; `shared` where it is worked out already.
+
+    `offloaded_bytes`: activations of a micro-batch that plans with `offload_layers` move.
+    """
     work, used = shared or stage_work(view, stack)
     rows = view.rows
     return StageTime(
@@ -163,6 +173,7 @@ def stage_times(
         work=work,
         rows=rows,
         recompute_s=_recompute_s(view, work, rows),
+        copies_s=_copies_s(view, work, rows, offloaded_bytes),
         used=used,
     )
 
@@ -177,6 +188,24 @@ def _recompute_s(view: StageView, work: StageWork, rows: Rows) -> Floats:
         if chosen.any():
             total += chosen * work.module_s[module][..., rows]
     return total
+
+
+def _copies_s(
+    view: StageView, work: StageWork, rows: Rows, offloaded_bytes: Floats | None
+) -> tuple[Floats, Floats]:
+    """Forward and backward, of layers that are offloaded whole."""
+    offloaded = view.plans.offload_layers
+    if offloaded_bytes is None or not offloaded.any():
+        return NOTHING, NOTHING
+    copies = over_host_link_s(view, np.where(offloaded > 0, offloaded_bytes, 0.0))
+    ends = work.head_backward_s + work.embedding_backward_s
+    traffic = work.tensor_backward_s + work.context_backward_s + work.expert_backward_s
+    backward = (work.backward_s - ends + traffic)[..., rows]
+    forward, layers = work.layers_forward_s[..., rows], view.stages.of(view.plans.layers)
+    return (
+        exposed_copies_s(copies, forward, layers, offloaded),
+        exposed_copies_s(copies, backward, layers, offloaded),
+    )
 
 
 def exposed_data_parallel_s(

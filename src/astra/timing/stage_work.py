@@ -22,6 +22,7 @@ from astra.timing.collectives import p2p_s
 from astra.timing.constants import timing_constants
 from astra.timing.data_parallel import DataParallelTime, data_parallel_time, slots_by_gpu
 from astra.timing.layer import PARTS, Layers
+from astra.timing.layer_offload import over_host_link_s
 from astra.timing.ledger import Collective, RankGroup
 
 
@@ -206,10 +207,7 @@ def _offload_s(view: StageView) -> Floats:
     element = np.where(is_word(view.plans, "precision", "fp32"), 4.0, 2.0)
     for row, kind in enumerate(layer_kinds(view.task.model).kinds):
         total += _kind_layers(row, view) * offloaded_values(view, kind) * element
-    for gpu, here in slots_by_gpu(view):
-        rate = timing_constants().optimizer.bandwidth_fraction * gpu.node.pcie_bytes_per_s
-        total = np.where(here, total / rate, total)
-    return total
+    return over_host_link_s(view, total)
 
 
 def stage_sends(view: StageView, stack: Stack) -> StageSends:

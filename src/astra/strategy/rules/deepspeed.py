@@ -4,7 +4,13 @@ import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
 from astra.strategy.rules.fsdp import _states_fp32 as states_fp32
-from astra.strategy.rules.our_rules import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, same_for_all_stages
+from astra.strategy.rules.our_rules import (
+    BATCH_ADDS_UP,
+    HOLDS_EVERY_LAYER,
+    NO_HYBRIDEP,
+    OWN_DISPATCHER_NEEDS_EP,
+    same_for_all_stages,
+)
 from astra.strategy.rules.rule import Rule, every_slot, first_dp, first_pp, first_tp, is_word
 
 CONFIG = "deepspeed/runtime/config.py"
@@ -221,12 +227,18 @@ OWN = (
     Rule(
         name="offload-needs-zero",
         layer="ours",
-        settings=("offload_optimizer_fraction", "sharding", "offload_activations"),
+        settings=(
+            "offload_optimizer_fraction",
+            "sharding",
+            "offload_activations",
+            "offload_layers",
+        ),
         where=ZERO,
         reason="DeepSpeed: optimizer offload needs ZeRO; activations stay",
         holds=lambda plans, _: (
             ((plans.offload_optimizer_fraction == 0) | ~is_word(plans, "sharding", "none"))
             & (plans.offload_activations == 0)
+            & (plans.offload_layers == 0)
         ),
     ),
     Rule(
@@ -269,4 +281,10 @@ OWN = (
     ),
 )
 
-RULES = (*OWN, HOLDS_EVERY_LAYER, *same_for_all_stages("DeepSpeed"))
+RULES = (
+    *OWN,
+    NO_HYBRIDEP,
+    OWN_DISPATCHER_NEEDS_EP,
+    HOLDS_EVERY_LAYER,
+    *same_for_all_stages("DeepSpeed"),
+)

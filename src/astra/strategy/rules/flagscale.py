@@ -7,6 +7,7 @@ from astra.strategy.replica_groups import is_one_job
 from astra.strategy.rules.megatron_config import CONFIGURATION
 from astra.strategy.rules.megatron_parser import PARSER
 from astra.strategy.rules.megatron_runtime import LAYOUTS, RUNTIME
+from astra.strategy.rules.our_rules import NO_HYBRIDEP
 from astra.strategy.rules.rule import (
     Rule,
     any_slot,
@@ -159,4 +160,5 @@ RULES = (
     *LAYOUTS,
     *RUNTIME,
     *MESH_RULES,
+    NO_HYBRIDEP,
 )

@@ -1,9 +1,16 @@
 """What plain PyTorch parallelism accepts: torchtitan 0.3 and accelerate (FSDP2, DTensor TP)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from astra.strategy.plans import Flags, Plans, Task
-from astra.strategy.rules.our_rules import BATCH_ADDS_UP, HOLDS_EVERY_LAYER, same_for_all_stages
+from astra.strategy.rules.our_rules import (
+    BATCH_ADDS_UP,
+    HOLDS_EVERY_LAYER,
+    OWN_DISPATCHER_NEEDS_EP,
+    same_for_all_stages,
+)
 from astra.strategy.rules.rule import (
     Rule,
     constant,
@@ -120,13 +127,10 @@ OWN = (
         reason="experts are spread over ranks whole (etp 1) or, with ep 1, cut by tp (etp tp)",
         holds=_experts_cut,
     ),
-    Rule(
-        name="own-dispatcher-needs-ep",
+    replace(
+        OWN_DISPATCHER_NEEDS_EP,
         layer="config",
-        settings=("dispatcher", "ep"),
         where="torchtitan/models/common/token_dispatcher.py",
-        reason="DeepEP and HybridEP need expert parallelism",
-        holds=lambda plans, _: ~is_word(plans, "dispatcher", "deepep", "hybridep") | (plans.ep > 1),
     ),
     Rule(
         name="pipeline-needs-untied-embeddings",
@@ -225,11 +229,13 @@ OWN = (
     Rule(
         name="offload-all-or-nothing",
         layer="ours",
-        settings=("offload_optimizer_fraction", "offload_activations"),
+        settings=("offload_optimizer_fraction", "offload_activations", "offload_layers"),
         where="torch.distributed.fsdp CPUOffloadPolicy",
         reason="FSDP2 offloads all optimizer state or none, and no single activations",
         holds=lambda plans, _: (
-            np.isin(plans.offload_optimizer_fraction, (0.0, 1.0)) & (plans.offload_activations == 0)
+            np.isin(plans.offload_optimizer_fraction, (0.0, 1.0))
+            & (plans.offload_activations == 0)
+            & (plans.offload_layers == 0)
         ),
     ),
     Rule(

@@ -154,6 +154,60 @@ CONFIGURATION = (
         ),
     ),
     Rule(
+        name="offloads-fewer-layers-than-there-are",
+        layer="config",
+        settings=("offload_layers", "model.layers"),
+        where=CONFIG,
+        reason="Megatron: activations of all layers but one can be offloaded, not of all",
+        holds=lambda plans, task: plans.offload_layers < task.model.layers,
+    ),
+    Rule(
+        name="offloaded-layers-exclude-pipelines",
+        layer="config",
+        settings=("offload_layers", "pp"),
+        where=CONFIG,
+        reason="Megatron: activations of whole layers are offloaded without a pipeline only",
+        holds=lambda plans, _: (plans.offload_layers == 0) | (plans.pp <= 1).all(axis=0),
+    ),
+    Rule(
+        name="offloaded-layers-exclude-recompute",
+        layer="config",
+        settings=("offload_layers", "recompute"),
+        where=CONFIG,
+        reason="Megatron: activations of whole layers are offloaded only without recompute",
+        holds=lambda plans, _: (
+            (plans.offload_layers == 0)
+            | every_slot(is_word(plans, "recompute", "none") | ~plans.used)
+        ),
+    ),
+    Rule(
+        name="offloads-layers-or-modules",
+        layer="config",
+        settings=("offload_layers", "offload_activations"),
+        where=CONFIG,
+        reason="Megatron: activations are offloaded by layers or by modules, not both",
+        holds=lambda plans, _: (plans.offload_layers == 0) | (plans.offload_activations == 0),
+    ),
+    Rule(
+        name="offloaded-layers-outside-graphs",
+        layer="config",
+        settings=("offload_layers", "cuda_graph"),
+        where=CONFIG,
+        reason="Megatron: layers whose activations are offloaded go only with graphs of the full "
+        "iteration",
+        holds=lambda plans, _: (
+            (plans.offload_layers == 0) | is_word(plans, "cuda_graph", "none", "full_iteration")
+        ),
+    ),
+    Rule(
+        name="offloaded-layers-exclude-ep-overlap",
+        layer="runtime",
+        settings=("offload_layers", "overlap_ep"),
+        where="megatron/core/models/gpt/fine_grained_callables.py",
+        reason="Megatron: where the experts' all-to-all is hidden, layers run past the offload",
+        holds=lambda plans, _: (plans.offload_layers == 0) | ~plans.overlap_ep,
+    ),
+    Rule(
         name="full-recompute-outside-graphs",
         layer="config",
         settings=("cuda_graph", "recompute"),

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from astra.strategy.dispatchers import dispatch_libraries
 from astra.strategy.plans import Flags, Plans, Task
 from astra.strategy.replica_groups import replicas_of_segment
-from astra.strategy.rules.our_rules import HOLDS_EVERY_LAYER
+from astra.strategy.rules.our_rules import HOLDS_EVERY_LAYER, OWN_DISPATCHER_NEEDS_EP
 from astra.strategy.rules.rule import (
     Rule,
     constant,
@@ -39,6 +40,12 @@ def _instances_divide_expert_copies(plans: Plans, task: Task) -> Flags:
     experts = first_tp(plans) * copies // np.maximum(plans.etp * plans.ep, 1)
     instances = np.maximum(copies // plans.shard_group, 1)
     return is_word(plans, "sharding", "none") | (experts % instances == 0)
+
+
+def _dispatch_group(plans: Plans, _: Task) -> Flags:
+    sizes = dispatch_libraries()["deepep"].group_sizes
+    sized = np.isin(plans.segment_ep * plans.segment_etp, (1, *sizes))  # of one: another rule
+    return ~is_word(plans, "dispatcher", "deepep") | every_slot(sized | ~plans.used)
 
 
 def _rank_order(plans: Plans, task: Task) -> Flags:
@@ -101,6 +108,15 @@ RUNTIME = (
         where=GROUPS,
         reason="Megatron: the GPUs of a stage must be divisible by ep x etp",
         holds=_expert_grid,
+    ),
+    OWN_DISPATCHER_NEEDS_EP,
+    Rule(
+        name="dispatch-group-has-a-size",
+        layer="runtime",
+        settings=("dispatcher", "ep", "etp"),
+        where="deep_ep/buffer.py Buffer.get_dispatch_config",
+        reason="DeepEP serves groups (ep x etp) of 2, 4, 8, 16, 24, 32, 64, 128, 144 or 160 GPUs",
+        holds=_dispatch_group,
     ),
     Rule(
         name="optimizer-instances-divide-expert-copies",

@@ -3,6 +3,7 @@
 import numpy as np
 
 from astra.hardware.vendors import vendor_of
+from astra.strategy.dispatchers import dispatch_libraries
 from astra.strategy.plans import OFFLOAD_MODULES, Flags, Ints, Plans, Task
 from astra.strategy.replica_groups import is_one_job, replicas_of_segment
 from astra.strategy.rules.rule import (
@@ -111,6 +112,21 @@ def _mxfp8_needs_blackwell(plans: Plans, task: Task) -> Flags:
     return allowed
 
 
+def _dispatcher_runs(plans: Plans, task: Task) -> Flags:
+    """In its formats, on all GPUs whose chip is known."""
+    allowed = constant(plans, True)
+    for name, library in dispatch_libraries().items():
+        has = is_word(plans, "dispatcher", name)
+        if not has.any():
+            continue
+        good = is_word(plans, "precision", *library.precisions)
+        for row, pool in enumerate(task.cluster.pools):
+            if pool.gpu.compute_capability and not library.runs_on(pool.gpu):
+                good &= every_slot((plans.gpu != row) | ~plans.used)
+        allowed &= ~has | good
+    return allowed
+
+
 def _reduce_dtype(plans: Plans, _: Task) -> Flags:
     """Gradients are reduced in fp32 or in the 16-bit type of the training."""
     wide = is_word(plans, "grad_reduce_dtype", "fp32")
@@ -140,6 +156,26 @@ def _experts_on_one_type(plans: Plans, task: Task) -> Flags:
     ranks = plans.tp * plans.cp * plans.dp
     return every_slot((ranks % (plans.segment_etp * plans.segment_ep) == 0) | ~plans.used)
 
+
+OWN_DISPATCHER_NEEDS_EP = Rule(
+    name="own-dispatcher-needs-ep",
+    layer="ours",
+    settings=("dispatcher", "ep"),
+    where="dispatcher",
+    reason="DeepEP and HybridEP need expert parallelism",
+    holds=lambda plans, _: (
+        ~is_word(plans, "dispatcher", "deepep", "hybridep")
+        | every_slot((plans.segment_ep > 1) | ~plans.used)
+    ),
+)
+NO_HYBRIDEP = Rule(
+    name="no-hybridep",
+    layer="ours",
+    settings=("dispatcher",),
+    where="data/dispatchers.toml",
+    reason="the dispatcher hybridep is Megatron-LM's and torchtitan's alone",
+    holds=lambda plans, _: ~is_word(plans, "dispatcher", "hybridep"),
+)
 
 RULES = (
     Rule(
@@ -216,6 +252,15 @@ RULES = (
         where="etp, dispatcher, capacity_factor",
         reason="expert settings belong to models with experts, and those need a dispatcher",
         holds=_dense_has_no_experts,
+    ),
+    Rule(
+        name="dispatcher-runs-there",
+        layer="ours",
+        settings=("dispatcher", "precision", "gpu"),
+        where="data/dispatchers.toml",
+        reason="DeepEP and HybridEP need bf16 or fp8, and Hopper or Blackwell GPUs that links join "
+        "in their nodes, DeepEP in nodes of eight",
+        holds=_dispatcher_runs,
     ),
     Rule(
         name="gpu-has-the-precision",

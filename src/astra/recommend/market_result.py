@@ -1,0 +1,70 @@
+"""What an answer about money says besides its plans, in the words of the JSON."""
+
+import msgspec
+
+from astra.cost.result import PricedPlan
+from astra.money.chances import Chances
+from astra.money.goals import GoalOutcome
+from astra.money.machines import NodeSummary, OtherRegion
+
+
+class FrontierPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of another frontier, in short."""
+
+    summary: str
+    gpus: dict[str, int]
+    hours: float
+    usd: float
+
+
+class MarketWhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer if something were different."""
+
+    what: str
+    plan: PricedPlan | None  # None: nothing fits then
+    same_plan: bool  # on as many GPUs
+    usd_change: float = 0.0
+    hours_change: float = 0.0
+    possible: bool = True  # whether the goals can be met then
+    frontier: tuple[FrontierPlan, ...] = ()  # fastest first
+
+
+class SpotRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, on spot nodes, where they are taken away as seldom or as often as may be."""
+
+    assumed_per_hour: float  # interruptions of one node
+    low_per_hour: float
+    high_per_hour: float
+    low_hours: float
+    low_usd: float
+    high_hours: float
+    high_usd: float
+    source: str
+
+
+class MarketResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the frontier's plans are worth naming: places in the frontier, fastest first,
+    counted from 1. A plan's own rank is its place among the plans of the answer.
+    """
+
+    tokens: float
+    budget_usd: float | None
+    deadline_hours: float | None
+    order: str  # throughput, cost or knee: which of the plans that meet all goals comes first
+    fastest: int
+    cheapest: int
+    knee: int
+    wished: GoalOutcome | None
+    chosen: int  # the answer
+    next_saves_hours: tuple[float, ...]  # from each point to the next faster one
+    next_costs_usd: tuple[float, ...]
+    elsewhere: tuple[OtherRegion, ...]  # the chosen plan at other clouds
+    beaten: tuple[tuple[float, float], ...]  # hours and dollars of plans simulated, not kept
+    machines: tuple[NodeSummary, ...]
+    longest_hours: float  # plans that take longer were left out
+    conditions: dict[str, object]
+    what_if: MarketWhatIf | None = None
+    chances: tuple[Chances, ...] = ()  # of each point
+    known_network: PricedPlan | None = None  # the best on known networks; where that is a guess
+    spot_range: SpotRange | None = None  # where the answer is on spot nodes
+    mixtures: int = 0  # of GPU types that were searched

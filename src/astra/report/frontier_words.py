@@ -1,0 +1,180 @@
+"""What is said of a frontier besides its table: how sure the answer is, what its neighbours cost,
+why the price jumps, what a guess is worth.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from astra.cost.result import PricedPlan
+from astra.money.chances import Chances
+from astra.money.rented import RentedNodes
+from astra.recommend.market_result import MarketResult
+from astra.report.amounts import DAY_H, gpus_text, hours, usd
+from astra.report.document import AnswerDocument
+
+SURE = 0.9  # a chance of keeping the goals from which on no surer plan is named
+CLIFF = 0.25  # a step along the frontier that costs more is explained
+
+
+def is_guessed(rent: RentedNodes) -> bool:
+    """One node asks for no network."""
+    return rent.network_certainty == "guessed" and rent.nodes > 1
+
+
+def beside_answer(answer: AnswerDocument, market: MarketResult) -> list[str]:
+    """How sure the answer is, what the next plans cost, and what stands beside a guess."""
+    points = answer.frontier
+    return [
+        *_sureness(points, market),
+        *_neighbours(points, market),
+        *_known_network(points[market.chosen - 1], market),
+        *_spot(market),
+    ]
+
+
+def _sureness(points: Sequence[PricedPlan], market: MarketResult) -> list[str]:
+    if not market.chances:  # of a file from before
+        return []
+    own = market.chances[market.chosen - 1]
+    parts = [f"fits its GPUs with {own.fits:.0%}"]
+    for chance, goal in ((own.deadline, "deadline"), (own.budget, "budget")):
+        if chance is not None:
+            parts.append(f"keeps the {goal} with {chance:.0%}")
+    whole = f", all of it with {own.all:.0%}" if len(parts) > 1 else ""
+    lines = [
+        f"It {_listed(parts)}{whole}. Four times of five it takes {hours(own.hours_low)} to "
+        f"{hours(own.hours_high)} and costs {usd(own.usd_low)} to {usd(own.usd_high)}."
+    ]
+    return lines + _surer(points, market, own)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _surer(points: Sequence[PricedPlan], market: MarketResult, own: Chances) -> list[str]:
+    """The cheapest plan that surely keeps a goal that the answer may well miss."""
+    goals = [chance for chance in (own.deadline, own.budget) if chance is not None]
+    if not goals or min(goals) >= SURE:
+        return []
+    sure = [
+        (point, chances)
+        for point, chances in zip(points, market.chances, strict=True)
+        if min(c for c in (chances.deadline, chances.budget, 1.0) if c is not None) >= SURE
+    ]
+    if not sure:
+        return [f"No plan keeps {'them' if len(goals) > 1 else 'it'} with {SURE:.0%}."]
+    point, chances = min(sure, key=lambda pair: pair[0].usd or 0.0)
+    kept = min(c for c in (chances.deadline, chances.budget) if c is not None)
+    assert point.usd is not None and point.hours is not None
+    return [
+        f"Surer: plan {point.rank}, {usd(point.usd)} in {hours(point.hours)} on "
+        f"{gpus_text(point.gpus)}, does with {kept:.0%}."
+    ]
+
+
+def _neighbours(points: Sequence[PricedPlan], market: MarketResult) -> list[str]:
+    """What the next faster plan costs, and the next cheaper one saves."""
+    row, lines = market.chosen - 1, []
+    if row > 0:
+        saved, more = market.next_saves_hours[row], market.next_costs_usd[row]
+        lines.append(
+            f"{usd(more)} more ends {hours(saved)} sooner: plan {points[row - 1].rank}, on "
+            f"{gpus_text(points[row - 1].gpus)}, {usd(more / saved * DAY_H)} for each day saved."
+        )
+    if row + 1 < len(points):
+        longer, less = market.next_saves_hours[row + 1], market.next_costs_usd[row + 1]
+        lines.append(
+            f"{usd(less)} less ends {hours(longer)} later: plan {points[row + 1].rank}, on "
+            f"{gpus_text(points[row + 1].gpus)}, {usd(less / longer * DAY_H)} for each day longer."
+        )
+    return lines
+
+
+def _known_network(best: PricedPlan, market: MarketResult) -> list[str]:
+    """The best plan whose network somebody tells, where the answer's is a guess."""
+    assert best.money is not None
+    if not any(map(is_guessed, best.money.rents)):
+        return []
+    other = market.known_network
+    if other is None:
+        return ["Its network is a guess, and nobody rents these GPUs on one that is known."]
+    assert other.money is not None and other.usd is not None and other.hours is not None
+    which = f"plan {other.rank}" if other.rank else "the same layout"
+    (first, *_) = other.money.rents
+    return [
+        f"Its network is a guess. On one that is known {which} costs {usd(other.usd)} in "
+        f"{hours(other.hours)}: {gpus_text(other.gpus)} at {first.cloud} {first.region}, "
+        f"{first.instance}{'' if other.rank else '; a search there may find better'}."
+    ]
+
+
+def _spot(market: MarketResult) -> list[str]:
+    """What spot nodes are taken to do, who says so, and what else may come."""
+    spot = market.spot_range
+    if spot is None:
+        return []
+    return [
+        f"A spot node is taken to stop once in {1 / spot.assumed_per_hour:,.0f} h (a guess: "
+        f"{spot.source}). At once in {1 / spot.low_per_hour:,.0f} h it costs {usd(spot.low_usd)} "
+        f"in {hours(spot.low_hours)}, at once in {1 / spot.high_per_hour:,.0f} h "
+        f"{usd(spot.high_usd)} in {hours(spot.high_hours)}. --spot-interruptions says it."
+    ]
+
+
+def below_table(answer: AnswerDocument, market: MarketResult) -> list[str]:
+    """What the table's marks and ranks mean, and why the price jumps."""
+    points, ranked = answer.frontier, len(answer.plans)
+    fastest, knee, cheapest = (
+        points[place - 1].rank for place in (market.fastest, market.knee, market.cheapest)
+    )
+    lines = [
+        f"* the answer; fastest {fastest}, knee {knee}, cheapest {cheapest}; ? a guessed network"
+    ]
+    if len(points) > 1:
+        more = f"; those above {ranked} with --top {len(points)}" if ranked < len(points) else ""
+        lines.append(f"rank: what explain, export and predict take as --rank{more}")
+    return lines + _cliff(points)
+
+
+def _cliff(points: Sequence[PricedPlan]) -> list[str]:
+    """Why one step along the frontier costs so much, where one does."""
+    jumps = [
+        (fast.usd / cheap.usd - 1, fast, cheap)
+        for fast, cheap in pairwise(points)
+        if fast.usd and cheap.usd
+    ]
+    jump, fast, cheap = max(jumps, key=lambda each: each[0], default=(0.0, None, None))
+    if jump < CLIFF or fast is None or cheap is None:
+        return []
+    (dear_usd, dear_gpus), (usd_per_gpu, gpus) = _per_gpu_hour(fast), _per_gpu_hour(cheap)
+    return [
+        f"The price jumps by {jump:.0%} from plan {cheap.rank} to plan {fast.rank}: "
+        f"{usd(dear_usd)} a GPU-hour instead of {usd(usd_per_gpu)}, for "
+        f"{dear_gpus / gpus:.2g} times as many GPU-hours. {_why_cliff(fast, cheap)}"
+    ]
+
+
+def _per_gpu_hour(point: PricedPlan) -> tuple[float, float]:
+    """Dollars of a GPU-hour, and GPU-hours."""
+    assert point.usd is not None and point.hours is not None
+    gpu_hours = point.hours * sum(point.gpus.values())
+    return point.usd / gpu_hours, gpu_hours
+
+
+def _why_cliff(fast: PricedPlan, cheap: PricedPlan) -> str:
+    assert fast.money is not None and cheap.money is not None
+    own, types = cheap.money.rents[0], fast.gpus.keys() == cheap.gpus.keys()
+    if own.spot and not fast.money.rents[0].spot:
+        return "From there on nodes are rented on demand, no longer as spot nodes."
+    if own.cloud != "given" and own.network_certainty == "guessed" and own.nodes == 1:
+        return (
+            f"Nothing is published of what joins nodes of {own.cloud} ({own.instance}), so they "
+            "are rented one at a time (--join-guessed joins them), and faster plans need dearer "
+            "ones."
+        )
+    if not types:
+        return f"It is another GPU type: {gpus_text(fast.gpus)}, not {gpus_text(cheap.gpus)}."
+    if _per_gpu_hour(fast)[1] > 1.1 * _per_gpu_hour(cheap)[1]:
+        return "The batch is shared by more GPUs, each of which does less of its time."
+    return "So many GPUs are only for rent at a higher price."

@@ -1,0 +1,82 @@
+"""Round numbers along an axis, and text in a picture."""
+
+import math
+from html import escape
+
+from astra.report.svg.colours import paint
+
+FONT = "Inter, Helvetica, Arial, sans-serif"
+LETTER = 0.56  # width of a letter, of its height
+STEPS = (1.0, 2.0, 5.0, 10.0)
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten; at most so many, and one more.
+
+    >>> ticks(0.0, 7.73), ticks(0.31, 0.36, 4)
+    ([0.0, 2.0, 4.0, 6.0], [0.32, 0.34, 0.36])
+    """
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(each * power for each in STEPS if each * power >= raw * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [round(number * step, digits) for number in range(first, last + 1)]
+
+
+def time_labels(seconds: list[float]) -> list[str]:
+    """In the largest unit that needs no leading zeros; the unit stands on the first.
+
+    >>> time_labels([0.0, 0.02, 0.04])
+    ['0 ms', '20', '40']
+    """
+    most = max(map(abs, seconds), default=0.0)
+    size, unit = next((each for each in TIME_UNITS if most >= each[0]), TIME_UNITS[-1])
+    labels = [f"{value / size:.6g}" for value in seconds]
+    return [f"{label} {unit}" if row == 0 else label for row, label in enumerate(labels)]
+
+
+def text_width(words: str, size: int) -> float:
+    """About what words take up."""
+    return LETTER * size * len(words)
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: int = 11,
+    colour: str = "ink3",
+    anchor: str = "start",
+    weight: int = 400,
+) -> str:
+    """Words at a place, whatever is in them."""
+    bold = f' font-weight="{weight}"' if weight != 400 else ""
+    return (
+        f'<text x="{number(x)}" y="{number(y)}" font-size="{size}" fill="{paint(colour)}" '
+        f'text-anchor="{anchor}"{bold}>{escape(words)}</text>'
+    )
+
+
+def number(value: float) -> str:
+    """A place in the picture: tenths of a pixel are enough.
+
+    >>> number(12.04), number(3.0)
+    ('12', '3')
+    """
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def picture(width: float, height: float, sentence: str, parts: list[str]) -> str:
+    """A whole SVG; the sentence is for those who cannot see it."""
+    size = f'width="{number(width)}" height="{number(height)}"'
+    box = f'viewBox="0 0 {number(width)} {number(height)}"'
+    label = escape(sentence, quote=True)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} role="img" aria-label="{label}" '
+        f'font-family="{FONT}">'
+    )
+    ground = f'<rect width="{number(width)}" height="{number(height)}" fill="{paint("panel")}"/>'
+    return "\n".join([head, ground, *parts, "</svg>"]) + "\n"

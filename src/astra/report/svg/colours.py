@@ -1,0 +1,54 @@
+"""The colours of all pictures, light and dark, each with the name of its CSS variable.
+
+A colour always means the same. Light ones stand in the SVG itself; a page that sets the variables
+has its own. Colours that lie side by side are told apart by every kind of colour blindness
+(`tests/report/svg/test_colours.py`).
+"""
+
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """A CSS variable and what it is without a page around it."""
+
+    variable: str
+    light: str
+    dark: str
+
+
+SURFACES = {
+    "panel": Colour("panel", "#ffffff", "#1b1b20"),
+    "line": Colour("line", "#e3e0d9", "#2e2e36"),
+    "ink": Colour("ink", "#1c1b1f", "#f1f0f4"),
+    "ink2": Colour("ink2", "#55525a", "#b9b7c1"),
+    "ink3": Colour("ink3", "#6d6a72", "#9b99a5"),
+    "on_forward": Colour("on-fwd", "#12284d", "#12284d"),
+    "on_backward": Colour("on-bwd", "#ffffff", "#ffffff"),
+}
+STEP_PARTS = {
+    "forward": Colour("fwd", "#8fb8f0", "#a9ccfb"),
+    "backward": Colour("bwd", "#2f66c9", "#3e73d5"),
+    "recompute": Colour("rec", "#1d3f82", "#23407f"),
+    "tensor_comm": Colour("tensor", "#f2b03a", "#f5b94c"),
+    "context_comm": Colour("context", "#fbe0a8", "#fdecc9"),
+    "expert_comm": Colour("expert", "#cb7516", "#cf7f22"),
+    "pipeline_comm": Colour("links", "#a3470c", "#ad5016"),
+    "data_comm": Colour("data", "#6e2d08", "#84380f"),
+    "optimizer": Colour("opt", "#5d6a72", "#86949c"),
+    "other": Colour("other", "#b9bcc0", "#5d5f67"),
+}
+WAITING = {  # a ground with a hatch on it
+    "waiting": Colour("idle", "#e9e6df", "#26262c"),
+    "hatch": Colour("hatch", "#c9c4ba", "#43434d"),
+}
+COLOURS = SURFACES | STEP_PARTS | WAITING
+
+
+def paint(name: str) -> str:
+    """What stands in `fill` and `stroke`.
+
+    >>> paint("forward")
+    'var(--fwd, #8fb8f0)'
+    """
+    colour = COLOURS[name]
+    return f"var(--{colour.variable}, {colour.light})"

@@ -25,7 +25,7 @@ def test_no_question_breaks_the_server_or_its_description(tmp_path: Path) -> Non
         try:
             address = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["address"]
             asked = (sys.executable, "-m", "schemathesis.cli", "run", f"{address}/api/openapi.json")
-            options = ("--checks", CHECKS, "--max-examples", "10", "--max-time", "60")
+            options = ("--checks", CHECKS, "--max-examples", "10", "--max-time", "25")
             done = subprocess.run((*asked, *options), capture_output=True, text=True, cwd=tmp_path)
         finally:
             server.terminate()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from astra.search.result import Result
 
 WORTH_TELLING = 0.01  # share of a step
-DEGREES = ("tp", "cp", "pp")  # whose values among the best plans are looked at
+DEGREES = ("tp", "cp", "pp")  # whose values are those of the three best plans and the fastest
 RUNTIMES = ("megatron", "flagscale")  # with an optimizer whose dtypes can be set
 BF16_GRADIENTS = {"main_grads_dtype": ("bf16",), "grad_reduce_dtype": ("bf16",)}
 BF16_MOMENTS = {"first_moment_dtype": ("bf16",), "second_moment_dtype": ("bf16",)}
@@ -72,12 +72,20 @@ def _saving(query: "Query", found: "Result", limits: "Limits") -> "list[Note]":
     if fastest is None or not _may_change(query) or limits.stopped or not query.suggest:
         return []
     notes, below_s = [], fastest.step_s * (1 - WORTH_TELLING)
-    plans = [priced.plan for priced in (fastest, *found.plans)]
+    plans = [priced.plan for priced in (fastest, *found.plans[:3])]
     near = {name: tuple({getattr(plan, name) for plan in plans}) for name in DEGREES}
-    for what, settings in DTYPES.items():
+
+    def best_s(settings: dict[str, tuple[Any, ...]]) -> float:
         asked = {**query.settings, **near, **settings}
         wider = replace(query, settings=asked, top=1, risk="none", faster_than_s=below_s)
-        step_s = search_best(wider, limits).best_s
+        return search_best(wider, limits).best_s
+
+    *_, every = DTYPES.values()
+    every_s = best_s(every)
+    if every_s >= below_s:  # a part of them saves no more
+        return []
+    for what, settings in DTYPES.items():
+        step_s = every_s if settings is every else best_s(settings)
         if step_s < below_s and limits.stopped is None:
             saved = 1 - step_s / fastest.step_s
             words = [f"{name}={values[0]}" for name, values in settings.items()]

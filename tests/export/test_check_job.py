@@ -221,7 +221,8 @@ def test_no_row_is_offered_that_calibrate_would_read_as_another_job() -> None:
 
 def test_a_row_says_the_least_micro_batch_group_and_no_other() -> None:
     """Five stages, 16 micro-batches: in groups of eight, as it is read back; of 16 none."""
-    job: dict[str, Any] = {"gpus": "h100:40", "global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 5}
+    job: dict[str, Any] = {"gpus": "h100:40", "global_batch": 64, "seq_len": 4096, "tp": 2}
+    job["layers_per_stage"] = [16] * 5
     grouped, plain = (astra.predict("llama-3-70b", **job, vpp=vpp) for vpp in (2, 1))
     assert (
         grouped.plan.explicit_microbatch_group == 8 and plain.plan.explicit_microbatch_group is None

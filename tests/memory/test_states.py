@@ -1,6 +1,7 @@
 """Weights, gradients and optimizer states: bytes a parameter, and what divides them."""
 
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -117,7 +118,8 @@ def test_megatron_pads_the_vocabulary_to_128_rows_for_each_tensor_parallel_rank(
     """GPT-2's 50,257 words. Embedding on the first stage, its tied copy on the last."""
     model = find_model("gpt3-6.7b")
     assert model.vocab == 50_257 and model.tied_embeddings
-    found = alone("gpt3-6.7b", gpus=f"h100:{4 * tp}", tp=tp, pp=4, sharding="none", runtime=runtime)
+    even: dict[str, Any] = {"layers_per_stage": [8] * 4, "sharding": "none"}
+    found = alone("gpt3-6.7b", gpus=f"h100:{4 * tp}", tp=tp, runtime=runtime, **even)
     first, inner, _, last = (stage.weights_bytes / 2 for stage in found.memory.stages)
     positions, final = model.learned_positions * model.hidden, 2 * model.hidden
     assert first - inner == pytest.approx(rows * model.hidden / tp + positions, rel=1e-12)

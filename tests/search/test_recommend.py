@@ -86,7 +86,13 @@ def test_no_plan_of_brute_force_has_a_shorter_expected_step(seed: int) -> None:
 
 
 def plan_with(**changes: Any) -> Plan:
-    asked = {"gpus": "h100:32", "pp": 4, "vpp": 1, "global_batch": 64, "seq_len": 4096}
+    asked = {
+        "gpus": "h100:32",
+        "layers_per_stage": [8] * 4,
+        "vpp": 1,
+        "global_batch": 64,
+        "seq_len": 4096,
+    }
     return astra.predict("llama-3-8b", **{**asked, **changes}).plan
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from astra.cost.stages import times_of
 from astra.cost.step import after_backward_s, as_stack_sends, grads_ready_s, pipeline_columns
 from astra.cost.step import simulated_step as whole_step
 from astra.hardware.stack import Stack, find_stack
@@ -16,7 +17,7 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, plans_of, task_of
 from astra.strategy.stage_view import StageView, stage_view
 from astra.timing.chunks import chunk_parts
-from astra.timing.stage import StageTime, stage_times
+from astra.timing.stage import StageTime
 
 PartSeconds = dict[str, tuple[float, ...]]  # by part of an operation, for each chunk
 
@@ -66,7 +67,7 @@ def step_timeline(plan: Plan, stack: Stack | None = None) -> StepTimeline:
     """The step of a plan, event by event. Its schedule must be one that runs."""
     stack = stack or find_stack(plan.stack)
     view = stage_view(plans_of([plan]), task_of(plan), every_stage=True)
-    times = stage_times(view, stack)
+    times = times_of(view, stack)
     step = whole_step(view.plans, view.stages, times)
     runs = [_run(view, times, row) for row in range(len(plan.pipelines))]
     most = view.stages.count.shape[1]

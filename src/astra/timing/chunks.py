@@ -45,6 +45,10 @@ def chunk_parts(
     share = chunk_shares(plans, stages)[:, pipeline]
     spread = _spread(plans, times, pipeline, share)
 
+    def host(way: str, copies_s: Floats) -> Floats:
+        whole = times.part(f"offload_{way}_s") + copies_s
+        return share * whole[pipeline]
+
     def traffic(way: str) -> dict[str, Floats]:
         names = ("tensor", "context", "expert")
         return {name: share * times.part(f"{name}_{way}_s")[pipeline] for name in names}
@@ -53,14 +57,14 @@ def chunk_parts(
         "data": share * times.gather_forward_s[pipeline],
         "compute": spread(times.part("forward_s"), "forward"),
         **traffic("forward"),
-        "host": share * times.part("offload_forward_s")[pipeline],
+        "host": host("forward", times.copies_s[0]),
     }
     backward = {
         "recompute": share * times.recompute_s[pipeline],
         "compute": spread(times.part("backward_s"), "backward"),
         **traffic("backward"),
         "data": share * times.gather_backward_s[pipeline],
-        "host": share * times.part("offload_backward_s")[pipeline],
+        "host": host("backward", times.copies_s[1]),
     }
     return forward, backward
 

@@ -312,31 +312,31 @@ def check_money(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(8))
 def test_better_is_never_worse(seed: int) -> None:
     check_better(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_two_types_are_never_worse_than_one(seed: int) -> None:
     check_two_types(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_money_buys_what_it_should(seed: int) -> None:
     check_money(seed)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(16, 200))
+@pytest.mark.parametrize("seed", range(8, 200))
 def test_better_is_never_worse_of_many(seed: int) -> None:
     check_better(seed)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [seed for seed in range(12, 106) if seed not in PRICED_TOO_LOW])
+@pytest.mark.parametrize("seed", [seed for seed in range(6, 106) if seed not in PRICED_TOO_LOW])
 def test_two_types_are_never_worse_than_one_of_many(seed: int) -> None:
     check_two_types(seed)
 
@@ -356,6 +356,6 @@ def test_stages_of_one_type_are_priced_as_if_none_crossed_nodes(seed: int) -> No
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(12, 56))
+@pytest.mark.parametrize("seed", range(6, 56))
 def test_money_buys_what_it_should_of_many(seed: int) -> None:
     check_money(seed)

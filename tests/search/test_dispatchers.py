@@ -116,7 +116,7 @@ def test_types_together_take_what_all_of_them_have() -> None:
     ("gpus", "had"),
     [
         ("h100:8,h200:8", {"deepep"}),
-        pytest.param("h100:8,a100-80g:8", set(), marks=pytest.mark.slow),
+        pytest.param("h100:8,a100-80g:8", set(), marks=pytest.mark.soak),
     ],
 )
 def test_plans_over_several_types_have_one_that_all_their_gpus_have(

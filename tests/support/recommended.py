@@ -60,7 +60,7 @@ MIXED = [
     Question("qwen3-30b-a3b", "h100:16,h200:16", 128),
     Question("gpt3-175b", "h100:64,a100-80g:64", 256),
 ]
-SAMPLE = [*random.Random(12).sample(ONE_TYPE, 8), MIXED[0], MIXED[3]]
+SAMPLE = [*random.Random(12).sample(ONE_TYPE, 4), MIXED[0], MIXED[3]]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.cases import each_case
 
-from astra.report.svg.colours import COLOURS, STEP_PARTS, SURFACES, WAITING
+from astra.report.svg.colours import COLOURS, MEMORY_CAUSES, STEP_PARTS, WAITING, variables
 from astra.strategy.plans import Floats
 
 LEAST_DISTANCE = 12.0
@@ -79,10 +79,24 @@ def test_any_two_colours_of_a_timeline_can_be_told_apart(theme: str) -> None:
 
 
 @each_case("theme", ("light", "dark"))
+def test_causes_of_memory_that_may_lie_side_by_side_can_be_told_apart(theme: str) -> None:
+    """Next to one another, or with only such between as are often nothing."""
+    often_nothing = ("optimizer_states", "logits", "buffers")
+    order = list(MEMORY_CAUSES)
+    for first, second in combinations(order, 2):
+        between = order[order.index(first) + 1 : order.index(second)]
+        if set(between) <= set(often_nothing):
+            one, other = (getattr(MEMORY_CAUSES[name], theme) for name in (first, second))
+            for vision in VISION:
+                assert distance(one, other, vision) > LEAST_DISTANCE, (first, second, vision)
+
+
+@each_case("theme", ("light", "dark"))
 def test_text_can_be_read(theme: str) -> None:
     """A contrast of 4.5 or more, as WCAG 2 asks of small text."""
-    grounds = {"ink": "panel", "ink2": "panel", "ink3": "panel"}
-    grounds |= {"on_forward": "forward", "on_backward": "backward"}
+    words_on_panel = ("ink", "ink2", "ink3", "safe", "tight", "risky")
+    grounds = dict.fromkeys(words_on_panel, "panel")
+    grounds |= {name: name.removeprefix("on_") for name in COLOURS if name.startswith("on_")}
     for words, ground in grounds.items():
         bright = [
             float(np.array([0.2126, 0.7152, 0.0722]) @ linear(getattr(COLOURS[name], theme)))
@@ -92,8 +106,11 @@ def test_text_can_be_read(theme: str) -> None:
 
 
 def test_every_colour_has_a_variable_of_its_own() -> None:
-    variables = [colour.variable for colour in COLOURS.values()]
-    assert len(set(variables)) == len(variables) == len(SURFACES | STEP_PARTS | WAITING)
+    names = [colour.variable for colour in COLOURS.values()]
+    assert len(set(names)) == len(names)
+    for theme in ("light", "dark"):
+        said = dict(each.split(":") for each in variables(theme).strip(";").split(";"))
+        assert said == {f"--{c.variable}": getattr(c, theme) for c in COLOURS.values()}
 
 
 def test_the_distance_is_the_one_that_is_published() -> None:

@@ -6,7 +6,10 @@ from html import escape
 from astra.report.svg.colours import paint
 
 FONT = "Inter, Helvetica, Arial, sans-serif"
-LETTER = 0.56  # width of a letter, of its height
+# Width of a letter, of its height: about Helvetica's and Inter's, whichever is wider.
+LETTER = 0.57
+NARROW_LETTERS, NARROW_LETTER = frozenset("ijlI.,:;|!'()[] ft-r/"), 0.36
+WIDE_LETTERS, WIDE_LETTER = frozenset("mwMWGOQCDHNU%@+="), 0.78
 STEPS = (1.0, 2.0, 5.0, 10.0)
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -38,8 +41,19 @@ def time_labels(seconds: list[float]) -> list[str]:
 
 
 def text_width(words: str, size: int) -> float:
-    """About what words take up."""
-    return LETTER * size * len(words)
+    """About what words take up.
+
+    >>> text_width("illicit", 12) < text_width("0.345 s", 12) < text_width("WWWWWWW", 12)
+    True
+    """
+    return size * sum(
+        NARROW_LETTER
+        if letter in NARROW_LETTERS
+        else WIDE_LETTER
+        if letter in WIDE_LETTERS
+        else LETTER
+        for letter in words
+    )
 
 
 def text(
@@ -51,12 +65,14 @@ def text(
     colour: str = "ink3",
     anchor: str = "start",
     weight: int = 400,
+    value: str = "",
 ) -> str:
-    """Words at a place, whatever is in them."""
+    """Words at a place, whatever is in them; a value behind them stands out."""
     bold = f' font-weight="{weight}"' if weight != 400 else ""
+    strong = f' <tspan font-weight="600" fill="{paint("ink")}">{escape(value)}</tspan>'
     return (
         f'<text x="{number(x)}" y="{number(y)}" font-size="{size}" fill="{paint(colour)}" '
-        f'text-anchor="{anchor}"{bold}>{escape(words)}</text>'
+        f'text-anchor="{anchor}"{bold}>{escape(words)}{strong if value else ""}</text>'
     )
 
 

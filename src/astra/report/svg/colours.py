@@ -22,6 +22,8 @@ SURFACES = {
     "ink": Colour("ink", "#1c1b1f", "#f1f0f4"),
     "ink2": Colour("ink2", "#55525a", "#b9b7c1"),
     "ink3": Colour("ink3", "#6d6a72", "#9b99a5"),
+    "axis": Colour("line2", "#cfcbc2", "#44444e"),
+    "sunk": Colour("sunk", "#f1efea", "#232329"),
     "on_forward": Colour("on-fwd", "#12284d", "#12284d"),
     "on_backward": Colour("on-bwd", "#ffffff", "#ffffff"),
 }
@@ -41,7 +43,30 @@ WAITING = {  # a ground with a hatch on it
     "waiting": Colour("idle", "#e9e6df", "#26262c"),
     "hatch": Colour("hatch", "#c9c4ba", "#43434d"),
 }
-COLOURS = SURFACES | STEP_PARTS | WAITING
+MEMORY_CAUSES = {
+    "weights": Colour("weights", "#14584e", "#1f7d6f"),
+    "gradients": Colour("gradients", "#52ab9b", "#4fb3a1"),
+    "optimizer_states": Colour("states", "#a5d8cd", "#b4e4da"),
+    "activations": Colour("activations", "#7a55b8", "#9a78d8"),
+    "logits": Colour("logits", "#c3abe6", "#d3c0f0"),
+    "buffers": Colour("buffers", "#a79d86", "#57565c"),
+    "runtime": Colour("runtime", "#625d55", "#9a978f"),
+    "slack": Colour("slack", "#d3cdc1", "#3c3c45"),
+}
+RISKS = {
+    "safe": Colour("ok", "#0a6b55", "#5fd0b0"),
+    "tight": Colour("warn", "#8a5200", "#f0b95b"),
+    "risky": Colour("bad", "#b3261e", "#ff8f84"),
+}
+ON_SEGMENTS = {  # words inside of a segment
+    "on_weights": Colour("on-weights", "#ffffff", "#ffffff"),
+    "on_gradients": Colour("on-gradients", "#04201b", "#04201b"),
+    "on_optimizer_states": Colour("on-states", "#04201b", "#04201b"),
+    "on_activations": Colour("on-activations", "#ffffff", "#150c26"),
+    "on_logits": Colour("on-logits", "#150c26", "#150c26"),
+    "on_tensor_comm": Colour("on-tensor", "#2b1a00", "#2b1a00"),
+}
+COLOURS = SURFACES | STEP_PARTS | WAITING | MEMORY_CAUSES | RISKS | ON_SEGMENTS
 
 
 def paint(name: str) -> str:
@@ -52,3 +77,12 @@ def paint(name: str) -> str:
     """
     colour = COLOURS[name]
     return f"var(--{colour.variable}, {colour.light})"
+
+
+def variables(theme: str) -> str:
+    """All colours of a theme, `light` or `dark`, as CSS declarations for a page around pictures.
+
+    >>> variables("dark")[:31]
+    '--panel:#1b1b20;--line:#2e2e36;'
+    """
+    return "".join(f"--{each.variable}:{getattr(each, theme)};" for each in COLOURS.values())

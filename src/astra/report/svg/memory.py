@@ -5,7 +5,7 @@ from itertools import groupby
 from astra.report.priced_plan import GIB
 from astra.report.svg.axis import number, picture, text, text_width, ticks
 from astra.report.svg.priced import Document
-from astra.report.svg.shapes import Segment, hatch, legend, line, rect, stacked_bar
+from astra.report.svg.shapes import BarSegment, hatch, legend, line, rect, stacked_bar
 
 KEPT_FREE = "memory-kept-free"
 TITLE = "Memory of one GPU, by stage and cause"
@@ -86,14 +86,14 @@ def _reserved(stage: Document) -> float:
     return sum(stage.get(field, 0.0) for field, _ in CAUSES.values())
 
 
-def _segments(stage: Document) -> list[Segment]:
+def _segments(stage: Document) -> list[BarSegment]:
     found = []
     for colour, (field, words) in CAUSES.items():
         value = stage.get(field, 0.0)
         if value > 0:
             size = f"{value / GIB:.1f}"
             hint = f"stage {stage['stage']}, {words}: {size} GiB"
-            found.append(Segment(colour, words, value, f"{size} GiB", size, hint))
+            found.append(BarSegment(colour, words, value, f"{size} GiB", size, hint))
     return found
 
 

@@ -3,7 +3,7 @@
 from astra.report.priced_plan import seconds
 from astra.report.svg.axis import picture
 from astra.report.svg.priced import Document
-from astra.report.svg.shapes import Segment, hatch, legend, stacked_bar
+from astra.report.svg.shapes import BarSegment, hatch, legend, stacked_bar
 
 HEIGHT = 26.0
 LEAST_SHARE = 5e-4  # of the step, that a part must take to be named
@@ -27,7 +27,7 @@ def parts_svg(plan: Document, width: float) -> str:
     """The seconds of a priced plan's `step_parts_s`, to scale; they sum to the step."""
     step_s, parts_s = plan["step_s"], plan["step_parts_s"]
     segments = [
-        Segment(
+        BarSegment(
             WAITING if part == "bubble" else part,
             words,
             parts_s[part],

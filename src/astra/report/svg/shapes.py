@@ -12,7 +12,7 @@ SWATCH_PX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BarSegment:
     """A stretch of a bar: what it is, how much, and how that reads."""
 
     colour: str  # of `COLOURS`; or a hatch
@@ -55,7 +55,7 @@ def fill_of(colour: str) -> str:
 
 
 def stacked_bar(
-    segments: Sequence[Segment], x: float, y: float, px_per_unit: float, height: float
+    segments: Sequence[BarSegment], x: float, y: float, px_per_unit: float, height: float
 ) -> list[str]:
     """Segments end to end, a pixel apart; words in those that hold them."""
     drawn, at = [], x

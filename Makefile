@@ -8,7 +8,7 @@ DEV    := $(VENV)/.dev
 # Without bytecode (some images forbid it) pytest rewrites every assertion anew, 7 s in each worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: plan test soak check format verify practice bench clean help
+.PHONY: plan test soak check format web verify practice bench clean help
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -50,6 +50,13 @@ format: $(DEV)   ## rewrite the code the way ruff likes it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+web/node_modules: web/package-lock.json
+	cd web && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+web: web/node_modules  ## build the page of `astra serve` (needs Node; its result is committed)
+	cd web && node build.mjs
+
 # Checks against the frameworks' own code, in an environment of their own.
 VERIFY   := .verify
 MEGATRON := megatron-core==0.19.2
@@ -81,7 +88,7 @@ $(VERIFY)/.ready: pyproject.toml Makefile
 	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/skypilot*.whl $(VERIFY)/sky
 	@touch $@
 
-verify: $(VERIFY)/.ready  ## our rules, counts and schedules against the frameworks themselves
+verify: $(VERIFY)/.ready $(if $(shell command -v npm),web/node_modules)  ## our rules, counts and schedules against the frameworks themselves
 	ASTRA_VERIFY=1 PYTHONPATH=$(PATHS) $(VERIFY)/venv/bin/python -m pytest -n 2 --dist loadfile tests/verify
 
 practice: $(VERIFY)/.ready  ## published layouts against ours, into docs/reports/practice.md: 15 minutes
@@ -94,4 +101,4 @@ bench: $(CORE)   ## how fast: ratios, not promises
 	$(BIN)/python benchmarks/money.py
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .verify .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) web/node_modules .verify .mypy_cache .ruff_cache .hypothesis

@@ -27,7 +27,6 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
 }
 
 
@@ -59,7 +58,10 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(
+                    {**HEADERS, "cache-control": headers.get("cache-control", "no-store")}
+                )
             await send(message)
 
         refused = self._refused(Headers(scope=scope))

@@ -7,19 +7,24 @@ from typing import Any
 from astra.api.catalogue import flops_seq_len, gpus, models, prices, summary_of
 from astra.api.inputs import RUNTIMES
 from astra.errors import InputError, did_you_mean, shorten
+from astra.export.launchers import LAUNCHERS
+from astra.export.targets import TARGETS
 from astra.hardware.catalogue import find_gpu, is_path
 from astra.hardware.stack import find_stack, stack_names
 from astra.model.zoo import known_model
+from astra.money.options import ORDERS
 from astra.report.gpus import gpu_json, gpus_json
 from astra.report.models import listing_json, model_json
 from astra.report.prices import cheapest_of_each, prices_json
 from astra.report.rules import all_variables, rule_json, rules_json, variables_json
 from astra.report.stacks import stack_json
 from astra.report.words import words as in_words
+from astra.search.objectives import OBJECTIVES, RISKS
 from astra.strategy.rules.registry import rules_for
 from astra.values import word
 
 Said = Mapping[str, str]
+PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,19 @@ def _stacks(said: Said) -> dict[str, Any]:
     return {"stacks": [stack_json(find_stack(name)) for name in stack_names()]}
 
 
+def _choices(said: Said) -> dict[str, Any]:  # noqa: ARG001 - nothing narrows it
+    return {
+        "objective": list(OBJECTIVES),
+        "order": list(ORDERS),
+        "precision": list(PRECISIONS),
+        "risk": list(RISKS),
+        "runtime": list(RUNTIMES),
+        "stack": stack_names(),
+        "launcher": list(LAUNCHERS),
+        "to": [{"name": name, "called": target.name} for name, target in TARGETS.items()],
+    }
+
+
 LISTINGS = {
     "models": KnownThings(
         {
@@ -102,6 +120,7 @@ LISTINGS = {
         },
         _rules,
     ),
+    "choices": KnownThings({}, _choices),
     "stacks": KnownThings({"name": "one stack in full"}, _stacks),
 }
 

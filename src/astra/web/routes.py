@@ -9,6 +9,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,6 +18,7 @@ from astra.errors import InputError, did_you_mean
 from astra.web.guard import Guard, JSONAnswer, error_answer, read_body
 from astra.web.listings import LISTINGS
 from astra.web.openapi import openapi
+from astra.web.page import page_routes
 from astra.web.questions import QUESTIONS
 from astra.web.refusals import refusal
 from astra.web.stream import EventStream, while_connected
@@ -56,8 +58,9 @@ def make_app(
             ),
             Route("/api/stop", stop, methods=["POST"]),
             Route("/api/openapi.json", describe, methods=["GET"]),
+            *page_routes(),
         ],
-        middleware=[Middleware(Guard, host=host)],
+        middleware=[Middleware(Guard, host=host), Middleware(GZipMiddleware, compresslevel=6)],
         exception_handlers={HTTPException: refuse, Exception: fault},
         lifespan=lifespan,
     )

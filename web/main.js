@@ -1,0 +1,102 @@
+// The page: the question at the left, the answer at the right, drawn anew whenever anything changed.
+import { html, nothing, render } from "lit-html";
+import { Gone, known } from "./api.js";
+import { chosenLine, figures, headline } from "./answer.js";
+import { question } from "./ask.js";
+import { askNow, said, writeLink } from "./asking.js";
+import { hover } from "./hover.js";
+import { keysHelp, listenToKeys } from "./keys.js";
+import { plansCard } from "./plans.js";
+import { EXAMPLES, emptyQuestion, readLink } from "./question.js";
+import { commands, copy, funnel, notice } from "./search.js";
+import { empty, nothingFits, running, stopped, trouble } from "./states.js";
+import { change, draw, drawWith, state } from "./store.js";
+
+const mark = html`<svg width="18" height="18" viewBox="0 0 18 18" aria-hidden="true">
+  <path d="M1 3h7v3H1zM5 7.5h7v3H5zM9 12h8v3H9z" fill="currentColor" />
+</svg>`;
+
+function top() {
+  const here = location.hash.slice(1);
+  return html`<header class="top">
+    <a class="mark" href="#" @click=${begin}>${mark} astra</a>
+    <nav aria-label="Examples">
+      ${EXAMPLES.map(([name, link]) => html`<a href=${`#${link}`} aria-current=${here === link ? "page" : nothing}>${name}</a>`)}
+    </nav>
+    <span class="fill"></span>
+    <button type="button" class="button quiet" id="theme" aria-label="light or dark" @click=${switchTheme}>◐</button>
+    <button type="button" class="button quiet" id="copy-link" @click=${copyLink}>Copy link</button>
+  </header>`;
+}
+
+function begin(event) {
+  event.preventDefault();
+  history.replaceState(null, "", location.pathname);
+  change({ question: emptyQuestion(), answer: null, error: null });
+}
+
+async function copyLink() {
+  if (await writeLink()) copy(location.href, "The link is copied; it holds the whole question.");
+  else notice("This question is too long for a link. Give the result file instead.");
+}
+
+function switchTheme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+}
+
+function cards() {
+  const { answer, running: now, error } = state;
+  if (!answer) return now ? running() : empty();
+  const isOld = error?.kind === "refused" || Boolean(now?.isShown);
+  return html`${running()}
+    <div class=${`cards${isOld ? " is-old" : ""}`}>
+      ${answer.plans.length
+        ? html`<div class="say">${headline()}${stopped()}</div>
+            ${chosenLine()} ${figures()} ${plansCard()}`
+        : nothingFits()}
+    </div>`;
+}
+
+function page() {
+  const { answer } = state;
+  return html`${top()} ${trouble()}
+    <main>
+      <div class="rail">${question()} ${answer ? html`${funnel()} ${commands()}` : nothing}</div>
+      <div class="answer">${cards()}</div>
+    </main>
+    ${keysHelp()}
+    <div class="notice" role="status">${state.said}</div>`;
+}
+
+async function openLink() {
+  let found;
+  try {
+    found = await readLink(location.hash);
+  } catch {
+    return change({ error: { kind: "fault", message: "This link cannot be read; a part of it is missing." } });
+  }
+  if (!found) return draw();
+  change({ question: found.question });
+  return askNow(found.plan);
+}
+
+function learn(name, path, rows) {
+  known(path).then(
+    (answer) => change({ known: { ...state.known, [name]: rows(answer) } }),
+    (error) => error instanceof Gone && change({ error: said(error) }),
+  );
+}
+
+drawWith(() => render(page(), document.body));
+addEventListener("hashchange", openLink);
+new ResizeObserver(([entry]) => change({ width: Math.floor(entry.contentRect.width / 20) * 20 })).observe(document.body);
+listenToKeys();
+hover();
+openLink();
+learn("models", "models", (answer) => answer.models);
+learn("gpus", "gpus", (answer) => answer.gpus);
+learn("prices", "prices", (answer) => answer.offers);
+learn("choices", "choices", (answer) => answer);

@@ -11,7 +11,7 @@ import astra
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.recommend.expectation import expected_steps_s
-from astra.report.answer import safer_plan
+from astra.report.headline import safer_plan
 from astra.report.ranking import as_fast, ranking
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plan_keys import plan_family
@@ -167,11 +167,12 @@ def test_a_plan_that_may_not_fit_comes_with_a_safer_one() -> None:
     def later(chance: float) -> Any:
         return msgspec.structs.replace(with_chance(chance), rank=2, step_s=first.step_s * 1.1)
 
-    assert safer_plan((with_chance(0.99), later(1.0))) == []
-    (said,) = safer_plan((with_chance(0.6), later(0.97)))
-    assert "plan 2 is 10.0% slower" in said and "97%" in said
-    (said,) = safer_plan((with_chance(0.6), later(0.7)))
-    assert "--memory-margin" in said
+    assert safer_plan((with_chance(0.97), later(1.0))) is None
+    assert safer_plan((with_chance(0.6), later(0.96))) is None
+    found = safer_plan((with_chance(0.96), later(0.97)))
+    assert found is not None and (found.rank, found.fit_probability) == (2, 0.97)
+    assert found.slower_fraction == found.more_fraction == pytest.approx(0.1)
+    assert "plan 2 is 10.0% slower" in found.sentence and "97%" in found.sentence
 
 
 @pytest.mark.parametrize(

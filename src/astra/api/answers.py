@@ -14,6 +14,7 @@ from astra.api.words import in_python_words, python_words
 from astra.errors import InputError
 from astra.money.goals import goals_missed
 from astra.report.document import AnswerDocument, document
+from astra.report.headline import headline_of
 from astra.report.html import page_html
 from astra.report.plan_table import to_frame
 from astra.report.priced_plan import seconds
@@ -113,7 +114,8 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
 
 
 def answer_of(result: Result) -> Answer:
-    fields = msgspec.structs.asdict(document(result))
+    found = document(result)
+    fields = msgspec.structs.asdict(found) | {"headline": headline_of(found)}
     lists = {name: tuple(map(prediction_of, fields[name])) for name in ("plans", "frontier")}
     return Answer(**fields | lists)
 

@@ -1,6 +1,6 @@
 """The best plans for a question."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,31 +84,59 @@ def plan(
     money are keywords too: `tokens="1T", budget=4e5, deadline="30d", price={"h100": 2.49}`.
     "Nothing fits" is an answer. `time_limit` [s] or `is_cancelled` end it with the best so far.
     """
-    wanted = _what_ifs(more, objective)
-    query = query_of(
-        model,
-        global_batch=global_batch,
-        seq_len=seq_len,
-        gpus=gpus,
-        cluster=cluster,
-        runtime=runtime,
-        stack=stack,
-        precision=precision,
-        settings=settings,
-        rules=rules,
-        top=top,
-        margin=margin,
-        risk=risk,
-        max_gpus=max_gpus,
-        use_all=use_all,
-        objective=objective,
-        min_tokens_per_s=min_tokens_per_s,
-        fold=fold,
-        exact=exact,
-        pipeline_model=pipeline_model,
-        more=more,
-    )
-    return _answered(query, wanted, _limits(progress, time_limit, is_cancelled))
+    question = {
+        "gpus": gpus,
+        "cluster": cluster,
+        "global_batch": global_batch,
+        "seq_len": seq_len,
+        "runtime": runtime,
+        "stack": stack,
+        "precision": precision,
+        "settings": settings,
+        "rules": rules,
+        "top": top,
+        "margin": margin,
+        "risk": risk,
+        "max_gpus": max_gpus,
+        "use_all": use_all,
+        "objective": objective,
+        "min_tokens_per_s": min_tokens_per_s,
+        "fold": fold,
+        "exact": exact,
+        "pipeline_model": pipeline_model,
+    }
+    limits = limits_of(progress, time_limit, is_cancelled)
+    return answer_question(model, question, more, limits, {"time_limit": time_limit})
+
+
+def answer_question(
+    model: ModelSource,
+    question: dict[str, Any],
+    more: dict[str, Any],
+    limits: "Limits",
+    said: Mapping[str, Any],
+) -> "Answer":
+    """`plan` of arguments that are all there.
+
+    `said`: words of the question that decide nothing more, for the command line that asks it.
+    """
+    from astra.api.answers import answer_of
+    from astra.api.asked import with_question
+    from astra.api.contradicted import with_contradictions
+    from astra.api.deciding import with_deciding_notes
+    from astra.api.what_if import answered_what_ifs, changed_cluster
+    from astra.search.solve import solve
+
+    wanted = _what_ifs(more, question["objective"])
+    query = query_of(model, **question, more=more)
+    changed = {text: changed_cluster(query.cluster, text) for text in wanted}
+    found = solve(query, limits)
+    others = answered_what_ifs(query, found, changed, limits)
+    told = with_contradictions(with_deciding_notes(query, found, limits), changed.values())
+    answer = answer_of(told)
+    words = {**question, **said, "model": model, "what_if": wanted}
+    request = with_question(answer.request, words, query)
+    return msgspec.structs.replace(answer, what_if=others, request=request)
 
 
 def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
@@ -126,25 +154,12 @@ def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
     return texts
 
 
-def _answered(query: "Query", wanted: Sequence[str], limits: "Limits") -> "Answer":
-    from astra.api.answers import answer_of
-    from astra.api.contradicted import with_contradictions
-    from astra.api.deciding import with_deciding_notes
-    from astra.api.what_if import answered_what_ifs, changed_cluster
-    from astra.search.solve import solve
-
-    changed = {text: changed_cluster(query.cluster, text) for text in wanted}
-    found = solve(query, limits)
-    others = answered_what_ifs(query, found, changed, limits)
-    told = with_contradictions(with_deciding_notes(query, found, limits), changed.values())
-    return msgspec.structs.replace(answer_of(told), what_if=others)
-
-
-def _limits(
+def limits_of(
     progress: "Callable[[Progress], None] | None",
     time_limit: float | None,
     is_cancelled: Callable[[], bool] | None,
 ) -> "Limits":
+    """Until when it is searched, who is told, and who may stop it."""
     import time
 
     from astra.search.evaluator import Limits

@@ -209,34 +209,32 @@ def _search(
     time_limit: float | None,
     request: "StopRequest",
 ) -> "Answer":
-    from astra.api import plan
+    from astra.api.plans import answer_question, limits_of
 
-    return plan(
-        options.model,
-        gpus=options.gpus,
-        cluster=options.cluster,
-        global_batch=batch,
-        seq_len=seq_len,
-        precision=options.precision,
-        runtime=options.runtime,
-        stack=options.stack,
-        settings=options.set,
-        rules=options.rules,
-        top=options.top,
-        margin=options.memory_margin,
-        risk=options.risk,
-        max_gpus=options.max_gpus,
-        use_all=options.use_all,
-        objective=options.objective,
-        min_tokens_per_s=options.min_tokens_per_s,
-        fold=not options.all,
-        exact=options.exact,
-        pipeline_model=options.pipeline_model,
-        progress=progress,
-        time_limit=time_limit,
-        is_cancelled=request,
-        **money_of(options),
-    )
+    question = {
+        "gpus": options.gpus,
+        "cluster": options.cluster,
+        "global_batch": batch,
+        "seq_len": seq_len,
+        "precision": options.precision,
+        "runtime": options.runtime,
+        "stack": options.stack,
+        "settings": options.set,
+        "rules": options.rules,
+        "top": options.top,
+        "margin": options.memory_margin,
+        "risk": options.risk,
+        "max_gpus": options.max_gpus,
+        "use_all": options.use_all,
+        "objective": options.objective,
+        "min_tokens_per_s": options.min_tokens_per_s,
+        "fold": not options.all,
+        "exact": options.exact,
+        "pipeline_model": options.pipeline_model,
+    }
+    limits = limits_of(progress, time_limit, request)
+    said = {"time_limit": options.time_limit, "prices": options.prices}
+    return answer_question(options.model, question, money_of(options), limits, said)
 
 
 def _batch(text: str, seq_len: int) -> int:

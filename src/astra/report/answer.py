@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
-from astra.notes import NoteCode, has
 from astra.report.comparison import comparison_part
 from astra.report.document import AnswerDocument
+from astra.report.headline import headline_of
 from astra.report.note_lines import note_lines
 from astra.report.priced_plan import (
     MEMORY_LEGEND,
@@ -17,30 +17,14 @@ from astra.report.priced_plan import (
     next_lines,
     origin_words,
     seconds,
-    sentence,
     time_bars,
     usable_sizes,
 )
-from astra.report.ranking import as_fast, ranking
 from astra.search.objectives import OBJECTIVES, Measure
 from astra.search.result import NothingFits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-DIFFERENCES = {  # of plans, and what people call them
-    **{name: name for name in ("tp", "pp", "dp", "vpp", "cp", "ep", "etp")},
-    "micro_batch": "micro-batch",
-    "sharding": "sharding",
-    "recompute": "recompute",
-    "offload_optimizer_fraction": "offload",
-    "offload_activations": "offloaded activations",
-    "offload_layers": "offloaded layers",
-    "overlap_ep": "ep-overlap",
-    "dispatcher": "dispatcher",
-    "gpus": "GPUs",
-}
-SURE_TO_FIT = 0.95  # fit probability from which on a plan is called sure
 
 
 def answer_json(answer: AnswerDocument, batches: Sequence[AnswerDocument] = ()) -> dict[str, Any]:
@@ -97,15 +81,14 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
         return _nothing_fits_page(answer, answer.nothing_fits)
     measure = OBJECTIVES[answer.request.objective].measure
     return [
-        sentence(best),
+        headline_of(answer).sentence,
         "",
         *_comparison(answer, best),
         _table(answer.plans, measure),
         *(paper_table(answer.paper) if answer.paper else []),
         *_ranking_lines(answer.plans, measure),
         *on_paper_lines(best, answer.fastest_on_paper),
-        *safer_plan(answer.plans, measure),
-        *(equally_fast(answer.plans) if measure is None else []),
+        *sureness_lines(answer),
         "",
         f"Sources of the best: {origin_words(best)}.",
         funnel_line(answer),
@@ -223,42 +206,14 @@ def on_paper_lines(best: PricedPlan, fastest: PricedPlan | None) -> list[str]:
     ]
 
 
-def safer_plan(plans: tuple[PricedPlan, ...], measure: Measure | None = None) -> list[str]:
-    """Where the best fills its GPUs to the brim: the best one that surely fits."""
-    best = plans[0]
-    if best.memory.fit_probability >= SURE_TO_FIT:
-        return []
-    sure = [plan for plan in plans if plan.memory.fit_probability >= SURE_TO_FIT]
-    if not sure:
-        return ["None of these is sure to fit; a larger --memory-margin finds some that are."]
-    more = f"is {sure[0].step_s / best.step_s - 1:.1%} slower"
-    if measure is not None:
-        more = f"takes {measure.of(sure[0]) / measure.of(best) - 1:.1%} more {measure.noun}"
-    probability = f"{sure[0].memory.fit_probability:.0%}"
-    return [f"Safer: plan {sure[0].rank} {more} and fits with probability {probability}."]
-
-
-def equally_fast(plans: tuple[PricedPlan, ...]) -> list[str]:
-    """Which of the best cannot be told apart, where they are ordered by their steps."""
-    alike, pair_error = as_fast(plans), ranking().pair_fraction
-    if len(alike) < 2:
-        return []
-    steps_s = [plan.step_s for plan in alike]
-    which = "All of these" if len(alike) == len(plans) else f"{len(alike)} of these"
-    return [
-        f"{which} lie within {max(steps_s) / min(steps_s) - 1:.1%} and cannot be told apart: "
-        f"predicted ratios of two measured layouts are off by more than {pair_error:.0%} in one "
-        f"case of five. They differ in {', '.join(_differences(alike))}."
-    ]
-
-
-def _differences(plans: Sequence[PricedPlan]) -> list[str]:
-    """What plans differ in, in the words of their summaries."""
-    found = []
-    for name in DIFFERENCES:
-        if len({str(getattr(plan.plan, name)) for plan in plans}) > 1:
-            found.append(DIFFERENCES[name])
-    return found
+def sureness_lines(answer: AnswerDocument) -> list[str]:
+    """The safer plan, or that none is; and which plans cannot be told apart."""
+    head, lines = headline_of(answer), []
+    if head.safer is not None:
+        lines.append(head.safer.sentence)
+    elif head.risk != "safe":
+        lines.append("None of these is sure to fit; a larger --memory-margin finds some that are.")
+    return lines if head.ties is None else [*lines, head.ties.why]
 
 
 def funnel_line(answer: AnswerDocument) -> str:
@@ -297,17 +252,10 @@ def _table(plans: tuple[PricedPlan, ...], measure: Measure | None) -> "Renderabl
     return table
 
 
-def _no_plan(nothing_fits: NothingFits) -> str:
-    if has(nothing_fits.reasons, NoteCode.NO_PLAN_YET):
-        return "No plan was found yet."
-    return "No plan fits." if nothing_fits.closest else "No plan is left."
-
-
 def _nothing_fits_page(answer: AnswerDocument, nothing_fits: NothingFits) -> list["RenderableType"]:
     lines: list[RenderableType] = [
-        _no_plan(nothing_fits),
+        headline_of(answer).sentence,
         funnel_line(answer),
-        f"Binding: {nothing_fits.binding}.",
     ]
     if nothing_fits.closest is not None:
         lines.append(f"Closest: {nothing_fits.closest.summary}.")

@@ -4,6 +4,7 @@ import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
 from astra.recommend.market_result import MarketResult
+from astra.report.fit_risk import Risk
 from astra.report.request import Request, request_of
 from astra.report.words import all_words, joined_words, with_words
 from astra.search.result import Comparison, NothingFits, Result, Status
@@ -34,6 +35,34 @@ class AnsweredWhatIf(msgspec.Struct, frozen=True, kw_only=True):
     same_plan: bool = False
 
 
+class SaferPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that is surer to fit, or to keep the goals, and what it costs."""
+
+    rank: int
+    slower_fraction: float  # of the step; with money of the hours
+    more_fraction: float  # of what plans are ordered by: the step or energy; with money of dollars
+    fit_probability: float
+    sentence: str
+
+
+class EqualPlans(msgspec.Struct, frozen=True, kw_only=True):
+    """Plans that cannot be told apart from the fastest."""
+
+    ranks: tuple[int, ...]
+    within_fraction: float  # of their steps
+    differ_in: tuple[str, ...]
+    why: str  # the sentence
+
+
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of an answer first."""
+
+    sentence: str
+    risk: Risk | None  # whether the answer fits; None: there is no plan
+    safer: SaferPlan | None = None  # where the answer is not safe; None: none of its plans is
+    ties: EqualPlans | None = None
+
+
 class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What a search says, in the words of the JSON."""
 
@@ -47,6 +76,7 @@ class AnswerDocument(msgspec.Struct, frozen=True, kw_only=True):
     frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
     market: MarketResult | None = None  # what the money buys
     what_if: tuple[AnsweredWhatIf, ...] = ()  # where something was to be different
+    headline: Headline | None = msgspec.field(default=None, name="answer")  # made of the rest
 
     @property
     def best(self) -> PricedPlan | None:

@@ -10,7 +10,8 @@ from astra.money.chances import Chances
 from astra.money.rented import RentedNodes
 from astra.recommend.market_result import MarketResult
 from astra.report.amounts import DAY_H, gpus_text, hours, usd
-from astra.report.document import AnswerDocument
+from astra.report.document import AnswerDocument, SaferPlan
+from astra.report.fit_risk import safe_from
 
 SURE = 0.9  # a chance of keeping the goals from which on no surer plan is named
 CLIFF = 0.25  # a step along the frontier that costs more is explained
@@ -52,25 +53,42 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
-def _surer(points: Sequence[PricedPlan], market: MarketResult, own: Chances) -> list[str]:
-    """The cheapest plan that surely keeps a goal that the answer may well miss."""
-    goals = [chance for chance in (own.deadline, own.budget) if chance is not None]
-    if not goals or min(goals) >= SURE:
-        return []
-    sure = [
-        (point, chances)
-        for point, chances in zip(points, market.chances, strict=True)
-        if min(c for c in (chances.deadline, chances.budget, 1.0) if c is not None) >= SURE
-    ]
-    if not sure:
-        return [f"No plan keeps {'them' if len(goals) > 1 else 'it'} with {SURE:.0%}."]
+def surer_plan(points: Sequence[PricedPlan], market: MarketResult) -> SaferPlan | None:
+    """The cheapest plan that surely fits and keeps the goals, where the answer may well not."""
+    pairs = list(zip(points, market.chances, strict=False))  # a file from before has no chances
+    sure = [pair for pair in pairs if _kept(pair[1]) >= SURE and pair[1].fits >= safe_from()]
+    best = points[market.chosen - 1]
+    if not sure or any(point is best for point, _ in sure):
+        return None
     point, chances = min(sure, key=lambda pair: pair[0].usd or 0.0)
-    kept = min(c for c in (chances.deadline, chances.budget) if c is not None)
     assert point.usd is not None and point.hours is not None
-    return [
-        f"Surer: plan {point.rank}, {usd(point.usd)} in {hours(point.hours)} on "
-        f"{gpus_text(point.gpus)}, does with {kept:.0%}."
-    ]
+    assert best.usd is not None and best.hours is not None
+    may_miss = _kept(market.chances[market.chosen - 1]) < SURE
+    how = f"does with {_kept(chances):.0%}" if may_miss else f"fits with {chances.fits:.0%}"
+    return SaferPlan(
+        rank=point.rank,
+        slower_fraction=point.hours / best.hours - 1,
+        more_fraction=point.usd / best.usd - 1 if best.usd else 0.0,
+        fit_probability=chances.fits,
+        sentence=f"Surer: plan {point.rank}, {usd(point.usd)} in {hours(point.hours)} on "
+        f"{gpus_text(point.gpus)}, {how}.",
+    )
+
+
+def _kept(chances: Chances) -> float:
+    """How likely the goals are kept; 1 without any."""
+    return min(c for c in (chances.deadline, chances.budget, 1.0) if c is not None)
+
+
+def _surer(points: Sequence[PricedPlan], market: MarketResult, own: Chances) -> list[str]:
+    """The surer plan, or that there is none."""
+    surer = surer_plan(points, market)
+    if surer is not None:
+        return [surer.sentence]
+    if _kept(own) >= SURE:
+        return []
+    goals = [chance for chance in (own.deadline, own.budget) if chance is not None]
+    return [f"No plan keeps {'them' if len(goals) > 1 else 'it'} with {SURE:.0%}."]
 
 
 def _neighbours(points: Sequence[PricedPlan], market: MarketResult) -> list[str]:

@@ -151,7 +151,7 @@ def money_parts(answer: AnswerDocument, market: MarketResult) -> list["Renderabl
     best = points[market.chosen - 1]
     picture: list[RenderableType] = [FrontierDrawing(points, market), ""] if len(points) > 1 else []
     return [
-        *_goal_lines(market, points),
+        *goal_lines(market, points),
         money_sentence(best),
         *beside_answer(answer, market),
         "",
@@ -192,7 +192,7 @@ def money_notes(answer: AnswerDocument, market: MarketResult) -> list[str]:
     return lines
 
 
-def _goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
+def goal_lines(market: MarketResult, points: tuple[PricedPlan, ...]) -> list[str]:
     """What the goals come to, before anything else where they cannot be met."""
     outcome = market.wished
     if outcome is None and market.order == "knee" and len(points) > 1:

@@ -54,6 +54,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     mtp_layers: int | None = None
     pipeline_model: str = "simulated"
     risk: str = "none"
+    command: str | None = None  # that asks the same; None: something is in no file
+    question: dict[str, Any] | None = None  # the same as words of the server; None: it cannot be
 
 
 def request_of(query: Query) -> Request:

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from astra.api import explain, export, import_job, plan, predict, predict_plan
+from astra.api import explain, export, import_job, predict, predict_plan
 from astra.api.inputs import model_of
+from astra.api.plans import answer_question, limits_of
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.explain.result import ExplanationDocument
@@ -75,32 +76,30 @@ class PlanQuestion(MoneyOptions, frozen=True, kw_only=True, forbid_unknown_field
         limit = how.time_limit_s
         if self.time_limit is not None:
             limit = min(limit, number(self.time_limit, "--time-limit", least=0.001, most=1e9))
-        found = plan(
-            _model(self.model),
-            global_batch=self.global_batch,
-            seq_len=self.seq_len,
-            gpus=self.gpus,
-            cluster=self.cluster,
-            runtime=self.runtime,  # type: ignore[arg-type]
-            stack=self.stack,
-            precision=self.precision,
-            settings=self.set,
-            rules=self.rules,
-            top=self.top,
-            margin=self.memory_margin,
-            risk=self.risk,
-            max_gpus=self.max_gpus,
-            use_all=self.use_all,
-            objective=self.objective,
-            min_tokens_per_s=self.min_tokens_per_s,
-            fold=not self.all,
-            exact=self.exact,
-            pipeline_model=self.pipeline_model,
-            progress=how.watch,
-            time_limit=limit,
-            is_cancelled=how.is_cancelled,
-            **_about_money(self),
-        )
+        question = {
+            "gpus": self.gpus,
+            "cluster": self.cluster,
+            "global_batch": self.global_batch,
+            "seq_len": self.seq_len,
+            "runtime": self.runtime,
+            "stack": self.stack,
+            "precision": self.precision,
+            "settings": self.set,
+            "rules": self.rules,
+            "top": self.top,
+            "margin": self.memory_margin,
+            "risk": self.risk,
+            "max_gpus": self.max_gpus,
+            "use_all": self.use_all,
+            "objective": self.objective,
+            "min_tokens_per_s": self.min_tokens_per_s,
+            "fold": not self.all,
+            "exact": self.exact,
+            "pipeline_model": self.pipeline_model,
+        }
+        limits = limits_of(how.watch, limit, how.is_cancelled)
+        said = {"time_limit": self.time_limit}
+        found = answer_question(_model(self.model), question, _about_money(self), limits, said)
         return answer_json(found, [found])
 
 

@@ -25,6 +25,13 @@ def test_parts_of_every_plan_sum_to_its_step_and_none_is_negative() -> None:
         assert tuple(parts) == PARTS
         assert sum(parts.values()) == pytest.approx(found.step_s, rel=1e-9)
         assert min(parts.values()) >= -1e-9 * found.step_s, (found.summary, parts)
+        busiest = max(found.stage_parts_s, key=lambda each: found.step_s - each.parts_s["bubble"])
+        assert (busiest.stage, busiest.parts_s) == (found.parts_stage, parts)
+        places = [(row.pipeline, row.stage) for row in found.memory.stages]
+        assert [(each.pipeline, each.stage) for each in found.stage_parts_s] == places
+        for each in found.stage_parts_s:
+            assert sum(each.parts_s.values()) == pytest.approx(found.step_s, rel=1e-9)
+            assert min(each.parts_s.values()) >= -1e-9 * found.step_s
 
 
 def test_the_first_stage_waits_for_its_first_chunk_alone() -> None:

@@ -48,6 +48,11 @@ def test_the_plans_peak_is_the_stage_that_fills_its_gpu_most() -> None:
         assert memory.allocated_bytes == worst.allocated_bytes
         assert memory.usable_bytes == usable[worst.gpu]
         assert memory.fits == (max(filled) <= 0.95)
+        assert [row.fits for row in memory.stages] == [each <= 0.95 for each in filled]
+        assert [row.usable_bytes for row in memory.stages] == [usable[r.gpu] for r in memory.stages]
+        reserved = [row.reserved_bytes / row.usable_bytes for row in memory.stages]
+        assert reserved == pytest.approx(filled, rel=1e-12)
+        assert memory.fit_probability == min(row.fit_probability for row in memory.stages)
         worst_stages.add(memory.worst_stage)
     assert len(worst_stages) > 2  # not always the first
 

@@ -137,15 +137,13 @@ def test_each_gpu_type_is_as_full_as_its_own_memory(capsys: pytest.CaptureFixtur
     plan = some_plans.with_gpus(plan, smaller)
     found = price_plan(plan)
     usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    slack = found.memory.slack
     shown = lines(found, capsys)
     for row in found.memory.stages:
-        needed = row.allocated_bytes * slack + row.runtime_bytes
         label = f"{row.pipeline + 1}.{row.stage}"
         matching = [line for line in shown if line.split()[:1] == [label]]
         if matching:  # else folded into the line of an equal stage
             (line,) = matching
-            assert row.gpu in line and f" {needed / usable[row.gpu]:.0%}" in line
+            assert row.gpu in line and f" {row.reserved_bytes / usable[row.gpu]:.0%}" in line
     assert sum(line.split()[0].startswith(("1.", "2.")) for line in shown if line) >= 4
     assert "GiB of 79.1 and 26.4" in "\n".join(shown)
 

@@ -415,6 +415,24 @@ def assert_terms(plan: PricedPlan) -> None:
         assert rent.price_date and rent.price_source
 
 
+def test_dollars_by_cause_add_up_and_intervals_are_those_of_the_step(answer: astra.Answer) -> None:
+    assert answer.market is not None
+    for point, chances in zip(answer.frontier, answer.market.chances, strict=True):
+        money = point.money
+        assert money is not None and point.usd is not None and point.usd_per_hour is not None
+        causes = money.usd_by_cause
+        assert sum(causes.values()) == pytest.approx(point.usd, rel=1e-12)
+        assert causes["training"] == pytest.approx(point.usd_per_hour * money.training_hours)
+        assert causes["startup"] == pytest.approx(point.usd_per_hour * money.startup_hours)
+        shares = (money.writing_fraction, money.lost_fraction, money.restarting_fraction)
+        lost = [causes[name] for name in ("checkpoints", "lost_work", "restarts")]
+        per_share = causes["training"] / money.goodput_fraction
+        assert lost == pytest.approx([share * per_share for share in shares])
+        ends = (point.hours_low, point.hours_high, point.usd_low, point.usd_high)
+        known = (chances.hours_low, chances.hours_high, chances.usd_low, chances.usd_high)
+        assert ends == pytest.approx(known, rel=1e-9)
+
+
 def test_no_point_of_the_frontier_dominates_another(answer: astra.Answer) -> None:
     hours = [plan.hours or 0 for plan in answer.frontier]
     usd = [plan.usd or 0 for plan in answer.frontier]

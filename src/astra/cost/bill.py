@@ -11,7 +11,7 @@ from astra.hardware.cluster import Cluster
 from astra.hardware.pools import RESERVED_RAM_FRACTION
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.dollars import bill, losses
+from astra.money.dollars import bill, losses, usd_by_cause
 from astra.money.energy import energy_of
 from astra.money.goodput import HOUR_S
 from astra.money.offers import conditions_of_owner, offers_of, offers_together
@@ -20,6 +20,7 @@ from astra.money.rented import Money, idle_gpus, rented
 from astra.notes import Note, NoteCode, note
 
 MILLION = 1e6
+OF_TOKENS = ("hours", "hours_low", "hours_high", "usd", "usd_low", "usd_high")
 
 
 def with_money(
@@ -34,7 +35,8 @@ def with_money(
     size, gpus = np.array([priced.checkpoint_bytes]), np.array([sum(priced.gpus.values())])
     lost = losses(gpus, nodes, spot, size, conditions)
     steps = tokens / (priced.plan.global_batch * priced.plan.seq_len)
-    step_s, price = np.array([priced.step_s]), np.array([per_hour])
+    step_s = np.array([priced.step_s, priced.step_s_low, priced.step_s_high])
+    price = np.array([per_hour])
     found = bill(step_s, steps, lost, price, size, conditions)
     share, interval = lost.goodput, float(lost.goodput.interval_s[0])
     money = Money(
@@ -54,14 +56,14 @@ def with_money(
         storage_usd=float(found.storage_usd[0]),
         egress_usd=float(found.egress_usd[0]),
         usd_per_million_tokens=float(found.usd[0]) / tokens * MILLION,
+        usd_by_cause={name: float(part[0]) for name, part in usd_by_cause(found, lost).items()},
         idle=idle_gpus(conditions.owned, rents),
     )
     return msgspec.structs.replace(
         priced,
         money=money,
         usd_per_hour=float(found.usd_per_hour[0]),
-        hours=float(found.wall_h[0]),
-        usd=float(found.usd[0]),
+        **dict(zip(OF_TOKENS, (*found.wall_h.tolist(), *found.usd.tolist()), strict=True)),
         notes=_notes(priced, offers),
     )
 
@@ -110,7 +112,7 @@ def with_dollars(
             continue
         billed = with_money(plan, own, goals.tokens or 1e12, conditions)
         if goals.tokens is None:
-            bare = msgspec.structs.replace(billed, money=None, hours=None, usd=None)
+            bare = msgspec.structs.replace(billed, money=None, **dict.fromkeys(OF_TOKENS))
             billed = _without_money(bare, note(NoteCode.NO_TOKENS))
         found.append(billed)
     return found

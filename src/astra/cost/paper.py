@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from astra.cost.price import stage_parts
 from astra.cost.result import PaperComparison, PricedPlan
 from astra.cost.stages import times_of
 from astra.cost.step import Step, simulated_step
@@ -52,6 +53,7 @@ def by_paper(priced: PricedPlan) -> PricedPlan:
         step_s_high=priced.step_s_high * ratio,
         step_parts_s={name: float(part[0]) for name, part in step.parts_s.items()},
         parts_stage=int(step.parts_stage[0]),
+        stage_parts_s=stage_parts(priced.memory.stages, 0, step),
         tokens_per_s=priced.tokens_per_s / ratio,
         tokens_per_s_per_gpu=priced.tokens_per_s_per_gpu / ratio,
         mfu_fraction=priced.mfu_fraction / ratio,

@@ -12,7 +12,7 @@ from astra.cost.host import (
     pool_usable_ram_bytes,
     ram_too_small,
 )
-from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory
+from astra.cost.result import PlanMemory, PricedPlan, Provenance, StageMemory, StageParts
 from astra.cost.stages import times_of
 from astra.cost.step import Step, simulated_step
 from astra.cost.step import step_s as simulated_s
@@ -28,6 +28,8 @@ from astra.timing.device import SourceUse, dense_peak
 from astra.timing.link_curves import link_source
 
 MARGIN = 0.05  # of the usable memory, kept free
+STATES = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+CAUSES = (*STATES, "activations_bytes", "logits_bytes", "buffers_bytes", "runtime_bytes")
 KERNELS = ("forward", "backward", "recompute")
 # Traffic whose hidden share is a guess where this setting hides it.
 HIDDEN_BY = {"tensor": "overlap_tp", "expert": "overlap_ep", "data": "overlap_grad_reduce"}
@@ -124,6 +126,7 @@ def _priced(
         step_s_high=step_s * (1 + spread),
         step_parts_s=parts_s,
         parts_stage=int(step.parts_stage[row]),
+        stage_parts_s=stage_parts(memory.stages, row, step),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / sum(plan.gpus.values()),
         mfu_fraction=_mfu(plan, step_s),
@@ -144,47 +147,55 @@ def _mfu(plan: Plan, step_s: float) -> float:
 
 
 def _memory(plan: Plan, row: int, memory: MemoryColumns, margin: float, stack: Stack) -> PlanMemory:
+    """Every stage; the one that fills its GPU most decides, and all of them must fit."""
+    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
     rows = []
     for p, pipeline in enumerate(plan.pipelines):
         gpus = [segment.gpu for segment in pipeline.segments for _ in range(segment.stages)]
         for stage, layers in enumerate(pipeline.layers):
-            at = (p, stage, row)
+            place, gpu = (p, stage, row), gpus[stage]
+            causes = {name: float(getattr(memory, name)[place]) for name in CAUSES}
+            slack = (sum(causes.values()) - causes["runtime_bytes"]) * stack.slack_fraction
+            need = sum(causes.values()) + slack
             rows.append(
                 StageMemory(
                     pipeline=p,
                     stage=stage,
-                    gpu=gpus[stage],
+                    gpu=gpu,
                     layers=layers,
-                    weights_bytes=float(memory.weights_bytes[at]),
-                    gradients_bytes=float(memory.gradients_bytes[at]),
-                    optimizer_bytes=float(memory.optimizer_bytes[at]),
-                    activations_bytes=float(memory.activations_bytes[at]),
-                    logits_bytes=float(memory.logits_bytes[at]),
-                    buffers_bytes=float(memory.buffers_bytes[at]),
-                    runtime_bytes=float(memory.runtime_bytes[at]),
+                    **causes,
+                    slack_bytes=slack,
+                    reserved_bytes=need,
+                    usable_bytes=usable[gpu],
+                    fits=need <= usable[gpu] * (1 - margin),
+                    fit_probability=fit_probability(need, usable[gpu]),
                 )
             )
-    return _worst(plan, rows, margin, 1 + stack.slack_fraction)
-
-
-def _worst(plan: Plan, rows: list[StageMemory], margin: float, slack: float) -> PlanMemory:
-    """The stage that fills its GPU most, and whether all of them fit."""
-    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-
-    def needed(row: StageMemory) -> float:
-        return row.allocated_bytes * slack + row.runtime_bytes
-
-    worst = max(rows, key=lambda row: needed(row) / usable[row.gpu])
-    space, need = usable[worst.gpu], needed(worst)
+    worst = max(rows, key=lambda each: each.reserved_bytes / each.usable_bytes)
     return PlanMemory(
-        fits=all(needed(row) <= usable[row.gpu] * (1 - margin) for row in rows),
-        fit_probability=fit_probability(need, space),
+        fits=all(each.fits for each in rows),
+        fit_probability=worst.fit_probability,
         allocated_bytes=worst.allocated_bytes,
-        reserved_bytes=need,
-        usable_bytes=space,
+        reserved_bytes=worst.reserved_bytes,
+        usable_bytes=worst.usable_bytes,
         worst_pipeline=worst.pipeline,
         worst_stage=worst.stage,
         stages=tuple(rows),
+    )
+
+
+def stage_parts(stages: Sequence[StageMemory], row: int, step: Step) -> tuple[StageParts, ...]:
+    """Where the step of each of these stages goes."""
+    return tuple(
+        StageParts(
+            pipeline=at.pipeline,
+            stage=at.stage,
+            parts_s={
+                name: float(part[at.pipeline, at.stage, row])
+                for name, part in step.stage_parts_s.items()
+            },
+        )
+        for at in stages
     )
 
 

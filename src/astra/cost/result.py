@@ -25,10 +25,15 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
     logits_bytes: float
     buffers_bytes: float
     runtime_bytes: float
+    slack_bytes: float  # what the allocator holds over what is allocated
+    reserved_bytes: float  # all of these: what must fit
+    usable_bytes: float
+    fits: bool
+    fit_probability: float
 
     @property
     def allocated_bytes(self) -> float:
-        """What torch calls allocated at the peak: all but the runtime's own."""
+        """What torch calls allocated at the peak: all but the runtime's own and slack."""
         states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         return states + self.activations_bytes + self.logits_bytes + self.buffers_bytes
 
@@ -54,10 +59,13 @@ class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
         place = (self.worst_pipeline, self.worst_stage)
         return next(row for row in self.stages if (row.pipeline, row.stage) == place)
 
-    @property
-    def slack(self) -> float:
-        """What the allocator holds over what is allocated."""
-        return (self.reserved_bytes - self.worst.runtime_bytes) / self.allocated_bytes
+
+class StageParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one stage's step goes; the parts sum to the step."""
+
+    pipeline: int
+    stage: int
+    parts_s: dict[str, float]
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +99,7 @@ class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):
     step_s_high: float
     step_parts_s: dict[str, float]
     parts_stage: int
+    stage_parts_s: tuple[StageParts, ...]
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu_fraction: float
@@ -99,7 +108,11 @@ class PricedPlan(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: float
     usd_per_hour: float | None = None
     hours: float | None = None
+    hours_low: float | None = None  # with the low and the high end of the step
+    hours_high: float | None = None
     usd: float | None = None
+    usd_low: float | None = None
+    usd_high: float | None = None
     money: Money | None = None
     energy: Energy | None = None  # with --objective energy
     provenance: Provenance

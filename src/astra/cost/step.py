@@ -34,6 +34,7 @@ class Step:
 
     step_s: Floats
     parts_s: dict[str, Floats]  # of the busiest stage; they sum to the step
+    stage_parts_s: dict[str, Floats]  # of every stage; so do they. (pipeline, stage, plan)
     parts_pipeline: Ints
     parts_stage: Ints
 
@@ -198,19 +199,18 @@ def _busy(plans: Plans, stages: Stages, times: StageTime) -> dict[str, Floats]:
 
 
 def _parts(step: Floats, without_links: Floats, busy: dict[str, Floats], stages: Stages) -> Step:
-    """What the busiest stage does, and what is left: links that show, and waiting."""
-    total = np.sum(list(busy.values()), axis=0)
-    total = np.where(stages.count > 0, total, -1.0)
-    flat = total.reshape(-1, total.shape[-1])
-    place = flat.argmax(axis=0)
-    rows = np.arange(flat.shape[1])
-    parts = {name: column.reshape(flat.shape)[place, rows] for name, column in busy.items()}
-    parts["pipeline_comm"] = parts["pipeline_comm"] + np.maximum(step - without_links, 0.0)
+    """What every stage does, and what is left: links that show, and waiting."""
+    total = np.where(stages.count > 0, np.sum(list(busy.values()), axis=0), -1.0)
+    pipeline, stage = np.divmod(total.reshape(-1, len(step)).argmax(axis=0), total.shape[1])
+    shown = busy["pipeline_comm"] + np.maximum(step - without_links, 0.0)
+    parts = {**busy, "pipeline_comm": shown}
     parts["bubble"] = step - sum(parts.values())
-    pipeline, stage = np.divmod(place, total.shape[1])
+    parts = {name: np.broadcast_to(parts[name], total.shape) for name in PARTS}
+    rows = np.arange(len(step))
     return Step(
         step_s=step,
-        parts_s={name: parts[name] for name in PARTS},
+        parts_s={name: part[pipeline, stage, rows] for name, part in parts.items()},
+        stage_parts_s=parts,
         parts_pipeline=pipeline,
         parts_stage=stage,
     )

@@ -119,6 +119,24 @@ def bill(
     )
 
 
+def usd_by_cause(paid: Bill, lost: Losses) -> dict[str, Floats]:
+    """What the dollars of a bill are paid for; they add up to it. (run,)
+
+    The rent is shared by hours, GPUs of one's own that stand idle among it.
+    """
+    usd_per_run_hour = paid.rent_usd / paid.wall_h
+    running = usd_per_run_hour * (paid.wall_h - lost.startup_h)
+    return {
+        "training": running * lost.goodput.training,
+        "checkpoints": running * lost.goodput.writing,
+        "lost_work": running * lost.goodput.lost,
+        "restarts": running * lost.goodput.restarting,
+        "startup": usd_per_run_hour * lost.startup_h,
+        "storage": paid.storage_usd,
+        "egress": paid.egress_usd,
+    }
+
+
 def step_within(
     wall_h: Floats,
     usd: Floats,

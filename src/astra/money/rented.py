@@ -53,6 +53,8 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     storage_usd: float
     egress_usd: float
     usd_per_million_tokens: float
+    # training, checkpoints, lost_work, restarts, startup, storage, egress: they sum to `usd`
+    usd_by_cause: dict[str, float]
     idle: tuple[OwnedGpus, ...] = ()  # of one's own, that are paid for and do nothing
 
 

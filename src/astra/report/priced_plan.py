@@ -181,7 +181,6 @@ def memory_bars(priced: PricedPlan) -> "RenderableType":
     from rich.table import Table
 
     memory, usable = priced.memory, _usable(priced)
-    slack = memory.slack
     mixed = len({row.gpu for row in memory.stages}) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("stage", justify="right", no_wrap=True)
@@ -195,7 +194,7 @@ def memory_bars(priced: PricedPlan) -> "RenderableType":
     table.add_column(overflow="crop")  # cut where there is no room, so that no number is
     for label, row in _merge_equal_stages(memory):
         cells = [value(row) for _, _, value in MEMORY_COLUMNS]
-        cells[-1] += row.allocated_bytes * (slack - 1)
+        cells[-1] += row.slack_bytes
         shares = [cell / usable[row.gpu] for cell in cells]
         table.add_row(
             label,

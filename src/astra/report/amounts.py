@@ -63,3 +63,15 @@ def tokens_down(value: float) -> str:
 
 def gpus_text(gpus: Mapping[str, int]) -> str:
     return " + ".join(f"{count} {name}" for name, count in gpus.items())
+
+
+def usd_short(value: float) -> str:
+    """Dollars for axes and labels, in three digits.
+
+    >>> usd_short(904567.1), usd_short(2430502.5), usd_short(2400), usd_short(12)
+    ('$905k', '$2.43M', '$2.4k', '$12')
+    """
+    for unit, scale in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale * (1 - 5e-4):
+            return f"${value / scale:.3g}{unit}"
+    return f"${value:.3g}"

@@ -3,20 +3,25 @@
 import copy
 import json
 import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
+import numpy as np
 import pytest
 from tests.support.cases import each_case
 
 import astra
+from astra.report.amounts import usd
 from astra.report.priced_plan import priced_json
 from astra.report.svg.charts import CHARTS, charts_of, draw
 from astra.report.svg.colours import paint
+from astra.report.svg.labels import Wanted, boxes_along, dot_box, label_box, placed_labels
 from astra.report.svg.memory import CAUSES
 from astra.report.svg.parts import PART_WORDS, WAITING
+from astra.report.svg.scaling import fastest_by_count
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDTHS = (300, 720, 1072)
@@ -24,7 +29,7 @@ WIDTHS = (300, 720, 1072)
 
 @cache
 def priced(**settings: Any) -> dict[str, Any]:
-    said = {"tp": 2, "pp": 4, "global_batch": 64, "seq_len": 4096} | settings
+    said: dict[str, Any] = {"tp": 2, "pp": 4, "global_batch": 64, "seq_len": 4096} | settings
     return priced_json(astra.predict("llama-3-70b", gpus={"h100": 32}, **said))
 
 
@@ -36,7 +41,7 @@ def sixty_four() -> dict[str, Any]:
 
 @cache
 def nothing_fits() -> dict[str, Any]:
-    answer = astra.plan("llama-3-70b", gpus={"h100": 8}, global_batch=64, seq_len=4096)
+    answer = astra.plan("llama-3-8b", gpus={"h100": 1}, global_batch=8, seq_len=131072)
     return json.loads(msgspec.json.encode(answer))
 
 
@@ -46,46 +51,79 @@ def searched() -> dict[str, Any]:
     return json.loads(msgspec.json.encode(answer))
 
 
+@cache
+def rented() -> dict[str, Any]:
+    """Hours against dollars, with a deadline and a budget."""
+    said: dict[str, Any] = {"gpus": {"h100": 32}, "global_batch": 64, "seq_len": 4096, "cp": 1}
+    money: dict[str, Any] = {"tokens": "1B", "price": {"h100": 2}, "deadline": 2}
+    answer = astra.plan("llama-3-8b", objective="money", tp=[1, 2], **said, **money)
+    return json.loads(msgspec.json.encode(answer))
+
+
+@cache
+def mixed() -> dict[str, Any]:
+    gpus = {"h100": 8, "a100-80g": 8}
+    said: dict[str, Any] = {"global_batch": 32, "seq_len": 4096, "tp": [2, 4], "cp": 1}
+    answer = astra.plan("llama-3-8b", gpus=gpus, **said)
+    return json.loads(msgspec.json.encode(answer))
+
+
+@cache
+def explained() -> dict[str, Any]:
+    said: dict[str, Any] = {"global_batch": 32, "seq_len": 4096, "tp": [1, 2], "cp": 1}
+    answer = astra.plan("llama-3-8b", gpus={"h100": 8}, **said)
+    return json.loads(msgspec.json.encode(answer.explain()))
+
+
 def documents() -> list[dict[str, Any]]:
-    return [priced(), sixty_four(), searched(), nothing_fits()]
+    return [
+        *(priced(), sixty_four(), searched(), nothing_fits()),
+        *(rented(), mixed(), explained()),
+    ]
 
 
-@each_case("document", documents())
-def test_every_chart_is_well_formed_and_a_strict_page_takes_it(document: dict[str, Any]) -> None:
-    names = charts_of(document)
-    assert {"parts", "memory"} <= set(names)
-    for name in names:
-        for width in WIDTHS:
-            root = ElementTree.fromstring(draw(name, document, width))
-            assert root.get("role") == "img" and len(root.get("aria-label") or "") > 20
-            assert float(root.get("width") or 0) == width
-            for element in root.iter():
-                assert "style" not in element.attrib
-                assert element.tag not in (f"{SVG}style", f"{SVG}script", f"{SVG}image")
-                for paints in ("fill", "stroke"):
-                    colour = element.get(paints, "none")
-                    pattern = r"var\(--[a-z0-9-]+, #[0-9a-f]{6}\)|url\(#[a-z-]+\)|none"
-                    assert re.fullmatch(pattern, colour), colour
+def every_chart() -> Iterator[tuple[dict[str, Any], str, float]]:
+    for document in documents():
+        for name in charts_of(document):
+            for width in WIDTHS:
+                yield document, name, width
 
 
-@each_case("document", documents())
-def test_nothing_lies_outside_of_a_chart(document: dict[str, Any]) -> None:
-    for name in charts_of(document):
-        for width in WIDTHS:
-            root = ElementTree.fromstring(draw(name, document, width))
-            height = float(root.get("height") or 0)
-            for each in root.findall(f"{SVG}rect"):
-                x, y, wide, high = (float(each.get(k) or 0) for k in ("x", "y", "width", "height"))
-                assert min(x, y, wide, high) >= 0
-                assert x + wide <= width + 0.2 and y + high <= height
-            for word in root.iter(f"{SVG}text"):
-                assert 0 <= float(word.get("x") or 0) <= width
-                assert 0 <= float(word.get("y") or 0) <= height
-                assert int(word.get("font-size") or 0) >= 11
+@pytest.mark.slow
+def test_every_chart_is_well_formed_and_a_strict_page_takes_it() -> None:
+    for document, name, width in every_chart():
+        root = ElementTree.fromstring(draw(name, document, width))
+        assert root.get("role") == "img" and len(root.get("aria-label") or "") > 20
+        assert float(root.get("width") or 0) == width
+        for element in root.iter():
+            assert "style" not in element.attrib
+            assert element.tag not in (f"{SVG}style", f"{SVG}script", f"{SVG}image")
+            for paints in ("fill", "stroke"):
+                colour = element.get(paints, "none")
+                pattern = r"var\(--[a-z0-9-]+, #[0-9a-f]{6}\)|url\(#[a-z-]+\)|none"
+                assert re.fullmatch(pattern, colour), colour
 
 
-@each_case("document", [priced(), priced(recompute="full:block:4"), sixty_four()])
-def test_parts_are_as_wide_as_their_seconds_and_sum_to_the_step(document: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_nothing_lies_outside_of_a_chart() -> None:
+    for document, name, width in every_chart():
+        if name == "timeline":  # which is tested beside
+            continue
+        root = ElementTree.fromstring(draw(name, document, width))
+        height = float(root.get("height") or 0)
+        for each in root.findall(f"{SVG}rect"):
+            x, y, wide, high = (float(each.get(k) or 0) for k in ("x", "y", "width", "height"))
+            assert min(x, y, wide, high) >= 0
+            assert x + wide <= width + 0.2 and y + high <= height
+        for word in root.iter(f"{SVG}text"):
+            assert 0 <= float(word.get("x") or 0) <= width
+            assert 0 <= float(word.get("y") or 0) <= height
+            assert int(word.get("font-size") or 0) >= 11
+
+
+@each_case("recompute", ["none", "full:block:4"])
+def test_parts_are_as_wide_as_their_seconds_and_sum_to_the_step(recompute: str) -> None:
+    document = priced(recompute=recompute)
     root = ElementTree.fromstring(draw("parts", document, 1000))
     drawn = [each for each in root.findall(f"{SVG}rect") if each.find(f"{SVG}title") is not None]
     at = 0.0
@@ -99,8 +137,11 @@ def test_parts_are_as_wide_as_their_seconds_and_sum_to_the_step(document: dict[s
     assert at == pytest.approx(1000)
 
 
-@each_case("document", [priced(), sixty_four()])
-def test_memory_is_as_wide_as_its_bytes_against_one_limit(document: dict[str, Any]) -> None:
+@each_case("asked", [priced, sixty_four])
+def test_memory_is_as_wide_as_its_bytes_against_one_limit(
+    asked: Callable[[], dict[str, Any]],
+) -> None:
+    document = asked()
     root = ElementTree.fromstring(draw("memory", document, 1000))
     memory, bars = document["memory"], root.findall(f"{SVG}rect")
     drawn = [each for each in bars if each.find(f"{SVG}title") is not None]
@@ -137,6 +178,116 @@ def test_names_are_escaped() -> None:
         assert "<script" not in text
         words = [each.text or "" for each in ElementTree.fromstring(text).iter(f"{SVG}text")]
         assert any(name in each for each in words)
+
+
+@pytest.mark.slow
+def test_each_answer_has_the_charts_that_it_holds_figures_for() -> None:
+    of_a_plan = {"pool", "timeline", "parts", "memory"}
+    assert set(charts_of(priced())) == of_a_plan
+    assert set(charts_of(searched())) == {*of_a_plan, "plans", *several_counts(searched())}
+    assert set(charts_of(mixed())) >= {*of_a_plan, "plans", "mixing"}
+    assert set(charts_of(rented())) == {*of_a_plan, "frontier", "scaling"}
+    assert charts_of(explained()) == ["changes"]
+    assert {name for document in documents() for name in charts_of(document)} == set(CHARTS)
+
+
+def several_counts(document: dict[str, Any]) -> set[str]:
+    counts = {sum(plan["gpus"].values()) for plan in document["plans"]}
+    return {"scaling"} if len(counts) > 1 else set()
+
+
+def test_the_frontier_has_a_mark_a_plan_and_labels_that_cross_nothing() -> None:
+    document = rented()
+    for width in WIDTHS:
+        root = ElementTree.fromstring(draw("frontier", document, width))
+        marks = [each for each in root.findall(f"{SVG}path") if each.get("data-rank")]
+        ranks = [int(each.get("data-rank") or 0) for each in marks]
+        assert ranks == [point["rank"] for point in document["frontier"]]
+        hints = [(each.findtext(f"{SVG}title") or "").splitlines()[0] for each in marks]
+        for point, hint in zip(document["frontier"], hints, strict=True):
+            assert f"plan {point['rank']}: {usd(point['usd'])} in " in hint
+        words = [each.text or "" for each in root.iter(f"{SVG}text")]
+        assert any("the answer" in each for each in words)
+        assert any("deadline 2 hours" in each for each in words)
+
+
+def test_frontier_marks_lie_where_hours_and_dollars_say_on_logarithmic_axes() -> None:
+    document = rented()
+    root = ElementTree.fromstring(draw("frontier", document, 1000))
+    places = [
+        tuple(map(float, re.match(r"M(-?[\d.]+) (-?[\d.]+)", each.get("d") or "").groups()))  # type: ignore[union-attr]
+        for each in root.findall(f"{SVG}path")
+        if each.get("data-rank")
+    ]
+    for axis, field in ((0, "hours"), (1, "usd")):
+        at = [place[axis] for place in places]
+        logs = np.log([point[field] for point in document["frontier"]])
+        slope = (at[-1] - at[0]) / (logs[-1] - logs[0])
+        assert np.allclose(at, at[0] + slope * (logs - logs[0]), atol=0.11)
+        assert (slope > 0) == (field == "hours")
+
+
+@each_case("count", [3, 30])
+def test_words_beside_crowded_marks_cover_no_others_and_no_line(count: int) -> None:
+    places = [(100.0 + 3 * row, 200.0 - 2 * row) for row in range(count)]
+    wanted = [Wanted(at, (f"{row}: 256 H100 (fastest)",)) for row, at in enumerate(places)]
+    taken = [*boxes_along(places), *map(dot_box, places)]
+    drawn = placed_labels(wanted, taken, (0, 0, 700, 400))
+    boxes = list(taken)
+    assert drawn and "0: 256" in drawn[0]
+    for each in drawn:
+        word = ElementTree.fromstring(each)
+        at = [float(word.get(name) or 0) for name in ("x", "y")] if word.tag == "text" else None
+        if at is None:
+            continue
+        box = label_box(word.text or "", at[0], at[1], word.get("text-anchor") or "")
+        assert box[0] >= 0 and box[2] <= 700 and box[1] >= 0 and box[3] <= 400
+        for other in boxes:
+            across = min(box[2], other[2]) - max(box[0], other[0])
+            assert across <= 0 or min(box[3], other[3]) <= max(box[1], other[1])
+        boxes.append(box)
+
+
+@pytest.mark.slow
+def test_what_ifs_go_to_the_side_of_their_sign_and_to_scale() -> None:
+    document = explained()
+    root = ElementTree.fromstring(draw("changes", document, 1000))
+    (zero,) = (float(each.get("x1") or 0) for each in root.findall(f"{SVG}line"))
+    bars = {
+        (each.findtext(f"{SVG}title") or "").rpartition(":")[0]: each
+        for each in root.findall(f"{SVG}rect")[1:]
+    }
+    scales = []
+    for change in document["changes"]:
+        if change["plan"] is None:
+            continue
+        more, bar = change["plan"]["slower_s"], bars[change["what"]]
+        left, wide = (float(bar.get(name) or 0) for name in ("x", "width"))
+        assert (left if more >= 0 else left + wide) == pytest.approx(zero, abs=0.11)
+        if wide > 20:
+            scales.append(wide / abs(more))
+    assert max(scales) == pytest.approx(min(scales), rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_pool_has_a_bar_a_layer_and_a_dot_a_gpu() -> None:
+    for document in (priced(), mixed()):
+        plan = document["plans"][0] if "plans" in document else document
+        root = ElementTree.fromstring(draw("pool", document, 1000))
+        paths = [each.get("d") or "" for each in root.findall(f"{SVG}path")]
+        layers, dots = (sum(path.count("M") for path in paths[start::2]) for start in (0, 1))
+        held = [s["layers"] for p in plan["plan"]["pipelines"] for s in p["segments"]]
+        assert layers == sum(map(sum, held))
+        assert dots == sum(plan["gpus"].values())
+
+
+def test_scaling_says_what_each_count_reaches_of_proportion() -> None:
+    series = fastest_by_count(rented())
+    ((_, plans),) = series.items()
+    least, most = min(plans), max(plans)
+    share = plans[most]["tokens_per_s"] / plans[least]["tokens_per_s"] * least / most
+    assert 0.3 < share <= 1.0 + 1e-9
+    assert f">{share:.0%}</text>" in draw("scaling", rented(), 1000)
 
 
 def test_an_unknown_chart_a_missing_rank_and_an_empty_answer_are_refused() -> None:

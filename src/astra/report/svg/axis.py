@@ -1,6 +1,8 @@
 """Round numbers along an axis, and text in a picture."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from astra.report.svg.colours import paint
@@ -9,7 +11,7 @@ FONT = "Inter, Helvetica, Arial, sans-serif"
 # Width of a letter, of its height: about Helvetica's and Inter's, whichever is wider.
 LETTER = 0.57
 NARROW_LETTERS, NARROW_LETTER = frozenset("ijlI.,:;|!'()[] ft-r/"), 0.36
-WIDE_LETTERS, WIDE_LETTER = frozenset("mwMWGOQCDHNU%@+="), 0.78
+WIDE_LETTERS, WIDE_LETTER = frozenset("mwMWGOQ%@"), 0.88
 STEPS = (1.0, 2.0, 5.0, 10.0)
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -26,6 +28,46 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return [round(number * step, digits) for number in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two ends of a logarithmic axis: 1, 2, 5 of every ten; or even steps
+    where the ends are close.
+
+    >>> log_ticks(500, 6000), log_ticks(90, 205)
+    ([500.0, 1000.0, 2000.0, 5000.0], [100.0, 120.0, 140.0, 160.0, 180.0, 200.0])
+    """
+    if high / low < 5:
+        return ticks(low, high)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    if high / low > 2000:
+        found = [10.0**power for power in powers]
+    return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+
+
+@dataclass(frozen=True, slots=True)
+class LogScale:
+    """Where positive values lie: equal distances are equal ratios."""
+
+    low: float
+    high: float
+    start: float  # where the lowest lies; pixels
+    end: float
+
+    def at(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + share * (self.end - self.start)
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def log_scale(values: Sequence[float], start: float, end: float, pad: float = 0.06) -> LogScale:
+    """One that holds these values with room at its ends."""
+    low, high = min(values), max(values)
+    room = max((high / low) ** pad, 1.03)
+    return LogScale(low / room, high * room, start, end)
 
 
 def time_labels(seconds: list[float]) -> list[str]:

@@ -7,10 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from astra.errors import InputError, did_you_mean
+from astra.report.svg.changes import change_rows, changes_svg, changes_title
+from astra.report.svg.frontier import frontier_svg, frontier_title
 from astra.report.svg.memory import TITLE as MEMORY_TITLE
 from astra.report.svg.memory import memory_svg
+from astra.report.svg.mixing import TITLE as MIXING_TITLE
+from astra.report.svg.mixing import mixing_svg
 from astra.report.svg.parts import parts_svg, parts_title
+from astra.report.svg.pool import TITLE as POOL_TITLE
+from astra.report.svg.pool import pool_svg
 from astra.report.svg.priced import Document, priced_plan, priced_plans
+from astra.report.svg.scaling import TITLE as SCALING_TITLE
+from astra.report.svg.scaling import fastest_by_count, scaling_svg
+from astra.report.svg.timeline import timeline_svg
+from astra.report.svg.whiskers import TITLE as WHISKERS_TITLE
+from astra.report.svg.whiskers import whiskers_svg
 
 LEAST_WIDTH, MAX_WIDTH = 240.0, 4000.0  # in pixels
 
@@ -33,7 +44,66 @@ def _memory(document: Document, width: float, rank: int) -> str:
     return memory_svg(priced_plan(document, rank), width, margin)
 
 
+def _has_frontier(document: Document) -> bool:
+    return len(document.get("frontier") or ()) > 1 and bool(document.get("market"))
+
+
+def _has_rivals(document: Document) -> bool:
+    """Plans of one question; those of a frontier are on other GPUs, and ordered by dollars."""
+    return len(priced_plans(document)) > 1 and not document.get("market")
+
+
+def _changes(document: Document) -> bool:
+    return bool(change_rows(document))
+
+
+def _mixes(document: Document) -> bool:
+    return bool(document.get("mixed") and document.get("plans"))
+
+
+def _pool(document: Document, width: float, rank: int) -> str:
+    return pool_svg(document, priced_plan(document, rank), width)
+
+
+def _timeline(document: Document, width: float, rank: int) -> str:
+    from astra.strategy.plan_file import plan_from_json
+    from astra.timeline.step import step_timeline
+
+    plan = plan_from_json(priced_plan(document, rank)["plan"], "plan")
+    return timeline_svg(step_timeline(plan), width)
+
+
 CHARTS: dict[str, Chart] = {
+    "frontier": Chart(
+        applies=_has_frontier,
+        title=lambda document, _rank: frontier_title(document),
+        draw=lambda document, width, _rank: frontier_svg(document, width),
+    ),
+    "plans": Chart(
+        applies=_has_rivals,
+        title=lambda _document, _rank: WHISKERS_TITLE,
+        draw=lambda document, width, _rank: whiskers_svg(document, width),
+    ),
+    "scaling": Chart(
+        applies=lambda document: bool(fastest_by_count(document)),
+        title=lambda _document, _rank: SCALING_TITLE,
+        draw=lambda document, width, _rank: scaling_svg(document, width),
+    ),
+    "pool": Chart(
+        applies=_has_plan,
+        title=lambda _document, _rank: POOL_TITLE,
+        draw=_pool,
+    ),
+    "mixing": Chart(
+        applies=_mixes,
+        title=lambda _document, _rank: MIXING_TITLE,
+        draw=lambda document, width, _rank: mixing_svg(document, width),
+    ),
+    "timeline": Chart(
+        applies=_has_plan,
+        title=lambda _document, _rank: "One step, stage by stage",
+        draw=_timeline,
+    ),
     "parts": Chart(
         applies=_has_plan,
         title=lambda document, rank: parts_title(priced_plan(document, rank)),
@@ -43,6 +113,11 @@ CHARTS: dict[str, Chart] = {
         applies=_has_plan,
         title=lambda _document, _rank: MEMORY_TITLE,
         draw=_memory,
+    ),
+    "changes": Chart(
+        applies=_changes,
+        title=lambda document, _rank: changes_title(document),
+        draw=lambda document, width, _rank: changes_svg(document, width),
     ),
 }
 

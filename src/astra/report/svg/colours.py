@@ -58,6 +58,12 @@ RISKS = {
     "tight": Colour("warn", "#8a5200", "#f0b95b"),
     "risky": Colour("bad", "#b3261e", "#ff8f84"),
 }
+GPU_TYPES = {  # in the order of a picture's legend
+    "gpu_1": Colour("g0", "#2f66c9", "#6aa0ff"),
+    "gpu_2": Colour("g1", "#d98014", "#eda145"),
+    "gpu_3": Colour("g2", "#14584e", "#93e6d3"),
+    "gpu_4": Colour("g3", "#cf6aa8", "#c0609c"),
+}
 ON_SEGMENTS = {  # words inside of a segment
     "on_weights": Colour("on-weights", "#ffffff", "#ffffff"),
     "on_gradients": Colour("on-gradients", "#04201b", "#04201b"),
@@ -66,7 +72,7 @@ ON_SEGMENTS = {  # words inside of a segment
     "on_logits": Colour("on-logits", "#150c26", "#150c26"),
     "on_tensor_comm": Colour("on-tensor", "#2b1a00", "#2b1a00"),
 }
-COLOURS = SURFACES | STEP_PARTS | WAITING | MEMORY_CAUSES | RISKS | ON_SEGMENTS
+COLOURS = SURFACES | STEP_PARTS | WAITING | MEMORY_CAUSES | RISKS | GPU_TYPES | ON_SEGMENTS
 
 
 def paint(name: str) -> str:

@@ -1,0 +1,27 @@
+"""What several GPU types bring together, beside what else could be run on them."""
+
+from astra.report.priced_plan import seconds
+from astra.report.svg.bars import Row, bars_svg
+from astra.report.svg.priced import Document
+
+TITLE = "A step together, and what else these GPUs could do"
+
+
+def mixing_rows(document: Document) -> list[Row]:
+    mixed, best = document["mixed"], document["plans"][0]
+    others = {
+        "the best uniform plan": mixed["uniform_step_s"],
+        "all, layers split evenly": mixed["even_split_step_s"],
+        **{f"{gpu} alone": step_s for gpu, step_s in mixed["alone_step_s"].items()},
+    }
+    rows = [Row("this plan", best["step_s"], seconds(best["step_s"]), strong=True)]
+    for name, step_s in others.items():
+        if step_s is not None:
+            rows.append(Row(name, step_s, seconds(step_s)))
+        elif name.endswith("alone"):
+            rows.append(Row(name, None, "nothing fits"))
+    return rows
+
+
+def mixing_svg(document: Document, width: float) -> str:
+    return bars_svg(mixing_rows(document), width, TITLE)

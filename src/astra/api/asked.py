@@ -93,7 +93,7 @@ def _words(question: Mapping[str, Any], query: "Query") -> dict[str, Any]:
         "risk": query.risk,
         "pipeline_model": query.pipeline_model,
         "time_limit": None if limit is None else float(limit),
-        "what_if": question["what_if"] or _money_what_if(query),
+        "what_if": question["what_if"],
         **_about_money(query),
     }
     return {
@@ -101,11 +101,6 @@ def _words(question: Mapping[str, Any], query: "Query") -> dict[str, Any]:
         for name, value in words.items()
         if value != DEFAULTS.get(name) and (value or name in TURNED_OFF)
     }
-
-
-def _money_what_if(query: "Query") -> list[str]:
-    said = None if query.money is None else query.money.what_if
-    return [] if said is None else [said]
 
 
 def _about_money(query: "Query") -> dict[str, Any]:

@@ -28,7 +28,7 @@ from astra.api.inputs import (
 from astra.api.money import default_objective, money_options, rentable_gpus
 from astra.errors import InputError
 from astra.search.objectives import OBJECTIVES, RISKS
-from astra.values import number, token_count, whole_number, word
+from astra.values import number, of_kind, token_count, whole_number, word
 
 if TYPE_CHECKING:
     from astra.api.answers import Answer
@@ -120,38 +120,40 @@ def answer_question(
 
     `said`: words of the question that decide nothing more, for the command line that asks it.
     """
+    from dataclasses import replace
+
     from astra.api.answers import answer_of
     from astra.api.asked import with_question
     from astra.api.contradicted import with_contradictions
     from astra.api.deciding import with_deciding_notes
-    from astra.api.what_if import answered_what_ifs, changed_cluster
+    from astra.api.what_if import answered_what_ifs, changed_query
     from astra.search.solve import solve
 
-    wanted = _what_ifs(more, question["objective"])
+    wanted = _what_ifs(more.pop("what_if", None))
     query = query_of(model, **question, more=more)
-    changed = {text: changed_cluster(query.cluster, text) for text in wanted}
+    changed = {text: changed_query(query, text) for text in wanted}
+    changed = {
+        text: replace(other, runtimes=_runtimes(question["runtime"], other.cluster))
+        for text, other in changed.items()
+    }
     found = solve(query, limits)
-    others = answered_what_ifs(query, found, changed, limits)
-    told = with_contradictions(with_deciding_notes(query, found, limits), changed.values())
+    others = answered_what_ifs(found, changed, limits)
+    told = with_contradictions(
+        with_deciding_notes(query, found, limits), [other.cluster for other in changed.values()]
+    )
     answer = answer_of(told)
+    market = answer.market
+    if market is not None and others:
+        market = msgspec.structs.replace(market, what_if=others[0])
     words = {**question, **said, "model": model, "what_if": wanted}
     request = with_question(answer.request, words, query)
-    return msgspec.structs.replace(answer, what_if=others, request=request)
+    return msgspec.structs.replace(answer, what_if=others, market=market, request=request)
 
 
-def _what_ifs(more: dict[str, Any], objective: str | None) -> list[str]:
-    """What is to be different, taken out of the keywords; about money it is one of theirs."""
-    said = more.get("what_if")
-    if said is None or not isinstance(said, str | list | tuple):
-        return []
-    texts = [said] if isinstance(said, str) else [str(text) for text in said]
-    others = {name: value for name, value in more.items() if name != "what_if"}
-    row = OBJECTIVES.get(objective or default_objective(others))
-    if row is None or row.is_for_money:
-        more["what_if"] = ",".join(texts)
-        return []
-    del more["what_if"]
-    return texts
+def _what_ifs(said: Any) -> list[str]:
+    """What is to be different, each a question of its own."""
+    texts = [] if said is None else [said] if isinstance(said, str) else said
+    return [of_kind(text, "what_if", str, "a text or a list of texts") for text in texts]
 
 
 def limits_of(

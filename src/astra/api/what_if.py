@@ -1,19 +1,33 @@
-"""`--what-if network=x0.5`, `gpus=+64xh200`: a search asked again with something different."""
+"""`--what-if network=x0.5`, `gpus=+64xh200`, `price.h100=1.99`: a search asked again with something
+different.
+"""
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from astra.errors import InputError, did_you_mean, shorten
+from astra.errors import InputError, NoPriceError, did_you_mean, shorten
 from astra.explain.what_if import with_more
 from astra.hardware.cluster import Cluster
 from astra.hardware.gpus_option import parse_gpus
-from astra.money.user_prices import gpu_named
-from astra.money.what_if import change_factor
-from astra.notes import NoteCode, note
-from astra.report.document import AnsweredWhatIf
+from astra.money.catalogue import Offer
+from astra.money.offers import offers_of
+from astra.money.options import MoneyOptions
+from astra.money.user_prices import gpu_named, parse_prices, parse_usd
+from astra.money.what_if import KEYS as MARKET_KEYS
+from astra.money.what_if import (
+    OF_A_GPU,
+    MarketChange,
+    change_factor,
+    changed_conditions,
+    changed_offers,
+    check_changes,
+)
+from astra.notes import Note, NoteCode, note
+from astra.recommend.market_result import AnsweredWhatIf
+from astra.recommend.money_answer import in_short
 from astra.report.words import with_words
 from astra.search.evaluator import Limits
 from astra.search.query import Query
@@ -27,43 +41,77 @@ FIGURES = {
     "memory-bandwidth": NoteCode.MORE_MEMORY_BANDWIDTH,
     "compute": NoteCode.MORE_COMPUTE,
 }
-KEYS = (*FIGURES, "gpus")
+KEYS = tuple(dict.fromkeys((*FIGURES, "gpus", *MARKET_KEYS, "owned")))
 FORM = (
-    "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5, or gpus=+64xh200; the keys are "
+    "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5, gpus=+64xh200, price.h100=1.99 (USD "
+    "for an hour of one GPU) or owned.h200=32000 (USD that one was bought for); the keys are "
     + ", ".join(KEYS)
-    + "; prices and failures go with --objective money."
+    + "."
 )
+
+MOST_USD = 1e9  # that a GPU costs
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """`KEY[.GPU]=AMOUNT`."""
+
+    key: str
+    gpu: str | None  # by its full name; None: of all of them
+    amount: str
+    where: str
+
+    @property
+    def usd(self) -> float | None:
+        """A price, in place of a change."""
+        is_price = self.gpu and self.key in ("price", "spot-price", "owned")
+        plain = re.fullmatch(r"\$?[0-9]*\.?[0-9]+", self.amount)
+        return parse_usd(self.amount, self.where, MOST_USD) if is_price and plain else None
 
 
 def answered_what_ifs(
-    query: Query, found: Result, changed: Mapping[str, Cluster], limits: Limits
+    found: Result, changed: Mapping[str, Query], limits: Limits
 ) -> tuple[AnsweredWhatIf, ...]:
-    """The answer's change on each of these machines, as far as there was time to search them."""
+    """The answer's change with each of these questions, as far as there was time for them."""
     answers = []
-    for text, cluster in changed.items():
-        best = solve(replace(query.on(cluster), suggest=False), limits).best
+    for text, query in changed.items():
+        other = solve(replace(query, suggest=False), limits, found.mixtures)
         if limits.stopped is not None:  # it is not known what the answer would be
             break
-        if best is None:
-            answers.append(AnsweredWhatIf(what=text, plan=None))
-            continue
-        plain = msgspec.structs.replace(best.plan, cluster=query.cluster)
-        answers.append(
-            AnsweredWhatIf(
-                what=text,
-                plan=with_words(best),
-                step_change_fraction=best.step_s / found.best.step_s - 1 if found.best else None,
-                same_plan=found.best is not None and plain == found.best.plan,
-            )
-        )
+        answers.append(_change(text, found, other))
     return tuple(answers)
 
 
-def changed_cluster(cluster: Cluster, text: str) -> Cluster:
-    """The machines with all that a text changes."""
-    for entry in text.split(","):
-        where = f"--what-if {shorten(entry.strip())}"
-        name, equals, amount = (part.strip() for part in entry.partition("="))
+def _change(what: str, found: Result, other: Result) -> AnsweredWhatIf:
+    """From the answer to another."""
+    old, new = found.best, other.best
+    if new is None:
+        return AnsweredWhatIf(what=what, plan=None)
+    goals = other.market.wished if other.market else None
+    answer = AnsweredWhatIf(
+        what=what,
+        plan=with_words(new),
+        possible=goals is None or goals.possible,
+        frontier=tuple(map(in_short, other.frontier)),
+    )
+    if old is None:
+        return answer
+    bare = msgspec.structs.replace(new.plan, cluster=old.plan.cluster)
+    return msgspec.structs.replace(
+        answer,
+        step_change_fraction=new.step_s / old.step_s - 1,
+        same_plan=bare == old.plan,
+        usd_change=None if new.usd is None or old.usd is None else new.usd - old.usd,
+        hours_change=None if new.hours is None or old.hours is None else new.hours - old.hours,
+    )
+
+
+def changed_query(query: Query, text: str) -> Query:
+    """The question with all that a text changes: machines, and what they are rented for."""
+    entries, cluster = [], query.cluster
+    for part in text.split(","):
+        where = f"--what-if {shorten(part.strip())}"
+        name, equals, amount = (piece.strip() for piece in part.partition("="))
         key, _, gpu = name.partition(".")
         if not equals:
             raise InputError(f"{where}: no change. {FORM}")
@@ -71,15 +119,87 @@ def changed_cluster(cluster: Cluster, text: str) -> Cluster:
             raise InputError(f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, FORM)}")
         if key == "gpus":
             cluster = _with_gpus(cluster, amount, where)
-            continue
-        change = note(FIGURES[key], factor=change_factor(amount, where, FORM))
-        if gpu:
-            full = gpu_named(gpu, [pool.gpu for pool in cluster.pools], where).name
-            if full not in {pool.gpu.name for pool in cluster.pools}:
-                raise InputError(f"{where}: {full} is not among the GPUs. Add it to --gpus.")
-            change = note(change.code, **change.facts, gpu=full)
-        cluster = with_more(cluster, change)
-    return cluster
+        else:
+            entries.append((key, gpu, amount, where))
+    read = [_read(cluster, *entry) for entry in entries]
+    offers, query = _market(query, cluster, [each for each in read if each.key not in FIGURES])
+    for each in read:
+        if each.key in FIGURES:
+            cluster = with_more(cluster, _figure(each))
+    if offers is not None:
+        network = [_market_change(each) for each in read if each.key == "network"]
+        offers = tuple(changed_offers(offers, network))
+    return replace(query, cluster=cluster, offers=offers)
+
+
+def _read(cluster: Cluster, key: str, gpu: str, amount: str, where: str) -> _Entry:
+    if not gpu:
+        if key == "owned":
+            raise InputError(f"{where}: of which type? {FORM}")
+        return _Entry(key, None, amount, where)
+    if key not in (*FIGURES, *OF_A_GPU, "owned"):
+        raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
+    gpus = [pool.gpu for pool in cluster.pools]
+    full = gpu_named(gpu, gpus, where).name
+    if full not in {each.name for each in gpus}:
+        raise InputError(f"{where}: {full} is not among the GPUs. Add it to --gpus.")
+    return _Entry(key, full, amount, where)
+
+
+def _figure(entry: _Entry) -> Note:
+    factor = change_factor(entry.amount, entry.where, FORM)
+    gpu = {"gpu": entry.gpu} if entry.gpu else {}
+    return note(FIGURES[entry.key], factor=factor, **gpu)
+
+
+def _market_change(entry: _Entry) -> MarketChange:
+    usd = entry.usd
+    factor = 1.0 if usd is not None else change_factor(entry.amount, entry.where, FORM)
+    return MarketChange(
+        key=entry.key, gpu=entry.gpu, where=entry.where, factor=factor, usd_per_gpu_hour=usd
+    )
+
+
+def _market(
+    query: Query, cluster: Cluster, entries: Sequence[_Entry]
+) -> tuple[tuple[Offer, ...] | None, Query]:
+    """What these machines, as they were, are rented for, with all changes; and the question with
+    other failures, and GPUs that are owned or have a price besides.
+    """
+    options, goals = query.money, query.goals
+    if options is None or goals is None or goals.tokens is None:
+        if entries:
+            raise InputError(f"{entries[0].where}: hours and dollars need --tokens; add it.")
+        return None, query
+    there = {pool.gpu.name for pool in query.cluster.pools}
+    changes = []
+    for each in entries:
+        if each.key == "owned" or (each.usd is not None and each.gpu not in there):
+            options = _with_price(options, each)
+        else:
+            changes.append(_market_change(each))
+    try:
+        offers = offers_of(options, cluster)
+    except NoPriceError:
+        if entries:
+            raise
+        return None, query
+    check_changes(changes, cluster, offers, options.spot, goals.conditions.failures)
+    conditions = changed_conditions(goals.conditions, changes)
+    goals = msgspec.structs.replace(goals, conditions=conditions)
+    found = tuple(changed_offers(offers, changes))
+    return found, replace(query, money=options, goals=goals)
+
+
+def _with_price(options: MoneyOptions, entry: _Entry) -> MoneyOptions:
+    """With a price of a type, or with what one of it was bought for."""
+    if entry.usd is None or entry.gpu is None:
+        raise InputError(f"{entry.where}: {shorten(entry.amount)} is no price. {FORM}")
+    said = getattr(options, entry.key)
+    if isinstance(said, dict):
+        said = ",".join(f"{name}={usd}" for name, usd in said.items())
+    known = parse_prices(said, entry.where, MOST_USD) if said else {}
+    return msgspec.structs.replace(options, **{entry.key: {**known, entry.gpu: entry.usd}})
 
 
 def _with_gpus(cluster: Cluster, amount: str, where: str) -> Cluster:

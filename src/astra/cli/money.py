@@ -55,8 +55,8 @@ def add_money_options(parser: argparse.ArgumentParser, goals: bool) -> None:
             "--what-if",
             metavar="KEY=CHANGE[,...]",
             action="append",
-            help="the same with network=x0.5 or gpus=+64xh200 beside it, and for money with "
-            "price.h100=-20%%; may be given often",
+            help="the same with network=x0.5, gpus=+64xh200 or price.h100=1.99 beside it; may be "
+            "given often",
         )
     group.add_argument(
         "--prices", metavar="WORD", default="shipped", help="shipped, or sky: SkyPilot's files"

@@ -15,7 +15,7 @@ from astra.money.dollars import bill, losses, usd_by_cause
 from astra.money.energy import energy_of
 from astra.money.goodput import HOUR_S
 from astra.money.offers import conditions_of_owner, offers_of, offers_together
-from astra.money.options import MoneyOptions, goals_of
+from astra.money.options import Goals, MoneyOptions, goals_of
 from astra.money.rented import Money, idle_gpus, rented
 from astra.notes import Note, NoteCode, note
 
@@ -93,14 +93,21 @@ def _notes(priced: PricedPlan, offers: Mapping[str, Offer]) -> tuple[Note, ...]:
 
 
 def with_dollars(
-    plans: Sequence[PricedPlan], options: MoneyOptions | None, cluster: Cluster
+    plans: Sequence[PricedPlan],
+    options: MoneyOptions | None,
+    cluster: Cluster,
+    offers: Sequence[Offer] | None = None,
+    goals: Goals | None = None,
 ) -> list[PricedPlan]:
-    """Plans with hours and dollars where tokens and prices are known, else with a note on it."""
+    """Plans with hours and dollars where tokens and prices are known, else with a note on it.
+
+    `offers` and `goals` are those of the options where nobody says others.
+    """
     if options is None:
         return list(plans)
-    goals = goals_of(options)
+    goals = goals or goals_of(options)
     try:
-        offers = offers_of(options, cluster)
+        offers = offers or offers_of(options, cluster)
     except NoPriceError as error:
         return [_without_money(plan, note(NoteCode.NO_PRICE, error=str(error))) for plan in plans]
     conditions, found = conditions_of_owner(options, cluster, goals.conditions), []

@@ -141,9 +141,12 @@ def _rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(read_text(FOLDER / name))))
 
 
-def machine_gpu(machine: Instance) -> Gpu:
-    """The GPU in this machine's node: its links and NICs in place of the typical ones."""
-    gpu, _ = find_gpu(machine.gpu)
+def machine_gpu(machine: Instance, own: Gpu | None = None) -> Gpu:
+    """The GPU in this machine's node: its links and NICs in place of the typical ones.
+
+    `own`: the GPU, where it is not as in the catalogue.
+    """
+    gpu = own or find_gpu(machine.gpu)[0]
     node = replace(gpu.node, gpus=machine.gpus, nic_bytes_per_s=machine.nic_bytes_per_s)
     link = replace(gpu.link, domain_gpus=machine.domain_gpus)
     guesses = (

@@ -176,7 +176,7 @@ def _by_price(offer: Offer) -> tuple[object, ...]:
 
 def gpu_in(machine: Instance, own: Gpu) -> Gpu:
     """The GPU in its node; one that the user described keeps the node it was given."""
-    return own if machine.cloud == "given" else machine_gpu(machine)
+    return own if machine.cloud == "given" else machine_gpu(machine, own)
 
 
 def node_summary(machine: Machine, points: int) -> NodeSummary:

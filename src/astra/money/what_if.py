@@ -1,4 +1,4 @@
-"""`--what-if price.h100=1.99,network=x2`: the same market with something different."""
+"""`--what-if price.h100=1.99,failures=x2`: the same market with something different."""
 
 import re
 from collections.abc import Sequence
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from astra.errors import InputError, did_you_mean, shorten
-from astra.hardware.cluster import Cluster, Gpu
+from astra.errors import InputError, shorten
+from astra.hardware.cluster import Cluster
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
-from astra.money.user_prices import gpu_named, parse_usd
 
 KEYS = (
     "price",
@@ -24,10 +23,6 @@ KEYS = (
 OF_A_GPU = ("price", "spot-price", "network")
 OF_SPOT = ("spot-price", "spot-interruptions")
 OF_FAILURES = ("failures", "mtbf", "spot-interruptions", "storage-bandwidth")
-WHAT_IF_FORM = (
-    "The form is KEY[.GPU]=CHANGE with -20%, +10%, x2 or x0.5, or price.GPU=1.99 (USD for an hour "
-    "of one GPU); the keys are " + ", ".join(KEYS) + "."
-)
 
 
 class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,50 +30,12 @@ class MarketChange(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     gpu: str | None  # None: of all of them
-    factor: float
-    text: str  # as it was typed
+    where: str  # as it was typed, for errors
+    factor: float = 1.0
     usd_per_gpu_hour: float | None = None
 
 
-def changed_market(
-    text: str, cluster: Cluster, offers: Sequence[Offer], conditions: Conditions, spot: bool
-) -> tuple[Cluster, list[Offer], Conditions]:
-    """Other prices, networks, failures, as `--what-if` says; `spot`: whether spot is asked for."""
-    changes = parse_what_if(text, [pool.gpu for pool in cluster.pools])
-    _check(changes, cluster, offers, spot, conditions.failures)
-    cluster, conditions = _cluster(cluster, changes), _conditions(conditions, changes)
-    return cluster, changed_offers(offers, changes), conditions
-
-
-def parse_what_if(text: str, user_gpus: Sequence[Gpu] = ()) -> tuple[MarketChange, ...]:
-    """`price.h100=-20%,network=x2`, and what can be meant by it."""
-    found = []
-    for entry in text.split(","):
-        name, equals, amount = (part.strip() for part in entry.partition("="))
-        where = f"--what-if {shorten(entry.strip())}"
-        if not equals:
-            raise InputError(f"{where}: no change. {WHAT_IF_FORM}")
-        key, _, gpu = name.partition(".")
-        if key not in KEYS:
-            raise InputError(
-                f"{where}: no key {shorten(key)}. {did_you_mean(key, KEYS, WHAT_IF_FORM)}"
-            )
-        if gpu and key not in OF_A_GPU:
-            raise InputError(f"{where}: {key} is the same for all GPUs; leave .{gpu} out.")
-        full = gpu_named(gpu, user_gpus, where).name if gpu else None
-        price = None
-        if full and key in ("price", "spot-price") and re.fullmatch(r"\$?[0-9]*\.?[0-9]+", amount):
-            price = parse_usd(amount, where)
-        factor = 1.0 if price is not None else change_factor(amount, where)
-        found.append(
-            MarketChange(
-                key=key, gpu=full, factor=factor, text=entry.strip(), usd_per_gpu_hour=price
-            )
-        )
-    return tuple(found)
-
-
-def change_factor(text: str, where: str, form: str = WHAT_IF_FORM) -> float:
+def change_factor(text: str, where: str, form: str) -> float:
     """`-20%`, `+10%`, `x2`: times as much."""
     percent = re.fullmatch(r"([+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?) *%", text)
     times = re.fullmatch(r"[x*] *([0-9]{1,6}(?:\.[0-9]{1,6})?)", text)
@@ -94,7 +51,7 @@ def change_factor(text: str, where: str, form: str = WHAT_IF_FORM) -> float:
     return value
 
 
-def _check(
+def check_changes(
     changes: Sequence[MarketChange],
     cluster: Cluster,
     offers: Sequence[Offer],
@@ -104,9 +61,7 @@ def _check(
     """Refuses what could change nothing in this market."""
     names = {pool.gpu.name for pool in cluster.pools}
     for change in changes:
-        where = f"--what-if {shorten(change.text)}"
-        if change.gpu is not None and change.gpu not in names:
-            raise InputError(f"{where}: {change.gpu} is not among the GPUs. Add it to --gpus.")
+        where = change.where
         owned = {offer.machine.gpu for offer in offers if offer.price_from == "owned"}
         if change.key == "price" and owned >= ({change.gpu} if change.gpu else names):
             raise InputError(
@@ -143,20 +98,7 @@ def _offer(offer: Offer, changes: Sequence[MarketChange]) -> Offer:
     return offer
 
 
-def _cluster(cluster: Cluster, changes: Sequence[MarketChange]) -> Cluster:
-    """The GPUs with other NICs."""
-    pools = []
-    for pool in cluster.pools:
-        for change in changes:
-            if change.key == "network" and change.gpu in (None, pool.gpu.name):
-                speed = pool.gpu.node.nic_bytes_per_s * change.factor
-                node = replace(pool.gpu.node, nic_bytes_per_s=speed)
-                pool = replace(pool, gpu=replace(pool.gpu, node=node))
-        pools.append(pool)
-    return replace(cluster, pools=tuple(pools))
-
-
-def _conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Conditions:
+def changed_conditions(conditions: Conditions, changes: Sequence[MarketChange]) -> Conditions:
     """Other failures, other storage."""
     fields = {
         "mtbf": ("gpu_mtbf_hours",),

@@ -17,16 +17,17 @@ class FrontierPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd: float
 
 
-class MarketWhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer if something were different."""
+class AnsweredWhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer if something were different; None: there is nothing to compare."""
 
     what: str
     plan: PricedPlan | None  # None: nothing fits then
-    same_plan: bool  # on as many GPUs
-    usd_change: float = 0.0
-    hours_change: float = 0.0
-    possible: bool = True  # whether the goals can be met then
-    frontier: tuple[FrontierPlan, ...] = ()  # fastest first
+    step_change_fraction: float | None = None
+    same_plan: bool = False  # on the same GPUs
+    usd_change: float | None = None
+    hours_change: float | None = None
+    possible: bool = True  # whether goals about money can be met then
+    frontier: tuple[FrontierPlan, ...] = ()  # fastest first; where there is one
 
 
 class SpotRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class MarketResult(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[NodeSummary, ...]
     longest_hours: float  # plans that take longer were left out
     conditions: dict[str, object]
-    what_if: MarketWhatIf | None = None
+    what_if: AnsweredWhatIf | None = None  # the first of the answer's
     chances: tuple[Chances, ...] = ()  # of each point
     known_network: PricedPlan | None = None  # the best on known networks; where that is a guess
     spot_range: SpotRange | None = None  # where the answer is on spot nodes

@@ -20,6 +20,7 @@ from astra.report.priced_plan import (
     time_bars,
     usable_sizes,
 )
+from astra.report.what_if_text import what_if_parts
 from astra.search.objectives import OBJECTIVES, Measure
 from astra.search.result import NothingFits
 
@@ -93,7 +94,7 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
         f"Sources of the best: {origin_words(best)}.",
         funnel_line(answer),
         "",
-        *_what_if_lines(answer, best),
+        *what_if_parts(answer),
         *_money_part(best),
         *_energy_part(best),
         f"Where the time of the best goes (stage {best.parts_stage})",
@@ -143,21 +144,6 @@ def paper_table(plans: tuple[PaperComparison, ...]) -> list["RenderableType"]:
         f"Of these the formula would take {chosen}.",
         "",
     ]
-
-
-def _what_if_lines(answer: AnswerDocument, best: PricedPlan) -> list[str]:
-    """The answer's change with each thing that was to be different."""
-    lines = []
-    for other in answer.what_if:
-        if other.plan is None:
-            lines.append(f"With {other.what} no plan fits.")
-            continue
-        kind = "the same plan" if other.same_plan else f"then {other.plan.summary}"
-        gpus = sum(other.plan.gpus.values()) - sum(best.gpus.values())
-        more = f", {gpus:+,} GPUs" if gpus else ""
-        change = f"{other.step_change_fraction or 0.0:+.1%}"
-        lines.append(f"With {other.what}: {seconds(other.plan.step_s)} ({change}{more}), {kind}.")
-    return [*lines, ""] if lines else []
 
 
 def _money_part(best: PricedPlan) -> list["RenderableType"]:

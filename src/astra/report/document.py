@@ -3,7 +3,7 @@
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
-from astra.recommend.market_result import MarketResult
+from astra.recommend.market_result import AnsweredWhatIf, MarketResult
 from astra.report.fit_risk import Risk
 from astra.report.request import Request, request_of
 from astra.report.words import all_words, joined_words, with_words
@@ -24,15 +24,6 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     status: Status  # proven: no plan of the space is faster; searched: the best found
     # On one type no plan is faster by more, over several no pipeline; None: not usefully known.
     gap_fraction: float | None
-
-
-class AnsweredWhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer if something were different."""
-
-    what: str
-    plan: PricedPlan | None  # None: nothing fits then
-    step_change_fraction: float | None = None  # None: there is nothing to compare
-    same_plan: bool = False
 
 
 class SaferPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +121,5 @@ def _comparison(comparison: Comparison) -> Comparison:
 
 
 def _market(market: MarketResult) -> MarketResult:
-    known, other = market.known_network, market.what_if
-    if other is not None and other.plan is not None:
-        other = msgspec.structs.replace(other, plan=with_words(other.plan))
-    return msgspec.structs.replace(market, known_network=known and with_words(known), what_if=other)
+    known = market.known_network
+    return msgspec.structs.replace(market, known_network=known and with_words(known))

@@ -23,6 +23,7 @@ from astra.report.priced_plan import (
     titled_line,
     usable_sizes,
 )
+from astra.report.what_if_text import what_if_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -162,7 +163,7 @@ def money_parts(answer: AnswerDocument, market: MarketResult) -> list["Renderabl
         *below_table(answer, market),
         "",
         *picture,
-        *_what_if(market, best),
+        *what_if_parts(answer),
         "How the answer comes about",
         *terms(best, market.conditions),
         "",
@@ -317,40 +318,6 @@ def _short_place(rent: RentedNodes) -> str:
         return "owned" if rent.price_from == "owned" else "as given"
     doubt = "?" if is_guessed(rent) else ""
     return f"{rent.cloud} {rent.region}{doubt}{' spot' if rent.spot else ''}"
-
-
-def _what_if(market: MarketResult, best: PricedPlan) -> list["RenderableType"]:
-    other = market.what_if
-    if other is None:
-        return []
-    if other.plan is None:
-        return [f"With {other.what} no plan fits.", ""]
-    assert best.usd is not None and best.hours is not None
-    change = (
-        f"{other.usd_change / best.usd:+.1%} dollars, {other.hours_change / best.hours:+.1%} hours"
-    )
-    kind = "the same plan" if other.same_plan else "another plan"
-    missed = "" if other.possible else " (the goals cannot be met)"
-    from astra.report.text_table import TableColumn, TextTable
-
-    columns = (
-        *(TableColumn(name) for name in ("hours", "USD")),
-        TableColumn("GPUs", right=False, words=True),
-    )
-    rows = tuple(
-        (f"{point.hours:,.1f}", f"{point.usd:,.0f}", gpus_text(point.gpus))
-        for point in other.frontier
-    )
-    table: list[RenderableType] = [
-        f"The frontier with {other.what}, fastest first",
-        TextTable(columns, rows),
-    ]
-    return [
-        f"With {other.what}: {kind}, {change}{missed}:",
-        money_sentence(other.plan),
-        *(table if len(rows) > 1 else []),
-        "",
-    ]
 
 
 def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["RenderableType"]:

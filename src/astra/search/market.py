@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astra.cost.result import PricedPlan
-from astra.hardware.cluster import Gpu
 from astra.hardware.topology import allowed_counts
 from astra.money.catalogue import Offer
 from astra.money.conditions import Conditions
@@ -19,7 +17,7 @@ from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.objective import Frontier, FrontierPoint
 from astra.search.one_type import OneType
 from astra.search.query import Query
-from astra.search.result import Funnel, sum_funnels
+from astra.search.result import Funnel, Mixtures, sum_funnels
 from astra.strategy.plan import Plan
 from astra.strategy.plans import Floats, Task, plan_at
 from astra.strategy.space import Space
@@ -32,7 +30,6 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "offload_optimizer_fraction": (0.0,),
     "overlap_ep": (False,),
 }
-MixedMachines = tuple[float, tuple[tuple[Gpu, int], ...]]  # room of a node for offload; GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +40,7 @@ class RentalMarket:
     offers: Sequence[Offer]
     tokens: float
     conditions: Conditions
-    # Of mixtures, whatever they cost: the fastest plan, or None, and the limit that it is below.
-    mixtures: dict[MixedMachines, tuple[float, PricedPlan | None]] = field(default_factory=dict)
+    mixtures: Mixtures = field(default_factory=dict)
 
     @property
     def machines(self) -> list[Machine]:

@@ -122,7 +122,7 @@ class MixedSearch:
         self, mixture: Mixture, limit: float, room_bytes: float
     ) -> PricedPlan | None:
         """The fastest plan that offloads no more than this to a node, if it is worth a search."""
-        key = (room_bytes, mixture.machines)
+        key = (self.query.margin, room_bytes, mixture.machines)
         under, best = self.market.mixtures.get(key, (0.0, None))
         if best is None and max(under, self._least_known_s(mixture)) < limit:
             best = self._fastest(mixture, limit, room_bytes)
@@ -135,9 +135,10 @@ class MixedSearch:
         searched. [s]
         """
         found = [0.0]
-        for (room_bytes, machines), (under, best) in self.market.mixtures.items():
+        for (margin, room_bytes, machines), (under, best) in self.market.mixtures.items():
             pools = {gpu.name: (gpu, count) for gpu, count in machines}
-            if mixture.room_bytes <= room_bytes and all(
+            alike = margin == self.query.margin and mixture.room_bytes <= room_bytes
+            if alike and all(
                 pool.gpu.name in pools and _is_no_better(pool, *pools[pool.gpu.name])
                 for pool in mixture.pools
             ):

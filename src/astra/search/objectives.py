@@ -43,7 +43,7 @@ MONEY = ObjectiveRow(
     over_types="astra.search.rent:solve_for_money",
     is_for_money=True,
     against_use_all="chooses how many GPUs; --use-all forbids it",
-    takes=("budget", "deadline", "longest", "order", "what_if"),
+    takes=("budget", "deadline", "longest", "order"),
 )
 OBJECTIVES: dict[str, ObjectiveRow] = {
     "time": ObjectiveRow(

@@ -11,6 +11,7 @@ from astra.cost.price import MARGIN
 from astra.hardware.cluster import Cluster, Pool
 from astra.hardware.stack import Stack
 from astra.model.shape import Model
+from astra.money.catalogue import Offer
 from astra.money.options import Goals, MoneyOptions
 from astra.notes import Note
 from astra.search.objectives import OBJECTIVES
@@ -43,6 +44,7 @@ class Query:
     min_tokens_per_s: float = 0.0  # with objective gpus
     money: MoneyOptions | None = None  # None: nobody speaks of it
     goals: Goals | None = None  # of the money, in numbers
+    offers: tuple[Offer, ...] | None = None  # for rent; None: as `money` says
     top: int = 10
     fold: bool = True  # near-identical plans as one
     exact: bool = False  # over several GPU types: look at ten times as much

@@ -23,14 +23,12 @@ from astra.money.offers import (
 )
 from astra.money.options import Goals, MoneyOptions
 from astra.money.user_prices import YEAR_H
-from astra.money.what_if import changed_market
 from astra.notes import NoteCode, note
-from astra.recommend.market_result import MarketResult, MarketWhatIf
+from astra.recommend.market_result import MarketResult
 from astra.recommend.money_answer import (
     chances,
     chosen_point,
     hours_and_usd,
-    in_short,
     on_known_networks,
     other_regions,
     spot_range,
@@ -40,7 +38,7 @@ from astra.search.market import MarketSearch, RentalMarket
 from astra.search.mixed_market import add_mixtures
 from astra.search.nothing_fits import nothing_fits
 from astra.search.query import Query
-from astra.search.result import Funnel, NothingFits, Result
+from astra.search.result import Funnel, Mixtures, NothingFits, Result
 
 
 def _asked(query: Query) -> tuple[MoneyOptions, Goals]:
@@ -48,26 +46,17 @@ def _asked(query: Query) -> tuple[MoneyOptions, Goals]:
     return query.money, query.goals
 
 
-def market_of(query: Query) -> RentalMarket:
+def market_of(query: Query, mixtures: Mixtures | None = None) -> RentalMarket:
     options, goals = _asked(query)
     if goals.tokens is None:
         raise InputError(
             "how many tokens are to be trained? Give --tokens, such as --tokens 1T; hours and "
             "dollars follow from them."
         )
-    offers = offers_of(options, query.cluster)
+    offers = query.offers or offers_of(options, query.cluster)
     paid = conditions_of_owner(options, query.cluster, goals.conditions)
-    return RentalMarket(query=query, offers=offers, tokens=goals.tokens, conditions=paid)
-
-
-def _changed(market: RentalMarket) -> RentalMarket | None:
-    """The same with other prices, networks, failures: as --what-if says, if it says something."""
-    query, options = market.query, _asked(market.query)[0]
-    if options.what_if is None:
-        return None
-    there = query.cluster, market.offers, market.conditions
-    cluster, offers, conditions = changed_market(options.what_if, *there, options.spot)
-    return replace(market, query=query.on(cluster), offers=offers, conditions=conditions)
+    market = RentalMarket(query=query, offers=offers, tokens=goals.tokens, conditions=paid)
+    return market if mixtures is None else replace(market, mixtures=mixtures)
 
 
 def search_market(market: RentalMarket, limits: Limits) -> MarketSearch:
@@ -103,11 +92,13 @@ def frontier_plans(found: MarketSearch) -> list[PricedPlan]:
     ]
 
 
-def solve_for_money(query: Query, limits: Limits) -> Result:
-    """The frontier of hours and dollars, exactly, and which of its plans meets the goals."""
+def solve_for_money(query: Query, limits: Limits, mixtures: Mixtures | None = None) -> Result:
+    """The frontier of hours and dollars, exactly, and which of its plans meets the goals.
+
+    `mixtures`: what is known of them, from the same question in another market.
+    """
     start, (options, goals) = time.perf_counter(), _asked(query)
-    market = market_of(query)
-    changed = _changed(market)
+    market = market_of(query, mixtures)
     found = search_market(market, limits)
     points = frontier_plans(found)
     bought = None
@@ -118,7 +109,7 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
             msgspec.structs.replace(point, rank=place)
             for point, place in zip(points, places, strict=True)
         ]
-        bought = _market_result(found, points, best, outcome, changed)
+        bought = _market_result(found, points, best, outcome)
     return Result(
         query=replace(query, money=with_prices(options, query.cluster, market.offers)),
         funnel=found.funnel,
@@ -127,35 +118,13 @@ def solve_for_money(query: Query, limits: Limits) -> Result:
         nothing_fits=None if points else _nothing(found),
         frontier=tuple(points),
         market=bought,
+        mixtures=market.mixtures,
         notes=(
             *query.notes,
             *price_notes(options, query.cluster, market.offers),
             *found.notes,
             *ram_notes(points),
         ),
-    )
-
-
-def _what_if(market: RentalMarket, limits: Limits, before: PricedPlan) -> MarketWhatIf:
-    """The answer in a changed market beside the one there is."""
-    options, goals = _asked(market.query)
-    what = options.what_if
-    points = frontier_plans(search_market(market, limits))
-    assert what is not None
-    if not points:
-        return MarketWhatIf(what=what, plan=None, same_plan=False)
-    row, outcome = chosen_point(points, goals)
-    plan = points[row]
-    assert plan.usd is not None and before.usd is not None
-    assert plan.hours is not None and before.hours is not None
-    return MarketWhatIf(
-        what=what,
-        plan=msgspec.structs.replace(plan, rank=row + 1),
-        same_plan=(plan.summary, plan.gpus) == (before.summary, before.gpus),
-        usd_change=plan.usd - before.usd,
-        hours_change=plan.hours - before.hours,
-        possible=outcome is None or outcome.possible,
-        frontier=tuple(map(in_short, points)),
     )
 
 
@@ -180,7 +149,6 @@ def _market_result(
     points: Sequence[PricedPlan],
     best: int,
     outcome: GoalOutcome | None,
-    changed: RentalMarket | None,
 ) -> MarketResult:
     market, (_, goals) = found.market, _asked(found.market.query)
     hours, usd = hours_and_usd(points)
@@ -205,7 +173,6 @@ def _market_result(
         machines=tuple(node_summary(each, machines.count(each)) for each in market.machines),
         longest_hours=found.latest_h if np.isfinite(found.latest_h) else 0.0,
         conditions=msgspec.to_builtins(there),
-        what_if=_what_if(changed, found.limits, points[best]) if changed else None,
         chances=tuple(chances(point, goals) for point in points),
         known_network=on_known_networks(*known),
         spot_range=spot_range(points[best], trade.offers, there),

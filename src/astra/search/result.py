@@ -11,11 +11,16 @@ from typing import Literal
 import msgspec
 
 from astra.cost.result import MixedStage, PaperComparison, PricedPlan
+from astra.hardware.cluster import Gpu
 from astra.notes import HEADINGS, Note
 from astra.recommend.market_result import MarketResult
 from astra.search.query import Query
 
 Status = Literal["proven", "searched", "time_limit", "cancelled"]
+# Of mixtures of rented GPU types, whatever they cost: the fastest plan, or None, and the limit that
+# it is below. By the margin, the room of a node for offload, and the GPUs.
+MixedMachines = tuple[float, float, tuple[tuple[Gpu, int], ...]]
+Mixtures = dict[MixedMachines, tuple[float, PricedPlan | None]]
 
 
 @dataclass(slots=True)
@@ -105,6 +110,7 @@ class Result:
     paper: tuple[PaperComparison, ...] | None = None  # by the paper's formula, where asked for
     frontier: tuple[PricedPlan, ...] = ()  # of hours and dollars, fastest first, where asked
     market: MarketResult | None = None  # what the money buys
+    mixtures: Mixtures | None = None  # that it looked at
     notes: tuple[Note, ...] = ()  # on the question and on the search
     status: Status = "searched"
     # On one type no plan is faster by more, over several no pipeline; None: not usefully known.

@@ -12,16 +12,17 @@ from astra.search.evaluator import Limits
 from astra.search.objectives import search_of
 from astra.search.query import Query
 from astra.search.recommend import search_with_risk
-from astra.search.result import NothingFits, Result
+from astra.search.result import Mixtures, NothingFits, Result
 
 
-def solve(query: Query, limits: Limits | None = None) -> Result:
+def solve(query: Query, limits: Limits | None = None, mixtures: Mixtures | None = None) -> Result:
     """The best plans of a query; "nothing fits" is a result.
 
     Where `limits` end the search, the best so far is the result, and its status says so.
+    `mixtures`: those that a search for money of the same question found in another market.
     """
     limits = limits or Limits()
-    found = _solve(query, limits)
+    found = _solve(query, limits, mixtures)
     if limits.stopped is None:
         return found
     early = note(
@@ -40,16 +41,19 @@ def solve(query: Query, limits: Limits | None = None) -> Result:
     )
 
 
-def _solve(query: Query, limits: Limits) -> Result:
+def _solve(query: Query, limits: Limits, mixtures: Mixtures | None) -> Result:
     search = search_of(query.objective, len(query.cluster.pools))
+    if query.is_for_money:
+        search = partial(search, mixtures=mixtures)
     if query.risk != "none":
         search = partial(search_with_risk, search)
     if query.is_for_money:
         return search(query, limits)
     money = without_energy(query.money) if query.objective == "energy" else query.money
-    with_dollars((), money, query.cluster)  # prices that cannot be are refused at once
+    market = query.cluster, query.offers, query.goals
+    with_dollars((), money, *market)  # prices that cannot be are refused at once
     found = search(query, limits)
-    plans = tuple(with_dollars(found.plans, money, query.cluster))
+    plans = tuple(with_dollars(found.plans, money, *market))
     return replace(
         found,
         plans=plans,

@@ -13,7 +13,7 @@ from astra.api.answers import Answer
 from astra.errors import InputError
 from astra.money.catalogue import shipped_offers
 from astra.money.price_sensitivity import PriceSensitivity, RunnerUp
-from astra.money.what_if import changed_offers, parse_what_if
+from astra.money.what_if import MarketChange, changed_offers
 from astra.report.explain import _price_line
 
 
@@ -152,7 +152,11 @@ def test_what_if_is_the_answer_of_the_other_market() -> None:
 
 def test_changes_touch_what_they_name() -> None:
     offers = shipped_offers()
-    after = changed_offers(offers, parse_what_if("price.h100=-20%,network.a100-80g=x2"))
+    changes = (
+        MarketChange(key="price", gpu="H100-80GB-SXM", factor=0.8, where=""),
+        MarketChange(key="network", gpu="A100-80GB-SXM", factor=2.0, where=""),
+    )
+    after = changed_offers(offers, changes)
     for old, new in zip(offers, after, strict=True):
         factor = 0.8 if old.machine.gpu == "H100-80GB-SXM" else 1.0
         assert new.usd_per_hour == pytest.approx(factor * old.usd_per_hour)
@@ -173,7 +177,7 @@ def test_changes_touch_what_they_name() -> None:
 )
 def test_a_change_that_makes_no_sense_is_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        parse_what_if(text)
+        asked(what_if=text)
 
 
 @each_case(
@@ -203,7 +207,7 @@ def test_a_change_that_can_change_nothing_is_refused(more: dict[str, Any], said:
 def test_a_change_of_spot_prices_touches_spot_nodes() -> None:
     found = asked(spot=True, what_if="spot-price=-50%")
     assert found.market is not None and found.market.what_if is not None and found.best is not None
-    assert found.market.what_if.usd_change < -0.4 * (found.best.usd or 0)
+    assert (found.market.what_if.usd_change or 0) < -0.4 * (found.best.usd or 0)
 
 
 def test_an_explanation_of_plain_plans_speaks_of_no_prices(tmp_path: Any) -> None:

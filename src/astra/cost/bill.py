@@ -97,12 +97,9 @@ def with_dollars(
     options: MoneyOptions | None,
     cluster: Cluster,
     offers: Sequence[Offer] | None = None,
-    goals: Goals | None = None,
+    goals: Goals | None = None,  # None: as of the options, like the offers
 ) -> list[PricedPlan]:
-    """Plans with hours and dollars where tokens and prices are known, else with a note on it.
-
-    `offers` and `goals` are those of the options where nobody says others.
-    """
+    """Plans with hours and dollars where tokens and prices are known, else with a note on it."""
     if options is None:
         return list(plans)
     goals = goals or goals_of(options)
@@ -137,9 +134,3 @@ def with_energy(priced: PricedPlan, options: MoneyOptions | None) -> PricedPlan:
     (gpu,) = (pool.gpu for pool in plan.cluster.pools if pool.gpu.name in priced.gpus)
     energy = energy_of(gpu, gpu_seconds, plan.global_batch * plan.seq_len, options)
     return msgspec.structs.replace(priced, energy=energy)
-
-
-def step_kwh(priced: PricedPlan) -> float:
-    """Of a plan with its energy."""
-    assert priced.energy is not None
-    return priced.energy.step_kwh

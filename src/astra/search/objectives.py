@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from astra.cost.bill import step_kwh, with_energy
+from astra.cost.bill import with_energy
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.money.options import MoneyOptions
@@ -22,6 +22,12 @@ class Measure:
     column: str  # of the table
     of: Callable[[PricedPlan], float]  # of a step
     filled: Callable[[PricedPlan, MoneyOptions | None], PricedPlan]  # with what `of` reads
+
+
+def step_kwh(priced: PricedPlan) -> float:
+    """Of a plan with its energy."""
+    assert priced.energy is not None
+    return priced.energy.step_kwh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,12 @@ from tests.support.tiers import slow_after, soak_but_every
 
 import astra
 from astra.cli.main import run
-from astra.cost.bill import step_kwh
 from astra.cost.evaluate import evaluate
 from astra.errors import InputError
 from astra.notes import NoteCode
 from astra.report.explain import _measured_parts, difference_line, explanation_page
 from astra.search.objective import LeastEnergy
-from astra.search.objectives import OBJECTIVES
+from astra.search.objectives import OBJECTIVES, step_kwh
 from astra.strategy.plans import Floats
 from astra.strategy.rules.registry import check, rules_for
 from astra.strategy.space import Space

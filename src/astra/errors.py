@@ -1,6 +1,7 @@
 """Bad input: where it is, what it says, why it cannot be used, what to try."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class InputError(Exception):
@@ -12,6 +13,24 @@ class InputError(Exception):
     ...
     astra.errors.InputError: there is no setting 'seqlen'. Did you mean seq_len?
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenRule:
+    """A rule that a plan breaks, and single settings that would mend it."""
+
+    rule: str
+    sentence: str
+    source: str  # where the runtime enforces it
+    tries: tuple[tuple[str, tuple[object, ...]], ...]  # a setting and its values, all else equal
+
+
+class RefusedPlanError(InputError):
+    """A plan that its runtime, or Astra, refuses."""
+
+    def __init__(self, message: str, rules: tuple[BrokenRule, ...]) -> None:
+        super().__init__(message)
+        self.rules = rules
 
 
 class NoPriceError(InputError):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,6 +16,7 @@ from tests.support.cases import each_case
 from astra.cli import main as door
 from astra.cli.main import COMMANDS, help_text, parser_for, run
 from astra.errors import InputError
+from astra.strategy.rules.registry import rules_for
 from astra.values import number, whole_number, word
 
 Capture = pytest.CaptureFixture[str]
@@ -112,6 +114,51 @@ def test_json_is_alone_on_standard_output(call: Call, words: tuple[str, ...]) ->
     assert code == 0
     assert isinstance(json.loads(out), dict)
     assert out.endswith("}\n")
+
+
+MISTAKES = (
+    ("plan llama-3-8 --gpus h100:8 --global-batch 8 --seq-len 4k", "model", "llama-3-8b"),
+    ("plan llama-3-8b --gpus h10:8 --global-batch 8 --seq-len 4k", "gpus", "H100"),
+    ("plan llama-3-8b --gpus h100:8 --global-batch 8 --seq-len 8q", "seq_len", None),
+    ("plan llama-3-8b --gpus h100:8 --seq-len 8k", "global_batch", None),
+    ("plan llama-3-8b --global-batch 8 --seq-len 8k", "gpus", None),
+    ("explain gone.json", None, None),
+    ("plann", None, "plan"),
+)
+
+
+@each_case("mistake", MISTAKES)
+def test_a_mistake_is_json_too_where_json_was_asked_for(
+    mistake: tuple[str, str | None, str | None], call: Call
+) -> None:
+    words, field, meant = mistake
+    code, out, err = call(*words.split(), "--json")
+    error = json.loads(out)["error"]
+    assert code == 2 and err == f"astra: {error['message']}\n"
+    assert error["field"] == field
+    assert meant in error["suggestions"] if meant else error["suggestions"] == []
+
+
+def test_a_refused_plan_names_its_rules_and_what_would_mend_each(call: Call) -> None:
+    words = ("predict", "llama-3-8b", "--gpus", "h100:48", "--global-batch", "48")
+
+    def refused(tp: int) -> tuple[list[dict[str, Any]], str]:
+        _, out, err = call(*words, "--tp", str(tp), "--vpp", "2", "--json")
+        return json.loads(out).get("error", {}).get("refused", []), err
+
+    rules, err = refused(6)
+    sources = {rule.name: rule.where for rule in rules_for("megatron")}
+    assert len(rules) > 3 and all(rule["sentence"] in err for rule in rules[:3])
+    for rule in rules:
+        assert rule["sentence"].endswith(f"[rule {rule['rule']}]")
+        assert rule["source"] == sources[rule["rule"]]
+    mended = {
+        rule["rule"]: each for rule in rules for each in rule["try"] if each["setting"] == "tp"
+    }
+    assert mended
+    for name, each in mended.items():
+        for value in each["values"]:
+            assert name not in [rule["rule"] for rule in refused(value)[0]]
 
 
 @pytest.mark.parametrize("words", ANSWERS, ids=" ".join)

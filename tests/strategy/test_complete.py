@@ -23,7 +23,7 @@ from astra.strategy.plan import Plan, Runtime
 from astra.strategy.rule_messages import (
     DEGREES_TO_TRY,
     VALUES_TO_TRY,
-    refusal_message,
+    refused_plan,
     rule_message,
 )
 from astra.strategy.rules.registry import broken_rules, rules_for
@@ -255,7 +255,7 @@ def refusal(**said: Any) -> str:
 
     plan_settings = PlanSettings(**{"global_batch": 64} | said)
     plan = complete_again(plan_settings).plan
-    return refusal_message(plan, broken_rules(plan), complete_again, plan_settings)
+    return str(refused_plan(plan, broken_rules(plan), complete_again, plan_settings))
 
 
 def test_a_refusal_names_the_rule_the_values_and_what_to_try() -> None:

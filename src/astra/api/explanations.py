@@ -25,7 +25,7 @@ from astra.report.words import search_words
 from astra.strategy.outside_space import outside_space, own_space
 from astra.strategy.plan import Plan
 from astra.strategy.plan_file import plans_of_document
-from astra.strategy.rule_messages import refusal_message
+from astra.strategy.rule_messages import refused_plan
 from astra.strategy.rules.registry import broken_rules
 from astra.strategy.space import Space
 
@@ -72,7 +72,7 @@ def explain_answer(
     for plan in plans:
         broken = broken_rules(plan)
         if broken:
-            raise InputError(f"{where}: {refusal_message(plan, broken, None, None)}")
+            raise refused_plan(plan, broken, where=f"{where}: ")
     query = read_request(request, plans[rank - 1], where) if request else None
 
     def tell(what: "Note") -> None:

@@ -69,7 +69,7 @@ def predict(
     from astra.cost.price import price_plan
     from astra.hardware.stack import find_stack
     from astra.strategy.outside_space import outside_space
-    from astra.strategy.rule_messages import refusal_message
+    from astra.strategy.rule_messages import refused_plan
     from astra.strategy.rules.registry import broken_rules
 
     shape = model_of(model)
@@ -89,7 +89,7 @@ def predict(
     completed = complete_settings(typed_settings)
     broken = broken_rules(completed.plan)
     if broken:
-        raise InputError(refusal_message(completed.plan, broken, complete_settings, typed_settings))
+        raise refused_plan(completed.plan, broken, complete_settings, typed_settings)
     notes = (*notes, *outside_space(completed.plan))
     priced = price_plan(completed.plan, completed.assumed, notes, checked_margin(margin))
     return _with_money_and_words(priced, pipeline_model, {**_money(money), **about_money}, machines)

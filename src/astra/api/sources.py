@@ -17,14 +17,14 @@ PlanSource: TypeAlias = "str | Path | Mapping[str, Any] | Plan | PricedPlan | An
 
 def checked_plan(source: "PlanSource", rank: int = 1) -> "Plan":
     """A plan that its runtime's rules allow; of an answer or a file that of this rank."""
-    from astra.strategy.rule_messages import refusal_message
+    from astra.strategy.rule_messages import refused_plan
     from astra.strategy.rules.registry import broken_rules
 
     found = _plan_of(source, whole_number(rank, "--rank"))
     broken = broken_rules(found)
     if broken:
         where = str(source) if isinstance(source, str | Path) else "plan"
-        raise InputError(f"{where}: {refusal_message(found, broken, None, None)}")
+        raise refused_plan(found, broken, where=f"{where}: ")
     return found
 
 

@@ -126,6 +126,16 @@ def run(arguments: Sequence[str]) -> int:
     return result
 
 
+def _write_error(error: InputError, command: str) -> None:
+    """Bad input as the JSON that the server answers with."""
+    from astra.cli.printing import write_json
+    from astra.report.refusals import ErrorDocument, refusal
+
+    actions = parser_for(command)._actions if command in COMMANDS else ()
+    words = {action.dest for action in actions} - {"json", "help"}
+    write_json(ErrorDocument(error=refusal(error, words, as_typed=True)))
+
+
 def main() -> int:
     """Exit codes: those of `astra --help`."""
     try:
@@ -134,6 +144,8 @@ def main() -> int:
         return code
     except InputError as error:
         sys.stderr.write(f"astra: {error}\n")
+        if "--json" in sys.argv[2:]:
+            _write_error(error, sys.argv[1])
         return 2
     except BrokenPipeError:  # `astra models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,10 +1,10 @@
 """What a broken rule means for one plan, and which single change would mend it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from astra.errors import InputError, either
+from astra.errors import BrokenRule, InputError, RefusedPlanError, either
 from astra.strategy.complete import CompletedPlan, PlanSettings, complete
 from astra.strategy.plan import Plan
 from astra.strategy.rules.registry import broken_rules
@@ -115,30 +115,53 @@ def _value(plan: Plan, name: str) -> object:
     return value if isinstance(value, int | float | str) else None
 
 
-def refusal_message(
-    plan: Plan, broken: Sequence[Rule], complete: Complete | None, settings: PlanSettings | None
-) -> str:
-    """The error for a plan that breaks rules: each one, and what to try."""
-    sentences = [rule_message(plan, rule) for rule in broken[:3]]
-    if len(broken) > 3:
-        sentences.append(f"and {len(broken) - 3} more rules")
-    text = "; ".join(sentences)
-    hint = _hint(broken, complete, settings) if complete and settings else ""
+def refused_plan(
+    plan: Plan,
+    broken: Sequence[Rule],
+    complete: Complete | None = None,
+    settings: PlanSettings | None = None,
+    where: str = "",
+) -> RefusedPlanError:
+    """The error for a plan that breaks rules: each one, and what to try where its settings are
+    known.
+    """
+    rules = tuple(
+        BrokenRule(
+            rule=rule.name,
+            sentence=rule_message(plan, rule),
+            source=rule.where,
+            tries=tuple(_tries(rule, broken, complete, settings)) if complete and settings else (),
+        )
+        for rule in broken
+    )
+    sentences = [rule.sentence for rule in rules[:3]]
+    if len(rules) > 3:
+        sentences.append(f"and {len(rules) - 3} more rules")
     ours = all(rule.layer == "ours" for rule in broken)
     who = "Astra does not plan this" if ours else f"the runtime {plan.runtime} refuses this plan"
-    return f"{who}: {text}. {hint}".rstrip()
+    text = f"{where}{who}: {'; '.join(sentences)}. {_hint(rules[0])}".rstrip()
+    return RefusedPlanError(text, rules)
 
 
-def _hint(broken: Sequence[Rule], complete: Complete, settings: PlanSettings) -> str:
-    """Values of one setting that would meet the first rule and break no other, all else equal."""
+def _hint(rule: BrokenRule) -> str:
+    """The first few values of two settings."""
     found = []
-    for name in broken[0].settings:
+    for name, values in rule.tries[:2]:
+        shown = ["none" if value == () else value for value in values[:6]]
+        found.append(f"{name} {either(shown)}")
+    return f"Try {' or '.join(found)}." if found else ""
+
+
+def _tries(
+    rule: Rule, broken: Sequence[Rule], complete: Complete, settings: PlanSettings
+) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Values of one setting that would meet a rule and break no other, all else equal."""
+    for name in rule.settings:
         tries = VALUES_TO_TRY.get(name, ())
-        values = [value for value in tries if _mends(broken, name, value, complete, settings)]
+        ordered = (rule, *(other for other in broken if other is not rule))
+        values = tuple(each for each in tries if _mends(ordered, name, each, complete, settings))
         if values:
-            shown = ["none" if value == () else value for value in values[:6]]
-            found.append(f"{name} {either(shown)}")
-    return f"Try {' or '.join(found[:2])}." if found else ""
+            yield name, values
 
 
 def _mends(

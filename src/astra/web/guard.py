@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from astra.web.refusals import ErrorDocument, ErrorFacts
+from astra.report.refusals import ErrorDocument, ErrorFacts
 
 MOST_BODY_BYTES = 4 << 20  # an answer about money with all its plans has a tenth of it
 MOST_REQUESTS = 512  # at a time

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from astra.api import export, predict
+from astra.report.refusals import ErrorDocument
 from astra.web.listings import LISTINGS
 from astra.web.questions import QUESTIONS
-from astra.web.refusals import ErrorDocument
 from astra.web.workers import EVENT_STREAM
 
 TEMPLATE = "#/components/schemas/{name}"

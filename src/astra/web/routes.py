@@ -15,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from astra.errors import InputError, did_you_mean
+from astra.report.refusals import refusal
 from astra.web.guard import Guard, JSONAnswer, error_answer, read_body
 from astra.web.listings import LISTINGS
 from astra.web.openapi import openapi
 from astra.web.page import page_routes
 from astra.web.questions import QUESTIONS
-from astra.web.refusals import refusal
 from astra.web.stream import EventStream, while_connected
 from astra.web.workers import (
     EVENT_STREAM,
@@ -126,9 +126,7 @@ def show(name: str, request: Request) -> Response:
     try:
         return JSONAnswer(_listed(name, words))
     except InputError as error:
-        return JSONAnswer(
-            msgspec.json.encode({"error": refusal(str(error), LISTINGS[name].words)}), 422
-        )
+        return JSONAnswer(msgspec.json.encode({"error": refusal(error, LISTINGS[name].words)}), 422)
 
 
 @lru_cache(maxsize=256)

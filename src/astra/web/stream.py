@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from astra.web.refusals import ErrorDocument, ErrorFacts
+from astra.report.refusals import ErrorDocument, ErrorFacts
 from astra.web.workers import EVENT_STREAM, Search, TooLongError, too_long
 
 STILL_THERE_S = 10.0  # between comments that keep a silent stream open

@@ -13,9 +13,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from astra.errors import did_you_mean
+from astra.report.refusals import ErrorDocument
 from astra.web.openapi import any_schema
 from astra.web.questions import QUESTIONS
-from astra.web.refusals import ErrorDocument
 from astra.web.workers import BusyError, TooLongError, Workers, too_long
 
 ABOUT = (

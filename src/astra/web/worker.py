@@ -22,9 +22,9 @@ import msgspec
 from astra import files
 from astra.errors import InputError
 from astra.hardware.stack import user_stack_folder
+from astra.report.refusals import ErrorDocument, ErrorFacts, refusal
 from astra.search.result import Progress
 from astra.web.questions import QUESTIONS, Answering, answer
-from astra.web.refusals import ErrorDocument, ErrorFacts, refusal
 
 PACKAGE = Path(files.__file__).parent
 BETWEEN_EVENTS_S = 0.1
@@ -115,7 +115,7 @@ def _answered(name: str, body: bytes, how: Answering) -> tuple[str, bytes]:
         return "done", answer(name, body, how)
     except InputError as error:
         words = QUESTIONS[name][0].__struct_fields__
-        said, event = refusal(str(error), words), "refused"
+        said, event = refusal(error, words), "refused"
     except Exception as error:  # the server lives on, and its log has the place
         traceback.print_exc()
         said = ErrorFacts(message=f"a fault of Astra's: {type(error).__name__}: {error}")

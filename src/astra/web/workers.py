@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from astra.web.refusals import ErrorDocument, ErrorFacts
+from astra.report.refusals import ErrorDocument, ErrorFacts
 
 EVENT_STREAM = "text/event-stream"
 ENDINGS = ("done", "refused", "failed")

@@ -43,7 +43,6 @@ NARROWED: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"sharding": ("optimizer",)},
     {"vpp": (1,)},
 )
-PRICED_TOO_LOW = (44,)  # questions over two types; see the test of them
 Worth = tuple[bool, float]  # whether it fits less surely than was asked, then seconds
 NOTHING: Worth = (True, float("inf"))
 
@@ -336,23 +335,9 @@ def test_better_is_never_worse_of_many(seed: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [seed for seed in range(6, 106) if seed not in PRICED_TOO_LOW])
+@pytest.mark.parametrize("seed", range(6, 106))
 def test_two_types_are_never_worse_than_one_of_many(seed: int) -> None:
     check_two_types(seed)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", PRICED_TOO_LOW)
-def test_stages_of_one_type_are_priced_as_if_none_crossed_nodes(seed: int) -> None:
-    """The one cause by which two types are worse than all as the slower: of stages that fill half
-    a node every second send crosses nodes, and on one type none is counted (`stage_sends`).
-    """
-    question = mixed_question(seed)
-    slower = as_the_slower(question)
-    assert not no_worse(question.worth, over_two_types(slower))
-    alone, both = slower.result.best, question.result.best
-    assert alone is not None and both is not None and alone.plan.pp > 2
-    assert alone.step_parts_s["pipeline_comm"] < 0.2 * both.step_parts_s["pipeline_comm"]
 
 
 @pytest.mark.soak

@@ -268,7 +268,7 @@ def by_plain_loops(asked: Workload) -> Counter[Key]:
                     for recompute, sharding, fraction in itertools.product(
                         recomputes(asked, largest),
                         shardings if dp * cp > 1 else shardings[:1],
-                        (0.0, 1.0),
+                        (0, 1) if task.runtime == "fsdp" else (n / 8 for n in range(9)),
                     ):
                         turn = group(task.runtime, pp, vpp, batch // (dp * micro_batch))
                         key = (tp, cp, pp, micro_batch, dp, stages, vpp, chunks, recompute)
@@ -354,6 +354,17 @@ def test_derived_settings_follow_from_the_others() -> None:
     plain = table.vpp == 1
     assert (table.microbatch_group == table.pp[0])[plain].all()
     assert ((table.schedule == 1) == (table.vpp > 1)).all()
+
+
+@pytest.mark.parametrize("text", ["overlap_grad_reduce=false", "sequence_parallel=false"])
+def test_what_needs_a_setting_that_was_switched_off_is_off_too(text: str) -> None:
+    """Else the rules would leave plans that have neither: one replica, no tensor parallelism."""
+    asked = workload()
+    table = table_of(asked, text, "tp=2", "dp=2", "cp=1", "vpp=1")
+    allowed = check(table, asked.task, rules_for("megatron")).allowed
+    assert allowed.any() and not getattr(table, text.partition("=")[0]).any()
+    whole = table_of(asked, "tp=2", "dp=2", "cp=1", "vpp=1")
+    assert allowed.sum() == check(whole, asked.task, rules_for("megatron")).allowed.sum()
 
 
 def test_sharded_parameters_are_shared_by_all_copies_or_by_those_in_a_node() -> None:

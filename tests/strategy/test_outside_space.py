@@ -77,7 +77,7 @@ def test_what_an_expert_would_set_is_in_the_space(
         ),
         ({"model": "mixtral-8x7b", "gpus": "h100:64", "tp": 4, "ep": 8, "etp": 2}, {"etp": "2"}),
         ({"grad_reduce_dtype": "bf16"}, {"grad_reduce_dtype": "bf16"}),
-        ({"offload_optimizer_fraction": 0.5}, {"offload_optimizer_fraction": "0.5"}),
+        ({"offload_optimizer_fraction": 0.3}, {"offload_optimizer_fraction": "0.3"}),
         (
             {"model": "mixtral-8x7b", "gpus": "h100:64", "ep": 8, "capacity_factor": 1.5},
             {"capacity_factor": "1.5"},

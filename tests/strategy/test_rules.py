@@ -166,6 +166,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("dispatcher-runs-there", {"dispatcher": "deepep"}, {**MOE, "ep": 2, "gpus": "gb200:16"}),
     ("dispatcher-runs-there", {"dispatcher": "hybridep"}, {**MOE, "ep": 2, "gpus": "h100-nvl:16"}),
     ("dispatcher-runs-there", {"precision": "fp16"}, {**MOE, "ep": 2, "dispatcher": "deepep"}),
+    ("tp-overlap-inside-link-domain", {"overlap_tp": True}, {"gpus": "gh200:16"}),
     ("no-hybridep", {"dispatcher": "hybridep"}, {**MOE, "ep": 2, "runtime": "flagscale"}),
     ("own-dispatcher-needs-ep", {"dispatcher": "hybridep"}, MOE),
     ("gpu-has-the-precision", {"precision": "bf16"}, {"gpus": "v100-32g:16"}),

@@ -1,5 +1,6 @@
 """Seconds of a stage: what recompute adds, what overlap hides, where the ends lie."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from tests.cost.some_plans import changed, stack, view, with_segments
 
 from astra.api import predict
 from astra.cost.price import price_plan
+from astra.hardware.topology import even_share
 from astra.strategy.plan import Plan
 from astra.timing.collectives import p2p_s
 from astra.timing.layer import layers_of
 from astra.timing.stage import StageTime, stage_times
+from astra.timing.stage_work import stage_sends
 
 STACK = stack()
 
@@ -146,6 +149,44 @@ def test_both_views_of_a_table_give_the_same_seconds(plan: Plan) -> None:
         whole = count * (found.whole_forward_s + found.whole_backward_s)
         totals.append(whole.sum(axis=1)[:, 0])
     assert totals[0] == pytest.approx(totals[1], rel=1e-9)
+
+
+def sends_inside(plan: Plan) -> list[bool]:
+    """Of each stage of one pipeline, whether all that it sends stays in a node, GPU by GPU."""
+    (pipeline,), pools = plan.pipelines, plan.cluster.pools
+    nodes = {p.gpu.name: max(p.gpu.node.gpus, p.gpu.link.domain_gpus) for p in pools}
+    taken, places = dict.fromkeys(nodes, 0), []
+    for stage in range(pipeline.stages):
+        segment = pipeline.segment_at(stage)
+        gpu, count = segment.gpu, segment.tp * plan.cp * (segment.dp or pipeline.replicas)
+        node = int(even_share(plan.gpus[gpu], nodes[gpu]))
+        places.append([(gpu, rank // node) for rank in range(taken[gpu], taken[gpu] + count)])
+        taken[gpu] += count
+    found = []
+    for here, there in zip(places, [*places[1:], places[0]], strict=True):
+        alike = len(here) == len(there)  # rank to rank, else any to any
+        pairs = zip(here, there, strict=True) if alike else product(here, there)
+        found.append(all(one == other for one, other in pairs))
+    return found
+
+
+@pytest.mark.slow
+def test_sends_between_stages_stay_in_a_node_where_every_gpu_has_its_partner_there() -> None:
+    """Of two stages to a node every second one sends across; so over NVL72 too."""
+    fields: dict[str, Any] = {"global_batch": 256, "seq_len": 4096, "pp": 8}
+    halves = predict("llama-3-70b", gpus="gb200:256", tp=2, **fields).plan
+    checked = 0
+    for plan in (*some_plans.every_plan(), halves):
+        if len(plan.pipelines) == 1 and plan.pp > 1:
+            seen, (pipeline,) = view(plan), plan.pipelines
+            sends = stage_sends(seen, STACK)
+            pools = [pool.gpu.name for pool in plan.cluster.pools]
+            own = [pools.index(pipeline.segment_at(stage).gpu) for stage in range(plan.pp)]
+            near = sends.near[0, :, 0] & (sends.there[0, :, 0] == own)
+            assert near.tolist() == sends_inside(plan), plan.summary()
+            checked += 1
+    assert checked > 100
+    assert sends_inside(halves) == [True, False] * 4
 
 
 @pytest.mark.parametrize("name", ["deepspeed-3d", "sailor"])

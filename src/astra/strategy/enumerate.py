@@ -425,13 +425,15 @@ def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
     tensor = table["tp"] > 1
     copies = table["dp"] * table["cp"]
     sharded = table["sharding"] != code("sharding", "none")
-    reduces = copies > 1
+    asked = {name: table[name] for name in DERIVED_SETTINGS if name in space.settings}
+    sequence = asked.get("sequence_parallel", tensor & (runtime != "deepspeed"))
+    reduces = asked.get("overlap_grad_reduce", copies > 1)
     derived: ColumnTable = {
-        "sequence_parallel": tensor if runtime != "deepspeed" else np.zeros_like(tensor),
+        "sequence_parallel": sequence,
         "overlap_grad_reduce": reduces,
-        "overlap_param_gather": reduces & sharded,
+        "overlap_param_gather": reduces & (copies > 1) & sharded,
         "overlap_p2p": table["vpp"] > 1,
-        "overlap_tp": tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
+        "overlap_tp": sequence & tensor & (table["tp"] <= gpu.link.domain_gpus) & megatron,
         "microbatch_group": np.where(table["vpp"] > 1, table["group"], table["pp"]),
         "shard_group": np.where(
             sharded, np.where(table["in_node"], table["copies_in_node"], copies), 1
@@ -439,7 +441,7 @@ def _derived_settings(table: ColumnTable, space: Space) -> ColumnTable:
         "schedule": np.where(table["vpp"] > 1, 1, 0).astype(np.int8),
         "dispatcher": dispatchers_for(space.workload, table["ep"], table["etp"]),
     }
-    return {name: column for name, column in derived.items() if name not in space.settings}
+    return derived | asked
 
 
 def _microbatch_groups(degrees: ColumnTable, workload: Workload) -> Ints:

@@ -87,6 +87,11 @@ def _overlap_ep(workload: Workload) -> tuple[bool, ...]:
     return (False, True) if searched else (False,)
 
 
+def _offloaded_optimizer(workload: Workload) -> tuple[float, ...]:
+    parts = 1 if workload.task.runtime == "fsdp" else 8
+    return tuple(part / parts for part in range(parts + 1))
+
+
 def _offload_layers(workload: Workload) -> tuple[int, ...]:
     links = [pool.gpu.node.pcie_bytes_per_s for pool in workload.task.cluster.pools]
     wide = workload.task.runtime == "megatron" and min(links) > PCIE_5_BYTES_PER_S
@@ -137,8 +142,8 @@ DIMENSIONS = (
     Dimension(
         "offload_optimizer_fraction",
         "searched",
-        "all on the GPU, or all on the host",
-        lambda _: (0.0, 1.0),
+        "all on the GPU or all on the host, or eighths where the runtime can part it",
+        _offloaded_optimizer,
     ),
     Dimension(
         "offload_layers",

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from astra.hardware.cluster import Gpu
 from astra.hardware.stack import Stack
-from astra.hardware.topology import ranks_per_domain
 from astra.model.layer_kinds import layer_kinds
 from astra.strategy.offload import offloaded_values
 from astra.strategy.parameters_per_gpu import padded_vocab
@@ -145,7 +144,7 @@ class StageSends:
 
     payload_bytes: Floats
     there: Ints  # pool of the partner
-    node: Flags  # partners on one GPU type share a node
+    node: Flags  # all partners on one GPU type share a node
     near: Flags  # or a link domain
 
 
@@ -213,8 +212,7 @@ def _offload_s(view: StageView) -> Floats:
 def stage_sends(view: StageView, stack: Stack) -> StageSends:
     """Activations of a chunk to the next stage, and their gradients back.
 
-    The link of a slot of several stages is the one inside it. Where stages are sharded differently,
-    the GPU with the larger part sets the pace.
+    Where stages are sharded differently, the GPU with the larger part sets the pace.
     """
     plans, stages = view.plans, view.stages
     payload = _activation_bytes(view) / _senders_share(view, stack)
@@ -223,14 +221,34 @@ def stage_sends(view: StageView, stack: Stack) -> StageSends:
         leaves = stages.count == 1
         payload = np.where(leaves, np.maximum(payload, _next(view, payload)), payload)
         following = np.where(leaves, _next(view, following), following)
-    stage_gpus = stages.of(plans.tp * plans.cp * replicas_of_segment(plans))
     domain, node = stages.of(view.domain), stages.of(view.node)
-    return StageSends(
-        payload_bytes=payload,
-        there=following,
-        node=ranks_per_domain(2, stage_gpus, node) == 2,
-        near=ranks_per_domain(2, stage_gpus, np.maximum(domain, node)) == 2,
+    near = _beside_next(view, np.maximum(domain, node))
+    return StageSends(payload, following, _beside_next(view, node), near)
+
+
+def _beside_next(view: StageView, domain: Ints) -> Flags:
+    """Whether a stage and the next lie in one domain of so many GPUs; else some sends leave it.
+
+    Stages fill a pipeline's GPUs of each type in turn, so of two stages to a domain the first sends
+    inside and the second across; the last one sends its chunks to the first. A slot of several
+    stages counts as inside where any of them may be: only bounds look at such slots.
+    """
+    plans, stages = view.plans, view.stages
+    gpus = stages.of(plans.tp * plans.cp * replicas_of_segment(plans))
+    start, following = stages.index * gpus, gpus
+    if not stages.equal_settings:
+        gpus, pools = (np.broadcast_to(c, start.shape) for c in (gpus, stages.of(plans.gpu)))
+        following = _next(view, gpus)
+        for row in range(len(view.task.cluster.pools)):
+            here = pools == row
+            taken = np.where(here, stages.count * gpus, 0)
+            start = np.where(here, np.cumsum(taken, axis=1) - taken, start)
+    begin = np.where(stages.head, 0, start)
+    end = start + gpus + np.where(stages.head, 0, following)
+    beside: Flags = np.where(
+        stages.count > 1, 2 * gpus <= domain, begin // domain == (end - 1) // domain
     )
+    return beside
 
 
 def arrival_gather(view: StageView, stack: Stack) -> Collective:

@@ -127,6 +127,11 @@ def _dispatcher_runs(plans: Plans, task: Task) -> Flags:
     return allowed
 
 
+def _overlap_over_links(plans: Plans, task: Task) -> Flags:
+    domains = np.array([pool.gpu.link.domain_gpus for pool in task.cluster.pools])
+    return ~plans.overlap_tp | every_slot((plans.tp <= domains[plans.gpu]) | ~plans.used)
+
+
 def _reduce_dtype(plans: Plans, _: Task) -> Flags:
     """Gradients are reduced in fp32 or in the 16-bit type of the training."""
     wide = is_word(plans, "grad_reduce_dtype", "fp32")
@@ -261,6 +266,15 @@ RULES = (
         reason="DeepEP and HybridEP need bf16 or fp8, and Hopper or Blackwell GPUs that links join "
         "in their nodes, DeepEP in nodes of eight",
         holds=_dispatcher_runs,
+    ),
+    Rule(
+        name="tp-overlap-inside-link-domain",
+        layer="ours",
+        settings=("overlap_tp", "tp", "gpu"),
+        where="transformer_engine/pytorch/module/base.py initialize_ub",
+        reason="tensor-parallel traffic is overlapped through buffers that the GPUs of a link "
+        "domain share, so tp must fit in one",
+        holds=_overlap_over_links,
     ),
     Rule(
         name="gpu-has-the-precision",

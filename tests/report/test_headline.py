@@ -56,7 +56,7 @@ def test_money_names_its_goal_and_a_surer_plan() -> None:
     head, lines = answer.headline, answer_parts(answer)
     assert head is not None and answer.market is not None and head.safer is not None
     assert (
-        head.sentence == f"{lines[0]} {lines[1]}"
+        head.sentence == f"{lines[0]} {lines[1]} {lines[2]}"
         and lines[0] == "The cheapest within the deadline:"
     )
     assert head.safer.sentence in lines

@@ -16,14 +16,16 @@ from msgspec.structs import replace
 from tests.search.test_market import asked
 from tests.support.tiers import slow_after
 
+import astra
 from astra.api.answers import Answer
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.notes import NoteCode, note
-from astra.report.amounts import tokens_down
+from astra.report.amounts import tokens_down, usd
 from astra.report.answer import answer_page
 from astra.report.frontier_plot import WIDTH, _box, _boxes_along, _label, _overlap, plot
 from astra.report.frontier_text import draw_frontier
+from astra.report.frontier_words import _cheaper_day
 
 COMMAND = [
     "plan",
@@ -62,9 +64,39 @@ def test_the_page_shows_the_arithmetic_and_the_date(
     print_parts(*answer_page(answer, None))
     shown = capsys.readouterr().out
     best = answer.frontier[answer.market.chosen - 1 if answer.market else 0]
-    for text in ("tokens/s =", "goodput", "start-up =", "/h x", "The frontier", "knee"):
+    for text in (
+        "Sources of the answer: ",
+        "tokens/s =",
+        "goodput",
+        "start-up =",
+        "/h x",
+        "The frontier",
+        "knee",
+    ):
         assert text in shown
     assert f"${best.usd:,.0f}" in shown and f"${best.usd_per_hour:,.2f}/h" in shown
+
+
+def test_behind_a_cliff_the_plan_that_saves_a_day_for_least_is_named(answer: Answer) -> None:
+    """The next faster plan costs twice as much a day as the one behind it."""
+    best = answer.frontier[0]
+    there = replace(best, hours=1000.0, usd=100.0)
+    next_one = replace(best, hours=900.0, usd=300.0, rank=4)
+    beyond = replace(best, hours=600.0, usd=500.0, rank=2)
+    (line,) = _cheaper_day(there, [beyond, next_one], 2.0)
+    assert "plan 2: $400.00 more ends 400 h" in line and "$24.00 for each day" in line
+    assert _cheaper_day(there, [next_one], 2.0) == []
+
+
+def test_the_head_of_a_search_for_time_says_hours_and_dollars_with_their_interval() -> None:
+    job = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": 4096, "tp": 1, "top": 1}
+    plain = astra.plan("llama-3-8b", **job).headline
+    told = astra.plan("llama-3-8b", **job, tokens="1B", price={"h100": 2})
+    assert plain is not None and told.headline is not None and told.best is not None
+    assert told.best.hours_low and told.best.usd_high and told.best.hours
+    assert told.best.hours_low < told.best.hours < (told.best.hours_high or 0)
+    run = told.headline.sentence.removeprefix(f"{plain.sentence} ")
+    assert run.startswith("1B tokens take ") and run.endswith(f"to {usd(told.best.usd_high)}.")
 
 
 def test_the_table_counts_as_rank_does_in_other_commands(

@@ -12,7 +12,7 @@ from astra.cli.main import run
 from astra.errors import InputError
 from astra.recommend.expectation import expected_steps_s
 from astra.report.headline import safer_plan
-from astra.report.ranking import as_fast, ranking
+from astra.report.ranking import as_good, ranking
 from astra.strategy.plan_file import read_plans
 from astra.strategy.plan_keys import plan_family
 from astra.strategy.plans import plans_of
@@ -67,11 +67,14 @@ def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:
 
 
 def test_plans_nearer_than_measured_layouts_are_told_apart_are_called_alike() -> None:
+    def step_s(plan: astra.PricedPlan) -> float:
+        return plan.step_s
+
     plans = astra.plan("llama-3-8b", **SMALL).plans
     limit = min(plan.step_s for plan in plans) * (1 + ranking().pair_fraction)
     assert 0.01 < ranking().pair_fraction < 0.3 and ranking().pairs > 100
-    assert as_fast(plans) == [plan for plan in plans if plan.step_s < limit]
-    assert as_fast(plans[:1]) == [plans[0]]
+    assert as_good(plans, step_s) == [plan for plan in plans if plan.step_s < limit]
+    assert as_good(plans[:1], step_s) == [plans[0]]
 
 
 def test_nothing_fits_is_an_answer_with_the_closest_plan_and_what_helps() -> None:

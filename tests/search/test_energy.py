@@ -66,7 +66,7 @@ def test_some_of_these_spaces_have_another_plan_than_the_fastest() -> None:
 
 
 def test_an_answer_says_kwh_of_a_step_and_of_the_tokens_by_the_formula_of_power() -> None:
-    answer = astra.plan("llama-3-8b", **JOB, objective="energy", tokens="1B")
+    answer = astra.plan("llama-3-8b", **JOB, objective="energy", tokens="1B", risk="none")
     best = answer.best
     assert best is not None and best.energy is not None
     assert answer.search.status == "proven" and answer.request.objective == "energy"
@@ -79,6 +79,21 @@ def test_an_answer_says_kwh_of_a_step_and_of_the_tokens_by_the_formula_of_power(
     fastest = astra.plan("llama-3-8b", **JOB)
     assert fastest.best is not None and fastest.best.energy is None
     assert best.step_s > fastest.best.step_s
+
+
+def test_settings_must_save_energy_too_and_what_cannot_be_told_apart_is_said() -> None:
+    """A third of a per cent is not worth offload or many chunks."""
+    asked: dict[str, Any] = {**JOB, "objective": "energy"}
+    answer, least = (
+        astra.plan("llama-3-8b", **asked),
+        astra.plan("llama-3-8b", **asked, risk="none"),
+    )
+    assert answer.best is not None and least.best is not None and answer.headline is not None
+    assert step_kwh(least.best) <= step_kwh(answer.best) <= 1.03 * step_kwh(least.best)
+    assert answer.best.plan.vpp <= least.best.plan.vpp
+    assert answer.best.plan.offload_optimizer_fraction == 0
+    ties = answer.headline.ties
+    assert ties is not None and "in energy" in ties.why and 1 in ties.ranks
 
 
 def test_a_pue_of_ones_own_scales_it_and_prices_stand_beside_it() -> None:
@@ -103,7 +118,7 @@ def test_the_page_says_how_it_is_reckoned(capsys: pytest.CaptureFixture[str]) ->
     assert "kWh a step; " in page and " kWh for 1e+09 tokens" in page
     assert "8 GPUs x 700 W x 1.2 with their hosts x PUE 1.3" in page
     assert "the power limit, not a measured draw: an upper estimate" in page
-    assert "cannot be better" in page and "cannot be told apart" not in page
+    assert "cannot be better" in page
     assert run([*words, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plans"][0]
     assert plan["energy"]["run_kwh"] is None and plan["energy"]["step_kwh"] > 0

@@ -13,6 +13,7 @@ from astra.cost.evaluate import evaluate
 from astra.memory.fit_probability import fit_probability
 from astra.notes import NoteCode, has
 from astra.recommend.expectation import expected_steps_s, recommendation, settings_cost
+from astra.report.answer import answer_parts
 from astra.search.evaluator import evaluator_of
 from astra.search.objective import LeastExpected
 from astra.search.one_type import OneType
@@ -136,3 +137,8 @@ def test_slow_gpus_that_save_little_are_left_out() -> None:
     assert fastest is not None and len(fastest.gpus) == 2
     assert answer.best is not None and list(answer.best.gpus) == ["H100-80GB-SXM"]
     assert answer.mixed is not None and answer.mixed.idle == {"A100-80GB-SXM": 8}
+    page = " ".join(str(part) for part in answer_parts(answer))
+    other = next(plan for plan in answer.plans if sum(plan.gpus.values()) == 40)
+    change = other.step_s / answer.best.step_s - 1
+    assert f"(plan {other.rank}) a step takes {change:+.1%}." in page
+    assert "--risk none finds the fastest on paper" in page

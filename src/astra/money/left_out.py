@@ -51,8 +51,12 @@ def offer_notes(
     dated = {cloud: old[cloud] for cloud in clouds if cloud in old}
     if dated and options.offers is None:
         found.append(note(NoteCode.OLD_PRICES, dates=dated))
-    if options.owned and options.power_price is None:
-        source = defaults()[POWER_PRICE].source.where
-        usd = power_usd_per_kwh(options)
-        found.append(note(NoteCode.POWER_PRICE, usd_per_kwh=usd, source=source))
-    return found
+    return found + power_notes(options)
+
+
+def power_notes(options: MoneyOptions | None) -> list[Note]:
+    """What a kWh is taken to cost whoever owns GPUs and does not say it."""
+    if options is None or not options.owned or options.power_price is not None:
+        return []
+    source, usd = defaults()[POWER_PRICE].source.where, power_usd_per_kwh(options)
+    return [note(NoteCode.POWER_PRICE, usd_per_kwh=usd, source=source)]

@@ -84,11 +84,11 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
     return [
         headline_of(answer).sentence,
         "",
-        *_comparison(answer, best),
+        *_comparison(answer),
         _table(answer.plans, measure),
         *(paper_table(answer.paper) if answer.paper else []),
         *_ranking_lines(answer.plans, measure),
-        *on_paper_lines(best, answer.fastest_on_paper),
+        *on_paper_lines(answer, best),
         *sureness_lines(answer),
         "",
         f"Sources of the best: {origin_words(best)}.",
@@ -108,11 +108,11 @@ def answer_parts(answer: AnswerDocument) -> list["RenderableType"]:
     ]
 
 
-def _comparison(answer: AnswerDocument, best: PricedPlan) -> list["RenderableType"]:
+def _comparison(answer: AnswerDocument) -> list["RenderableType"]:
     if answer.mixed is None:
         return []
     is_stopped = answer.search.status in ("time_limit", "cancelled")
-    return comparison_part(best, answer.mixed, answer.request, is_stopped)
+    return comparison_part(answer.plans, answer.mixed, answer.request, is_stopped)
 
 
 def _export_hint(plans: Sequence[PricedPlan], file: str) -> list[str]:
@@ -181,8 +181,11 @@ def _ranking_lines(plans: Sequence[PricedPlan], measure: Measure | None) -> list
     return ["Simpler plans and those surer to fit come first where they are about as fast."]
 
 
-def on_paper_lines(best: PricedPlan, fastest: PricedPlan | None) -> list[str]:
-    """What the fastest on paper would gain, and what it risks."""
+def on_paper_lines(answer: AnswerDocument, best: PricedPlan) -> list[str]:
+    """What the fastest on paper would gain and risk; over several types, how to get it."""
+    fastest, request = answer.fastest_on_paper, answer.request
+    if answer.mixed is not None and request.risk != "none" and request.objective == "time":
+        return ["--risk none finds the fastest on paper, however unsure to fit and complicated."]
     if fastest is None or fastest.plan == best.plan or fastest.step_s >= best.step_s:
         return []
     change, chance = fastest.step_s / best.step_s - 1, fastest.memory.fit_probability
@@ -197,8 +200,8 @@ def sureness_lines(answer: AnswerDocument) -> list[str]:
     head, lines = headline_of(answer), []
     if head.safer is not None:
         lines.append(head.safer.sentence)
-    elif head.risk != "safe":
-        lines.append("None of these is sure to fit; a larger --memory-margin finds some that are.")
+    elif head.risk != "safe" and answer.request.risk == "none":
+        lines.append("None of these is sure to fit; --risk normal finds the best that is.")
     return lines if head.ties is None else [*lines, head.ties.why]
 
 

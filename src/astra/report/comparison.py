@@ -1,10 +1,11 @@
 """A plan over several GPU types beside others: what it gains, who launches it, what is known."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from astra.cost.result import PricedPlan
 from astra.hardware.topology import allowed_counts
+from astra.report.amounts import gpus_text
 from astra.report.pipeline_drawing import draw_pipelines
 from astra.report.priced_plan import seconds
 from astra.report.request import Request
@@ -31,26 +32,27 @@ MIXED_PIPELINES = {  # of runtimes that launch some
 
 
 def comparison_part(
-    best: PricedPlan, comparison: Comparison, request: Request, is_stopped: bool
+    plans: Sequence[PricedPlan], comparison: Comparison, request: Request, is_stopped: bool
 ) -> list["RenderableType"]:
     """The best plan stage by stage, first to last, and what others would take.
 
     `is_stopped`: whether the search ended before all was looked at.
     """
-    what = ", work of a step and memory of a GPU"
+    best, what = plans[0], ", work of a step and memory of a GPU"
     return [
         *draw_pipelines(best.plan, comparison.stages, best.step_s, what),
         "",
-        *_comparison_lines(best, comparison, request, is_stopped),
+        *_comparison_lines(plans, comparison, request, is_stopped),
         "",
     ]
 
 
 def _comparison_lines(
-    best: PricedPlan, comparison: Comparison, request: Request, is_stopped: bool
+    plans: Sequence[PricedPlan], comparison: Comparison, request: Request, is_stopped: bool
 ) -> list["RenderableType"]:
     """What others would take, what stays idle, who launches it, and how good it is known to be."""
     lines: list[RenderableType] = []
+    best = plans[0]
     for name, step_s in comparison.alone_step_s.items():
         lines.append(_speedup_line(f"{name} alone", step_s, best))
     if comparison.uniform_step_s not in (None, best.step_s):
@@ -64,7 +66,7 @@ def _comparison_lines(
     if idle:
         gpus = ", ".join(f"{count} {name}" for name, count in idle.items())
         why = "the search was stopped" if is_stopped else _why_idle(best, idle, request)
-        lines.append(f"Idle: {gpus}; {why}.")
+        lines.append(f"Idle: {gpus}; {why}.{_with_idle(plans, idle)}")
     lines += [f"{text}." for text in comparison.left_out]
     return [*lines, _launch_line(best, comparison), *_known_lines(comparison, is_stopped)]
 
@@ -153,6 +155,25 @@ def _why_idle(best: PricedPlan, idle: Mapping[str, int], request: Request) -> st
         rest = ", ".join(f"{count} {name}" for name, count in left_over.items())
         return f"{rest} because {whole}; no plan that uses the others {too_slow}"
     return f"no plan that uses them {too_slow}"
+
+
+def _with_idle(plans: Sequence[PricedPlan], idle: Mapping[str, int]) -> str:
+    """What the fastest of the plans that use GPUs which the best leaves idle takes and costs."""
+    best = plans[0]
+    using = [
+        plan
+        for plan in plans
+        if any(plan.gpus.get(name, 0) > best.gpus.get(name, 0) for name in idle)
+        and sum(plan.gpus.values()) > sum(best.gpus.values())
+    ]
+    if not using:
+        return ""
+    other = min(using, key=lambda plan: plan.step_s)
+    more = f"With {gpus_text(other.gpus)} (plan {other.rank}) a step takes"
+    costs = ""
+    if other.usd is not None and best.usd:
+        costs = f", and the run costs {other.usd / best.usd - 1:+.1%}"
+    return f" {more} {other.step_s / best.step_s - 1:+.1%}{costs}."
 
 
 def _left_over(best: PricedPlan, idle: Mapping[str, int]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from astra.report.document import AnswerDocument, SaferPlan
 from astra.report.fit_risk import safe_from
 
 SURE = 0.9  # a chance of keeping the goals from which on no surer plan is named
+CHEAPER = 0.9  # of what the next faster plan asks for a day saved, up to which another is named
 CLIFF = 0.25  # a step along the frontier that costs more is explained
 
 
@@ -42,11 +43,7 @@ def _sureness(points: Sequence[PricedPlan], market: MarketResult) -> list[str]:
         if chance is not None:
             parts.append(f"keeps the {goal} with {chance:.0%}")
     whole = f", all of it with {own.all:.0%}" if len(parts) > 1 else ""
-    lines = [
-        f"It {_listed(parts)}{whole}. Four times of five it takes {hours(own.hours_low)} to "
-        f"{hours(own.hours_high)} and costs {usd(own.usd_low)} to {usd(own.usd_high)}."
-    ]
-    return lines + _surer(points, market, own)
+    return [f"It {_listed(parts)}{whole}.", *_surer(points, market, own)]
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -85,7 +82,7 @@ def _surer(points: Sequence[PricedPlan], market: MarketResult, own: Chances) -> 
     surer = surer_plan(points, market)
     if surer is not None:
         return [surer.sentence]
-    if _kept(own) >= SURE:
+    if _kept(own) >= SURE or (market.wished and not market.wished.possible):
         return []
     goals = [chance for chance in (own.deadline, own.budget) if chance is not None]
     return [f"No plan keeps {'them' if len(goals) > 1 else 'it'} with {SURE:.0%}."]
@@ -100,6 +97,7 @@ def _neighbours(points: Sequence[PricedPlan], market: MarketResult) -> list[str]
             f"{usd(more)} more ends {hours(saved)} sooner: plan {points[row - 1].rank}, on "
             f"{gpus_text(points[row - 1].gpus)}, {usd(more / saved * DAY_H)} for each day saved."
         )
+        lines += _cheaper_day(points[row], points[:row], more / saved)
     if row + 1 < len(points):
         longer, less = market.next_saves_hours[row + 1], market.next_costs_usd[row + 1]
         lines.append(
@@ -107,6 +105,29 @@ def _neighbours(points: Sequence[PricedPlan], market: MarketResult) -> list[str]
             f"{gpus_text(points[row + 1].gpus)}, {usd(less / longer * DAY_H)} for each day longer."
         )
     return lines
+
+
+def _cheaper_day(best: PricedPlan, faster: Sequence[PricedPlan], usd_per_h: float) -> list[str]:
+    """Behind a cliff: a plan that is faster still, and saves a day for less than the next one."""
+
+    def costs(point: PricedPlan) -> tuple[float, float]:
+        """Dollars more, and hours saved."""
+        assert point.usd is not None and best.usd is not None
+        assert point.hours is not None and best.hours is not None
+        return point.usd - best.usd, best.hours - point.hours
+
+    def rate(point: PricedPlan) -> float:
+        more, saved = costs(point)
+        return more / saved
+
+    other = min(faster, key=rate)
+    if rate(other) > CHEAPER * usd_per_h:
+        return []
+    more, saved = costs(other)
+    return [
+        f"A day is saved for least with plan {other.rank}: {usd(more)} more ends {hours(saved)} "
+        f"sooner, on {gpus_text(other.gpus)}, {usd(rate(other) * DAY_H)} for each day."
+    ]
 
 
 def _known_network(best: PricedPlan, market: MarketResult) -> list[str]:

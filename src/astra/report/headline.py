@@ -7,9 +7,9 @@ from astra.notes import NoteCode, has
 from astra.report.document import AnswerDocument, EqualPlans, Headline, SaferPlan
 from astra.report.fit_risk import risk_of, safe_from
 from astra.report.frontier_words import surer_plan
-from astra.report.money import goal_lines, money_sentence
+from astra.report.money import goal_lines, interval_sentence, money_sentence, run_sentence
 from astra.report.priced_plan import sentence
-from astra.report.ranking import as_fast, ranking
+from astra.report.ranking import as_good, ranking
 from astra.search.objectives import OBJECTIVES, Measure
 from astra.search.result import NothingFits
 
@@ -34,7 +34,11 @@ def headline_of(answer: AnswerDocument) -> Headline:
     market, best = answer.market, answer.best
     if market is not None:
         best = answer.frontier[market.chosen - 1]
-        lines = [*goal_lines(market, answer.frontier), money_sentence(best)]
+        lines = [
+            *goal_lines(market, answer.frontier),
+            money_sentence(best),
+            interval_sentence(best),
+        ]
         return Headline(
             sentence=" ".join(lines),
             risk=risk_of(best.memory.fit_probability),
@@ -42,11 +46,12 @@ def headline_of(answer: AnswerDocument) -> Headline:
         )
     assert best is not None
     measure = OBJECTIVES[answer.request.objective].measure
+    run = "" if best.money is None else f" {run_sentence(best)}"
     return Headline(
-        sentence=sentence(best),
+        sentence=f"{sentence(best)}{run}",
         risk=risk_of(best.memory.fit_probability),
         safer=safer_plan(answer.plans, measure),
-        ties=equal_plans(answer.plans) if measure is None else None,
+        ties=equal_plans(answer.plans, measure),
     )
 
 
@@ -81,21 +86,27 @@ def safer_plan(plans: Sequence[PricedPlan], measure: Measure | None = None) -> S
     )
 
 
-def equal_plans(plans: Sequence[PricedPlan]) -> EqualPlans | None:
-    """Which of the best cannot be told apart, where they are ordered by their steps."""
-    alike, pair_error = as_fast(plans), ranking().pair_fraction
+def equal_plans(plans: Sequence[PricedPlan], measure: Measure | None = None) -> EqualPlans | None:
+    """Which of the best cannot be told apart, by their steps or by what they are ordered by."""
+    cost_of = measure.of if measure else _step_s
+    alike, pair_error = as_good(plans, cost_of), ranking().pair_fraction
     if len(alike) < 2:
         return None
-    steps_s = [plan.step_s for plan in alike]
-    within, differ_in = max(steps_s) / min(steps_s) - 1, _differences(alike)
+    costs = list(map(cost_of, alike))
+    within, differ_in = max(costs) / min(costs) - 1, _differences(alike)
     which = "All of these" if len(alike) == len(plans) else f"{len(alike)} of these"
+    noun = f" in {measure.noun}" if measure else ""
     why = (
-        f"{which} lie within {within:.1%} and cannot be told apart: "
+        f"{which} lie within {within:.1%}{noun} and cannot be told apart: "
         f"predicted ratios of two measured layouts are off by more than {pair_error:.0%} in one "
         f"case of five. They differ in {', '.join(differ_in)}."
     )
     ranks = tuple(plan.rank for plan in alike)
     return EqualPlans(ranks=ranks, within_fraction=within, differ_in=differ_in, why=why)
+
+
+def _step_s(plan: PricedPlan) -> float:
+    return plan.step_s
 
 
 def _differences(plans: Sequence[PricedPlan]) -> tuple[str, ...]:

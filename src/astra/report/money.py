@@ -18,6 +18,7 @@ from astra.report.priced_plan import (
     MEMORY_LEGEND,
     host_lines,
     memory_bars,
+    origin_words,
     seconds,
     time_bars,
     titled_line,
@@ -42,6 +43,36 @@ def money_sentence(plan: PricedPlan) -> str:
         f"{usd(plan.money.usd_per_million_tokens)} a million tokens, on {gpus} ({places}) "
         f"with {plan.summary}{unfit}."
     )
+
+
+def run_sentence(plan: PricedPlan) -> str:
+    """What a run takes and costs, with its interval."""
+    low_h, high_h, low_usd, high_usd = _interval(plan)
+    assert plan.money is not None and plan.hours is not None and plan.usd is not None
+    return (
+        f"{tokens(plan.money.tokens)} tokens take {hours(plan.hours)}, in four cases of five "
+        f"{low_h} to {high_h}, and cost {usd(plan.usd)}, {low_usd} to {high_usd}."
+    )
+
+
+def interval_sentence(plan: PricedPlan) -> str:
+    """How far the step, hours and dollars that were said may be off."""
+    low_h, high_h, low_usd, high_usd = _interval(plan)
+    return (
+        f"A step takes {seconds(plan.step_s)}. In four cases of five it takes "
+        f"{seconds(plan.step_s_low)} to {seconds(plan.step_s_high)}, the run {low_h} to {high_h}, "
+        f"and it costs {low_usd} to {high_usd}."
+    )
+
+
+def _interval(plan: PricedPlan) -> tuple[str, str, str, str]:
+    """Hours and dollars with the shorter and the longer step; of a file from before, not known."""
+    ends = [plan.hours_low, plan.hours_high], [plan.usd_low, plan.usd_high]
+    both = zip((hours, usd), ends, strict=True)
+    low_h, high_h, low_usd, high_usd = (
+        "?" if end is None else words(end) for words, pair in both for end in pair
+    )
+    return low_h, high_h, low_usd, high_usd
 
 
 def place_of(rent: RentedNodes) -> str:
@@ -154,6 +185,7 @@ def money_parts(answer: AnswerDocument, market: MarketResult) -> list["Renderabl
     return [
         *goal_lines(market, points),
         money_sentence(best),
+        interval_sentence(best),
         *beside_answer(answer, market),
         "",
         f"The frontier: {len(points)} plans of which none is both slower and dearer than another"
@@ -176,6 +208,7 @@ def money_parts(answer: AnswerDocument, market: MarketResult) -> list["Renderabl
         MEMORY_LEGEND,
         *host_lines(best),
         "",
+        f"Sources of the answer: {origin_words(best)}.",
         _search_line(answer, market),
         *money_notes(answer, market),
     ]

@@ -1,6 +1,6 @@
 """Whether the best plans can be told apart, from how well measured layouts were."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +26,9 @@ def ranking() -> Ranking:
     return convert(parse_toml(FILE.read_text(encoding="utf-8"), FILE.name), Ranking, FILE.name)
 
 
-def as_fast(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
-    """Those of these plans that may as well be the fastest one."""
-    limit = min(plan.step_s for plan in plans) * (1 + ranking().pair_fraction)
-    return [plan for plan in plans if plan.step_s < limit]
+def as_good(
+    plans: Sequence[PricedPlan], cost_of: Callable[[PricedPlan], float]
+) -> list[PricedPlan]:
+    """Those of these plans that may as well be the best one."""
+    limit = min(map(cost_of, plans)) * (1 + ranking().pair_fraction)
+    return [plan for plan in plans if cost_of(plan) < limit]

@@ -120,11 +120,13 @@ class LeastExpected(Fastest):
 @dataclass(slots=True)
 class LeastEnergy:
     """The K plans of the least energy on one GPU type, whose GPUs draw the same: the least GPUs x
-    step. On g GPUs a step must beat the K-th of these products / g.
+    step. On g GPUs a step must beat the K-th of these products / g. Where risk matters, settings
+    must save as much as of a step; incumbents have expected steps.
     """
 
     top: int
     fold: bool = False
+    is_weighed: bool = False
     incumbents: list[Incumbent] = field(default_factory=list)  # least energy first
 
     @property
@@ -134,7 +136,7 @@ class LeastEnergy:
         return last[0][0] * float(last[0][2].gpus[0]) if last else np.inf
 
     def limits_s(self, plans: Plans) -> Floats:
-        return self.limits_of_counts_s(plans.gpus)
+        return self.limits_of_counts_s(plans.gpus) / self.weights(plans)
 
     def limits_of_counts_s(self, gpus: Ints) -> Floats:
         return self.limit_s / gpus
@@ -143,10 +145,11 @@ class LeastEnergy:
         return Fastest(self.top, self.fold).keys(plans)
 
     def weights(self, plans: Plans) -> Floats:
-        return np.ones(len(plans))
+        return 1 + settings_cost(plans) if self.is_weighed else np.ones(len(plans))
 
     def add(self, plans: Plans, step_s: Floats) -> None:
-        found = _merged(self.incumbents, plans, step_s, self.keys(plans))
+        expected_s = step_s * self.weights(plans)
+        found = _merged(self.incumbents, plans, expected_s, self.keys(plans))
         self.incumbents = sorted(found, key=lambda entry: entry[0] * entry[2].gpus[0])[: self.top]
 
 

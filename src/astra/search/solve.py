@@ -7,6 +7,7 @@ from astra.cost.bill import with_dollars
 from astra.cost.host import ram_notes
 from astra.cost.paper import compared
 from astra.money.energy import without_energy
+from astra.money.left_out import power_notes
 from astra.notes import NoteCode, note
 from astra.search.evaluator import Limits
 from astra.search.objectives import search_of
@@ -57,6 +58,6 @@ def _solve(query: Query, limits: Limits, mixtures: Mixtures | None) -> Result:
     return replace(
         found,
         plans=plans,
-        notes=(*found.notes, *ram_notes(plans)),
+        notes=(*found.notes, *ram_notes(plans), *power_notes(money)),
         paper=compared(plans) if query.pipeline_model == "paper" else None,
     )

@@ -8,6 +8,7 @@ from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -89,7 +90,7 @@ def test_behind_a_cliff_the_plan_that_saves_a_day_for_least_is_named(answer: Ans
 
 
 def test_the_head_of_a_search_for_time_says_hours_and_dollars_with_their_interval() -> None:
-    job = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": 4096, "tp": 1, "top": 1}
+    job: dict[str, Any] = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": 4096, "tp": 1}
     plain = astra.plan("llama-3-8b", **job).headline
     told = astra.plan("llama-3-8b", **job, tokens="1B", price={"h100": 2})
     assert plain is not None and told.headline is not None and told.best is not None

@@ -43,6 +43,14 @@ def test_it_fits_with_97_percent_and_the_fastest_on_paper_stands_beside_it(
     assert best.step_s < 1.03 * risky.step_s
 
 
+def test_nothing_is_called_the_fastest_on_paper_that_is_slower_than_a_plan_of_the_answer() -> None:
+    """Here the search for it begins with a plan that is."""
+    job: dict[str, Any] = {"gpus": {"h200": 128}, "global_batch": 256, "seq_len": 4096}
+    found = astra.plan("mixtral-8x7b", **job, pp=(1, 2), tp=1, cp=1)
+    assert found.fastest_on_paper is not None
+    assert found.fastest_on_paper.step_s <= min(plan.step_s for plan in found.plans)
+
+
 def test_who_is_more_careful_fills_less() -> None:
     careful = astra.plan("llama-3-8b", **JOB, risk="careful").best
     assert careful is not None and careful.memory.fit_probability >= 0.99

@@ -61,8 +61,9 @@ def search_with_risk(search: Search, query: Query, limits: Limits) -> Result:
     best = found.plans[: query.top]
     if query.objective != "time" or len(query.cluster.pools) > 1:
         return replace(found, plans=best)
-    fastest = min(found.plans, key=lambda plan: plan.step_s, default=None)
-    below_s = fastest.step_s if fastest else np.inf
+    below_s = min((plan.step_s for plan in found.plans), default=np.inf)
     paper = search(replace(query, top=1, risk="none", faster_than_s=below_s), limits)
     seconds = found.seconds + paper.seconds
-    return replace(found, plans=best, seconds=seconds, fastest_on_paper=paper.best or fastest)
+    # The first plans of a search are kept whatever limit it has: they may be slower.
+    fastest = min((*found.plans, *paper.plans), key=lambda plan: plan.step_s, default=None)
+    return replace(found, plans=best, seconds=seconds, fastest_on_paper=fastest)

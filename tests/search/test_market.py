@@ -448,6 +448,19 @@ def test_what_was_simulated_and_left_out_is_beaten_by_the_frontier() -> None:
     for hours, usd in answer.market.beaten:
         assert any(h <= hours * (1 + 1e-9) and d <= usd * (1 + 1e-9) for h, d in kept)
         assert (hours, usd) not in kept
+    for lost, at in zip(answer.market.beaten_plans, answer.market.beaten, strict=True):
+        assert (lost.hours, lost.usd) == at
+        assert lost.summary.startswith("tp ") and 0 < sum(lost.gpus.values()) <= 128
+
+
+def test_places_of_the_frontier_have_the_ranks_of_their_plans(answer: astra.Answer) -> None:
+    market = answer.market
+    assert market is not None and market.chosen_rank == 1
+    for name in ("fastest", "cheapest", "knee", "chosen"):
+        place, rank = getattr(market, name), getattr(market, f"{name}_rank")
+        assert answer.frontier[place - 1].rank == rank
+        if rank <= len(answer.plans):
+            assert answer.frontier[place - 1] == answer.plans[rank - 1]
 
 
 @pytest.mark.slow

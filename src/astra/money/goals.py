@@ -18,6 +18,8 @@ class GoalOutcome(msgspec.Struct, frozen=True, kw_only=True):
     also_rank: int | None = None  # nearest the other way, where both cannot be had
     also_gap_usd: float | None = None
     also_gap_hours: float | None = None
+    plan_rank: int | None = None  # the rank of the plan at `rank`, and at `also_rank`
+    also_plan_rank: int | None = None
     tokens: float | None = None  # of the nearest that keep all goals; None where they are met
 
 

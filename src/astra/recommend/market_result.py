@@ -9,7 +9,7 @@ from astra.money.machines import NodeSummary, OtherRegion
 
 
 class FrontierPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of another frontier, in short."""
+    """A point in short: of another frontier, or beaten."""
 
     summary: str
     gpus: dict[str, int]
@@ -61,6 +61,7 @@ class MarketResult(msgspec.Struct, frozen=True, kw_only=True):
     next_costs_usd: tuple[float, ...]
     elsewhere: tuple[OtherRegion, ...]  # the chosen plan at other clouds
     beaten: tuple[tuple[float, float], ...]  # hours and dollars of plans simulated, not kept
+    beaten_plans: tuple[FrontierPlan, ...] = ()  # the same, each with its plan
     machines: tuple[NodeSummary, ...]
     longest_hours: float  # plans that take longer were left out
     conditions: dict[str, object]
@@ -69,3 +70,8 @@ class MarketResult(msgspec.Struct, frozen=True, kw_only=True):
     known_network: PricedPlan | None = None  # the best on known networks; where that is a guess
     spot_range: SpotRange | None = None  # where the answer is on spot nodes
     mixtures: int = 0  # of GPU types that were searched
+    # The same as ranks, which `explain`, `export` and `predict` take; made by `report`.
+    fastest_rank: int = 0
+    cheapest_rank: int = 0
+    knee_rank: int = 0
+    chosen_rank: int = 0

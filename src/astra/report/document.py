@@ -1,5 +1,7 @@
 """An answer in the words of the JSON: a result with its request and its sentences."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from astra.cost.result import PaperComparison, PricedPlan
@@ -103,7 +105,7 @@ def document(result: Result) -> AnswerDocument:
         mixed=None if mixed is None else _comparison(mixed),
         paper=result.paper,
         frontier=tuple(map(with_words, result.frontier)),
-        market=None if market is None else _market(market),
+        market=None if market is None else _market(market, result.frontier),
     )
 
 
@@ -120,6 +122,23 @@ def _comparison(comparison: Comparison) -> Comparison:
     return msgspec.structs.replace(comparison, left_out=all_words(comparison.types_left_out))
 
 
-def _market(market: MarketResult) -> MarketResult:
-    known = market.known_network
-    return msgspec.structs.replace(market, known_network=known and with_words(known))
+def _market(market: MarketResult, points: Sequence[PricedPlan]) -> MarketResult:
+    known, other = market.known_network, market.what_if
+    if other is not None and other.plan is not None:
+        other = msgspec.structs.replace(other, plan=with_words(other.plan))
+
+    def rank(place: int | None) -> int | None:
+        return None if place is None else points[place - 1].rank
+
+    wished = market.wished
+    if wished is not None:
+        ranks = {"plan_rank": rank(wished.rank), "also_plan_rank": rank(wished.also_rank)}
+        wished = msgspec.structs.replace(wished, **ranks)
+    names = ("fastest", "cheapest", "knee", "chosen")
+    return msgspec.structs.replace(
+        market,
+        known_network=known and with_words(known),
+        what_if=other,
+        wished=wished,
+        **{f"{name}_rank": rank(getattr(market, name)) for name in names},
+    )

@@ -164,11 +164,9 @@ def _spot(market: MarketResult) -> list[str]:
 def below_table(answer: AnswerDocument, market: MarketResult) -> list[str]:
     """What the table's marks and ranks mean, and why the price jumps."""
     points, ranked = answer.frontier, len(answer.plans)
-    fastest, knee, cheapest = (
-        points[place - 1].rank for place in (market.fastest, market.knee, market.cheapest)
-    )
     lines = [
-        f"* the answer; fastest {fastest}, knee {knee}, cheapest {cheapest}; ? a guessed network"
+        f"* the answer; fastest {market.fastest_rank}, knee {market.knee_rank}, cheapest "
+        f"{market.cheapest_rank}; ? a guessed network"
     ]
     if len(points) > 1:
         more = f"; those above {ranked} with --top {len(points)}" if ranked < len(points) else ""

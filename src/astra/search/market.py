@@ -71,7 +71,7 @@ class MarketSearch:
         """`latest_h`: what takes longer is of no use."""
         self.market, self.limits, self.latest_h = market, limits, latest_h
         self.trades: list[Trade] = []  # the frontier, fastest first
-        self.beaten: set[tuple[float, float]] = set()  # hours and dollars of plans not kept
+        self.beaten: dict[tuple[float, float], Trade] = {}  # not kept, by hours and dollars
         self.funnel = Funnel()
         self.looked: list[tuple[Machine, Evaluator]] = []
         self.notes: list[Note] = []
@@ -102,7 +102,8 @@ class MarketSearch:
         every = self.trades = [*self.trades, *new]
         best = frontier(*self.points())
         self.trades = [every[row] for row in best]
-        self.beaten |= {(own.wall_h, own.usd) for row, own in enumerate(every) if row not in best}
+        lost = (own for row, own in enumerate(every) if row not in best)
+        self.beaten |= {(own.wall_h, own.usd): own for own in lost}
 
     def _search(self, machine: Machine) -> None:
         query, market = self.market.query, self.market
@@ -124,7 +125,8 @@ class MarketSearch:
         evaluator.run(OneType(space).search)
         self.count(evaluator.funnel)
         self.looked.append((machine, evaluator))
-        self.beaten |= objective.dominated
+        for at, lost in objective.dominated.items():
+            self.beaten[at] = _trade(lost, machine, query.task)
         self.add([_trade(point, machine, query.task) for point in objective.points])
 
 

@@ -188,7 +188,7 @@ class Frontier:
         self.max_hours = max_hours  # what takes longer is of no use
         self.known_h, self.known_usd = np.zeros(0), np.zeros(0)  # found elsewhere
         self.points: list[FrontierPoint] = []
-        self.dominated: set[tuple[float, float]] = set()  # hours and dollars of plans simulated
+        self.dominated: dict[tuple[float, float], FrontierPoint] = {}  # simulated, by hours and USD
         self.incumbents: list[Incumbent] = []
         self._set_limits()
 
@@ -230,14 +230,15 @@ class Frontier:
         every_h, every_usd = np.append(self.known_h, hours), np.append(self.known_usd, usd)
         best = frontier(every_h, every_usd) - len(self.known_h)
         best = best[best >= 0]
-        lost = np.setdiff1d(np.arange(len(hours)), best)
-        self.dominated |= set(zip(hours[lost].tolist(), usd[lost].tolist(), strict=True))
-        rents, rows = np.divmod(best, len(found))
-        self.points = [
-            FrontierPoint(float(hours[at]), float(usd[at]), int(rent), found[row][-1])
-            for at, rent, row in zip(best, rents, rows, strict=True)
-        ]
-        self.incumbents = [found[row] for row in np.unique(rows)]
+
+        def point(at: int) -> FrontierPoint:
+            rent, row = divmod(at, len(found))
+            return FrontierPoint(float(hours[at]), float(usd[at]), rent, found[row][-1])
+
+        lost = map(point, np.setdiff1d(np.arange(len(hours)), best).tolist())
+        self.dominated |= {(each.wall_h, each.usd): each for each in lost}
+        self.points = [point(at) for at in best.tolist()]
+        self.incumbents = [found[row] for row in np.unique(best % len(found))]
         self._set_limits()
 
     def _all_points(self) -> tuple[Floats, Floats]:

@@ -24,7 +24,7 @@ from astra.money.offers import (
 from astra.money.options import Goals, MoneyOptions
 from astra.money.user_prices import YEAR_H
 from astra.notes import NoteCode, note
-from astra.recommend.market_result import MarketResult
+from astra.recommend.market_result import FrontierPlan, MarketResult
 from astra.recommend.money_answer import (
     chances,
     chosen_point,
@@ -170,6 +170,10 @@ def _market_result(
         next_costs_usd=tuple(more.tolist()),
         elsewhere=other_regions(points[best], *rented, there),
         beaten=tuple(sorted(found.beaten)),
+        beaten_plans=tuple(
+            FrontierPlan(summary=lost.plan.summary(), gpus=lost.plan.gpus, hours=hours, usd=usd)
+            for (hours, usd), lost in sorted(found.beaten.items(), key=lambda each: each[0])
+        ),
         machines=tuple(node_summary(each, machines.count(each)) for each in market.machines),
         longest_hours=found.latest_h if np.isfinite(found.latest_h) else 0.0,
         conditions=msgspec.to_builtins(there),

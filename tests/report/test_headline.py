@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import astra
 from astra.api.answers import Answer
 from astra.report.answer import answer_parts
 from astra.report.fit_risk import risk_of
+from astra.report.frontier_words import surer_plan
 from astra.report.headline import headline_of
 
 JOB: dict[str, Any] = {"gpus": "h100:16", "global_batch": 64, "seq_len": 4096, "tp": [1, 2]}
@@ -68,6 +70,21 @@ def test_money_names_its_goal_and_a_surer_plan() -> None:
     assert surer.hours == pytest.approx(best.hours * (1 + head.safer.slower_fraction))
     chances = answer.market.chances[answer.frontier.index(surer)]
     assert chances.deadline is not None and chances.deadline >= 0.9
+
+
+def test_whoever_asks_for_the_fastest_within_a_budget_hears_of_the_fastest_that_surely_is() -> None:
+    words: dict[str, Any] = {"tokens": "1B", "budget": 90, "price": {"h100": 2}}
+    answer = astra.plan("llama-3-8b", **JOB | {"gpus": "h100:32"}, **words)
+    market, points = answer.market, answer.frontier
+    assert market is not None and len(points) > 2
+    odds = [0.5] + [1.0] * (len(points) - 1)
+    chances = tuple(
+        replace(each, budget=b, fits=1.0) for each, b in zip(market.chances, odds, strict=True)
+    )
+    surer = surer_plan(points, replace(market, chosen=1, chances=chances, order="throughput"))
+    assert surer is not None and surer.rank == points[1].rank
+    surer = surer_plan(points, replace(market, chosen=1, chances=chances, order="cost"))
+    assert surer is not None and surer.rank == points[-1].rank
 
 
 @pytest.mark.slow

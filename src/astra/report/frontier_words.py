@@ -51,13 +51,15 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def surer_plan(points: Sequence[PricedPlan], market: MarketResult) -> SaferPlan | None:
-    """The cheapest plan that surely fits and keeps the goals, where the answer may well not."""
+    """The plan that surely fits and keeps the goals, where the answer may well not: the fastest
+    where that is asked for, else the cheapest.
+    """
     pairs = list(zip(points, market.chances, strict=False))  # a file from before has no chances
     sure = [pair for pair in pairs if _kept(pair[1]) >= SURE and pair[1].fits >= safe_from()]
     best = points[market.chosen - 1]
     if not sure or any(point is best for point, _ in sure):
         return None
-    point, chances = min(sure, key=lambda pair: pair[0].usd or 0.0)
+    point, chances = sure[0] if market.order == "throughput" else sure[-1]  # fastest first
     assert point.usd is not None and point.hours is not None
     assert best.usd is not None and best.hours is not None
     may_miss = _kept(market.chances[market.chosen - 1]) < SURE

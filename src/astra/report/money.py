@@ -384,7 +384,11 @@ def _other_regions(places: tuple[OtherRegion, ...], best: PricedPlan) -> list["R
 def _search_line(answer: AnswerDocument, market: MarketResult) -> str:
     search = answer.search
     machines = len(market.machines)
-    mixed = f"{market.mixtures} mixtures of GPU types, " if market.mixtures else ""
+    mixed = (
+        f"{market.mixtures} mixture{'s' * (market.mixtures > 1)} of GPU types, "
+        if market.mixtures
+        else ""
+    )
     return (
         f"{machines} kind{'s' * (machines > 1)} of machines, {mixed}{search.candidates:,} "
         f"candidates, {search.simulated:,} simulated; {search.seconds:.1f} s."

@@ -37,12 +37,12 @@ def plan_page(priced: PricedPlan) -> list["RenderableType"]:
     ]
     parts += host_lines(priced)
     if priced.money is not None:
-        from astra.report.money import money_sentence, terms
+        from astra.report.money import interval_sentence, money_sentence, terms
 
         title = "What a run takes and costs"
         if not priced.runs:
             title = "What a run would take and cost if the plan did fit: it DOES NOT FIT"
-        parts += [title, money_sentence(priced), *terms(priced), ""]
+        parts += [title, money_sentence(priced), interval_sentence(priced), *terms(priced), ""]
     elif priced.usd_per_hour is not None:
         parts.append(titled_line("price", f"${priced.usd_per_hour:,.2f} an hour"))
     parts.append(titled_line("checkpoint", f"{priced.checkpoint_bytes / 1e9:,.0f} GB"))

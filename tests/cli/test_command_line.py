@@ -174,6 +174,20 @@ def test_an_answer_for_people_has_no_trailing_blanks_and_fits_the_screen(
         assert len(line) <= 100 or " " not in line.strip(), line
 
 
+def test_export_as_json_has_the_texts_and_needs_no_folder(
+    call: Call, plan_file: Path, tmp_path: Path
+) -> None:
+    words = ("export", str(plan_file), "--to", "megatron")
+    code, out, _ = call(*words, "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["out"] is None and sorted(answer["texts"]) == answer["files"]
+    assert call(*words, "--out", str(tmp_path / "job"))[0] == 0
+    for name, text in answer["texts"].items():
+        assert (tmp_path / "job" / name).read_text(encoding="utf-8") == text, name
+    code, out, err = call(*words)
+    assert (code, out) == (2, "") and "--out DIR" in err
+
+
 def test_a_priced_plan_can_be_priced_again_with_the_same_answer(
     call: Call, plan_file: Path
 ) -> None:
@@ -357,8 +371,8 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("predict", "--plan", LONG), "cannot be read"),
     (("predict", "--plan", "p.json", "--rank", "0"), "--rank '0'"),
     (("predict", "nobody.toml", *JOB), "no such file"),
-    (("export",), "the following arguments are required: FILE, --to, --out"),
-    (("export", "p.json", "--to", "megatron"), "required: --out"),
+    (("export",), "the following arguments are required: FILE, --to"),
+    (("export", "p.json", "--to", "megatron"), "--out DIR: where are the launch files to go?"),
     (("export", "p.json", "--to", "megatrn", "--out", "x"), "Did you mean megatron"),
     (("export", "p.json", "--to", "megatron", "--out", ""), "not the name of a folder"),
     (("export", "p.json", "--to", "megatron", "--out", "\udcff"), "not the name of a folder"),

@@ -419,6 +419,17 @@ def test_against_tells_the_gib_that_do_not_fit() -> None:
     assert against.needed_bytes is not None and against.usable_bytes is not None
     assert against.needed_bytes > against.usable_bytes and against.stage == 0
     assert "GiB" in against.sentence and against.plan is not None
+    assert against.nearest is not None  # what no plan with all of them is: one that fits
+    kept = wanted.split()
+    near = [
+        astra.plan(
+            "llama-3-70b", gpus="h100:64", global_batch=64, seq_len=4096, risk="none", settings=some
+        ).best
+        for some in ([each for each in kept if each != left] for left in kept)
+    ]
+    fastest = min((plan for plan in near if plan), key=lambda plan: plan.step_s)
+    assert against.nearest.step_s <= fastest.step_s * 1.1
+    assert fastest.step_s <= against.nearest.step_s * (1 + 1e-9)
 
 
 def test_against_what_is_no_plan_says_why() -> None:
@@ -448,6 +459,11 @@ def test_bad_settings_are_refused_as_those_of_a_search(text: str, says: str) -> 
 
 def test_faster_hardware_never_slows_the_same_plan_much() -> None:
     repriced = [change for change in explained().changes if change.how == "repriced"]
+    for change in repriced:
+        assert change.plan is not None and change.key.startswith("more_")
+        assert change.factor is not None and f"{change.factor:g}" in change.what
+        assert change.step_s == change.plan.step_s
+        assert change.delta_s == pytest.approx(change.step_s - explained().step_s, abs=1e-12)
     assert len(repriced) == 4
     for change in repriced:
         assert change.same_plan and change.plan is not None

@@ -1,5 +1,6 @@
 """What `astra plan` answers."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,18 @@ def test_the_funnel_accounts_for_every_candidate() -> None:
     removed = sum(search.removed_by_rule.values())
     assert removed + search.bounded + search.priced == search.candidates
     assert search.out_of_memory <= search.priced
+
+
+def test_no_plan_takes_less_than_the_bound() -> None:
+    found = astra.plan("llama-3-8b", **SMALL)
+    fastest = astra.plan("llama-3-8b", **SMALL, risk="none").best
+    assert fastest is not None and found.search.bound_s == fastest.step_s
+    asked = itertools.count()
+    stopped = astra.plan(
+        "llama-3-8b", **SMALL, risk="none", is_cancelled=lambda: next(asked) > 10
+    ).search
+    assert stopped.status == "cancelled" and stopped.bound_s is not None
+    assert 0 < stopped.bound_s < fastest.step_s
 
 
 def test_the_fewest_gpus_are_the_fewest_that_fit() -> None:

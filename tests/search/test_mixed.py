@@ -64,6 +64,11 @@ def test_a_mixed_answer_is_never_slower_than_any_type_alone_and_says_what_it_is_
     memory = answer.best.memory
     assert full == pytest.approx(memory.reserved_bytes / memory.usable_bytes)
     used = dict.fromkeys(mixed.alone_step_s, 0) | answer.best.gpus
+    for name, count in answer.best.gpus.items():  # of every stage, in all replicas
+        own = [stage for stage in mixed.stages if stage.gpu == name]
+        assert sum(stage.gpus for stage in own) == count
+        assert all(stage.nodes == -(-stage.gpus // 8) for stage in own)
+    assert answer.search.bound_s is None  # nothing is proven of all of them
     idle = {"H100-80GB-SXM": 8, "A100-80GB-SXM": 16}
     assert mixed.idle == {n: idle[n] - used[n] for n in idle if idle[n] > used[n]}
     assert all(plan.memory.fits and not broken_rules(plan.plan) for plan in answer.plans)

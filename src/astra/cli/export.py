@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from astra.cli.printing import print_note, print_parts, write_json
+from astra.errors import InputError
 
 if TYPE_CHECKING:
     from astra.api.exports import ExportedJob
@@ -33,7 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a plan, priced or not, or a search result")
     names = dict.fromkeys([*TARGETS, *installed_names()])
     parser.add_argument("--to", metavar="TARGET", required=True, help=", ".join(names))
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the launch files")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for the launch files; with --json it may be left out"
+    )
     parser.add_argument(
         "--rank", metavar="N|all", default="1", help="which plan of a search result; default: 1"
     )
@@ -56,6 +59,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from astra.api import export
 
+    if options.out is None and not options.json:
+        raise InputError("--out DIR: where are the launch files to go? With --json it prints them.")
     job = export(
         options.file,
         options.to,
@@ -68,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.json:
         names = ("out", "files", "expected", "not_expressed", "verified", "notes")
-        write_json({name: getattr(job, name) for name in names})
+        write_json({**{name: getattr(job, name) for name in names}, "texts": job.texts})
     else:
         print_parts(*_page(job, options.to))
         for text in job.notes:

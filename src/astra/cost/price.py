@@ -186,14 +186,12 @@ def _memory(plan: Plan, row: int, memory: MemoryColumns, margin: float, stack: S
 
 def stage_parts(stages: Sequence[StageMemory], row: int, step: Step) -> tuple[StageParts, ...]:
     """Where the step of each of these stages goes."""
+    parts = step.stage_parts_s.items()
     return tuple(
         StageParts(
             pipeline=at.pipeline,
             stage=at.stage,
-            parts_s={
-                name: float(part[at.pipeline, at.stage, row])
-                for name, part in step.stage_parts_s.items()
-            },
+            parts_s={name: float(part[at.pipeline, at.stage, row]) for name, part in parts},
         )
         for at in stages
     )

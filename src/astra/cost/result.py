@@ -135,6 +135,8 @@ class MixedStage(msgspec.Struct, frozen=True, kw_only=True):
 
     pipeline: int = 0
     gpu: str
+    gpus: int  # that hold it, in all replicas, and the fewest nodes with as many
+    nodes: int
     layers: int
     tp: int
     recompute: str

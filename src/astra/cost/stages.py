@@ -25,22 +25,23 @@ def stage_summaries(best: PricedPlan, stack: Stack) -> tuple[MixedStage, ...]:
         [segment for segment in pipeline.segments for _ in range(segment.stages)]
         for pipeline in plan.pipelines
     ]
-    usable = {pool.gpu.name: pool.gpu.usable_bytes for pool in plan.cluster.pools}
-    slack = 1 + stack.slack_fraction
+    per_node = {pool.gpu.name: pool.gpu.node.gpus for pool in plan.cluster.pools}
     found = []
     for held in best.memory.stages:
         segment = segments[held.pipeline][held.stage]
         busy = float(seconds[held.pipeline, held.stage])
-        needed = held.allocated_bytes * slack + held.runtime_bytes
+        gpus = plan.pipelines[held.pipeline].replicas * plan.cp * segment.tp
         found.append(
             MixedStage(
                 pipeline=held.pipeline,
                 gpu=segment.gpu,
+                gpus=gpus,
+                nodes=-(-gpus // per_node[segment.gpu]),
                 layers=held.layers,
                 tp=segment.tp,
                 recompute=segment.recompute,
                 busy_s=busy * plan.pipelines[held.pipeline].micro_batches,
-                filled_fraction=needed / usable[segment.gpu],
+                filled_fraction=held.reserved_bytes / held.usable_bytes,
                 chunks=plan.chunks(held.stage) if plan.vpp > 1 and plan.is_one_job else (),
             )
         )

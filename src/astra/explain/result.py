@@ -57,6 +57,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     usable_bytes: float | None = None
     stage: int | None = None
     why: Note | None = msgspec.field(default=None, name="why_code")
+    nearest: PlanDifference | None = None  # where none fits: the best with all of them but one
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     how: str  # repriced: the same plan; searched: the best plan there
     plan: PlanDifference | None  # None: no plan fits
     same_plan: bool
+    key: str = ""  # the change in short: its code, and how many times as much there is
+    factor: float | None = None
+    step_s: float | None = None  # with it, and less that of the explained plan
+    delta_s: float | None = None
     change: Note = msgspec.field(name="what_code")
 
 

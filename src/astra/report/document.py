@@ -26,6 +26,7 @@ class SearchSummary(msgspec.Struct, frozen=True, kw_only=True):
     status: Status  # proven: no plan of the space is faster; searched: the best found
     # On one type no plan is faster by more, over several no pipeline; None: not usefully known.
     gap_fraction: float | None
+    bound_s: float | None = None  # on one type, for the least step: no plan of the space takes less
 
 
 class SaferPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,7 @@ def document(result: Result) -> AnswerDocument:
         seconds=round(result.seconds, 3),
         status=result.status,
         gap_fraction=result.gap_fraction,
+        bound_s=_bound_s(result),
     )
     nothing, mixed, market = result.nothing_fits, result.comparison, result.market
     on_paper = result.fastest_on_paper
@@ -107,6 +109,17 @@ def document(result: Result) -> AnswerDocument:
         frontier=tuple(map(with_words, result.frontier)),
         market=None if market is None else _market(market, result.frontier),
     )
+
+
+def _bound_s(result: Result) -> float | None:
+    """What no plan is faster than; over several types nothing is proven of all of them."""
+    best, gap, query = result.best, result.gap_fraction, result.query
+    if best is None or gap is None or query.objective != "time" or len(query.cluster.pools) > 1:
+        return None
+    if result.status != "proven":
+        return best.step_s / (1 + gap)
+    on_paper = result.fastest_on_paper
+    return min(plan.step_s for plan in (*result.plans, *([on_paper] if on_paper else [])))
 
 
 def _nothing(nothing: NothingFits) -> NothingFits:

@@ -24,7 +24,16 @@ def explanation_with_words(explanation: ExplanationDocument) -> ExplanationDocum
 
 
 def _change(change: WhatIf) -> WhatIf:
-    return replace(change, what=words(change.change), plan=_difference(change.plan))
+    plan, note = change.plan, change.change
+    return replace(
+        change,
+        what=words(note),
+        plan=_difference(plan),
+        key=str(note.code),
+        factor=note.facts.get("factor"),
+        step_s=None if plan is None else plan.step_s,
+        delta_s=None if plan is None else plan.slower_s,
+    )
 
 
 def _difference(plan: PlanDifference | None) -> PlanDifference | None:
@@ -88,7 +97,12 @@ def _memory(binding: Binding) -> str:
 
 
 def _alternative(other: Alternative, explained: ExplanationDocument) -> Alternative:
-    return replace(other, plan=_difference(other.plan), sentence=_outcome(other, explained))
+    return replace(
+        other,
+        plan=_difference(other.plan),
+        nearest=_difference(other.nearest),
+        sentence=_outcome(other, explained),
+    )
 
 
 def _outcome(other: Alternative, explained: ExplanationDocument) -> str:

@@ -1,10 +1,14 @@
 """The catalogue of GPUs, and one GPU's facts, for people and for programs."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from astra.hardware.catalogue import gpu_names
 from astra.hardware.cluster import Gpu
 from astra.timing.link_curves import link_source
 
@@ -54,7 +58,26 @@ def gpu_json(gpu: Gpu, note: str | None = None) -> dict[str, Any]:
     """One GPU, all fields, SI units; with how its name was read."""
     facts: dict[str, Any] = msgspec.to_builtins(gpu)
     links = {"collectives": msgspec.to_builtins(link_source(gpu))}
-    return facts | links | {"notes": [note] if note else []}
+    return facts | {"short_name": short_name(gpu)} | links | {"notes": [note] if note else []}
+
+
+def short_name(gpu: Gpu) -> str:
+    """What people call it: its words, with its size only where others differ in that alone.
+
+    >>> import astra
+    >>> [short_name(astra.find_gpu(name)[0]) for name in ("h100", "a100-40g", "l40s", "h200")]
+    ['H100 SXM', 'A100 40GB SXM', 'L40S', 'H200 SXM']
+    """
+    return _short_names().get(gpu.name, gpu.name)
+
+
+@cache
+def _short_names() -> dict[str, str]:
+    """Words of the canonical names; a size is left out where there is no other of its form."""
+    bare = {name: re.sub(r"-\d+GB\b", "", name) for name in gpu_names()}
+    count = Counter(bare.values())
+    kept = {name: short if count[short] == 1 else name for name, short in bare.items()}
+    return {name: words.replace("-", " ") for name, words in kept.items()}
 
 
 def gpu_row(gpu: Gpu) -> dict[str, Any]:

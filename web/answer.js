@@ -3,9 +3,14 @@ import { html, nothing, svg } from "lit-html";
 import { gibibytes, grouped, percent, seconds, signedPercent, count, dollars, hours } from "./format.js";
 import { change, state } from "./store.js";
 
-export const plans = () => [...(state.answer?.plans ?? []), ...state.tried];
+// All that can be looked at, best first: of an answer about money every point of the frontier.
+export function plans() {
+  const { answer, tried } = state;
+  const found = answer?.market ? [...answer.frontier].sort((one, other) => one.rank - other.rank) : (answer?.plans ?? []);
+  return [...found, ...tried];
+}
 export const planAt = (rank) => plans().find((plan) => plan.rank === rank);
-export const shown = () => planAt(state.plan) ?? state.answer?.plans[0];
+export const shown = () => planAt(state.plan) ?? plans()[0];
 export const rankName = (rank) => (typeof rank === "number" ? `plan ${rank}` : rank);
 
 const RISKS = [
@@ -24,25 +29,19 @@ const SHAPES = {
 export const riskShape = (risk) => html`<svg class="shape" width="14" height="14" viewBox="0 0 14 14" aria-hidden="true">${SHAPES[risk]}</svg>`;
 
 export function headline() {
-  const { answer } = state, best = answer.plans[0];
-  const sentence = answer.answer?.sentence ?? `${seconds(best.step_s)} a step: ${best.summary}.`;
-  return html`<h1 class="headline" aria-live="polite">${emphasised(sentence)}</h1>
-    ${riskLine(best)}`;
-}
-
-// Up to the first comma or colon: what a person came for.
-function emphasised(sentence) {
-  const found = /^(.*?[^\d][,:;])(\s.*)$/s.exec(sentence);
-  return found ? html`<b>${found[1].slice(0, -1)}</b>${found[1].slice(-1)}${found[2]}` : sentence;
+  const { title, sentence } = state.answer.answer;
+  const [, first, rest] = /^(.*?)( (?:on|to train on) .*)$/s.exec(title) ?? [title, title, ""];
+  return html`<h1 class="headline" aria-live="polite" data-hint=${sentence}><b>${first}</b>${rest.split(/(\S+-\S+)/).map((part, row) => (row % 2 ? html`<span class="glued">${part}</span>` : part))}</h1>
+    ${riskLine(plans()[0])}`;
 }
 
 function riskLine(best) {
-  const risk = state.answer.answer?.risk ?? riskOf(best), safer = state.answer.answer?.safer;
+  const { risk, safer } = state.answer.answer;
   return html`<div class="risk">
     <span class=${`pill ${risk}`}>${riskShape(risk)} ${risk}: fits with probability ${percent(best.memory.fit_probability)}</span>
-    ${safer?.rank
-      ? html`<span>Plan ${safer.rank} is ${percent(safer.slower_fraction, 1)} slower and fits with ${percent(safer.fit_probability)}.</span>
-          <button type="button" class="button" @click=${() => change({ plan: 1, beside: safer.rank })}>Compare 1 and ${safer.rank}</button>`
+    ${safer
+      ? html`<span>${safer.sentence}</span>
+          ${planAt(safer.rank) ? html`<button type="button" class="button" @click=${() => change({ plan: 1, beside: safer.rank })}>Compare 1 and ${safer.rank}</button>` : nothing}`
       : nothing}
     ${howSure()}
   </div>`;
@@ -75,9 +74,9 @@ const figure = (name, value, unit, below) => html`<div class="figure">
 
 function origins({ measured_fraction: measured, fitted_fraction: fitted, guessed_fraction: guessed, notes }) {
   const [one, two] = [100 * measured, 100 * fitted];
-  return html`<div class="figure" tabindex="0" data-hint=${notes.join("\n")}>
+  return html`<div class="figure">
     <dt>What this rests on</dt>
-    <dd>
+    <dd tabindex="0" data-hint=${notes.join("\n")}>
       <svg class="origins" width="100%" height="6" aria-hidden="true">
         <rect width=${`${one}%`} height="6" fill="var(--ink)" />
         <rect x=${`${one}%`} width=${`${two}%`} height="6" fill="var(--ink3)" />
@@ -90,7 +89,7 @@ function origins({ measured_fraction: measured, fitted_fraction: fitted, guessed
 
 // Which plan the cards below belong to, where it is not the first.
 export function chosenLine() {
-  const plan = shown(), best = state.answer.plans[0];
+  const plan = shown(), best = plans()[0];
   if (plan === best) return nothing;
   return html`<div class="chosen">
     <span>Below: <b>${rankName(plan.rank)}</b>, ${plan.summary}, ${signedPercent(plan.step_s / best.step_s - 1)}.</span>

@@ -34,7 +34,7 @@ const ACTIONS = {
     place?.scrollIntoView();
     place?.querySelector("button")?.focus({ preventScroll: true });
   },
-  c: () => state.answer && shown() !== state.answer.plans[0] && change({ beside: shown().rank }),
+  c: () => state.answer && shown() !== plans()[0] && change({ beside: shown().rank }),
 };
 
 function walk(event) {

@@ -1,16 +1,24 @@
 // The page: the question at the left, the answer at the right, drawn anew whenever anything changed.
 import { html, nothing, render } from "lit-html";
 import { Gone, known } from "./api.js";
-import { chosenLine, figures, headline } from "./answer.js";
+import { chosenLine, figures, headline, shown } from "./answer.js";
 import { question } from "./ask.js";
 import { askNow, said, writeLink } from "./asking.js";
+import { card } from "./card.js";
 import { hover } from "./hover.js";
 import { keysHelp, listenToKeys } from "./keys.js";
+import { compareCard } from "./compare.js";
+import { changesCard, memoryCard, mixingCard, poolCard, trafficCard } from "./details.js";
+import { exportCard } from "./exporting.js";
+import { jobCard, listenToDrops, openButton } from "./importing.js";
+import { frontierCard, whatIfCard, whereCard } from "./money.js";
 import { plansCard } from "./plans.js";
 import { EXAMPLES, emptyQuestion, readLink } from "./question.js";
 import { commands, copy, funnel, notice } from "./search.js";
 import { empty, nothingFits, running, stopped, trouble } from "./states.js";
 import { change, draw, drawWith, state } from "./store.js";
+import { timelineCard } from "./timeline.js";
+import { whyCard } from "./why.js";
 
 const mark = html`<svg width="18" height="18" viewBox="0 0 18 18" aria-hidden="true">
   <path d="M1 3h7v3H1zM5 7.5h7v3H5zM9 12h8v3H9z" fill="currentColor" />
@@ -25,8 +33,15 @@ function top() {
     </nav>
     <span class="fill"></span>
     <button type="button" class="button quiet" id="theme" aria-label="light or dark" @click=${switchTheme}>◐</button>
+    ${openButton()}
     <button type="button" class="button quiet" id="copy-link" @click=${copyLink}>Copy link</button>
+    <a class=${`button main ${state.answer?.plans.length ? "" : "is-absent"}`} href="#export" @click=${toExport}>Export</a>
   </header>`;
+}
+
+function toExport(event) {
+  event.preventDefault(); // the address holds the question
+  document.getElementById("export")?.scrollIntoView();
 }
 
 function begin(event) {
@@ -49,15 +64,27 @@ function switchTheme() {
 
 function cards() {
   const { answer, running: now, error } = state;
-  if (!answer) return now ? running() : empty();
+  if (!answer) return html`${jobCard()} ${now ? running() : state.job ? nothing : empty()}`;
   const isOld = error?.kind === "refused" || Boolean(now?.isShown);
   return html`${running()}
     <div class=${`cards${isOld ? " is-old" : ""}`}>
       ${answer.plans.length
         ? html`<div class="say">${headline()}${stopped()}</div>
-            ${chosenLine()} ${figures()} ${plansCard()}`
-        : nothingFits()}
+            ${chosenLine()} ${figures()} ${jobCard()} ${compareCard()} ${frontierCard()} ${plansCard()} ${poolCard()} ${timelineCard()}
+            <div class="pair">
+              <div>${memoryCard()} ${trafficCard()} ${whereCard()}</div>
+              <div>${whyCard()} ${mixingCard()} ${changesCard()} ${whatIfCard()}</div>
+            </div>
+            ${exportCard()} ${notes()}`
+        : html`${nothingFits()} ${jobCard()}`}
     </div>`;
+}
+
+// What the answer took for granted, and what its plans warn of.
+function notes() {
+  const { request } = state.answer, { warnings, assumed } = shown();
+  const all = [...request.notes, ...warnings, ...assumed.map((each) => `Assumed: ${each}`)];
+  return all.length ? card("Notes", html`<ul class="listed">${all.map((each) => html`<li>${each}</li>`)}</ul>`) : nothing;
 }
 
 function page() {
@@ -94,6 +121,7 @@ drawWith(() => render(page(), document.body));
 addEventListener("hashchange", openLink);
 new ResizeObserver(([entry]) => change({ width: Math.floor(entry.contentRect.width / 20) * 20 })).observe(document.body);
 listenToKeys();
+listenToDrops();
 hover();
 openLink();
 learn("models", "models", (answer) => answer.models);

@@ -68,11 +68,11 @@ export function plansCard() {
     <tbody>${repeat(rows, (plan) => plan.rank, (plan) => row(plan, { low, high, money, several }))}</tbody>
   </table></div>
   ${rows.length ? nothing : html`<p class="note">No plan here has “${state.filter}”. <button type="button" class="link" @click=${() => change({ filter: "" })}>Show all</button></p>`}`;
-  return card("Plans", table, { note: answer.answer?.ties?.sentence ?? answer.answer?.ties?.why ?? nothing, tools: filter });
+  return card("Plans", table, { note: answer.answer.ties?.why ?? nothing, tools: filter });
 }
 
 function row(plan, { low, high, money, several }) {
-  const best = state.answer.plans[0], isShown = plan.rank === shown().rank, risk = riskOf(plan);
+  const best = plans()[0], isShown = plan.rank === shown().rank, risk = riskOf(plan);
   const same = new Set(settingsOf(shown()));
   const filled = plan.memory.reserved_bytes / plan.memory.usable_bytes;
   return html`<tr class=${isShown ? "is-shown" : ""} @click=${() => choose(plan.rank)}>
@@ -101,7 +101,7 @@ function memoryBar(filled) {
   const most = 1 - state.answer.request.memory_margin;
   return html`<svg width="72" height="12" aria-hidden="true">
     <rect y="2" width="72" height="8" rx="2" fill="var(--sunk)" />
-    <rect y="2" width=${72 * Math.min(filled, 1)} height="8" rx="2" fill="var(--memory)" />
+    <rect y="2" width=${72 * Math.min(filled, 1)} height="8" rx="2" fill="var(--activations)" />
     <rect x=${72 * most} width="1.5" height="12" fill="var(--ink)" />
   </svg>`;
 }

@@ -94,7 +94,7 @@ function needed({ memory, summary }) {
   return html`<div class="needed">
     <svg width="100%" height="22" role="img" aria-label=${`${gibibytes(memory.reserved_bytes)} are needed, ${gibibytes(memory.usable_bytes)} usable`}>
       <rect width="100%" y="3" height="16" rx="2" fill="var(--bad)" />
-      <rect width=${`${100 * share}%`} y="3" height="16" rx="2" fill="var(--memory)" />
+      <rect width=${`${100 * share}%`} y="3" height="16" rx="2" fill="var(--activations)" />
       <rect x=${`${100 * share}%`} width="2" height="22" fill="var(--ink)" />
     </svg>
     <p><span>limit ${gibibytes(memory.usable_bytes)}</span>

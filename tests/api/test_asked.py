@@ -57,7 +57,7 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
         "request": {
             name: said
             for name, said in request.items()
-            if name not in ("command", "question", "rules", "rule_texts")
+            if name not in ("command", "python", "question", "rules", "rule_texts")
         },
     }
 
@@ -108,3 +108,12 @@ def test_what_is_in_no_file_has_no_command_but_goes_into_a_link() -> None:
     assert known.command == (
         "astra plan gpt2 --gpus h100:8 --global-batch 32 --seq-len 1024 --set tp=1"
     )
+
+
+def test_the_call_of_python_asks_the_same() -> None:
+    job: dict[str, Any] = {"gpus": {"h100": 8}, "global_batch": 32, "seq_len": 1024, "tp": [1, 2]}
+    answer = astra.plan("gpt2", **job, margin=0.1, fold=False, risk="careful", top=3)
+    said = answer.request.python
+    assert said is not None and said.startswith("astra.plan('gpt2', gpus='h100:8', ")
+    again = eval(said, {"astra": astra})
+    assert figures(again.to_dict()) == figures(answer.to_dict())

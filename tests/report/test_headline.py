@@ -30,6 +30,8 @@ def test_json_says_what_a_terminal_says() -> None:
     answer = astra.plan("llama-3-8b", **JOB, risk="none")
     document = answer.to_dict()["answer"]
     assert document["sentence"] == said_first(answer)
+    step, place = document["title"].split(" a step on ")
+    assert f"{step} a step" in document["sentence"] and place.startswith("16 H100")
     lines = answer_parts(answer)
     best, safer = answer.plans[0], document["safer"]
     assert document["risk"] == risk_of(best.memory.fit_probability) != "safe"

@@ -30,11 +30,12 @@ DEFAULTS = {
 }
 NO_MONEY = MoneyOptions()
 REPEATED = ("set", "what_if")  # options that are given once for each of several
+PYTHON_NAMES = {"set": "settings", "memory_margin": "margin"}
 TURNED_OFF = ("mixed", "failures")  # which are on unless they are said
 
 
 def with_question(request: Request, question: Mapping[str, Any], query: "Query") -> Request:
-    """The request with the question's words and its command line.
+    """The request with the question's words, its command line and its call of Python.
 
     `question`: the arguments of `plan` as they were given. A command cannot name what is in no
     file, and a link holds no GPU that is described in a file: there it is None.
@@ -46,6 +47,7 @@ def with_question(request: Request, question: Mapping[str, Any], query: "Query")
         request,
         command=None if None in command.values() else command_line(command),
         question=None if None in flat.values() else flat,
+        python=None if None in flat.values() else python_call(flat),
     )
 
 
@@ -65,6 +67,19 @@ def command_line(words: Mapping[str, Any]) -> str:
         elif name != "model":
             parts += [f"--{option}", _number_text(value)]
     return shlex.join(parts)
+
+
+def python_call(words: Mapping[str, Any]) -> str:
+    """The words of a question as `astra.plan` takes them.
+
+    >>> python_call({"model": "gpt2", "gpus": "h100:8", "memory_margin": 0.1, "all": True})
+    "astra.plan('gpt2', gpus='h100:8', margin=0.1, fold=False)"
+    """
+    said = {PYTHON_NAMES.get(name, name): value for name, value in words.items() if name != "model"}
+    if said.pop("all", False):
+        said["fold"] = False
+    arguments = [repr(words["model"]), *(f"{name}={value!r}" for name, value in said.items())]
+    return f"astra.plan({', '.join(arguments)})"
 
 
 def _number_text(value: Any) -> str:

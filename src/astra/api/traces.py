@@ -13,9 +13,7 @@ from astra.report.priced_plan import seconds
 from astra.timeline.step import StepTimeline, step_timeline
 
 if TYPE_CHECKING:
-    from astra.cost.result import PricedPlan
-    from astra.report.document import AnswerDocument
-    from astra.strategy.plan import Plan
+    from astra.api.sources import PlanSource
 
 MAX_OPERATIONS = 500_000  # of a step: some 300 MB of trace
 
@@ -81,7 +79,7 @@ def file_ending(path: str | Path) -> str:
 
 
 def trace(
-    plan: "str | Path | Plan | PricedPlan | AnswerDocument",
+    plan: "PlanSource",
     out: str | Path | None = None,
     *,
     rank: int = 1,

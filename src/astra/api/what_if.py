@@ -171,15 +171,15 @@ def _market(
         if entries:
             raise InputError(f"{entries[0].where}: hours and dollars need --tokens; add it.")
         return None, query
+    there = {pool.gpu.name for pool in query.cluster.pools}
     changes = []
+    for each in entries:
+        if each.key == "owned" or (each.usd is not None and each.gpu not in there):
+            options = _with_price(options, each)
+        else:
+            changes.append(_market_change(each))
     try:
-        priced = {offer.machine.gpu for offer in offers_of(options, cluster, every=False)}
-        for each in entries:
-            if each.key == "owned" or (each.usd is not None and each.gpu not in priced):
-                options = _with_price(options, each)
-            else:
-                changes.append(_market_change(each))
-        offers = offers_of(options, cluster, every=bool(entries) or query.is_for_money)
+        offers = offers_of(options, cluster)
     except NoPriceError:
         if entries:
             raise

@@ -104,7 +104,7 @@ def with_dollars(
         return list(plans)
     goals = goals or goals_of(options)
     try:
-        offers = offers or offers_of(options, cluster, every=False)
+        offers = offers or offers_of(options, cluster)
     except NoPriceError as error:
         return [_without_money(plan, note(NoteCode.NO_PRICE, error=str(error))) for plan in plans]
     conditions, found = conditions_of_owner(options, cluster, goals.conditions), []

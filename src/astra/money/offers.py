@@ -24,9 +24,8 @@ from astra.notes import Note, NoteCode, note
 ALIKE = 0.9  # a network of at least so many times the speed is taken for as good
 
 
-def offers_of(options: MoneyOptions, cluster: Cluster, every: bool = True) -> list[Offer]:
-    """What can be rented: prices that were given, else the catalogue's, for every GPU type, or for
-    those that have a price.
+def offers_of(options: MoneyOptions, cluster: Cluster) -> list[Offer]:
+    """What can be rented: prices that were given, else the catalogue's, for every GPU type.
 
     Nodes that a file describes stay as they are, whoever's price it is.
     """
@@ -45,10 +44,9 @@ def offers_of(options: MoneyOptions, cluster: Cluster, every: bool = True) -> li
         if pool.gpu.name not in priced:
             sold = [offer for offer in listed if offer.machine.gpu == pool.gpu.name]
             sold = [offer for offer in sold if holds_a_job(offer)] or sold
-            if not sold and every:
+            if not sold:
                 raise _no_price(pool, "there" if options.cloud or options.region else "")
-            if sold:
-                found += _in_own_nodes(pool, sold) if is_user_described(pool) else sold
+            found += _in_own_nodes(pool, sold) if is_user_described(pool) else sold
     return found
 
 
@@ -164,9 +162,6 @@ def offers_together(
         slow = machine.nic_bytes_per_s < ALIKE * node.nic_bytes_per_s
         return machine.gpus != node.gpus, slow, offer.usd_per_gpu_hour
 
-    for pool in cluster.pools:
-        if pool.gpu.name in gpus and all(offer.machine.gpu != pool.gpu.name for offer in own):
-            raise _no_price(pool, "")
     choices = [
         {name: min(there[name], key=unlike) for name in gpus}
         for there in sold.values()

@@ -51,6 +51,7 @@ class EqualPlans(msgspec.Struct, frozen=True, kw_only=True):
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of an answer first."""
 
+    title: str  # in a few words
     sentence: str
     risk: Risk | None  # whether the answer fits; None: there is no plan
     safer: SaferPlan | None = None  # where the answer is not safe; None: none of its plans is

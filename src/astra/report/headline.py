@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from astra.cost.result import PricedPlan
 from astra.notes import NoteCode, has
+from astra.report.amounts import DAY_H, gpus_text, usd
+from astra.report.amounts import tokens as token_count
 from astra.report.document import AnswerDocument, EqualPlans, Headline, SaferPlan
 from astra.report.fit_risk import risk_of, safe_from
 from astra.report.frontier_words import surer_plan
 from astra.report.money import goal_lines, interval_sentence, money_sentence, run_sentence
-from astra.report.priced_plan import sentence
+from astra.report.priced_plan import seconds, sentence
 from astra.report.ranking import as_good, ranking
 from astra.search.objectives import OBJECTIVES, Measure
 from astra.search.result import NothingFits
@@ -30,7 +32,8 @@ DIFFERENCES = {  # of plans, and what people call them
 def headline_of(answer: AnswerDocument) -> Headline:
     """The head of an answer; every page of it says it in these words."""
     if answer.nothing_fits is not None:
-        return Headline(sentence=_nothing_sentence(answer.nothing_fits), risk=None)
+        said = _nothing_sentence(answer.nothing_fits)
+        return Headline(title=said.partition(" Binding")[0], sentence=said, risk=None)
     market, best = answer.market, answer.best
     if market is not None:
         best = answer.frontier[market.chosen - 1]
@@ -40,6 +43,7 @@ def headline_of(answer: AnswerDocument) -> Headline:
             interval_sentence(best),
         ]
         return Headline(
+            title=_title(best, market.tokens),
             sentence=" ".join(lines),
             risk=risk_of(best.memory.fit_probability),
             safer=surer_plan(answer.frontier, market),
@@ -48,10 +52,23 @@ def headline_of(answer: AnswerDocument) -> Headline:
     measure = OBJECTIVES[answer.request.objective].measure
     run = "" if best.money is None else f" {run_sentence(best)}"
     return Headline(
+        title=_title(best),
         sentence=f"{sentence(best)}{run}",
         risk=risk_of(best.memory.fit_probability),
         safer=safer_plan(answer.plans, measure),
         ties=equal_plans(answer.plans, measure),
+    )
+
+
+def _title(best: PricedPlan, tokens: float | None = None) -> str:
+    """What it takes, and with what."""
+    if tokens is None or best.usd is None or best.hours is None or best.usd_per_hour is None:
+        return f"{seconds(best.step_s)} a step on {gpus_text(best.gpus)}, with {best.summary}."
+    days = best.hours / DAY_H
+    time = f"{days:,.3g} days" if days >= 2 else f"{best.hours:.3g} hours"
+    return (
+        f"{usd(best.usd)} and {time} to train on {token_count(tokens)} tokens with "
+        f"{gpus_text(best.gpus)}, {usd(best.usd_per_hour)} an hour."
     )
 
 

@@ -55,6 +55,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_model: str = "simulated"
     risk: str = "none"
     command: str | None = None  # that asks the same; None: something is in no file
+    python: str | None = None  # the same as a call
     question: dict[str, Any] | None = None  # the same as words of the server; None: it cannot be
 
 

@@ -38,8 +38,6 @@ def _line(other: AnsweredWhatIf, best: PricedPlan | None) -> str:
     if plan.hours is not None and plan.usd is not None:
         figures.append(hours(plan.hours) + _change(plan.hours, other.hours_change))
         figures.append(usd(plan.usd) + _change(plan.usd, other.usd_change))
-    elif best is not None and best.usd is not None:
-        figures.append("at a price that is not known")
     more = 0 if best is None else gpus - sum(best.gpus.values())
     figures.append(gpus_text(plan.gpus) + (f" ({more:+,} GPUs)" if more else ""))
     kind = "the same plan" if other.same_plan else f"then {plan.summary}"

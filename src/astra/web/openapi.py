@@ -73,13 +73,16 @@ def openapi() -> bytes:
 def _examples() -> dict[str, Any]:
     """A question of each kind that is answered."""
     job = {"model": "llama-3-8b", "gpus": "h100:16", "global_batch": 64, "seq_len": 4096}
-    plan = predict(**job, tp=2).plan  # type: ignore[arg-type]
+    priced = predict(**job, tp=2)  # type: ignore[arg-type]
+    plan = priced.plan
     files = export(plan, "megatron", None).texts
     return {
         "plan": {**job, "set": {"tp": [1, 2]}, "top": 3},
         "predict": {**job, "tp": 2},
         "explain": {"plan": plan, "quick": True},
         "export": {"plan": plan, "to": "megatron"},
+        "charts": {"plan": msgspec.to_builtins(priced), "charts": {"parts": 480}},
+        "trace": {"plan": plan},
         "import": {"name": "args.txt", "text": files["args.txt"], "gpus": "h100:16"},
     }
 

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from astra.report.svg.colours import COLOURS
+from astra.report.svg.colours import variables
 
 BUILT = Path(__file__).parent / "static"
 HASHED = re.compile(r"-[0-9A-Z]{8}\.\w+$")
@@ -46,12 +46,9 @@ def show_colours(request: Request) -> Response:  # noqa: ARG001
 @cache
 def colours_css() -> str:
     """Every colour as a variable: by what the system is set to, unless the page says otherwise."""
-    light, dark = (
-        " ".join(f"--{each.variable}: {getattr(each, shade)};" for each in COLOURS.values())
-        for shade in ("light", "dark")
-    )
+    light, dark = variables("light"), variables("dark")
     return (
-        f":root {{ {light} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}\n"
-        f":root[data-theme=dark] {{ {dark} }}\n"
+        f":root {{{light}}}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{dark}}} }}\n"
+        f":root[data-theme=dark] {{{dark}}}\n"
     )

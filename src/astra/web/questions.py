@@ -5,6 +5,8 @@ given itself: a config, a cluster, a plan, rules, the text of a script.
 """
 
 import dataclasses
+import io
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +29,12 @@ from astra.report.priced_plan import priced_json
 from astra.search.result import Progress
 from astra.strategy.complete import PlanSettings
 from astra.strategy.plan import Plan
+from astra.timeline.step import StepTimeline
 from astra.values import number
+from astra.web.pictures import ChartsAnswer, ChartsQuestion, TraceQuestion
 
 WHERE = "question"
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the first there is
 NO_MONEY = MoneyOptions()
 
 Text = str | dict[str, Any]  # a name, or what a file of it would hold
@@ -197,6 +202,7 @@ class ExportQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     launcher: str = "torchrun"
     train_iters: int = 100
     lr: float = 1e-4
+    zip: bool = False
 
     def answer(self, how: Answering) -> object:  # noqa: ARG002 - nothing is searched
         job = export(
@@ -208,8 +214,10 @@ class ExportQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             train_iters=self.train_iters,
             learning_rate=self.lr,
         )
+        files = tuple(FileText(name=name, text=job.texts[name]) for name in job.files)
         return ExportAnswer(
-            files=tuple(FileText(name=name, text=job.texts[name]) for name in job.files),
+            files=files,
+            zip=_zipped(files) if self.zip else None,
             expected=job.expected,
             not_expressed=job.not_expressed,
             next_steps=job.next_steps,
@@ -228,10 +236,23 @@ class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Launch files, and what to know about them."""
 
     files: tuple[FileText, ...]
+    zip: bytes | None = None  # all of them, where it is asked for; base64 in JSON
     expected: tuple[str, ...]
     not_expressed: tuple[str, ...]
     next_steps: tuple[str, ...]
     notes: tuple[str, ...]
+
+
+def _zipped(files: tuple[FileText, ...]) -> bytes:
+    """The same files give the same bytes; scripts may be started."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            entry = zipfile.ZipInfo(file.name, ZIP_DATE)
+            is_script = file.text.startswith("#!")
+            entry.external_attr = (0o755 if is_script else 0o644) << 16
+            archive.writestr(entry, file.text, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 class ImportQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -281,6 +302,8 @@ QUESTIONS: dict[str, tuple[Any, type]] = {
     "explain": (ExplainQuestion, ExplanationDocument),
     "export": (ExportQuestion, ExportAnswer),
     "import": (ImportQuestion, ImportAnswer),
+    "charts": (ChartsQuestion, ChartsAnswer),
+    "trace": (TraceQuestion, StepTimeline),
 }
 
 

@@ -11,7 +11,7 @@ export function widthOf(place) {
   const column = isWide ? Math.min(1480, state.width) - 328 - 64 : state.width - 36;
   const padding = isWide ? 40 : 32;
   if (!isWide || place === "whole") return Math.max(240, Math.floor(column - padding));
-  const share = place === "left" ? 1.12 / 2.12 : 1 / 2.12;
+  const share = place === "left" ? 1.45 / 2.45 : 1 / 2.45;
   return Math.floor((column - 20) * share - padding);
 }
 

@@ -48,7 +48,7 @@ export function choose(rank) {
 export function plansCard() {
   const { answer } = state, all = plans(), money = all.every((plan) => plan.usd !== null && plan.hours !== null);
   const low = Math.min(...all.map((plan) => plan.step_s_low)), high = Math.max(...all.map((plan) => plan.step_s_high));
-  const several = new Set(all.map((plan) => JSON.stringify(plan.gpus))).size > 1;
+  const several = new Set(all.map((plan) => JSON.stringify(Object.entries(plan.gpus).sort()))).size > 1;
   const rows = wanted();
   const filter = html`<label class="filter"><span class="unseen">Only plans with</span
     ><input type="search" placeholder="only plans with tp=4" .value=${state.filter} autocomplete="off" spellcheck="false"
@@ -58,10 +58,9 @@ export function plansCard() {
       ${heading("rank", html`<span class="unseen">Rank</span>#`)}
       <th scope="col">Plan <span class="wide-only">(bold where it differs from ${rankName(shown().rank)})</span></th>
       ${several ? html`<th scope="col">GPUs</th>` : nothing}
-      ${money ? html`${heading("hours", "Time", "number")}${heading("usd", "Cost", "number")}` : nothing}
-      ${heading("step", "Step", "number")}
+      ${money ? html`${heading("hours", "Time", "number")}${heading("usd", "Cost", "number")}` : heading("step", "Step", "number")}
       <th scope="col" class="number">vs 1</th>
-      <th scope="col" class="wide-only">80 % interval</th>
+      ${money ? nothing : html`<th scope="col" class="wide-only">80 % interval</th>`}
       ${heading("memory", "Fullest GPU")}
       ${heading("fits", "Fits", "number")}
     </tr></thead>
@@ -79,10 +78,9 @@ function row(plan, { low, high, money, several }) {
     <td class="rank"><button type="button" data-rank=${plan.rank} aria-current=${isShown ? "true" : nothing} aria-label=${`${rankName(plan.rank)}: ${plan.summary}`}>${plan.rank}</button></td>
     <td class="settings">${settingsOf(plan).map((each) => html`<span class=${same.has(each) ? "same" : "other"}>${each.replaceAll(" ", "\u00a0")}</span> `)}</td>
     ${several ? html`<td class="gpus">${gpuList(plan.gpus)}</td>` : nothing}
-    ${money ? html`<td class="number time">${hours(plan.hours)}</td><td class="number cost">${dollars(plan.usd)}</td>` : nothing}
-    <td class="number step">${seconds(plan.step_s)}</td>
-    <td class="number versus">${plan === best ? "" : signedPercent(plan.step_s / best.step_s - 1)}</td>
-    <td class="whisker wide-only">${whisker(plan, low, high)}</td>
+    ${money ? html`<td class="number time">${hours(plan.hours)}</td><td class="number cost">${dollars(plan.usd)}</td>` : html`<td class="number step">${seconds(plan.step_s)}</td>`}
+    <td class="number versus">${plan === best ? "" : signedPercent(money ? plan.usd / best.usd - 1 : plan.step_s / best.step_s - 1)}</td>
+    ${money ? nothing : html`<td class="whisker wide-only">${whisker(plan, low, high)}</td>`}
     <td class="memory">${memoryBar(filled)} <span>${percent(filled)}</span></td>
     <td class=${`number fits ${risk}`}>${riskShape(risk)} ${percent(plan.memory.fit_probability)} <span>${risk}</span></td>
   </tr>`;

@@ -511,6 +511,8 @@ def test_a_knee_can_be_asked_for_within_a_deadline(answer: astra.Answer) -> None
     found = asked(order="knee", deadline=in_time[-1].hours)
     hours, usd = (np.array([getattr(p, name) for p in in_time]) for name in ("hours", "usd"))
     assert found.best is not None and found.best.hours == in_time[knee(hours, usd)].hours
+    cheapest = asked(order="cost", deadline=in_time[-1].hours)
+    assert cheapest.market is not None and cheapest.market.knee == knee(hours, usd) + 1
 
 
 @pytest.mark.slow

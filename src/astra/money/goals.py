@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from astra.money.frontier import Floats, Ints, knee
 from astra.money.options import Goals
@@ -36,6 +37,16 @@ def _first(rows: Ints, hours: Floats, usd: Floats, order: str) -> int:
     if order == "knee":
         return int(rows[knee(hours[rows], usd[rows])])
     return int(rows[0] if order == "throughput" else rows[-1])
+
+
+def knee_row(hours: Floats, usd: Floats, goals: Goals) -> int:
+    """The knee of what keeps all goals; of the whole frontier where nothing does."""
+    kept = np.flatnonzero(_kept(hours, usd, goals))
+    return _first(kept if len(kept) else np.arange(len(hours)), hours, usd, "knee")
+
+
+def _kept(hours: Floats, usd: Floats, goals: Goals) -> npt.NDArray[np.bool_]:
+    return (hours <= (goals.deadline_h or np.inf)) & (usd <= (goals.budget_usd or np.inf))
 
 
 def goal_outcome(hours: Floats, usd: Floats, goals: Goals) -> GoalOutcome | None:
@@ -105,6 +116,6 @@ def ranks(hours: Floats, usd: Floats, best: int, goals: Goals) -> list[int]:
     rows = list(range(len(hours)))
     if goals.order == "cost":
         rows.reverse()
-    kept = (hours <= (goals.deadline_h or np.inf)) & (usd <= (goals.budget_usd or np.inf))
+    kept = _kept(hours, usd, goals)
     order = list(dict.fromkeys([best, *(row for row in rows if kept[row]), *rows]))
     return [order.index(row) + 1 for row in range(len(hours))]

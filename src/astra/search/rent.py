@@ -12,8 +12,8 @@ from astra.cost.host import ram_notes
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
-from astra.money.frontier import knee, steps_along
-from astra.money.goals import GoalOutcome, ranks
+from astra.money.frontier import steps_along
+from astra.money.goals import GoalOutcome, knee_row, ranks
 from astra.money.machines import node_summary
 from astra.money.offers import (
     conditions_of_owner,
@@ -163,7 +163,7 @@ def _market_result(
         order=goals.order,
         fastest=1,
         cheapest=len(points),
-        knee=knee(hours, usd) + 1,
+        knee=knee_row(hours, usd, goals) + 1,
         wished=outcome,
         chosen=best + 1,
         next_saves_hours=tuple(saved.tolist()),

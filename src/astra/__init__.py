@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         predict,
         predict_plan,
         prices,
+        report,
         trace,
         validate,
     )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.planner import Planner
     from astra.api.prediction import Prediction
+    from astra.api.reports import Report
     from astra.api.traces import StepTrace
     from astra.cost.result import PricedPlan
     from astra.errors import InputError
@@ -52,6 +54,7 @@ __all__ = [
     "Planner",
     "Prediction",
     "PricedPlan",
+    "Report",
     "StepTrace",
     "Target",
     "calibrate",
@@ -67,6 +70,7 @@ __all__ = [
     "predict_plan",
     "prices",
     "read_plan",
+    "report",
     "to_frame",
     "to_rows",
     "trace",
@@ -84,6 +88,7 @@ _HOMES = dict.fromkeys(__all__, "astra.api") | {
     "Planner": "astra.api.planner",
     "Prediction": "astra.api.prediction",
     "PricedPlan": "astra.cost.result",
+    "Report": "astra.api.reports",
     "StepTrace": "astra.api.traces",
     "Target": "astra.export.target",
     "find_gpu": "astra.hardware.catalogue",

@@ -14,7 +14,7 @@ from astra.errors import InputError
 from astra.money.catalogue import shipped_offers
 from astra.money.price_sensitivity import PriceSensitivity, RunnerUp
 from astra.money.what_if import MarketChange, changed_offers
-from astra.report.explain import _price_line
+from astra.report.explain import price_line
 
 
 def moves_of(answer: Answer) -> dict[str, PriceSensitivity]:
@@ -129,14 +129,12 @@ def test_the_words_of_a_move_name_a_rival_for_each_direction() -> None:
         rise_rival=dearer,
         fall_rival=cheaper,
     )
-    assert _price_line(move) == (
+    assert price_line(move) == (
         "  H100: rise by 78.4%, then 8 A100 (tp 1), today $900, 50 h; "
         "or fall by 11.8%, then 16 H100 (tp 2), today $1,100, 20 h"
     )
     same = replace(move, fall_rival=dearer)
-    assert _price_line(same).startswith(
-        "  H100: rise by 78.4% or fall by 11.8%; then 8 A100 (tp 1)"
-    )
+    assert price_line(same).startswith("  H100: rise by 78.4% or fall by 11.8%; then 8 A100 (tp 1)")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from astra.api.exports import export
     from astra.api.measured import calibrate, validate
     from astra.api.plans import plan
+    from astra.api.reports import report
     from astra.api.single import explain, import_job, predict, predict_plan
     from astra.api.traces import trace
 
@@ -25,6 +26,7 @@ __all__ = [
     "predict",
     "predict_plan",
     "prices",
+    "report",
     "trace",
     "validate",
 ]
@@ -40,6 +42,7 @@ _HOMES = {
     "predict": "single",
     "predict_plan": "single",
     "prices": "catalogue",
+    "report": "reports",
     "trace": "traces",
     "validate": "measured",
 }

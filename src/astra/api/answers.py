@@ -24,6 +24,7 @@ from astra.search.result import Result
 if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.exports import ExportedJob
+    from astra.api.reports import Report
     from astra.api.traces import StepTrace
 
 PLANS_IN_REPR = 3
@@ -93,6 +94,15 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
         from astra.api.traces import trace
 
         return trace(self, out, rank=rank)
+
+    @in_python_words
+    def report(
+        self, out: str | Path | None = None, *, rank: int = 1, quick: bool = False
+    ) -> "Report":
+        """All of it on one page, with pictures; `out` as that of `astra.report`."""
+        from astra.api.reports import report
+
+        return report(self, out, rank=rank, quick=quick)
 
     @in_python_words
     def plot(self, path: str | Path) -> Path:

@@ -16,6 +16,7 @@ from astra.report.priced_plan import sentence
 if TYPE_CHECKING:
     from astra.api.explanations import Explanation
     from astra.api.exports import ExportedJob
+    from astra.api.reports import Report
     from astra.api.traces import StepTrace
 
 
@@ -58,6 +59,13 @@ class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
         from astra.api.traces import trace
 
         return trace(self, out)
+
+    @in_python_words
+    def report(self, out: str | Path | None = None, *, quick: bool = False) -> "Report":
+        """All of it on one page, with pictures; `out` as that of `astra.report`."""
+        from astra.api.reports import report
+
+        return report(self, out, quick=quick)
 
     @in_python_words
     def to_pandas(self) -> Any:

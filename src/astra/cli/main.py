@@ -15,6 +15,7 @@ COMMANDS = {
     "explain": "why this plan, and why not that one",
     "export": "launch files for a plan",
     "trace": "one simulated step, for Perfetto or as a picture",
+    "report": "one page to mail: the answer with its pictures",
     "import": "a plan out of an existing job's launch file",
     "validate": "predictions against measured runs",
     "calibrate": "a stack of your own, fitted on your runs",

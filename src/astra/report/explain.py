@@ -80,7 +80,7 @@ def explanation_page(explanation: ExplanationDocument) -> list["RenderableType"]
     unit = f" ({measure.column})" if measure else ""
     parts += ["", f"What would change{unit}", _what_if_table(explanation)]
     if prices:
-        parts += ["", "How far a price must move for another answer", *map(_price_line, prices)]
+        parts += ["", "How far a price must move for another answer", *map(price_line, prices)]
     parts += ["", f"Bytes of one GPU of stage {stage} in a step", *_traffic_table(explanation)]
     return [*parts, *notes]
 
@@ -132,7 +132,7 @@ def _gpu_type_lines(explanation: ExplanationDocument) -> list[str]:
     return lines
 
 
-def _price_line(move: PriceSensitivity) -> str:
+def price_line(move: PriceSensitivity) -> str:
     """One GPU type in a line: how far it must move either way, and what is chosen then."""
     moves = []
     if move.rise_rival is not None:
@@ -313,12 +313,12 @@ def _traffic_table(explanation: ExplanationDocument) -> list["RenderableType"]:
             bytes_text(exchange.payload_bytes),
             f"{exchange.count:,.0f}",
             bytes_text(exchange.sent_bytes),
-            _link_words(exchange),
+            link_words(exchange),
         )
     return [table]
 
 
-def _link_words(exchange: Exchange) -> str:
+def link_words(exchange: Exchange) -> str:
     if not exchange.crosses_nodes:
         return "in a node"
     return "across nodes" if exchange.over == "network" else "one link domain"

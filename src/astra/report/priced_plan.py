@@ -89,11 +89,15 @@ def _fit_words(memory: PlanMemory) -> str:
     )
 
 
+def export_target(runtime: str, gpu_types: int) -> str | None:
+    """Whose launch files a plan becomes; FlagScale's plans of one type are Megatron-LM's."""
+    plain = runtime == "flagscale" and gpu_types == 1
+    return "megatron" if plain else EXPORT_TARGETS.get(runtime)
+
+
 def export_hint(priced: PricedPlan, file: str) -> list[str]:
     """How to get launch files of a plan, where there are any for its runtime."""
-    runtime = priced.plan.runtime
-    plain = runtime == "flagscale" and len(priced.gpus) == 1
-    target = "megatron" if plain else EXPORT_TARGETS.get(runtime)
+    target = export_target(priced.plan.runtime, len(priced.gpus))
     which = f" --rank {priced.rank}" if priced.rank > 1 else ""
     return [f"  astra export {file}{which} --to {target} --out job"] if target else []
 

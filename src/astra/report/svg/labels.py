@@ -10,7 +10,7 @@ from astra.report.svg.shapes import line
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Point = tuple[float, float]
 SIZE = 12  # height of the words
-STEPS, FAR_STEPS = 3, 12  # how often words may be moved off their place; around others
+STEPS, FAR_STEPS = 3, 18  # how often words may be moved off their place; around others
 STEP_PX = 9.0
 LEADER_PX = 26.0  # words farther off have a line to their place
 PIECE_PX = 6.0  # of a slanted line, that words keep off
@@ -35,7 +35,7 @@ def placed_labels(
     """
     boxes, drawn = list(taken), []
     for each in wanted:
-        ways = ((words, avoided) for words in each.words for avoided in (faint, ()))
+        ways = ((words, avoided) for avoided in (faint, ()) for words in each.words)
         for words, avoided in ways:
             steps = FAR_STEPS if avoided or each.strong else STEPS
             free = _free_place(each, words, (boxes, avoided), inside, steps)

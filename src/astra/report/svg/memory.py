@@ -39,7 +39,7 @@ def memory_svg(plan: Document, width: float, margin: float | None = None) -> str
     most = max(max(usable_bytes(memory, stage), _reserved(stage)) for stage in stages)
     scale = (width - left - right - 8) / most
     named = _named(memory, stages, each)
-    bars, y = [], 0.0
+    kept_free, bars, y = [], [], 0.0
     for usable, run in groupby(enumerate(stages), key=lambda e: usable_bytes(memory, e[1])):
         x, kept = left + usable * scale, usable * (margin or 0.0) * scale
         y += 16
@@ -51,12 +51,14 @@ def memory_svg(plan: Document, width: float, margin: float | None = None) -> str
             if row in named:
                 bars += _words(stage, labels[row], memory, y, high, width, narrow)
             if narrow:  # so that no line crosses the words between bars
-                bars += _limit(x, kept, y, high)
+                kept_free += _kept_free(x, kept, y, high)
+                bars.append(_limit(x, y, high))
             y += high + gap
         if not narrow:
-            bars += _limit(x, kept, top, y - gap - top)
+            kept_free += _kept_free(x, kept, top, y - gap - top)
+            bars.append(_limit(x, top, y - gap - top))
     grid = [] if narrow else _grid(most, left, scale, 12, y)
-    parts = [hatch(KEPT_FREE), *grid, *bars]
+    parts = [hatch(KEPT_FREE), *grid, *kept_free, *bars]
     y += 0 if narrow else 14
     shown = [
         (colour, words, "")
@@ -116,10 +118,13 @@ def _named(memory: Document, stages: list[Document], each: int) -> set[int]:
     return {row for row in rows if all(abs(row - other) > 2 for other in fullest)} | {*fullest}
 
 
-def _limit(x: float, kept: float, top: float, high: float) -> list[str]:
-    """The end of a GPU's memory, and what before it is to be kept free."""
-    strip = [rect(x - kept, top, kept, high, f"url(#{KEPT_FREE})")] if kept else []
-    return [*strip, line(x, top - 2, x, top + high + 2, "ink", 1.5)]
+def _kept_free(x: float, kept: float, top: float, high: float) -> list[str]:
+    """The end of a GPU's memory that is to be kept free, behind all bars."""
+    return [rect(x - kept, top, kept, high, f"url(#{KEPT_FREE})")] if kept else []
+
+
+def _limit(x: float, top: float, high: float) -> str:
+    return line(x, top - 2, x, top + high + 2, "ink", 1.5)
 
 
 def _name(stage: Document, several: bool, pipelines: bool) -> list[str]:

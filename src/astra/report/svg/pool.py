@@ -12,7 +12,7 @@ from astra.report.svg.shapes import rect
 
 TITLE = "Which GPUs hold which layers"
 NARROW_PX, GAP_PX, LAYER_PX = 560.0, 16.0, 30.0
-LEAST_STAGE_PX = 74.0  # narrower equal stages in a row become one block
+LEAST_STAGE_PX = 120.0  # narrower equal stages in a row become one block
 DOT_PX, SMALL_DOT_PX, LEAST_DOT_PX = 6.2, 3.6, 2.2
 MOST_DOTS_PX = 130.0
 METER_PX = 34.0

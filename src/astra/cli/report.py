@@ -1,0 +1,58 @@
+"""One page to mail: an answer with its pictures, what binds, what would change it, and how sure
+each figure is.
+
+FILE is a search result, a priced plan, a bare plan or an imported job. The HTML is one file that
+needs no network and no script, and prints on A4; Markdown has tables in place of pictures, for a
+pull request. Searches again for what would change; --quick leaves that out."""
+
+import argparse
+import sys
+from contextlib import nullcontext
+
+from astra.cli.printing import print_parts
+from astra.cli.progress import ProgressLine
+from astra.errors import InputError
+
+EXAMPLES = """\
+examples:
+  astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096 --out result.json
+  astra report result.json --out report.html
+  astra report result.json --rank 3 --out report.md
+  astra report result.json --format md --out - | gh pr comment --body-file -"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", help="a search result, a priced or a bare plan, an imported job"
+    )
+    parser.add_argument("--out", metavar="FILE", help="report.html or report.md; - prints it")
+    parser.add_argument("--format", metavar="WORD", help="html or md; default: as --out ends")
+    parser.add_argument(
+        "--rank", metavar="N", default="1", help="which plan of a search result; default: 1"
+    )
+    parser.add_argument("--quick", action="store_true", help="do not search for what would change")
+
+
+def run(options: argparse.Namespace) -> int:
+    from astra.api import report
+
+    if options.out is None:
+        raise InputError("--out is missing: report.html, report.md, or - to print it.")
+    if options.out == "-" and options.format is None:
+        raise InputError("--out - needs --format html or --format md.")
+    to_stdout = options.out == "-"
+    shows_progress = sys.stderr.isatty()
+    with ProgressLine(sys.stderr, "reading") if shows_progress else nullcontext() as line:
+        found = report(
+            options.file,
+            None if to_stdout else options.out,
+            rank=options.rank,
+            format=options.format,
+            quick=options.quick,
+            say=line,
+        )
+    if to_stdout:
+        sys.stdout.write(found.html() if options.format == "html" else found.markdown())
+    else:
+        print_parts(f"Wrote {options.out}: {found.sheet.title}.")
+    return 0

@@ -12,6 +12,7 @@ import astra
 from astra.cli.main import run
 from astra.errors import InputError
 from astra.recommend.expectation import expected_steps_s
+from astra.report.answer import sureness_lines
 from astra.report.headline import safer_plan
 from astra.report.ranking import as_good, ranking
 from astra.strategy.plan_file import read_plans
@@ -77,6 +78,18 @@ def test_the_fewest_gpus_reach_the_throughput_asked_for() -> None:
     less = astra.plan("llama-3-8b", **{**SMALL, "gpus": f"h100:{used // 2}"})
     assert used <= 8  # of a node 1, 2, 4 or all eight are rented
     assert less.best is None or less.best.tokens_per_s < wanted
+
+
+def test_where_no_other_plan_is_as_fast_it_is_said_how_much_slower_they_are() -> None:
+    answer = astra.plan("llama-3-8b", **SMALL, top=3)
+    best, *others = answer.plans
+    slower = [
+        msgspec.structs.replace(plan, step_s=best.step_s * factor)
+        for plan, factor in zip(others, (1.2, 1.5), strict=True)
+    ]
+    apart = msgspec.structs.replace(answer, plans=(best, *slower))
+    assert "The others are 20.0% to 50.0% slower." in sureness_lines(apart)
+    assert not any("The others are" in line for line in sureness_lines(answer))
 
 
 def test_plans_nearer_than_measured_layouts_are_told_apart_are_called_alike() -> None:

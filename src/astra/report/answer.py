@@ -202,7 +202,12 @@ def sureness_lines(answer: AnswerDocument) -> list[str]:
         lines.append(head.safer.sentence)
     elif head.risk != "safe" and answer.request.risk == "none":
         lines.append("None of these is sure to fit; --risk normal finds the best that is.")
-    return lines if head.ties is None else [*lines, head.ties.why]
+    if head.ties is not None:
+        return [*lines, head.ties.why]
+    slower = [plan.step_s / answer.plans[0].step_s - 1 for plan in answer.plans[1:]]
+    if slower and OBJECTIVES[answer.request.objective].measure is None:
+        lines.append(f"The others are {min(slower):.1%} to {max(slower):.1%} slower.")
+    return lines
 
 
 def funnel_line(answer: AnswerDocument) -> str:

@@ -35,6 +35,9 @@ def _line(other: AnsweredWhatIf, best: PricedPlan | None) -> str:
         return f"With {other.what} no plan fits."
     step, gpus = other.step_change_fraction, sum(plan.gpus.values())
     figures = [f"{seconds(plan.step_s)} a step" + ("" if step is None else f" ({step:+.1%})")]
+    if plan.energy is not None and best is not None and best.energy is not None:
+        kwh, before = plan.energy.step_kwh, best.energy.step_kwh
+        figures.append(f"{kwh:.3g} kWh{_change(kwh, kwh - before)}")
     if plan.hours is not None and plan.usd is not None:
         figures.append(hours(plan.hours) + _change(plan.hours, other.hours_change))
         figures.append(usd(plan.usd) + _change(plan.usd, other.usd_change))

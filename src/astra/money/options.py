@@ -61,7 +61,7 @@ class MoneyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     storage_size: Amount = None  # GB
     egress_price: Amount = None  # USD for a GB
     egress_size: Amount = None  # GB
-    what_if: str | None = None
+    what_if: str | None = None  # of files from before: `plan` asks other questions instead
 
 
 OPTION_NAMES = MoneyOptions.__struct_fields__

@@ -1,6 +1,6 @@
 // The answer in the order in which people want it: a sentence, its risk, five figures.
 import { html, nothing, svg } from "lit-html";
-import { gibibytes, grouped, percent, seconds, signedPercent, count, dollars, hours } from "./format.js";
+import { gibibytes, grouped, percent, seconds, signedPercent, count, dollars, hours, unbroken } from "./format.js";
 import { change, state } from "./store.js";
 
 // All that can be looked at, best first: of an answer about money every point of the frontier.
@@ -31,7 +31,7 @@ export const riskShape = (risk) => html`<svg class="shape" width="14" height="14
 export function headline() {
   const { title, sentence } = state.answer.answer;
   const [, first, rest] = /^(.*?)( (?:on|to train on) .*)$/s.exec(title) ?? [title, title, ""];
-  return html`<h1 class="headline" aria-live="polite" data-hint=${sentence}><b>${first}</b>${rest.split(/(\S+-\S+)/).map((part, row) => (row % 2 ? html`<span class="glued">${part}</span>` : part))}</h1>
+  return html`<h1 class="headline" aria-live="polite" data-hint=${sentence}><b>${first}</b>${unbroken(rest)}</h1>
     ${riskLine(plans()[0])}`;
 }
 

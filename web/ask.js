@@ -100,10 +100,12 @@ function sentence() {
   const money = isMoney(state.question), fewest = state.question.words.objective === "gpus";
   return html`<div class="sentence">
     <span class="phrase">Train ${model()}</span>
+    ${wrong("model")}
     ${money ? html`<span class="phrase">on ${word("tokens", "tokens to train on", { hole: "1T" })} tokens</span>` : nothing}
-    ${gpuFields()}
+    ${gpuFields()} ${wrong("gpus")}
     <span class="phrase">with ${word("global-batch", "samples a step", { hole: "1024", inputmode: "numeric" })} samples</span>
     <span class="phrase">of ${word("seq-len", "tokens a sample", { hole: "4096" })} tokens a step,</span>
+    ${wrong("global_batch", "seq_len")}
     <span class="phrase">${goal()}${money || fewest ? "" : "."}</span>
     ${fewest
       ? html`<span class="phrase">that reach ${word("min-tokens-per-s", "tokens a second", { hole: "any" })} tokens/s.</span>`
@@ -115,16 +117,19 @@ function sentence() {
   </div>`;
 }
 
-// What is wrong, with what may have been meant as buttons.
-function wrong() {
+const IN_SENTENCE = ["model", "gpus", "global_batch", "seq_len"];
+
+// What is wrong, below the field that it is about, with what may have been meant as buttons.
+function wrong(...fields) {
   const { error } = state;
-  if (error?.kind !== "refused") return nothing;
-  return html`<p class="wrong" id="wrong" role="alert">
+  const isHere = fields.length ? fields.includes(error?.field) : !IN_SENTENCE.includes(error?.field);
+  if (error?.kind !== "refused" || !isHere) return nothing;
+  return html`<span class="wrong" id="wrong" role="alert">
     ${error.message}
     ${error.suggestions?.length && canTake(error.field)
       ? html`<br />${error.suggestions.map((each) => html`<button type="button" class="link" @click=${() => takeSuggestion(each)}>${each}</button> `)}`
       : nothing}
-  </p>`;
+  </span>`;
 }
 
 const canTake = (field) => ["model", "gpus"].includes(field) || MORE.some(([, words]) => words.some(({ name }) => name.replaceAll("-", "_") === field));
@@ -181,8 +186,7 @@ function granted() {
 // What is known of a GPU type: its memory, its node and its price, where they may be changed.
 function gpuNodes() {
   const rows = state.question.gpus.filter((gpu) => knownGpu(gpu));
-  if (!rows.length) return nothing;
-  return html`<details class="nodes"><summary>Nodes and prices</summary>${rows.map(gpuNode)}</details>`;
+  return html`<details class="nodes"><summary>Nodes and prices</summary>${rows.length ? rows.map(gpuNode) : html`<p class="note">Name a GPU first.</p>`}</details>`;
 }
 
 const spoken = (name) => name.toLowerCase().replace(/[^a-z0-9]/g, "");

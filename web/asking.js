@@ -46,7 +46,7 @@ export async function askNow(plan = 1) {
 }
 
 function take(answer, body, plan, isStopped) {
-  forget("charts", "timeline", "explain", "against", "edited", "export", "moved");
+  forget("charts", "timeline", "explain", "against", "edited", "export", "moved", "moved-frontier", "answer-charts", "changes", "trace");
   const rank = plan <= answer.plans.length ? plan : 1;
   change({
     answer, body, isStopped, plan: rank, beside: null, edits: null, tried: [], zoom: null, whatIf: {},

@@ -67,7 +67,7 @@ export function mixingCard() {
 export function changesCard() {
   const found = explained();
   if (!found.value) return card("What would change the step", html`<div .style=${"min-height: 160px"}></div>`);
-  const changes = chartsOf("changes", `${shown().rank}`, found.value, { changes: widthOf("right") });
+  const changes = chartsOf("changes", `${shown().rank}`, found.value, { changes: widthOf("left") });
   const table = () => numbers(["if", "step", "plan"], found.value.changes.map((each) => [each.what, each.plan ? seconds(each.plan.step_s) : "nothing fits", each.plan?.summary ?? ""]));
   return card("What would change the step", picture("changes", changes, 160, { table }), {
     note: "Blue: faster, amber: slower. Other settings and GPU counts are searched again.",

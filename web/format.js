@@ -1,4 +1,6 @@
 // Numbers as people read them. A number never parts from its unit: U+00A0 between them.
+import { html } from "lit-html";
+
 const together = (text) => text.replaceAll(" ", "\u00a0");
 const grouped = (value) => value.toLocaleString("en", { maximumFractionDigits: 0 });
 
@@ -45,5 +47,9 @@ export const shortGpu = (name) => name.replace(/-\d+GB|-SXM\d*/g, "").replaceAll
 
 export const gpuList = (gpus) =>
   Object.entries(gpus).map(([name, number]) => together(`${grouped(number)} × ${shortGpu(name)}`)).join(" and ");
+
+// Names with hyphens, H100-80GB-SXM, that no line parts.
+export const unbroken = (text) =>
+  text.split(/(\S+-\S+)/).map((part, row) => (row % 2 ? html`<span class="glued">${part}</span>` : part));
 
 export { grouped };

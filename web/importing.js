@@ -1,7 +1,7 @@
 // What is dropped on the page: a model's config, a result of Astra's, or a job that runs today.
 import { html, nothing } from "lit-html";
 import { Refused, ask } from "./api.js";
-import { askNow, said } from "./asking.js";
+import { askNow, said, writeLink } from "./asking.js";
 import { card } from "./card.js";
 import { gibibytes, percent, seconds } from "./format.js";
 import { emptyGpu } from "./question.js";
@@ -19,8 +19,8 @@ export function listenToDrops() {
   });
 }
 
-export const openButton = () => html`<label class="button quiet open-file" tabindex="-1"
-  ><input type="file" class="unseen" id="open" @change=${(event) => { open(event.target.files[0]); event.target.value = ""; }} />Open a file</label
+export const openButton = (id) => html`<label class="button quiet open-file"
+  ><input type="file" class="unseen" id=${id} @change=${(event) => { open(event.target.files[0]); event.target.value = ""; }} />Open a file</label
 >`;
 
 async function open(file) {
@@ -52,6 +52,7 @@ function openAnswer(answer) {
   const { question } = answer.request;
   if (question) change({ question: questionOf(question) });
   change({ answer, body: question, plan: 1, beside: null, tried: [], zoom: null, whatIf: {}, error: null, running: null, job: null });
+  if (question) writeLink(1);
 }
 
 // The words of the server as the sentence has them.

@@ -33,7 +33,7 @@ function top() {
     </nav>
     <span class="fill"></span>
     <button type="button" class="button quiet" id="theme" aria-label="light or dark" @click=${switchTheme}>◐</button>
-    ${openButton()}
+    ${openButton("open")}
     <button type="button" class="button quiet" id="copy-link" @click=${copyLink}>Copy link</button>
     <a class=${`button main ${state.answer?.plans.length ? "" : "is-absent"}`} href="#export" @click=${toExport}>Export</a>
   </header>`;
@@ -72,8 +72,8 @@ function cards() {
         ? html`<div class="say">${headline()}${stopped()}</div>
             ${chosenLine()} ${figures()} ${jobCard()} ${compareCard()} ${frontierCard()} ${plansCard()} ${poolCard()} ${timelineCard()}
             <div class="pair">
-              <div>${memoryCard()} ${trafficCard()} ${whereCard()}</div>
-              <div>${whyCard()} ${mixingCard()} ${changesCard()} ${whatIfCard()}</div>
+              <div>${memoryCard()} ${changesCard()} ${whereCard()}</div>
+              <div>${whyCard()} ${mixingCard()} ${whatIfCard()} ${trafficCard()}</div>
             </div>
             ${exportCard()} ${notes()}`
         : html`${nothingFits()} ${jobCard()}`}

@@ -3,7 +3,7 @@ import { html, nothing } from "lit-html";
 import { ask } from "./api.js";
 import { shown } from "./answer.js";
 import { card } from "./card.js";
-import { answerCharts, numbers, picture, widthOf } from "./charts.js";
+import { answerCharts, chartsOf, numbers, picture, widthOf } from "./charts.js";
 import { dollars, gpuList, hours, percent, shortGpu } from "./format.js";
 import { choose } from "./plans.js";
 import { draw, remote, state } from "./store.js";
@@ -13,7 +13,8 @@ const SLIDER_REST_MS = 600; // a what-if is a search of its own
 export function frontierCard() {
   const { answer } = state;
   if (!answer.market || answer.frontier.length < 2) return nothing;
-  const found = answerCharts({ frontier: widthOf("whole") });
+  const charts = { frontier: widthOf("whole") }, other = movedAnswer();
+  const found = other ? chartsOf("moved-frontier", said(state.movedTo), other, charts) : answerCharts(charts);
   const press = (event) => {
     const point = event.target.closest("[data-point]");
     if (!point || (event.type === "keydown" && event.key !== "Enter" && event.key !== " ")) return;
@@ -95,6 +96,7 @@ const said = (at) => sliders()
   .join(",");
 
 export function whatIfCard() {
+  if (!state.body) return nothing; // an answer from a file that cannot be asked again
   const words = said(state.whatIf), isMoved = state.movedTo === state.whatIf && words;
   return card(
     "What if",
@@ -106,9 +108,21 @@ export function whatIfCard() {
   );
 }
 
-function moved(words) {
+function askMoved(words) {
   const body = { ...state.body, what_if: state.answer.market ? words : words.split(",") };
-  const { value, isOld, error } = remote("moved", JSON.stringify(body), () => ask("plan", body));
+  return remote("moved", JSON.stringify(body), () => ask("plan", body));
+}
+
+// The answer that the sliders lead to, once it is there.
+function movedAnswer() {
+  const words = said(state.whatIf);
+  if (!words || state.movedTo !== state.whatIf) return null;
+  const { value, isOld } = askMoved(words);
+  return isOld ? null : (value ?? null);
+}
+
+function moved(words) {
+  const { value, isOld, error } = askMoved(words);
   if (error) return html`<p class="wrong">${error.message}</p>`;
   if (isOld) return html`<p class="note">Searching again with ${words} …</p>`;
   const other = value.market?.what_if ?? value.what_if[0];

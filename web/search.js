@@ -24,7 +24,7 @@ export function funnel() {
   const gap = search.gap_fraction ? `, within ${percent(search.gap_fraction, 1)}` : "";
   const most = Math.log(search.candidates + 1);
   return html`<section class="funnel" aria-label="The search">
-    <h2><span>${STATUS[search.status]}${gap}</span> <span>${seconds(search.seconds)}</span></h2>
+    <h2><span>${state.answer.plans.length ? STATUS[search.status] : "No plan found"}${gap}</span> <span>${seconds(search.seconds)}</span></h2>
     <ol>
       ${rows.map(([number, says]) => html`<li>
         <b>${count(number)}</b> <span>${says}</span>

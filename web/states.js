@@ -2,7 +2,8 @@
 import { html, nothing } from "lit-html";
 import { askNow, stopSearch } from "./asking.js";
 import { card } from "./card.js";
-import { count, gibibytes, percent, seconds } from "./format.js";
+import { count, gibibytes, percent, seconds, unbroken } from "./format.js";
+import { openButton } from "./importing.js";
 import { EXAMPLES, isMoney } from "./question.js";
 import { copy } from "./search.js";
 import { change, draw, state } from "./store.js";
@@ -18,7 +19,7 @@ export const empty = () => card(
   html`<ul class="examples">
       ${EXAMPLES.map(([, link], row) => html`<li><a href=${`#${link}`}>${SAID[row]}</a></li>`)}
     </ul>
-    <p class="drop-here">Drop a config.json, a launch script, a log or a result here.</p>`,
+    <p class="drop-here">Drop a config.json, a launch script or a result anywhere, or ${openButton("open-here")}</p>`,
 );
 
 // A search under way: the best so far, and how much better anything could be.
@@ -81,7 +82,7 @@ export function stopped() {
 export function nothingFits() {
   const { nothing_fits: why } = state.answer, closest = why.closest;
   return html`<section class="nothing-fits">
-    <h1 class="headline" aria-live="polite"><b>${closest ? "No plan fits." : "No plan is left."}</b> ${sentenceCase(why.binding)}</h1>
+    <h1 class="headline" aria-live="polite"><b>${state.answer.answer.title}</b> ${unbroken(sentenceCase(why.binding))}</h1>
     ${closest ? needed(closest) : nothing}
     ${why.try.length ? html`<h2>What would help</h2><ul class="tries">${why.try.map(attempt)}</ul>` : nothing}
   </section>`;

@@ -168,6 +168,16 @@ def test_the_frontier_has_a_mark_a_plan_and_labels_that_cross_nothing() -> None:
         assert any("deadline 2 hours" in each for each in words)
 
 
+def test_a_changed_frontier_is_dashed_beside_the_one_there_is() -> None:
+    document = copy.deepcopy(rented())
+    dearer = [{**point, "usd": 2 * point["usd"]} for point in document["frontier"]]
+    document["market"]["what_if"] = {"what": "prices x2", "frontier": dearer}
+    root = ElementTree.fromstring(draw("frontier", document, 900))
+    dashed = [each for each in root.iter(f"{SVG}path") if each.get("stroke-dasharray")]
+    assert len(dashed) == 1 and "dashed: with prices x2" in "".join(root.itertext())
+    assert len(re.findall(r"[ML]", dashed[0].get("d") or "")) == 2 * len(dearer) - 1
+
+
 def test_frontier_marks_lie_where_hours_and_dollars_say_on_logarithmic_axes() -> None:
     document = rented()
     root = ElementTree.fromstring(draw("frontier", document, 1000))

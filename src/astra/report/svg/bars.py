@@ -51,7 +51,11 @@ def diverging_svg(rows: Sequence[Row], width: float, title: str) -> str:
             start, fill = (zero - long, "backward") if row.value < 0 else (zero, "pipeline_comm")
             hint = f"{row.name}: {row.words}"
             parts.append(rect(max(start, 0.0), y + 5, long, BAR_PX, paint(fill), hint))
-    parts.append(line(zero, 0, zero, len(rows) * row_px, "ink3"))
+    if row_px == ROW_PX:
+        parts.append(line(zero, 0, zero, len(rows) * row_px, "ink3"))
+    else:  # so that it crosses no name
+        bottoms = [(place + 1) * row_px for place in range(len(rows))]
+        parts += [line(zero, y - ROW_PX + 3, zero, y - 2, "ink3") for y in bottoms]
     return picture(width, len(rows) * row_px, _sentence(title, rows), parts)
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from astra.report.amounts import DAY_H, gpus_text, tokens, usd, usd_short
 from astra.report.svg.axis import LogScale, log_scale, log_ticks, number, picture, text, text_width
 from astra.report.svg.colours import paint
-from astra.report.svg.labels import Wanted, boxes_along, dot_box, label_box, placed_labels
+from astra.report.svg.labels import Point, Wanted, boxes_along, dot_box, label_box, placed_labels
 from astra.report.svg.marks import HOLLOW, RINGED, hollow, kind_of, kinds_legend, kinds_of, mark
 from astra.report.svg.priced import Document
 from astra.report.svg.shapes import line, rect
@@ -27,10 +27,13 @@ def frontier_svg(document: Document, width: float) -> str:
     unit, unit_h = ("days", DAY_H) if in_days else ("hours", 1.0)
     deadline = _near(market["deadline_hours"], hours)
     budget = _near(market["budget_usd"], dollars)
-    up = log_scale([*dollars, *budget], TOP + plot_height, TOP)
+    changed = (market.get("what_if") or {}).get("frontier") or []
+    all_dollars = [*dollars, *budget, *(p["usd"] for p in changed)]
+    up = log_scale(all_dollars, TOP + plot_height, TOP)
     prices = log_ticks(up.low, up.high)
     left = max(text_width(usd_short(price), 11) for price in prices) + 10
-    across = log_scale([*hours, *deadline], left, width - RIGHT)
+    all_hours = [*hours, *deadline, *(p["hours"] for p in changed)]
+    across = log_scale(all_hours, left, width - RIGHT)
     places = [(across.at(h), up.at(d)) for h, d in zip(hours, dollars, strict=True)]
     bottom = TOP + plot_height
     parts = [*_shade(across, deadline, bottom), *_axes(across, up, prices, unit_h)]
@@ -39,9 +42,13 @@ def frontier_svg(document: Document, width: float) -> str:
     parts += goals
     beaten = [(across.at(h), up.at(d)) for h, d in market["beaten"] if _shown(across, up, h, d)]
     parts += map(hollow, beaten)
-    stairs = [at for a, b in pairwise(places) for at in (a, (b[0], a[1]))] + places[-1:]
-    steps = "".join(f"L{number(x)} {number(y)}" for x, y in stairs)[1:]
-    parts.append(f'<path d="M{steps}" fill="none" stroke="{paint("axis")}" stroke-width="1.5"/>')
+    stairs = _stairs(places)
+    parts.append(_path(stairs, "axis"))
+    if changed:
+        elsewhere = [(across.at(p["hours"]), up.at(p["usd"])) for p in changed]
+        parts += [_path(_stairs(elsewhere), "ink2", dashed=True), *map(hollow, elsewhere)]
+        words = f"dashed: with {market['what_if']['what']}"
+        parts.append(text(width - RIGHT, 12, words, colour="ink", anchor="end"))
     kinds = kinds_of(point["gpus"] for point in points)
     for point, at in zip(points, places, strict=True):
         parts.append(mark(kinds.index(kind_of(point["gpus"])), at, _hint(point), point["rank"]))
@@ -63,6 +70,17 @@ def frontier_svg(document: Document, width: float) -> str:
         rows.append((RINGED, f"ringed: {ANSWER}"))
     height, below = kinds_legend(rows, width, bottom + BOTTOM + 18)
     return picture(width, height, _sentence(document), [*parts, *below])
+
+
+def _stairs(places: list[Point]) -> list[Point]:
+    """Along what can be had: from one plan to the next cheaper one."""
+    return [at for a, b in pairwise(places) for at in (a, (b[0], a[1]))] + places[-1:]
+
+
+def _path(stairs: list[Point], colour: str, dashed: bool = False) -> str:
+    steps = "".join(f"L{number(x)} {number(y)}" for x, y in stairs)[1:]
+    dashes = ' stroke-dasharray="4 3"' if dashed else ""
+    return f'<path d="M{steps}" fill="none" stroke="{paint(colour)}" stroke-width="1.5"{dashes}/>'
 
 
 def frontier_title(document: Document) -> str:

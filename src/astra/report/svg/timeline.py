@@ -5,18 +5,20 @@ are drawn one by one; where they are narrower, columns show what share of the ti
 went where. What comes behind the last backward is always drawn as it is.
 """
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from astra.report.priced_plan import seconds
-from astra.report.svg.axis import number, picture, text, text_width, ticks, time_labels
+from astra.report.svg.axis import LETTER, number, picture, text, text_width, ticks, time_labels
 from astra.report.svg.colours import paint
 from astra.strategy.plans import Floats, Ints
 from astra.timeline.pieces import PIECES, STEP_PART, StagePieces, stage_pieces
 from astra.timeline.step import PipelineTimeline, StageTimeline, StepTimeline
 
+NARROW_PX = 560.0  # below it, lanes are named by their number alone
 LEAST_OPERATION_PX = 5.0  # narrower ones become shares
 NUMBERED_PX = 15.0  # wide enough for the number of its micro-batch
 GAP_PX = 0.8  # between two operations
@@ -79,13 +81,13 @@ def timeline_svg(
     until_s = timeline.step_s if to_s is None else to_s
     assert 0 <= from_s < until_s
     lanes = lanes_for(max(len(each.stages) for each in timeline.pipelines))
-    names = [_lane_name(timeline, stage, lanes) for _, stage in _stages(timeline)]
-    gutter = max(text_width(line, 11) for name in names for line in name) + 12
+    names = [_lane_name(timeline, stage, lanes, width) for _, stage in _stages(timeline)]
+    gutter = max(text_width(line, 12) for name in names for line in name) + 10
     scale = TimeScale(from_s, until_s, gutter, width - gutter - 14)
     pieces = [stage_pieces(stage) for _, stage in _stages(timeline)]
     exact, pair_s = _is_exact(timeline, scale), _pair_s(timeline)
-    parts = [_hatch(), *_heading(timeline, exact)]
-    y = 52.0 if exact else 66.0
+    y, heading = _heading(timeline, exact, width)
+    parts = [_hatch(), *heading]
     if (from_s, until_s) != (0.0, timeline.step_s):
         thin = Lanes(STRIP_PX if len(pieces) <= 16 else THIN_STRIP_PX, 1, 3, 1)
         parts += _strip(timeline, pieces, scale, y, thin, pair_s)
@@ -126,13 +128,15 @@ def _how(timeline: StepTimeline) -> str:
     return f"{timeline.model}, {_batches(first)} through {stages}{chunks}{replicas}"
 
 
-def _heading(timeline: StepTimeline, exact: bool) -> list[str]:
-    drawn = "" if exact else "Too narrow to draw one by one: heights are shares of the time."
-    return [
-        text(0, 15, _title(timeline), size=15, colour="ink", weight=600),
-        text(0, 34, f"{_how(timeline)}.", size=12),
-        *([text(0, 50, drawn, size=12)] if drawn else []),
-    ]
+def _heading(timeline: StepTimeline, exact: bool, width: float) -> tuple[float, list[str]]:
+    """What is drawn, in as many lines as it needs; and where the lanes begin."""
+    said = [f"{_how(timeline)}."]
+    if not exact:
+        said.append("Too narrow to draw one by one: heights are shares of the time.")
+    lines = [line for words in said for line in textwrap.wrap(words, int(width / (LETTER * 12)))]
+    title = text(0, 15, _title(timeline), size=15, colour="ink", weight=600)
+    below = [text(0, 34 + 16 * row, line, size=12) for row, line in enumerate(lines)]
+    return 36.0 + 16 * len(lines), [title, *below]
 
 
 def _group_words(timeline: StepTimeline, pipeline: PipelineTimeline) -> str:
@@ -146,7 +150,11 @@ def _batches(pipeline: PipelineTimeline) -> str:
     return "1 micro-batch" if count == 1 else f"{count} micro-batches"
 
 
-def _lane_name(timeline: StepTimeline, stage: StageTimeline, lanes: Lanes) -> list[str]:
+def _lane_name(
+    timeline: StepTimeline, stage: StageTimeline, lanes: Lanes, width: float
+) -> list[str]:
+    if width < NARROW_PX:
+        return [f"stage {stage.stage}"]
     several = len({each.gpu for _, each in _stages(timeline)}) > 1
     layers = "1 layer" if stage.layers == 1 else f"{stage.layers} layers"
     if lanes.height > 24:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -88,10 +89,14 @@ def test_an_answer_a_plan_and_its_file_give_the_same_launch_files(tmp_path: Path
         answer().export("megatrn", tmp_path)
 
 
-def test_a_frontier_is_drawn_into_a_file(tmp_path: Path) -> None:
-    assert "<svg" in rented().plot(tmp_path / "frontier.svg").read_text()
-    with pytest.raises(astra.InputError, match="plan with objective='money'"):
-        answer().plot(tmp_path / "frontier.svg")
+def test_every_answer_is_drawn_into_a_file(tmp_path: Path) -> None:
+    for result in (answer(), best(), best().explain(quick=True), rented()):
+        picture = result.plot(tmp_path / "answer.svg").read_text()
+        ElementTree.fromstring(picture)
+        words = "What would change" if isinstance(result, astra.Explanation) else "Memory of one"
+        assert words in picture and words in result.plot(tmp_path / "answer.html").read_text()
+    with pytest.raises(astra.InputError, match=r"ends in \.svg, \.png or \.html"):
+        answer().plot(tmp_path / "answer.pdf")
 
 
 class Tags(HTMLParser):
@@ -120,7 +125,10 @@ def test_results_show_as_plain_tables_with_nothing_of_the_users_in_the_markup() 
     assert nothing.best is None
     results: list[Any] = [shown, shown.best, shown.best.explain(quick=True), nothing, rented()]  # type: ignore[union-attr]
     for result in (*results, astra.models("llama"), astra.gpus(), astra.prices("h100")):
-        page = result._repr_html_()
+        whole = result._repr_html_()
+        page = re.sub(r"<svg.*?</svg>", "", whole, flags=re.DOTALL)
+        assert "<script" not in whole
+        assert ("<svg" in whole) == (result in results)
         assert Tags(page).seen <= {"p", "table", "thead", "tbody", "tr", "th", "td", "pre"}
         assert ("table" in Tags(page).seen) == (result is not nothing)
         assert not re.search(r"(?<!`)--[a-z]", re.sub("`[^`]*`", "", page))

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astra.api.prediction import Prediction, prediction_of
-from astra.api.saving import Saved, out_path
+from astra.api.saving import Saved
 from astra.api.words import in_python_words, python_words
-from astra.errors import InputError
 from astra.money.goals import goals_missed
 from astra.report.document import AnswerDocument, document
 from astra.report.headline import headline_of
-from astra.report.html import page_html
+from astra.report.html import charts_html, page_html
 from astra.report.plan_table import to_frame
 from astra.report.priced_plan import seconds
 from astra.search.objectives import OBJECTIVES
@@ -66,7 +65,7 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         from astra.report.answer import answer_parts
 
-        return page_html(answer_parts(self), python_words)
+        return page_html(answer_parts(self), python_words) + charts_html(self.to_dict())
 
     @in_python_words
     def explain(
@@ -106,16 +105,10 @@ class Answer(AnswerDocument, Saved, frozen=True, kw_only=True):
 
     @in_python_words
     def plot(self, path: str | Path) -> Path:
-        """The frontier of hours and dollars, as .svg, .png or .html."""
-        from astra.export.folder import write_folder
-        from astra.report.frontier_plot import picture_format, plot
+        """Its charts, as .svg, .png or .html."""
+        from astra.api.pictures import save_picture
 
-        kind = picture_format(str(path))
-        if self.market is None:
-            raise InputError("there is no frontier to draw: plan with --objective money.")
-        place = out_path(path, "--plot")
-        write_folder(place.parent, {place.name: plot(self, kind)})
-        return place
+        return save_picture(self, path)
 
     @in_python_words
     def to_pandas(self) -> Any:

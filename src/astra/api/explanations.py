@@ -10,7 +10,7 @@ import msgspec
 from astra.api.inputs import settings_texts
 from astra.api.saving import Saved
 from astra.api.sources import PlanSource
-from astra.api.words import python_words
+from astra.api.words import in_python_words, python_words
 from astra.cost.result import PricedPlan
 from astra.errors import InputError, shorten
 from astra.explain.explain import explain_plan
@@ -19,7 +19,7 @@ from astra.files import convert, read_json
 from astra.report.document import AnswerDocument
 from astra.report.explain import explanation_page
 from astra.report.explanation_words import explanation_with_words
-from astra.report.html import page_html
+from astra.report.html import charts_html, page_html
 from astra.report.request import read_request
 from astra.report.words import search_words
 from astra.strategy.outside_space import outside_space, own_space
@@ -48,7 +48,14 @@ class Explanation(ExplanationDocument, Saved, frozen=True, kw_only=True):
         return f"Explanation({explanation_page(self)[0]} {self.binding.sentence})"
 
     def _repr_html_(self) -> str:
-        return page_html(explanation_page(self), python_words)
+        return page_html(explanation_page(self), python_words) + charts_html(self.to_dict())
+
+    @in_python_words
+    def plot(self, path: str | Path) -> Path:
+        """Its charts, as .svg, .png or .html."""
+        from astra.api.pictures import save_picture
+
+        return save_picture(self, path)
 
 
 def explain_answer(

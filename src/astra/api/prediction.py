@@ -9,7 +9,7 @@ import msgspec
 from astra.api.saving import Saved
 from astra.api.words import in_python_words, python_words
 from astra.cost.result import PricedPlan
-from astra.report.html import page_html
+from astra.report.html import charts_html, page_html
 from astra.report.plan_table import to_frame
 from astra.report.priced_plan import sentence
 
@@ -35,7 +35,7 @@ class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         from astra.report.plan_page import plan_page
 
-        return page_html(plan_page(self), python_words)
+        return page_html(plan_page(self), python_words) + charts_html(self.to_dict())
 
     @in_python_words
     def explain(
@@ -59,6 +59,13 @@ class Prediction(PricedPlan, Saved, frozen=True, kw_only=True):
         from astra.api.traces import trace
 
         return trace(self, out)
+
+    @in_python_words
+    def plot(self, path: str | Path) -> Path:
+        """Its charts, as .svg, .png or .html."""
+        from astra.api.pictures import save_picture
+
+        return save_picture(self, path)
 
     @in_python_words
     def report(self, out: str | Path | None = None, *, quick: bool = False) -> "Report":

@@ -1,5 +1,6 @@
 """A finished report of an answer: one HTML file, or Markdown for a pull request."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ class Report:
     def _repr_html_(self) -> str:
         from astra.report.sheet.page import body
 
-        return python_words(body(self.sheet))
+        pieces = re.split(r"(<svg.*?</svg>)", body(self.sheet), flags=re.DOTALL)
+        return "".join(each if each[:4] == "<svg" else python_words(each) for each in pieces)
 
     @in_python_words
     def save(self, path: str | Path, *, format: str | None = None) -> Path:  # noqa: A002
@@ -92,6 +94,11 @@ def report(
     `source` is an answer of `plan`, a priced or a bare plan, an imported job, or a file with any
     of them; `rank` says which plan of an answer. `out` is a file for it (.html or .md). `quick`
     leaves out what would change the plan, which takes searches. `say` is told what is being done.
+
+    >>> import astra
+    >>> priced = astra.predict("llama-3-8b", gpus={"h100": 8}, global_batch=32, seq_len=4096)
+    >>> astra.report(priced, quick=True)
+    Report(llama-3-8b on 8 H100-80GB-SXM)
     """
     if format is not None or out is not None:
         report_format(out or "", format)

@@ -23,6 +23,7 @@ ARGUMENTS = (  # that are options too
     *("max_gpus", "objective", "min_tokens_per_s", "pipeline_model", "risk", "time_limit", "rank"),
     *("against", "target", "out", "launcher", "train_iters", "learning_rate", "world_size"),
     *("vocab_size", "family", "worst", "name", "base", "filter", "cloud", "region", "plot"),
+    "format",
 )
 OTHER_NAMES = {"set": "settings", "memory-margin": "margin", "to": "target", "lr": "learning_rate"}
 TURNED_OFF = {"no-mixed": "mixed=False", "no-failures": "failures=False", "all": "fold=False"}

@@ -7,7 +7,8 @@ import argparse
 import sys
 from contextlib import nullcontext
 
-from astra.cli.printing import print_parts, write_json
+from astra.cli.options import add_plot_option, plot_path
+from astra.cli.printing import print_note, print_parts, write_json
 from astra.cli.progress import ProgressLine
 
 EXAMPLES = """\
@@ -35,23 +36,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="memory to keep free; default: as in the search result, else 0.05",
     )
+    add_plot_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from astra.api import explain
     from astra.report.explain import explanation_json, explanation_page
 
+    picture = plot_path(options)
+    shows_changes = options.json or picture is not None
     shows_progress = sys.stderr.isatty() and not options.json
     with ProgressLine(sys.stderr, "pricing") if shows_progress else nullcontext() as line:
         explanation = explain(
             options.file,
             against=options.against,
             rank=options.rank,
-            # the page of --against shows nothing of what would change; JSON has all of it
-            quick=options.quick or (options.against is not None and not options.json),
+            # the page of --against shows nothing of what would change; JSON and charts do
+            quick=options.quick or (options.against is not None and not shows_changes),
             margin=options.memory_margin,
             say=None if line is None else lambda what: line(f"searching {what}"),
         )
+    if picture is not None:
+        explanation.plot(picture)
+        print_note(f"drawn in {picture}")
     if options.json:
         write_json(explanation_json(explanation))
     else:

@@ -7,6 +7,8 @@ from astra.errors import InputError, shorten
 from astra.values import number, token_count, whole_number, word
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from astra.strategy.complete import PlanSettings
 
 RUNTIMES = ("megatron", "flagscale", "fsdp", "deepspeed", "any")
@@ -193,3 +195,20 @@ def missing_extra(command: str, extra: str, error: ImportError) -> InputError:
         f"`astra {command}` needs {error.name}, which is not installed. Try "
         f"pip install 'astra-planner[{extra}]'."
     )
+
+
+def add_plot_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plot", metavar="FILE", help="its charts as .svg, .html or (with CairoSVG) .png"
+    )
+
+
+def plot_path(options: argparse.Namespace) -> "Path | None":
+    """Where charts go: refused before the work where they cannot."""
+    if options.plot is None:
+        return None
+    from astra.api.saving import out_path
+    from astra.report.plot import picture_format
+
+    picture_format(options.plot)
+    return out_path(options.plot, "--plot")

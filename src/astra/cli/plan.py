@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra.cli.money import add_money_options, money_of
-from astra.cli.options import RUNTIMES, add_cluster_options, add_pipeline_model
+from astra.cli.options import (
+    RUNTIMES,
+    add_cluster_options,
+    add_pipeline_model,
+    add_plot_option,
+    plot_path,
+)
 from astra.cli.printing import print_note, print_parts, write_json
 from astra.cli.stopping import stop_requests
-from astra.errors import InputError, either
+from astra.errors import either
 from astra.search.objectives import OBJECTIVES
 from astra.values import number, token_count
 
@@ -104,9 +110,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="for the whole command: the best so far is the answer then, as after Ctrl-C",
     )
     parser.add_argument("--out", metavar="FILE", help="keep the whole answer as JSON")
-    parser.add_argument(
-        "--plot", metavar="FILE", help="the frontier as .svg, .html or (with CairoSVG) .png"
-    )
+    add_plot_option(parser)
     add_money_options(parser, goals=True)
 
 
@@ -124,9 +128,8 @@ def run(options: argparse.Namespace) -> int:
     from astra.report.answer import answer_json, answer_page, batches_table
 
     seq_len = token_count(options.seq_len, "--seq-len")
-    _check_plot(options)
     out = None if options.out is None else out_path(options.out, "--out")
-    picture = None if options.plot is None else out_path(options.plot, "--plot")
+    picture = plot_path(options)
     batches = [_batch(text, seq_len) for text in options.global_batch.split(",")]
     with stop_requests() as request:
         answers = _answers(options, list(dict.fromkeys(batches)), seq_len, request)
@@ -164,25 +167,12 @@ def _answers(
     return answers
 
 
-def _check_plot(options: argparse.Namespace) -> None:
-    """Before anything is searched: what is drawn is a frontier, into a file of a known format."""
-    if options.plot is None:
-        return
-    from astra.report.frontier_plot import picture_format
-
-    picture_format(options.plot)
-    goals = options.budget is not None or options.deadline is not None
-    row = OBJECTIVES.get(options.objective or ("money" if goals else "time"))
-    if row is not None and not row.is_for_money:
-        raise InputError("--plot draws the frontier of --objective money; add that.")
-
-
 def _draw(path: Path, answer: "Answer") -> None:
-    if answer.market is None:
-        print_note(f"--plot {path}: not written, as no plan fits.")
+    if answer.best is None and (answer.nothing_fits is None or answer.nothing_fits.closest is None):
+        print_note(f"--plot {path}: not written, as there is no plan to draw.")
         return
     answer.plot(path)
-    print_note(f"the frontier is drawn in {path}")
+    print_note(f"drawn in {path}")
 
 
 def _answer(

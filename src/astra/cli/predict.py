@@ -11,13 +11,15 @@ from astra.cli.options import (
     add_cluster_options,
     add_pipeline_model,
     add_plan_options,
+    add_plot_option,
     plan_settings,
+    plot_path,
 )
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import print_note, print_parts, write_json
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.cost.result import PricedPlan
+    from astra.api.prediction import Prediction
 
 EXAMPLES = """\
 examples:
@@ -45,13 +47,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_options(parser)
     add_plan_options(parser)
     add_money_options(parser, goals=False)
+    add_plot_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from astra.report.plan_page import plan_page
     from astra.report.priced_plan import priced_json
 
+    picture = plot_path(options)
     priced = _from_file(options) if options.plan is not None else _from_options(options)
+    if picture is not None:
+        priced.plot(picture)
+        print_note(f"drawn in {picture}")
     if options.json:
         write_json(priced_json(priced))
     else:
@@ -59,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _from_file(options: argparse.Namespace) -> "PricedPlan":
+def _from_file(options: argparse.Namespace) -> "Prediction":
     from astra.api import predict_plan
 
     others = ("model", "gpus", "cluster", "runtime", "stack")
@@ -87,7 +94,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: said for name, said in asdict(plan_settings(options)).items() if said is not None}
 
 
-def _from_options(options: argparse.Namespace) -> "PricedPlan":
+def _from_options(options: argparse.Namespace) -> "Prediction":
     from astra.api import predict
 
     if options.model is None:

@@ -4,16 +4,31 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from astra.report.svg.priced import Document
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
     from astra.report.text_table import TextTable
 
+CHART_PX = 720.0  # width of a chart in a notebook
+
 
 def page_html(parts: "Iterable[RenderableType]", say: Callable[[str], str] = str) -> str:
     """Sentences, tables and drawings; `say` puts sentences into the reader's words."""
     return "\n".join(html for part in parts if (html := _part_html(part, say)))
+
+
+def charts_html(document: Document) -> str:
+    """The charts of an answer, each below its title."""
+    from astra.report.plot import shown_charts
+    from astra.report.svg.charts import CHARTS, draw
+
+    return "".join(
+        f"\n<p>{escape(CHARTS[name].title(document, 1))}</p>\n{draw(name, document, CHART_PX)}"
+        for name in shown_charts(document)
+    )
 
 
 def _part_html(part: "RenderableType", say: Callable[[str], str]) -> str:

@@ -28,10 +28,10 @@ def warning_lines(plans: Sequence[PricedPlan]) -> list[str]:
         for note in plan.notes:
             if note.code not in TOLD_ELSEWHERE:
                 ranks.setdefault(warning(note), []).append(plan.rank)
-    return [_of_ranks(text, sorted(warned), len(plans)) for text, warned in ranks.items()]
+    return [of_ranks(text, sorted(warned), len(plans)) for text, warned in ranks.items()]
 
 
-def _of_ranks(text: str, ranks: list[int], plans: int) -> str:
+def of_ranks(text: str, ranks: list[int], plans: int) -> str:
     if len(ranks) == plans:
         return text
     which = f"plan {ranks[0]}" if len(ranks) == 1 else f"plans {', '.join(map(str, ranks))}"

@@ -79,3 +79,25 @@ def _nothing_fits(document: Document, plan: Document | None) -> list[Section]:
         memory = memory_section(document, plan)
         found += [Section(memory.title, (closest, *memory.blocks)), settings_section(plan)]
     return [*found, *search_section(document)]
+
+
+def picture_sheet(document: Document) -> Sheet:
+    """The charts of an answer with their tables, and no more."""
+    if not priced_plans(document):  # an explanation
+        title = f"{document['model']}, {document['summary']}"
+        binding = Words(document["binding"]["sentence"])
+        return Sheet(title, title, (binding,), tuple(change_sections(document, None)))
+    plan = priced_plan(document)
+    about = question(document, plan)
+    several = len(plan["gpus"]) > 1 and not document.get("nothing_fits")
+    sections = [
+        *rivals(document, plan),
+        *money_section(plan),
+        *scaling_section(document),
+        *(pool_section(document, plan) if several else []),
+        time_section(document, plan, None),
+        memory_section(document, plan),
+        *change_sections(document, None),
+        *notes_section(document, plan, None),
+    ]
+    return Sheet(about.split(",")[0], about, answer_blocks(document, plan), tuple(sections))

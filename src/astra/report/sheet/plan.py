@@ -7,6 +7,7 @@ from astra.report.priced_plan import GIB, PART_NAMES, seconds
 from astra.report.sheet.blocks import Cell, Grid, PageBlock, Picture, Section, Words
 from astra.report.sheet.head import WIDTH_PX
 from astra.report.svg.charts import charts_of, draw
+from astra.report.svg.frontier import where_words
 from astra.report.svg.memory import CAUSES
 from astra.report.svg.mixing import mixing_rows
 from astra.report.svg.parts import parts_title
@@ -149,15 +150,14 @@ def money_section(plan: Document) -> list[Section]:
         (
             rent["gpu"],
             str(rent["nodes"]),
-            f"{rent['cloud']} {rent['region']}",
             rent["instance"],
             f"{usd(rent['usd_per_gpu_hour'])} a GPU-hour",
-            rent["price_date"],
+            where_words(rent),
             rent["network_certainty"],
         )
         for rent in money["rents"]
     )
-    header = ("GPU", "nodes", "where", "instance", "price", "of", "its network is known")
+    header = ("GPU", "nodes", "instance", "price", "where", "its network is known")
     blocks: list[PageBlock] = [Grid(header, rents, frozenset({1}))]
     causes = money.get("usd_by_cause") or {}
     rows = tuple(

@@ -1,8 +1,9 @@
 """What binds, what would change it, what figures rest on, and how to run the plan."""
 
 from astra.explain.result import ExplanationDocument
-from astra.report.amounts import usd
+from astra.report.amounts import hours, usd
 from astra.report.explain import bytes_text, link_words, price_line
+from astra.report.note_lines import of_ranks
 from astra.report.priced_plan import GIB, export_target, seconds
 from astra.report.sheet.blocks import (
     CommandLines,
@@ -16,7 +17,8 @@ from astra.report.sheet.blocks import (
 from astra.report.sheet.head import TIMES, WIDTH_PX
 from astra.report.svg.changes import change_rows, changes_title
 from astra.report.svg.charts import charts_of, draw
-from astra.report.svg.priced import Document
+from astra.report.svg.frontier import GIVEN
+from astra.report.svg.priced import Document, priced_plans
 
 CONSTRAINTS = {
     "plan": "a better plan",
@@ -135,12 +137,28 @@ def notes_section(
     document: Document, plan: Document | None, explained: ExplanationDocument | None
 ) -> list[Section]:
     """What was taken for granted, and every warning and note."""
-    said = [("Warning", text) for text in (plan or {}).get("warnings", ())]
+    said = [("Warning", text) for text in _warnings(document, plan)]
     said += [("Assumed", text) for text in (plan or {}).get("assumed", ())]
     said += [("Note", text) for text in (document.get("request") or {}).get("notes", ())]
     said += [("Note", text) for text in (explained.notes if explained else ())]
+    market = document.get("market")
+    if market and market["longest_hours"]:
+        longest = hours(market["longest_hours"])
+        said.append(("Note", f"plans that take longer than {longest} are left out"))
+    if market and any(machine["cloud"] != GIVEN for machine in market["machines"]):
+        said.append(("Note", "list prices; a price is no promise of capacity"))
     texts = tuple(dict.fromkeys(f"{kind}: {text}" for kind, text in said))
     return [Section("Assumptions and warnings", (Items(texts),))] if texts else []
+
+
+def _warnings(document: Document, plan: Document | None) -> list[str]:
+    """Of all plans that the report shows, with the ranks of those that they hold for."""
+    plans = document.get("frontier") or priced_plans(document) or ([plan] if plan else [])
+    ranks: dict[str, list[int]] = {}
+    for each in plans:
+        for text in each["warnings"]:
+            ranks.setdefault(text, []).append(each["rank"])
+    return [of_ranks(text, sorted(warned), len(plans)) for text, warned in ranks.items()]
 
 
 def run_section(document: Document, plan: Document | None, file: str) -> list[Section]:

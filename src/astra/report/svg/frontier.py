@@ -15,6 +15,7 @@ ANSWER = "the answer"
 RING_PX = 11.0  # around the answer
 WORDY_PX = 600  # from this width on labels have figures
 IN_DAYS_H = 3 * DAY_H  # from so many hours on the axis counts days
+GIVEN = "given"  # the cloud of a price that the user said
 FAR = 10.0  # a goal so many times beyond all plans is left out
 
 
@@ -93,11 +94,18 @@ def frontier_title(document: Document) -> str:
 def price_dates(points: list[Document]) -> str:
     """The days that prices are of."""
     rents = [rent for point in points for rent in (point.get("money") or {}).get("rents", ())]
-    dates = sorted({rent["price_date"] for rent in rents if rent["price_date"]})
+    dates = sorted({rent["price_date"] for rent in rents if rent["cloud"] != GIVEN})
     if not dates:
         return "prices as given"
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return f"prices of {span}"
+
+
+def where_words(rent: Document) -> str:
+    """The cloud and the day of its price; or that the price was given."""
+    if rent["cloud"] == GIVEN:
+        return "as given"
+    return f"{rent['cloud']} {rent['region']}, price of {rent['price_date']}"
 
 
 def _sentence(document: Document) -> str:
@@ -120,9 +128,7 @@ def _long(hours: float) -> str:
 def _hint(point: Document) -> str:
     rents = (point.get("money") or {}).get("rents", ())
     where = [
-        f"{rent['gpu']}: {usd(rent['usd_per_gpu_hour'])} a GPU-hour, "
-        + ("as given" if rent["cloud"] == "given" else f"{rent['cloud']} {rent['region']}")
-        + (f", price of {rent['price_date']}" if rent["price_date"] else "")
+        f"{rent['gpu']}: {usd(rent['usd_per_gpu_hour'])} a GPU-hour, {where_words(rent)}"
         for rent in rents
     ]
     head = f"plan {point['rank']}: {usd(point['usd'])} in {_long(point['hours'])}"

@@ -87,12 +87,16 @@ function origins({ measured_fraction: measured, fitted_fraction: fitted, guessed
   </div>`;
 }
 
+// How much more a plan takes of what plans are chosen by: dollars with money, else seconds.
+export const moreThan = (plan, best) =>
+  state.answer.market && plan.usd !== null ? plan.usd / best.usd - 1 : plan.step_s / best.step_s - 1;
+
 // Which plan the cards below belong to, where it is not the first.
 export function chosenLine() {
   const plan = shown(), best = plans()[0];
   if (plan === best) return nothing;
   return html`<div class="chosen">
-    <span>Below: <b>${rankName(plan.rank)}</b>, ${plan.summary}, ${signedPercent(plan.step_s / best.step_s - 1)}.</span>
+    <span>Below: <b>${rankName(plan.rank)}</b>, ${plan.summary}, ${signedPercent(moreThan(plan, best))}.</span>
     <button type="button" class="button" @click=${() => change({ beside: plan.rank })}>Compare with 1</button>
     <button type="button" class="button quiet" @click=${() => change({ plan: 1 })}>Back to plan 1</button>
   </div>`;

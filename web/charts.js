@@ -17,7 +17,7 @@ export function widthOf(place) {
 
 // Titles inside of a picture become hints that show at once, also for the keyboard where one is clicked.
 const withHints = (svg) =>
-  svg
+  (svg.includes(" data-rank=") ? svg.replace('role="img"', 'role="group"') : svg)
     .replace(/(<[a-z]+ [^<>]*)><title>([^<]*)<\/title>/g, '$1 data-hint="$2">')
     .replace(/ data-rank="(\d+)"/g, ' data-point="$1" tabindex="0" role="button" aria-label="plan $1"');
 

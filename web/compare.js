@@ -15,6 +15,8 @@ const SMALL = 5e-4; // of the step; less is not shown
 const FIELDS = ["vpp", "cp", "ep", "etp", "micro_batch", "microbatch_group", "schedule", "sharding", "shard_group",
   "offload_optimizer_fraction", "offload_layers", "dispatcher", "overlap_tp", "overlap_ep", "precision", "cuda_graph"];
 
+const UNSAID = new Set(["none", "0", "false"]); // of both plans: left out
+
 const listed = (values) => [...new Set(values)].join(" | ");
 
 function rowsOf(priced) {
@@ -48,7 +50,7 @@ export function compareCard() {
     html`<div class="pair compare">
       <div class="scroll"><table>
         <thead><tr><th scope="col"><span class="unseen">setting</span></th><th scope="col" class="number">plan 1</th><th scope="col" class="number">${rankName(other.rank)}</th></tr></thead>
-        <tbody>${Object.keys(left).map((name) => html`<tr class=${left[name] === right[name] ? "same" : "differs"}>
+        <tbody>${Object.keys(left).filter((name) => left[name] !== right[name] || !UNSAID.has(left[name])).map((name) => html`<tr class=${left[name] === right[name] ? "same" : "differs"}>
           <th scope="row">${name}${left[name] === right[name] ? nothing : html`<span class="unseen">, differs</span>`}</th><td class="number">${left[name]}</td><td class="number">${right[name]}</td></tr>`)}</tbody>
       </table></div>
       <div>

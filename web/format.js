@@ -30,6 +30,7 @@ export function bytes(value) {
 }
 
 export function dollars(value) {
+  if (value === null) return "not known";
   const size = Math.abs(value), sign = value < 0 ? "−$" : "$";
   if (size >= 1e6) return together(`${sign}${(size / 1e6).toFixed(2)} M`);
   if (size >= 1e4) return together(`${sign}${Math.round(size / 1e3)} k`);
@@ -37,6 +38,7 @@ export function dollars(value) {
 }
 
 export function hours(value) {
+  if (value === null) return "not known";
   if (value < 1) return together(`${Math.round(value * 60)} min`);
   if (value < 72) return together(`${Number(value.toPrecision(3))} h`);
   return together(`${(value / 24).toFixed(value < 240 ? 1 : 0)} days`);

@@ -64,10 +64,10 @@ function switchTheme() {
 
 function cards() {
   const { answer, running: now, error } = state;
-  if (!answer) return html`${jobCard()} ${now ? running() : state.job ? nothing : empty()}`;
+  if (!answer) return html`<h1 class="unseen">Astra plans the training of large language models</h1>${jobCard()} ${now ? running() : state.job ? nothing : empty()}`;
   const isOld = error?.kind === "refused" || Boolean(now?.isShown);
   return html`${running()}
-    <div class=${`cards${isOld ? " is-old" : ""}`}>
+    <div class=${`cards${isOld ? " is-old" : ""}`} role="group" aria-label="The answer" aria-disabled=${isOld ? "true" : nothing}>
       ${answer.plans.length
         ? html`<div class="say">${headline()}${stopped()}</div>
             ${chosenLine()} ${figures()} ${jobCard()} ${compareCard()} ${frontierCard()} ${plansCard()} ${poolCard()} ${timelineCard()}

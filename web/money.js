@@ -131,7 +131,7 @@ function moved(words) {
     <p class="note">${value.market ? moneyChange(other) : stepChange(other)}</p>${other.frontier?.length ? movedFrontier(other.frontier) : nothing}</div>`;
 }
 
-const moneyChange = ({ plan, usd_change: usd, hours_change: time }) =>
+const moneyChange = ({ plan, usd_change: usd, hours_change: time }) => !usd && !time ? "It costs as much and takes as long." :
   `${dollars(plan.usd)}, ${dollars(Math.abs(usd))} ${usd < 0 ? "less" : "more"}; ${hours(plan.hours)}, ${hours(Math.abs(time))} ${time < 0 ? "sooner" : "later"}.`;
 
 const stepChange = ({ plan, step_change_fraction: more }) =>

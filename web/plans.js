@@ -1,7 +1,7 @@
 // The plans beside each other: sorted, filtered, one of them looked at.
 import { html, nothing } from "lit-html";
 import { repeat } from "lit-html/directives/repeat.js";
-import { plans, rankName, riskOf, riskShape, shown } from "./answer.js";
+import { moreThan, plans, rankName, riskOf, riskShape, shown } from "./answer.js";
 import { writeLink } from "./asking.js";
 import { card } from "./card.js";
 import { dollars, gpuList, hours, percent, seconds, signedPercent } from "./format.js";
@@ -46,7 +46,7 @@ export function choose(rank) {
 }
 
 export function plansCard() {
-  const { answer } = state, all = plans(), money = all.every((plan) => plan.usd !== null && plan.hours !== null);
+  const { answer } = state, all = plans(), money = Boolean(answer.market);
   const low = Math.min(...all.map((plan) => plan.step_s_low)), high = Math.max(...all.map((plan) => plan.step_s_high));
   const several = new Set(all.map((plan) => JSON.stringify(Object.entries(plan.gpus).sort()))).size > 1;
   const rows = wanted();
@@ -79,7 +79,7 @@ function row(plan, { low, high, money, several }) {
     <td class="settings">${settingsOf(plan).map((each) => html`<span class=${same.has(each) ? "same" : "other"}>${each.replaceAll(" ", "\u00a0")}</span> `)}</td>
     ${several ? html`<td class="gpus">${gpuList(plan.gpus)}</td>` : nothing}
     ${money ? html`<td class="number time">${hours(plan.hours)}</td><td class="number cost">${dollars(plan.usd)}</td>` : html`<td class="number step">${seconds(plan.step_s)}</td>`}
-    <td class="number versus">${plan === best ? "" : signedPercent(money ? plan.usd / best.usd - 1 : plan.step_s / best.step_s - 1)}</td>
+    <td class="number versus">${plan === best ? "" : signedPercent(moreThan(plan, best))}</td>
     ${money ? nothing : html`<td class="whisker wide-only">${whisker(plan, low, high)}</td>`}
     <td class="memory">${memoryBar(filled)} <span>${percent(filled)}</span></td>
     <td class=${`number fits ${risk}`}>${riskShape(risk)} ${percent(plan.memory.fit_probability)} <span>${risk}</span></td>

@@ -64,12 +64,13 @@ export function bodyOf(question) {
   return body;
 }
 
+// Words that are about a search; `astra predict` takes all others.
+const OF_SEARCHES = ["set", "max_gpus", "use_all", "objective", "risk", "top", "all", "exact", "time_limit",
+  "min_tokens_per_s", "order", "longest"];
+
 // What a plan of this question is predicted with, beside its settings.
-export function jobOf(question) {
-  const { model, gpus, cluster, global_batch, seq_len, precision, runtime, stack, memory_margin } = bodyOf(question);
-  const job = { model, gpus, cluster, global_batch, seq_len, precision, runtime, stack, memory_margin };
-  return Object.fromEntries(Object.entries(job).filter(([, value]) => value !== undefined));
-}
+export const jobOf = (question) =>
+  Object.fromEntries(Object.entries(bodyOf(question)).filter(([name]) => !OF_SEARCHES.includes(name)));
 
 const readable = (value) =>
   encodeURIComponent(value).replace(/%(3A|2C|2F|24|40)/g, (code) => decodeURIComponent(code));
@@ -81,7 +82,7 @@ export async function linkOf(question, plan) {
   parts.push(["gpus", gpuWords(question)]);
   if (priceWords(question)) parts.push(["price", priceWords(question)]);
   if (question.gpus.some(hasNodes)) parts.push(["pools", await packed(question.gpus.map((gpu) => gpu.node))]);
-  for (const [name, value] of Object.entries(question.words)) if (value) parts.push([name, value.trim()]);
+  for (const [name, value] of Object.entries(question.words)) if (value) parts.push([name, NUMBERS.has(name) ? withoutCommas(value) : value.trim()]);
   if (plan > 1) parts.push(["plan", String(plan)]);
   return parts.map(([name, value]) => `${name}=${readable(value)}`).join("&");
 }

@@ -10,7 +10,7 @@ from tests.support.tiers import slow_after
 
 import astra
 from astra.cost.evaluate import evaluate
-from astra.memory.fit_probability import fit_probability
+from astra.memory.fit_probability import fit_probability, margin_of
 from astra.notes import NoteCode, has
 from astra.recommend.expectation import expected_steps_s, recommendation, settings_cost
 from astra.report.answer import answer_parts
@@ -133,6 +133,20 @@ def test_expected_steps_count_gpus_types_and_the_chance_of_a_failed_start(
     fuller = msgspec.structs.replace(memory, fit_probability=fit_probability(0.95, 1.0))
     fuller_plan = msgspec.structs.replace(plan, memory=fuller)
     assert expected_steps_s([fuller_plan])[0] > expected_steps_s([plan])[0]
+
+
+def test_for_money_too_settings_must_save_what_they_must() -> None:
+    """Offload of a layer saves less than one per cent here."""
+    job: dict[str, Any] = {**JOB, "gpus": {"b300": 8}, "tokens": "1B", "price": {"b300": 2}}
+    job |= {"objective": "money", "order": "throughput"}
+    own = astra.plan("llama-3-8b", **job).best
+    free = astra.plan("llama-3-8b", **job, risk="none", margin=margin_of(0.97)).best
+    assert own is not None and free is not None and own.gpus == free.gpus
+    costs = settings_cost(plans_of([own.plan, free.plan]))
+    assert costs[0] < costs[1] and own.step_s > free.step_s
+    assert own.step_s * (1 + costs[0]) <= free.step_s * (1 + costs[1])
+    assert own.money is not None and own.hours is not None
+    assert own.hours > own.step_s * 1e9 / (64 * 8192) / 3600  # those of its own step
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ class RentalMarket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trade:
-    """A point of the frontier: a plan on a machine at a price."""
+    """A point of the frontier: a plan on a machine at a price, by its expected step."""
 
     wall_h: float
     usd: float
@@ -112,9 +112,8 @@ class MarketSearch:
         if space is None:
             return
         counts = allowed_counts(query.cluster.pools[0])
-        objective = Frontier(
-            space, counts, machine.rents, market.steps, market.conditions, self.latest_h
-        )
+        rent = machine.rents, market.steps, market.conditions, self.latest_h
+        objective = Frontier(space, counts, *rent, is_weighed=query.risk != "none")
         objective.outdo(*self.points())
         evaluator = evaluator_of(query, objective, self.limits)
         evaluator.usable_ram_bytes = machine.room_bytes

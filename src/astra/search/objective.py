@@ -180,8 +180,10 @@ class Frontier:
         steps: float,
         conditions: Conditions,
         max_hours: float = np.inf,
+        is_weighed: bool = False,
     ) -> None:
-        """`counts`: GPUs that can be rented; `steps`: of the whole run."""
+        """`counts`: GPUs for rent; `steps`: of the run; `is_weighed`: by the expected step."""
+        self.is_weighed = is_weighed
         self.space, self.rents, self.steps, self.conditions = space, rents, steps, conditions
         self.counts = np.array(counts, np.int64)
         self.sizes = checkpoint_sizes(space)
@@ -206,7 +208,7 @@ class Frontier:
             return np.zeros(0)
         sizes = checkpoint_bytes_of(plans, self.space)
         size, count = np.searchsorted(self.sizes, sizes), np.searchsorted(self.counts, plans.gpus)
-        found: Floats = self.table[size, count]
+        found: Floats = self.table[size, count] / self.weights(plans)
         return found
 
     def limits_of_counts_s(self, gpus: Ints) -> Floats:
@@ -218,11 +220,12 @@ class Frontier:
         return list(zip(plans.gpus.tolist(), sizes.astype(np.int64).tolist(), strict=True))
 
     def weights(self, plans: Plans) -> Floats:
-        return np.ones(len(plans))
+        return 1 + settings_cost(plans) if self.is_weighed else np.ones(len(plans))
 
     def add(self, plans: Plans, step_s: Floats) -> None:
         """Those on the frontier, here and among what is known from elsewhere."""
-        found = _merged(self.incumbents, plans, step_s, self.keys(plans))
+        expected_s = step_s * self.weights(plans)
+        found = _merged(self.incumbents, plans, expected_s, self.keys(plans))
         steps = np.array([step for step, *_ in found])
         gpus = np.concatenate([plan.gpus for *_, plan in found])
         sizes = np.concatenate([checkpoint_bytes_of(plan, self.space) for *_, plan in found])

@@ -6,12 +6,15 @@ A new objective is a class in `objective.py`, a function that answers a query wi
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from astra.cost.bill import with_energy
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
 from astra.money.options import MoneyOptions
+
+step_kwh = attrgetter("energy.step_kwh")  # of a plan with its energy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +25,6 @@ class Measure:
     column: str  # of the table
     of: Callable[[PricedPlan], float]  # of a step
     filled: Callable[[PricedPlan, MoneyOptions | None], PricedPlan]  # with what `of` reads
-
-
-def step_kwh(priced: PricedPlan) -> float:
-    """Of a plan with its energy."""
-    assert priced.energy is not None
-    return priced.energy.step_kwh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from astra.cost.host import ram_notes
 from astra.cost.price import price_plans
 from astra.cost.result import PricedPlan
 from astra.errors import InputError
-from astra.money.frontier import steps_along
+from astra.money.frontier import frontier, steps_along
 from astra.money.goals import GoalOutcome, knee_row, ranks
 from astra.money.machines import node_summary
 from astra.money.offers import (
@@ -83,20 +83,20 @@ def _affordable(goals: Goals, found: MarketSearch) -> bool:
 
 
 def frontier_plans(found: MarketSearch) -> list[PricedPlan]:
-    """The frontier as priced plans, fastest first."""
+    """The frontier as priced plans, fastest first, without those that only their settings saved."""
     market = found.market
     plans = price_plans([trade.plan for trade in found.trades], market.query.margin)
-    return [
+    billed = [
         with_money(plan, trade.offers, market.tokens, market.conditions)
         for plan, trade in zip(plans, found.trades, strict=True)
     ]
+    rows = frontier(*hours_and_usd(billed)).tolist()
+    found.trades = [found.trades[row] for row in rows]
+    return [billed[row] for row in rows]
 
 
 def solve_for_money(query: Query, limits: Limits, mixtures: Mixtures | None = None) -> Result:
-    """The frontier of hours and dollars, exactly, and which of its plans meets the goals.
-
-    `mixtures`: what is known of them, from the same question in another market.
-    """
+    """The frontier of hours and dollars, exactly, and the answer; `mixtures`: what is known."""
     start, (options, goals) = time.perf_counter(), _asked(query)
     market = market_of(query, mixtures)
     found = search_market(market, limits)

@@ -18,6 +18,7 @@ import numpy as np
 from astra.cost.price import price_plan
 from astra.cost.result import PricedPlan
 from astra.export.megatron import architecture, arguments, environment
+from astra.fit.lightest_recompute import MAX_MEMORY_FRACTION, lightest_that_fits
 from astra.fit.runs import Run, read_runs
 from astra.hardware.stack import find_stack
 from astra.search.query import query_of_space
@@ -63,6 +64,18 @@ COMPARED = (
     *("overlap_ep", "dispatcher", "offload_optimizer_fraction", "offload_layers"),
 )
 SAID = {"true": "on", "false": "off"}
+MARGIN = 0.05
+ALMOST = f"the least with which at most {MAX_MEMORY_FRACTION:.0%} are filled"
+# Words of what a row of the runs leaves open about the cut of the layers.
+CUTS_ASSUMED = ("stages filled in order", "one layer fewer beside")
+WHY_NOT = {
+    "layers": "a cut of the layers that is assumed was not published; another cut of as many "
+    "stages and chunks is in the space",
+    "sharding none": "more memory for the same traffic: what runs had before optimizers were "
+    "sharded (`--set sharding=none`)",
+    "recompute": "PyTorch's checkpoints are on or off for all layers; the number is the least "
+    "with which the run fits",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +186,9 @@ def held(pair: Pair) -> str:
     """Whether the published layout is in the space, else why not."""
     said = [f"no: breaks {', '.join(pair.broken)}"] if pair.broken else []
     if pair.outside:
-        said.append(f"no: {'; '.join(pair.outside)}")
+        assumed = any(text.startswith(CUTS_ASSUMED) for text in pair.run.assumed)
+        what = "; ".join(pair.outside)
+        said.append(f"no: {what.replace('layers', 'assumed layers', 1) if assumed else what}")
     if not said:
         said = [f"but for {', '.join(pair.otherwise)}" if pair.otherwise else "yes"]
     return "; ".join(said)
@@ -182,12 +197,20 @@ def held(pair: Pair) -> str:
 def filled(pair: Pair) -> float:
     """What it needs of the usable memory of its fullest GPU."""
     memory = pair.theirs.memory
-    worst = next(
-        row
-        for row in memory.stages
-        if (row.pipeline, row.stage) == (memory.worst_pipeline, memory.worst_stage)
-    )
-    return (memory.reserved_bytes + worst.runtime_bytes) / memory.usable_bytes
+    return memory.reserved_bytes / memory.usable_bytes
+
+
+def why_unfit(pair: Pair) -> str:
+    """What the run did not publish about its memory, and what it may have done."""
+    parts = ["fits with nothing kept free"] if filled(pair) <= 1 else []
+    if any(said.startswith("recompute not stated") for said in pair.run.assumed):
+        now = pair.run.plan.pipelines[0].segments[0].recompute
+        more, said = lightest_that_fits(pair.run.plan, 1 - MARGIN)
+        parts.append(f"recompute is not published: {now} is assumed, {ALMOST}")
+        heavier = more.pipelines[0].segments[0].recompute
+        helps = said is not None and price_plan(more).memory.fits
+        parts.append(f"with {heavier} it fits" if helps else "nothing more would help")
+    return "; ".join(parts) or "not explained"
 
 
 def fits(pair: Pair) -> str:
@@ -241,6 +264,7 @@ def page(pairs: list[Pair], asked: bool) -> str:
     refused = [pair for pair in pairs if pair.accepted.startswith("no:")]
     accepted = [pair for pair in pairs if pair.accepted == "yes"]
     least, most = min(map(filled, unfit)), max(map(filled, unfit))
+    alone = [name for name in WHY_NOT if any(name in held(pair) for pair in pairs if pair.outside)]
     ratios = [pair.ratio for pair in fitting if pair.ratio]
     verdicts = f"accepts {len(accepted)} and refuses {len(refused)}" if asked else "was not asked"
     text = f"""Written by `make practice`. For questions that NVIDIA, Meta and others answered in
@@ -256,8 +280,8 @@ settings there, overlaps that can only help, was set otherwise). {len(fitting)} 
 fit by our memory model with 5 % kept free. Of these, {len(faster)} are predicted to be faster than
 ours by more than {TOLERATED - 1:.1%}; the median ratio is {np.median(ratios):.2f}. {len(unfit)} ran
 and are called unfit: they are predicted to fill {least:.1%} to {most:.1%} of their GPUs, where
-memory is off by 6.7 % in the typical case and 5 % are kept free ([fitting](../recommend.md)).
-Megatron-LM's own code {verdicts}.
+memory is off by 6.7 % in the typical case and 5 % are kept free ([fitting](../recommend.md));
+each below. Megatron-LM's own code {verdicts}.
 """
     lines = [
         "# Published layouts and ours",
@@ -267,6 +291,19 @@ Megatron-LM's own code {verdicts}.
         "| accepted | ours | s | ratio | differs in |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *map(row_of, pairs),
+        "",
+        "## Not in the space",
+        "",
+        *(f"- {name}: {WHY_NOT[name]}" for name in alone),
+        "",
+        "## Ran, and called unfit",
+        "",
+        "| model | filled | why |",
+        "|---|---|---|",
+        *(
+            f"| {p.run.model_name} ({p.run.row_id}) | {filled(p):.1%} | {why_unfit(p)} |"
+            for p in unfit
+        ),
         "",
     ]
     return "\n".join(lines)

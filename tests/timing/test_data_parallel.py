@@ -14,10 +14,11 @@ from astra.api import predict
 from astra.fit.runs import read_runs
 from astra.hardware.catalogue import find_gpu
 from astra.hardware.cluster import Cluster
-from astra.strategy.plan import Plan
+from astra.strategy.plan import Plan, Runtime
 from astra.timing.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from astra.timing.constants import timing_constants
 from astra.timing.data_parallel import DataParallelTime, data_parallel_time
+from astra.timing.stage import stage_times
 
 GPU = find_gpu("h100")[0]
 MIXED = Path(__file__).parents[2] / "validation" / "runs" / "mixed.csv"
@@ -50,6 +51,30 @@ def test_whole_states_reduce_all_and_gather_nothing() -> None:
     found, count = copies(plan), held(plan)
     assert found.reduce_s.item() == pytest.approx(all_reduce_s(4 * count, 16, 8, GPU).item())
     assert found.gather_s.item() == 0
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "deepspeed", "fsdp"])
+def test_sharded_gradients_are_reduced_with_every_micro_batch(runtime: Runtime) -> None:
+    """With nothing to hide behind, n micro-batches reduce n times as often; FSDP2's pipelines keep
+    whole gradients until the last.
+    """
+    fields: dict[str, Any] = {"tp": 1, "sharding": "gradients", "global_batch": 64}
+    fields |= {"runtime": runtime, "overlap_grad_reduce": False, "overlap_param_gather": False}
+    one, four = (data_seconds(llama(micro_batch=micro_batch, **fields)) for micro_batch in (4, 1))
+    reduced = float(reduce_scatter_s(4 * held(llama(tp=1)), 16, 8, GPU))
+    assert four - one == pytest.approx(3 * reduced, rel=1e-6)
+    if runtime == "fsdp":
+        piped = llama(pp=2, micro_batch=1, **fields)
+        times = stage_times(view(piped), BARE)
+        assert times.last_reduce_s().any() and not times.gather_backward_s.any()
+
+
+def data_seconds(plan: Plan) -> float:
+    """What a stage spends on replicas in one step, nothing of it hidden."""
+    times = stage_times(view(plan), BARE)
+    each = times.gather_forward_s + times.gather_backward_s
+    once = times.first_gather_s() + times.last_reduce_s()
+    return float((plan.pipelines[0].micro_batches * each + once).item())
 
 
 @pytest.mark.parametrize(("gpus", "owners"), [(16, 16), (512, 9 * 32)])

@@ -11,6 +11,7 @@ from astra.cost.stage_lines import (
     FIRST,
     INSIDE,
     LAST,
+    OFTEN_REDUCED,
     PLACES,
     PLAIN,
     Exchanges,
@@ -108,8 +109,9 @@ class StageTable:
         )
         gather_s, reduce_s = (each.T for each in shown)
         if self.setting.sharding == "parameters":  # with every micro-batch, not once a step
-            forward_s, backward_s = forward_s + gather_s, backward_s + reduce_s
-            gather_s, reduce_s = np.zeros_like(gather_s), np.zeros_like(reduce_s)
+            forward_s, gather_s = forward_s + gather_s, np.zeros_like(gather_s)
+        if self.setting.sharding in OFTEN_REDUCED:
+            backward_s, reduce_s = backward_s + reduce_s, np.zeros_like(reduce_s)
         return StageChoice(
             forward_s=forward_s,
             backward_s=np.where(fits, backward_s, np.inf),

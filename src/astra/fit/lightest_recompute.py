@@ -27,8 +27,9 @@ def is_recompute_open(csv_row: CsvRow) -> bool:
     )
 
 
-def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
-    """The plan with the least recompute that may have fit, and what had to be assumed.
+def lightest_that_fits(plan: Plan, most: float = MAX_MEMORY_FRACTION) -> tuple[Plan, str | None]:
+    """The plan with the least recompute that may have fit, and what had to be assumed. `most`: of
+    the usable memory.
 
     As it is where it fits already, or where nothing makes it fit; checkpoints of PyTorch, which
     are on or off, must have been on there.
@@ -36,7 +37,7 @@ def lightest_that_fits(plan: Plan) -> tuple[Plan, str | None]:
     wanted = [plan, *(_recomputing(plan, each) for each in _from_light_to_heavy(plan))]
     view = stage_view(plans_of(wanted), task_of(plan))
     stack = find_stack(plan.stack)
-    fitting = memory_fraction(view, memory_of(view, stack), stack) <= MAX_MEMORY_FRACTION
+    fitting = memory_fraction(view, memory_of(view, stack), stack) <= most
     if fitting[0] or not (fitting.any() or plan.runtime == "fsdp"):
         return plan, None
     if not fitting.any():

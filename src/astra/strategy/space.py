@@ -131,7 +131,13 @@ DIMENSIONS = (
     ),
     Dimension("ep", "searched", "all divisors of the number of experts", _ep),
     Dimension("etp", "searched", "1 and tp"),
-    Dimension("sharding", "searched", "what the runtime can shard", _sharding),
+    Dimension(
+        "sharding",
+        "searched",
+        "what the runtime can shard; of Megatron-FSDP parameters: gradients alone are reduced with "
+        "every micro-batch too; none takes more memory for the same traffic",
+        _sharding,
+    ),
     Dimension(
         "shard_group",
         "searched",

@@ -221,20 +221,19 @@ def _synchronised(
     all-reduce and nothing to gather.
 
     Where tensors have owners, those take turns round the ring, each with its part of both. Sharded
-    parameters are gathered in either pass of every micro-batch, and its gradients reduced.
+    parameters are gathered in either pass of every micro-batch.
     """
     plans, plain = view.plans, is_word(view.plans, "sharding", "none")
-    each = is_word(plans, "sharding", "parameters")
+    each, often = is_word(plans, "sharding", "parameters"), reduces_every_batch(view)
     ranks = np.where(plain, replicated.ranks, replicated.shards)
     group = _group(view, replicated.name, ranks, replicated.stride, row)
     grads, weights = replicated.parameters * _gradient_bytes(plans), replicated.parameters * 2.0
     turns = _owners(view, ranks, stack)
     shared, reduced = np.where(plain, 0, turns), "gradients"
     passed, once = np.where(each, shared, 0.0), np.where(each, 0.0, shared)
-    found = [
-        Collective(group, "all-gather", "parameters", weights / turns, passed, passed, once),
-        Collective(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once),
-    ]
+    found = [Collective(group, "all-gather", "parameters", weights / turns, passed, passed, once)]
+    passed, once = np.where(often, shared, 0.0), np.where(often, 0.0, shared)
+    found.append(Collective(group, "reduce-scatter", reduced, grads / turns, 0.0, passed, once))
     if plain.any():
         found.append(
             Collective(group, "all-reduce", reduced, grads, once=np.where(plain, 1.0, 0.0))
@@ -243,9 +242,19 @@ def _synchronised(
     if (groups > 1).any():
         apart = _group(view, replicated.name, groups, np.maximum(replicated.stride * ranks, 1), row)
         left = grads / replicated.shards
-        passed, once = np.where(each, 1.0, 0.0), np.where(each, 0.0, 1.0)
+        passed, once = np.where(often, 1.0, 0.0), np.where(often, 0.0, 1.0)
         found.append(Collective(apart, "all-reduce", reduced, left, 0.0, passed, once))
     return found
+
+
+def reduces_every_batch(view: StageView) -> Flags:
+    """Sharded gradients are reduced behind every backward pass: Megatron-FSDP
+    (`grad_reduce_every_bprop`), ZeRO 2 (`partition_gradients`) and FSDP2, whose pipelines alone
+    wait for the last where they keep the parameters. (plan,)
+    """
+    whole = is_word(view.plans, "sharding", "gradients")
+    waits = whole & (view.task.runtime == "fsdp") & (view.plans.pp.max(axis=0) > 1)
+    return (whole | is_word(view.plans, "sharding", "parameters")) & ~waits
 
 
 def _gradient_bytes(plans: Plans) -> Floats:

@@ -12,6 +12,7 @@ from astra.strategy.recompute import MODULES
 from astra.strategy.rules.rule import is_word
 from astra.strategy.stage_view import StageView
 from astra.timing.constants import timing_constants
+from astra.timing.data_parallel import reduces_every_batch
 from astra.timing.device import SourceUse
 from astra.timing.layer import PARTS, LayerCache, layers_of
 from astra.timing.layer_offload import exposed_copies_s, over_host_link_s
@@ -88,24 +89,23 @@ class StageTime:
         column: Floats = getattr(self.work.data_parallel, name)
         return column[:, slots][..., self.rows]
 
-    def _traffic_s(self, name: str, slots: slice) -> Floats:
-        """Gather or reduction per step; sharded parameters have theirs in every micro-batch."""
-        by_layer = is_word(self.view.plans, "sharding", "parameters")
-        return np.where(by_layer, 0.0, self._data_parallel(name, slots))
-
     def first_gather_s(self, slots: slice = ALL) -> Floats:
         """Per step: parameter gather that the first micro-batch cannot hide."""
         forward = self.work.forward_s[:, slots][..., self.rows]
         overlaps = self.view.plans.overlap_param_gather & (not self.stack.owned_tensors)
         slow = self._data_parallel("slowdown", slots)
-        return exposed_data_parallel_s(self._traffic_s("gather_s", slots), forward, overlaps, slow)
+        often = is_word(self.view.plans, "sharding", "parameters")
+        gather_s = np.where(often, 0.0, self._data_parallel("gather_s", slots))
+        return exposed_data_parallel_s(gather_s, forward, overlaps, slow)
 
     def last_reduce_s(self, slots: slice = ALL) -> Floats:
         """Per step: gradient reduction that the last micro-batch cannot hide."""
         backward = self.work.backward_s[:, slots][..., self.rows] + self.recompute_s[:, slots]
         overlaps = self.view.plans.overlap_grad_reduce
         slow = self._data_parallel("slowdown", slots)
-        return exposed_data_parallel_s(self._traffic_s("reduce_s", slots), backward, overlaps, slow)
+        often = reduces_every_batch(self.view)
+        reduce_s = np.where(often, 0.0, self._data_parallel("reduce_s", slots))
+        return exposed_data_parallel_s(reduce_s, backward, overlaps, slow)
 
     def inter_group_s(self, slots: slice = ALL) -> Floats:
         """Per step: gradients between replica groups that are sharded differently."""
@@ -222,14 +222,16 @@ def exposed_data_parallel_s(
 def _sharded_gather_s(
     view: StageView, work: StageWork, rows: Rows, recompute_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Per micro-batch, with sharded parameters: gathered in either pass, gradients scattered."""
+    """Per micro-batch: sharded parameters are gathered in either pass, gradients scattered."""
     forward, backward = np.zeros(recompute_s.shape), np.zeros(recompute_s.shape)
-    sharded = np.flatnonzero(is_word(view.plans, "sharding", "parameters"))
+    sharded = np.flatnonzero(reduces_every_batch(view))
     if len(sharded):
-        at = rows[sharded]
-        overlaps, traffic = view.plans.overlap_param_gather[sharded], work.data_parallel
+        at, plans = rows[sharded], view.plans.take(sharded)
+        gathers, traffic = is_word(plans, "sharding", "parameters"), work.data_parallel
+        overlaps = np.where(gathers, plans.overlap_param_gather, plans.overlap_grad_reduce)
         slowdown = traffic.slowdown[..., at]
-        gather_s, reduce_s = traffic.gather_s[..., at], traffic.reduce_s[..., at]
+        gather_s = np.where(gathers, traffic.gather_s[..., at], 0.0)
+        reduce_s = traffic.reduce_s[..., at]
         forward_compute_s = work.forward_s[..., at]
         backward_compute_s = work.backward_s[..., at] + recompute_s[..., sharded]
         forward[..., sharded] = exposed_data_parallel_s(

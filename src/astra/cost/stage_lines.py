@@ -38,7 +38,6 @@ FIRST, INSIDE, LAST = PLACES = range(3)  # places of a stage in the pipeline
 NO_RECOMPUTE, ALL_LAYERS = Recompute(), Recompute("full:uniform", 1, ())
 PLAIN, AGAIN = 0, -1  # rows of lines with the least recompute and with the most: one where alike
 NOTHING = 0, 0, 0  # the codes of no recompute
-OFTEN_REDUCED = ("gradients", "parameters")  # sharding that reduces them in every micro-batch
 BASIS_LAYERS = 8  # layers of the larger stage that a line goes through
 FIXED_FIELDS = (
     "forward_s",  # of a micro-batch, sharded parameters at hand
@@ -123,7 +122,7 @@ class Exchanges:
     def __init__(self, pairs: Sequence[Pair], stack: Stack) -> None:
         sharding = np.array([setting.sharding for setting, _ in pairs])
         self.by_layer = sharding == "parameters"  # with every micro-batch; else once a step
-        self.reduces = np.isin(sharding, OFTEN_REDUCED)
+        self.reduces = self.by_layer | (sharding == "gradients")
         self.copies = np.array([option.dp * setting.cp > 1 for setting, option in pairs])
         self.hides = self.by_layer | ((sharding != "none") & (not stack.owned_tensors))
 
@@ -257,9 +256,10 @@ class StagePricer:
         )
         gather_s, reduce_s = exchanges.shown_s(fields)
         count = np.array([setting.micro_batches for setting, _ in pairs])
-        gathered = np.where(exchanges.by_layer, gather_s, 0.0)
-        reduced = np.where(exchanges.reduces, reduce_s, reduce_s / count)
-        return gathered + reduced + fields["optimizer_s"] / count
+        reduced_s = np.where(exchanges.reduces, reduce_s, reduce_s / count)
+        return (
+            np.where(exchanges.by_layer, gather_s, 0.0) + reduced_s + fields["optimizer_s"] / count
+        )
 
     def _priced_lines(self, cases: Sequence[Case], names: Sequence[str]) -> Floats:
         """Lines through a few small plans of every case, (field, place, case, 1 + kind); bytes

@@ -11,7 +11,6 @@ from astra.cost.stage_lines import (
     FIRST,
     INSIDE,
     LAST,
-    OFTEN_REDUCED,
     PLACES,
     PLAIN,
     Exchanges,
@@ -110,7 +109,7 @@ class StageTable:
         gather_s, reduce_s = (each.T for each in shown)
         if self.setting.sharding == "parameters":  # with every micro-batch, not once a step
             forward_s, gather_s = forward_s + gather_s, np.zeros_like(gather_s)
-        if self.setting.sharding in OFTEN_REDUCED:
+        if self.setting.sharding in ("gradients", "parameters"):
             backward_s, reduce_s = backward_s + reduce_s, np.zeros_like(reduce_s)
         return StageChoice(
             forward_s=forward_s,

@@ -256,10 +256,8 @@ class StagePricer:
         )
         gather_s, reduce_s = exchanges.shown_s(fields)
         count = np.array([setting.micro_batches for setting, _ in pairs])
-        reduced_s = np.where(exchanges.reduces, reduce_s, reduce_s / count)
-        return (
-            np.where(exchanges.by_layer, gather_s, 0.0) + reduced_s + fields["optimizer_s"] / count
-        )
+        often_s = exchanges.by_layer * gather_s + exchanges.reduces * reduce_s
+        return often_s + (~exchanges.reduces * reduce_s + fields["optimizer_s"]) / count
 
     def _priced_lines(self, cases: Sequence[Case], names: Sequence[str]) -> Floats:
         """Lines through a few small plans of every case, (field, place, case, 1 + kind); bytes

@@ -190,8 +190,11 @@ def test_bad_input_is_refused_before_anything_is_written(
 def test_a_file_that_is_no_answer_is_refused_with_its_place(tmp_path: Path) -> None:
     broken = copy.deepcopy(searched())
     broken["plans"][0]["step_s"] = "soon"
+    half = copy.deepcopy(searched())
+    del half["plans"][0]["memory"]
     for document, said in (
         (broken, r"plans\[0\].*step_s = 'soon'"),
+        (half, r"plans\[0\].*memory is missing"),
         ({"rows": 3}, "holds no plan"),
         ([1], "holds no answer"),
     ):
@@ -199,3 +202,16 @@ def test_a_file_that_is_no_answer_is_refused_with_its_place(tmp_path: Path) -> N
         file.write_text(json.dumps(document))
         with pytest.raises(astra.InputError, match=said):
             astra.report(file, quick=True)
+
+
+def test_a_file_of_before_its_newest_fields_is_reported_without_them(tmp_path: Path) -> None:
+    document = copy.deepcopy(searched())
+    del document["answer"], document["request"]["command"], document["plans"][0]["stage_parts_s"]
+    for plan in document["plans"]:
+        for stage in plan["memory"]["stages"]:
+            for name in ("slack_bytes", "reserved_bytes", "usable_bytes", "fits"):
+                del stage[name]
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps(document))
+    text = astra.report(file, quick=True).markdown()
+    assert f"{seconds(document['plans'][0]['step_s'])} a step with" in text.replace("\\", "")

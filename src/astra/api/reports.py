@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from astra.explain.result import ExplanationDocument
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md"}
-Json = dict[str, Any]
+Json = Mapping[str, Any]
 
 
 class Report:
@@ -149,7 +149,7 @@ def _explained(
     )
 
 
-def _is_drawn(plan: Mapping[str, Any]) -> bool:
+def _is_drawn(plan: Json) -> bool:
     """A step of too many operations has no timeline; the report goes on without."""
     from astra.api.traces import MAX_OPERATIONS
 
@@ -164,7 +164,7 @@ def _is_drawn(plan: Mapping[str, Any]) -> bool:
 def _document(source: "PlanSource") -> tuple[Json, str]:
     """What the JSON of a source says, and the name of its file."""
     from astra.cost.result import PricedPlan
-    from astra.files import convert, read_json
+    from astra.files import read_json
     from astra.report.document import AnswerDocument
     from astra.strategy.plan import Plan
 
@@ -180,10 +180,10 @@ def _document(source: "PlanSource") -> tuple[Json, str]:
         raise InputError(f"source = {shorten(source)}: an answer, a plan or a file is needed.")
     if not isinstance(found, dict):
         raise InputError(f"{name}: holds no answer, no plan and no job.")
-    kinds: dict[str, type] = {"plans": AnswerDocument, "step_parts_s": PricedPlan}
-    for field, kind in kinds.items():
-        if field in found:  # whole and of the right types, before anything is drawn of it
-            return msgspec.to_builtins(convert(found, kind, name)), name
+    if "plans" in found or "step_parts_s" in found:
+        from astra.report.sheet.checked import checked
+
+        return checked(found, name), name
     if "framework" in found:  # a job that was imported
         return {"job": found, "predicted": _priced(found)}, name
     return _priced(found), name

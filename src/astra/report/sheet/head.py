@@ -43,20 +43,21 @@ def wished(document: Document) -> str:
     return f"wanted: {row.about}" if row else ""
 
 
-def headline(document: Document, plan: Document | None) -> str:
-    """The answer in a sentence."""
-    said: str | None = (document.get("answer") or {}).get("sentence")
-    if said:
-        return said
-    if plan is None:
-        return "No plan fits."
-    return f"{seconds(plan['step_s'])} a step with {plan['summary']}."
+def headline(document: Document, plan: Document | None) -> list[PageBlock]:
+    """The answer in a few words, and in a sentence."""
+    answer = document.get("answer") or {}
+    title, said = answer.get("title"), answer.get("sentence")
+    if not said:
+        said = "No plan fits."
+        if plan is not None and not document.get("nothing_fits"):
+            said = f"{seconds(plan['step_s'])} a step with {plan['summary']}."
+    return [Words(title, "lead"), Words(said)] if title else [Words(said, "lead")]
 
 
 def answer_blocks(document: Document, plan: Document | None) -> tuple[PageBlock, ...]:
     """The sentence, how sure the plan is to fit, and its figures."""
     answer = document.get("answer") or {}
-    blocks: list[PageBlock] = [Words(headline(document, plan), "lead")]
+    blocks = headline(document, plan)
     if plan is None or document.get("nothing_fits"):
         return tuple(blocks)
     chance = plan["memory"]["fit_probability"]
@@ -91,8 +92,8 @@ def _tiles(plan: Document) -> list[Tile]:
         *found,
         Tile("Step", seconds(plan["step_s"]), f"{low} to {high}, {TIMES}"),
         Tile(
-            "Throughput",
-            f"{plan['tokens_per_s']:,.0f} tokens/s",
+            "Tokens a second",
+            f"{plan['tokens_per_s']:,.0f}",
             f"{plan['tokens_per_s_per_gpu']:,.0f} a GPU",
         ),
         Tile("MFU", f"{plan['mfu_fraction']:.1%}", f"of the {plan['plan']['precision']} peak"),

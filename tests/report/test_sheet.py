@@ -165,6 +165,8 @@ def test_the_command_writes_what_python_does(
     assert (tmp_path / "report.md").read_text() == report.markdown()
     assert run(["report", str(file), "--quick", "--out", "-", "--format", "md"]) == 0
     assert capsys.readouterr().out == report.markdown()
+    assert run(["report", str(file), "--quick", "--format", "md", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == report.markdown()
 
 
 @each_case(

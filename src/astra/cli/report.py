@@ -9,7 +9,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
-from astra.cli.printing import print_parts
+from astra.cli.printing import print_parts, write_json
 from astra.cli.progress import ProgressLine
 from astra.errors import InputError
 
@@ -18,7 +18,7 @@ examples:
   astra plan llama-3-70b --gpus h100:512 --global-batch 1024 --seq-len 4096 --out result.json
   astra report result.json --out report.html
   astra report result.json --rank 3 --out report.md
-  astra report result.json --format md --out - | gh pr comment --body-file -"""
+  astra report result.json --format md --out - > comment.md"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,24 +35,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from astra.api import report
+    from astra.api.reports import report_format
 
-    if options.out is None:
+    if options.out is None and not options.json:
         raise InputError("--out is missing: report.html, report.md, or - to print it.")
     if options.out == "-" and options.format is None:
         raise InputError("--out - needs --format html or --format md.")
-    to_stdout = options.out == "-"
-    shows_progress = sys.stderr.isatty()
+    path = None if options.out == "-" else options.out
+    shows_progress = sys.stderr.isatty() and not options.json
     with ProgressLine(sys.stderr, "reading") if shows_progress else nullcontext() as line:
         found = report(
             options.file,
-            None if to_stdout else options.out,
+            path,
             rank=options.rank,
             format=options.format,
             quick=options.quick,
             say=line,
         )
-    if to_stdout:
-        sys.stdout.write(found.html() if options.format == "html" else found.markdown())
+    is_html = report_format(path or "report.html", options.format) == "html"
+    text = found.html() if is_html else found.markdown()
+    if options.json:
+        write_json({"title": found.sheet.title, "out": path, "text": text})
+    elif path is None:
+        sys.stdout.write(text)
     else:
-        print_parts(f"Wrote {options.out}: {found.sheet.title}.")
+        print_parts(f"Wrote {path}: {found.sheet.title}.")
     return 0

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from tests.support.cases import each_case
 
-from astra.report.svg.colours import COLOURS, MEMORY_CAUSES, STEP_PARTS, WAITING, variables
+from astra.report.svg.colours import (
+    COLOURS,
+    GPU_TYPES,
+    MEMORY_CAUSES,
+    STEP_PARTS,
+    WAITING,
+    variables,
+)
 from astra.strategy.plans import Floats
 
 LEAST_DISTANCE = 12.0
@@ -89,6 +96,15 @@ def test_causes_of_memory_that_may_lie_side_by_side_can_be_told_apart(theme: str
             one, other = (getattr(MEMORY_CAUSES[name], theme) for name in (first, second))
             for vision in VISION:
                 assert distance(one, other, vision) > LEAST_DISTANCE, (first, second, vision)
+
+
+@each_case("theme", ("light", "dark"))
+def test_gpu_types_and_the_sides_of_what_ifs_can_be_told_apart(theme: str) -> None:
+    sides = [STEP_PARTS["backward"], STEP_PARTS["pipeline_comm"]]
+    for one, other in [*combinations(GPU_TYPES.values(), 2), sides]:
+        for vision in VISION:
+            seen = distance(getattr(one, theme), getattr(other, theme), vision)
+            assert seen > LEAST_DISTANCE, (one, other, vision)
 
 
 @each_case("theme", ("light", "dark"))

@@ -5,7 +5,7 @@ from astra.report.fit_risk import risk_of
 from astra.report.priced_plan import GIB, seconds
 from astra.report.sheet.blocks import Drawn, Grid, PageBlock, Picture, Section, Tile, Tiles, Words
 from astra.report.svg.charts import draw
-from astra.report.svg.frontier import price_dates, where_words
+from astra.report.svg.frontier import place_words, price_dates
 from astra.report.svg.priced import Document, priced_plans
 from astra.report.svg.whiskers import whisker_cell
 from astra.search.objectives import OBJECTIVES
@@ -151,7 +151,7 @@ def _frontier(document: Document) -> Section:
     rows = []
     for point in points:
         rents = (point.get("money") or {}).get("rents", ())
-        where = "; ".join(dict.fromkeys(map(where_words, rents)))
+        where = "; ".join(dict.fromkeys(map(place_words, rents)))
         rows.append(
             (
                 str(point["rank"]),

@@ -101,11 +101,15 @@ def price_dates(points: list[Document]) -> str:
     return f"prices of {span}"
 
 
+def place_words(rent: Document) -> str:
+    """The cloud and its region; or that the price was given."""
+    return "as given" if rent["cloud"] == GIVEN else f"{rent['cloud']} {rent['region']}"
+
+
 def where_words(rent: Document) -> str:
-    """The cloud and the day of its price; or that the price was given."""
-    if rent["cloud"] == GIVEN:
-        return "as given"
-    return f"{rent['cloud']} {rent['region']}, price of {rent['price_date']}"
+    """The place and the day of its price."""
+    dated = "" if rent["cloud"] == GIVEN else f", price of {rent['price_date']}"
+    return f"{place_words(rent)}{dated}"
 
 
 def _sentence(document: Document) -> str:

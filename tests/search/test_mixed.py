@@ -171,6 +171,21 @@ LONG: dict[str, Any] = {"gpus": "h100:8,a100-80g:8", "global_batch": 64, "seq_le
 
 
 @pytest.mark.slow
+def test_what_every_plan_has_anyway_may_be_asked_for_over_several_types() -> None:
+    pool = "h100:8,a100-80g:8"
+    plain, asked = (
+        astra.plan(
+            "llama-3-8b",
+            gpus=pool,
+            settings=["tp=1", "mb=1", "dp=8", "recompute=none", *more],
+            **SMALL,
+        )
+        for more in ((), ("attention=flash", "cuda_graph=none"))
+    )
+    assert plain.best is not None and asked.best is not None
+    assert len(plain.best.gpus) == 2 and asked.best.step_s == plain.best.step_s
+
+
 def test_plans_over_several_types_have_no_context_parallelism_under_flagscale() -> None:
     """FlagScale refuses it, however long sequences are; on one type it is Megatron-LM's."""
     answer = astra.plan("llama-3-8b", runtime="flagscale", **LONG)

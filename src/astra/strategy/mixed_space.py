@@ -7,6 +7,7 @@ import msgspec
 
 from astra.hardware.cluster import Pool
 from astra.notes import Note, NoteCode, note
+from astra.strategy.enumerate import usual_settings
 from astra.strategy.plan import Runtime
 from astra.strategy.space import Space
 
@@ -41,7 +42,12 @@ def why_not_mixed(space: Space) -> Note | None:
     cps = space.settings.get("cp", (1,))
     if runtime == "flagscale" and 1 not in cps:
         return note(NoteCode.NO_CONTEXT_OVER_TYPES, cp=list(cps))
-    unknown = [name for name in space.settings if name not in names]
+    usual = usual_settings(space.workload)
+    unknown = [
+        name
+        for name, values in space.settings.items()
+        if name not in names and (name not in usual or usual[name] not in values)
+    ]
     if not unknown:
         return None
     return note(

@@ -217,3 +217,29 @@ def test_a_file_of_before_its_newest_fields_is_reported_without_them(tmp_path: P
     file.write_text(json.dumps(document))
     text = astra.report(file, quick=True).markdown()
     assert f"{seconds(document['plans'][0]['step_s'])} a step with" in text.replace("\\", "")
+
+
+def test_rivals_on_other_gpus_name_them_and_batches_stand_beside() -> None:
+    document = copy.deepcopy(searched())
+    for plan in document["plans"]:
+        plan["gpus"] = {"H100-80GB-SXM": 16}
+    assert "| GPUs |" not in astra.report(document, quick=True).markdown()
+    document["plans"][-1]["gpus"] = {"H100-80GB-SXM": 8}
+    document["batches"] = [
+        {"global_batch": 64, "summary": "tp 1", "step_s": 2.5, "tokens_per_s": 1e5},
+        {"global_batch": 8192, "summary": None, "step_s": None, "tokens_per_s": None},
+    ]
+    text = astra.report(document, quick=True).markdown().replace("\\", "")
+    assert "| GPUs |" in text and "| 8 H100-80GB-SXM |" in text
+    assert "| 64 | 2.5 s | 100,000 | tp 1 |" in text and "| 8,192 | nothing fits |" in text
+
+
+@pytest.mark.slow
+def test_a_mixed_pool_says_what_mixing_brings_and_what_stays_idle() -> None:
+    document = copy.deepcopy(mixed())
+    document["mixed"]["idle"] = {"A100-80GB-SXM": 3}
+    text = astra.report(document, quick=True).markdown()
+    for gpu, step_s in document["mixed"]["alone_step_s"].items():
+        said = "nothing fits" if step_s is None else seconds(step_s)
+        assert f"| {gpu} alone | {said} |" in text
+    assert "Idle: 3 A100-80GB-SXM" in text

@@ -159,6 +159,13 @@ class ShownNothing(msgspec.Struct, kw_only=True):
     binding: str
 
 
+class ShownBatch(msgspec.Struct, kw_only=True):
+    global_batch: int
+    summary: str | None
+    step_s: Positive | None
+    tokens_per_s: Positive | None
+
+
 class ShownAnswer(msgspec.Struct, kw_only=True):
     """A search result."""
 
@@ -169,6 +176,8 @@ class ShownAnswer(msgspec.Struct, kw_only=True):
     market: ShownMarket | None = None
     mixed: ShownComparison | None = None
     nothing_fits: ShownNothing | None = None
+    fastest_on_paper: ShownPlan | None = None
+    batches: tuple[ShownBatch, ...] = ()
 
 
 def checked(document: dict[str, Any], where: str) -> Document:

@@ -3,7 +3,17 @@
 from astra.report.amounts import gpus_text, tokens, usd
 from astra.report.fit_risk import risk_of
 from astra.report.priced_plan import GIB, seconds
-from astra.report.sheet.blocks import Drawn, Grid, PageBlock, Picture, Section, Tile, Tiles, Words
+from astra.report.sheet.blocks import (
+    Cell,
+    Drawn,
+    Grid,
+    PageBlock,
+    Picture,
+    Section,
+    Tile,
+    Tiles,
+    Words,
+)
 from astra.report.svg.charts import draw
 from astra.report.svg.frontier import place_words, price_dates
 from astra.report.svg.priced import Document, priced_plans
@@ -88,6 +98,11 @@ def _tiles(plan: Document) -> list[Tile]:
             Tile("Cost", usd(plan["usd"]), _span(plan, "usd")),
             Tile("Time", f"{plan['hours']:,.4g} h", _span(plan, "hours")),
         ]
+    energy = plan.get("energy")
+    if energy:
+        whole = energy.get("run_kwh")
+        below = f"a step; {whole:,.0f} kWh in all" if whole else "a step"
+        found.append(Tile("Energy", f"{energy['step_kwh']:.3g} kWh", below))
     return [
         *found,
         Tile("Step", seconds(plan["step_s"]), f"{low} to {high}, {TIMES}"),
@@ -122,27 +137,67 @@ def rivals(document: Document, plan: Document) -> list[Section]:
     plans = priced_plans(document)
     if len(plans) < 2 or document.get("nothing_fits"):
         return []
-    rows = []
-    for each in plans:
-        memory = each["memory"]
-        words = f"{seconds(each['step_s_low'])} to {seconds(each['step_s_high'])}"
-        rows.append(
-            (
-                str(each["rank"]),
-                each["summary"],
-                seconds(each["step_s"]),
-                Drawn(whisker_cell(each, plans), words),
-                f"{each['tokens_per_s']:,.0f}",
-                f"{memory['reserved_bytes'] / GIB:.1f} GiB",
-                f"{memory['fit_probability']:.0%}",
-            )
-        )
-    header = ("", "plan", "step", f"interval, {TIMES}", "tokens/s", "fullest GPU", "fits")
+    differ = len({tuple(each["gpus"].items()) for each in plans}) > 1
+    energy = any(each.get("energy") for each in plans)
+    columns: dict[str, list[Cell]] = {
+        "": [str(each["rank"]) for each in plans],
+        "plan": [each["summary"] for each in plans],
+        **({"GPUs": [gpus_text(each["gpus"]) for each in plans]} if differ else {}),
+        **({"kWh": [_kwh(each) for each in plans]} if energy else {}),
+        "step": [seconds(each["step_s"]) for each in plans],
+        f"interval, {TIMES}": [_interval(each, plans) for each in plans],
+        "tokens/s": [f"{each['tokens_per_s']:,.0f}" for each in plans],
+        "fullest GPU": [f"{each['memory']['reserved_bytes'] / GIB:.1f} GiB" for each in plans],
+        "fits": [f"{each['memory']['fit_probability']:.0%}" for each in plans],
+    }
+    words = ("plan", "GPUs", f"interval, {TIMES}")
+    numbers = frozenset(place for place, name in enumerate(columns) if name not in words)
     strong = next((row for row, each in enumerate(plans) if each is plan), None)
-    grid = Grid(header, tuple(rows), frozenset({0, 2, 4, 5, 6}), strong)
+    rows = tuple(zip(*columns.values(), strict=True))
+    grid = Grid(tuple(columns), rows, numbers, strong)
     ties = (document.get("answer") or {}).get("ties")
     said: tuple[PageBlock, ...] = (Words(ties["why"]),) if ties else ()
-    return [Section("The plan and its rivals", (*said, grid))]
+    batches = _batches(document)
+    return [Section("The plan and its rivals", (*said, grid, *_on_paper(document))), *batches]
+
+
+def _interval(plan: Document, plans: list[Document]) -> Cell:
+    words = f"{seconds(plan['step_s_low'])} to {seconds(plan['step_s_high'])}"
+    return Drawn(whisker_cell(plan, plans), words)
+
+
+def _kwh(plan: Document) -> str:
+    energy = plan.get("energy")
+    return f"{energy['step_kwh']:.3g}" if energy else ""
+
+
+def _on_paper(document: Document) -> list[PageBlock]:
+    """The fastest of all, where risk put another plan first."""
+    fastest, best = document.get("fastest_on_paper"), document["plans"][0]
+    if not fastest or fastest["step_s"] >= best["step_s"]:
+        return []
+    change, chance = fastest["step_s"] / best["step_s"] - 1, fastest["memory"]["fit_probability"]
+    return [
+        Words(
+            f"Fastest on paper: {seconds(fastest['step_s'])} ({change:+.1%}) with "
+            f"{fastest['summary']}; it fits with probability {chance:.0%}."
+        )
+    ]
+
+
+def _batches(document: Document) -> list[Section]:
+    """The best plan of each batch, where several were asked for."""
+    rows = tuple(
+        (
+            f"{row['global_batch']:,}",
+            "nothing fits" if row["step_s"] is None else seconds(row["step_s"]),
+            "" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}",
+            row["summary"] or "",
+        )
+        for row in document.get("batches") or ()
+    )
+    grid = Grid(("batch", "step", "tokens/s", "best plan"), rows, frozenset({0, 1, 2}))
+    return [Section("The batches that were asked for", (grid,))] if rows else []
 
 
 def _frontier(document: Document) -> Section:

@@ -2,9 +2,9 @@
 
 from itertools import groupby
 
-from astra.report.amounts import usd, usd_rate
+from astra.report.amounts import gpus_text, usd, usd_rate
 from astra.report.priced_plan import GIB, PART_NAMES, seconds
-from astra.report.sheet.blocks import Cell, Grid, PageBlock, Picture, Section, Words
+from astra.report.sheet.blocks import Cell, Grid, Items, PageBlock, Picture, Section, Words
 from astra.report.sheet.head import WIDTH_PX
 from astra.report.svg.charts import charts_of, draw
 from astra.report.svg.frontier import where_words
@@ -43,6 +43,10 @@ def pool_section(document: Document, plan: Document) -> list[Section]:
         rows = tuple((row.name, row.words) for row in mixing_rows(document))
         grid = Grid(("a step", ""), rows, frozenset({1}))
         blocks.append(Picture(draw("mixing", document, WIDTH_PX), grid, "What mixing brings"))
+        mixed = document["mixed"]
+        idle = gpus_text(mixed.get("idle") or {})
+        texts = (*([f"Idle: {idle}"] if idle else []), *(mixed.get("left_out") or ()))
+        blocks += [Items(texts)] if texts else []
     return [Section("Which GPUs hold which layers", tuple(blocks))]
 
 

@@ -2,7 +2,7 @@
 
 from astra.explain.result import ExplanationDocument
 from astra.report.amounts import hours, usd
-from astra.report.explain import bytes_text, link_words, price_line
+from astra.report.explain import MAX_NEXT_PLANS, bytes_text, difference_line, link_words, price_line
 from astra.report.note_lines import of_ranks
 from astra.report.priced_plan import GIB, export_target, seconds
 from astra.report.sheet.blocks import (
@@ -55,6 +55,11 @@ def why_sections(explained: ExplanationDocument | None) -> list[Section]:
         for each in explained.exchanges
     )
     found = [Section("What binds", tuple(blocks))]
+    later = () if explained.money else explained.next_plans[:MAX_NEXT_PLANS]
+    lost = tuple((str(each.rank), each.summary, difference_line(explained, each)) for each in later)
+    if lost:
+        grid = Grid(("", "plan", "its parts that take more or less"), lost, frozenset({0}))
+        found.append(Section("What the next plans take more or less", (grid,)))
     if sent:
         names = ("group", "what one GPU sends in a step", "times", "sent", "")
         found.append(Section("Traffic", (Grid(names, sent, frozenset({2, 3})),)))

@@ -1,5 +1,6 @@
 """What several GPU types bring together, beside what else could be run on them."""
 
+from astra.report.comparison import RUNTIME_NAMES
 from astra.report.priced_plan import seconds
 from astra.report.svg.bars import Row, bars_svg
 from astra.report.svg.priced import Document
@@ -14,6 +15,10 @@ def mixing_rows(document: Document) -> list[Row]:
         "all, layers split evenly": mixed["even_split_step_s"],
         **{f"{gpu} alone": step_s for gpu, step_s in mixed["alone_step_s"].items()},
     }
+    own = best["plan"]["runtime"]
+    for runtime, step_s in (mixed.get("runtimes_step_s") or {}).items():
+        if runtime != own:
+            others[f"the best of {RUNTIME_NAMES.get(runtime, runtime)}"] = step_s
     rows = [Row("this plan", best["step_s"], seconds(best["step_s"]), strong=True)]
     for name, step_s in others.items():
         if step_s is not None:

@@ -73,7 +73,7 @@ export const jobOf = (question) =>
   Object.fromEntries(Object.entries(bodyOf(question)).filter(([name]) => !OF_SEARCHES.includes(name)));
 
 const readable = (value) =>
-  encodeURIComponent(value).replace(/%(3A|2C|2F|24|40)/g, (code) => decodeURIComponent(code));
+  encodeURIComponent(value).replace(/%(3A|2C|2F|24|40|3D)/g, (code) => decodeURIComponent(code));
 
 export async function linkOf(question, plan) {
   const parts = question.file

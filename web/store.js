@@ -18,7 +18,7 @@ export const state = {
   width: 0, // of the column of cards
   job: null, // what was dropped: a script, a log or a result
   whatIf: {},
-  exporting: { to: "megatron", launcher: "torchrun", file: null },
+  exporting: { to: null, launcher: "torchrun", file: null },
   isMoreOpen: false,
   areKeysOpen: false,
   said: "", // a short notice: "Copied"

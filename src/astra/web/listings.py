@@ -89,7 +89,10 @@ def _choices(said: Said) -> dict[str, Any]:  # noqa: ARG001 - nothing narrows it
         "runtime": list(RUNTIMES),
         "stack": stack_names(),
         "launcher": list(LAUNCHERS),
-        "to": [{"name": name, "called": target.name} for name, target in TARGETS.items()],
+        "to": [
+            {"name": name, "called": target.name, "runtime": target.runtime}
+            for name, target in TARGETS.items()
+        ],
     }
 
 

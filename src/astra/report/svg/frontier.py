@@ -166,8 +166,9 @@ def _axes(across: LogScale, up: LogScale, prices: list[float], unit_h: float) ->
 
 def _titles(width: float, bottom: float, below: str, points: list[Document]) -> list[str]:
     dates = price_dates(points)
-    title, room = f"{below} (log scale)", width - text_width(dates, 11) - 20
-    under = title if text_width(title, 11) < room else below
+    ways, room = [f"{below} (log scale)", below], width - text_width(dates, 11) - RIGHT - 12
+    shortest = below.partition(" ")[0]
+    under = next((each for each in ways if text_width(each, 11) < room), shortest)
     return [
         text(0, 12, "dollars: rent, start-up, failures (log scale)"),
         text(width - RIGHT, bottom + 36, under, anchor="end"),

@@ -155,9 +155,13 @@ def _words(
     total, full = f"{need / GIB:.1f} GiB", f"{need / usable:.0%} full"
     colour = "ink" if need <= usable else "risky"
     if narrow:
+        said = f"{total}, {full}"
+        names = [", ".join(label), *label[:1]]
+        room = width - text_width(said, 11) - 8
+        name = next((each for each in names if text_width(each, 11) <= room), names[-1])
         return [
-            text(0, y - 4, ", ".join(label)),
-            text(width, y - 4, f"{total}, {full}", colour=colour, anchor="end"),
+            text(0, y - 4, name),
+            text(width, y - 4, said, colour=colour, anchor="end"),
         ]
     middle = y + high / 2
     if len(label) == 1:

@@ -241,6 +241,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"cuda_graph": "transformer_engine"},
         {**MOE, "pp": 1, "ep": 2, "overlap_ep": True, "sharding": "parameters"},
     ),
+    (
+        "fsdp-ep-overlap-outside-layer-graphs",
+        {"cuda_graph": "local"},
+        {**MOE, "pp": 1, "ep": 2, "overlap_ep": True, "sharding": "gradients"},
+    ),
     ("graphs-limit-offload", {"offload_activations": ("core_attn",)}, {"cuda_graph": "local"}),
     ("ep-overlap-needs-ep", {"overlap_ep": True}, {**MOE, "pp": 1}),
     (

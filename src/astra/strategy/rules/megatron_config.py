@@ -226,7 +226,7 @@ CONFIGURATION = (
         holds=lambda plans, _: (
             is_word(plans, "cuda_graph", "none", "full_iteration")
             | ~plans.overlap_ep
-            | ~is_word(plans, "sharding", "parameters")
+            | ~is_word(plans, "sharding", "gradients", "parameters")
         ),
     ),
     Rule(

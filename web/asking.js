@@ -1,7 +1,7 @@
 // From a key pressed to an answer: one search at a time, the newest question wins.
 import { Gone, Refused, ask, search } from "./api.js";
 import { bodyOf, isWhole, linkOf } from "./question.js";
-import { change, forget, state } from "./store.js";
+import { abandon, change, forget, state } from "./store.js";
 
 const AFTER_LAST_KEY_MS = 250;
 const SHOWN_FROM_MS = 300;
@@ -18,6 +18,7 @@ export function askSoon() {
 export async function askNow(plan = 1) {
   clearTimeout(timer);
   leave();
+  abandon("explain", "against", "moved");
   if (!isWhole(state.question)) return change({ error: null, running: null });
   const body = bodyOf(state.question);
   const mine = { controller: new AbortController(), id: null, isStopped: false };

@@ -15,7 +15,7 @@ export function sourceOf(plan) {
 
 export const explained = () => {
   const plan = shown();
-  return remote("explain", `${plan.rank} ${plan.summary}`, () => ask("explain", sourceOf(plan)));
+  return remote("explain", `${plan.rank} ${plan.summary}`, (signal) => ask("explain", sourceOf(plan), signal));
 };
 
 export function memoryCard() {
@@ -31,10 +31,10 @@ export function memoryCard() {
 }
 
 export function trafficCard() {
-  const { value } = explained();
+  const { value, isOld } = explained();
   const rows = value?.exchanges ?? [];
   if (value && !rows.length) return nothing;
-  return card("What one GPU sends in a step", html`<div class="scroll"><table>
+  return card("What one GPU sends in a step", html`<div class=${isOld ? "scroll is-old" : "scroll"}><table>
     <thead><tr><th scope="col">Group</th><th scope="col">What</th><th scope="col" class="number">Times</th><th scope="col" class="number">Sent</th></tr></thead>
     <tbody>${rows.map((each) => html`<tr>
       <td class="glued">${each.group} <b>${each.ranks}</b></td>
@@ -67,9 +67,9 @@ export function mixingCard() {
 export function changesCard() {
   const found = explained();
   if (!found.value) return card("What would change the step", html`<div .style=${"min-height: 160px"}></div>`);
-  const changes = chartsOf("changes", `${shown().rank}`, found.value, { changes: widthOf("left") });
+  const changes = chartsOf("changes", `${found.value.rank} ${found.value.summary}`, found.value, { changes: widthOf("left") });
   const table = () => numbers(["if", "step", "plan"], found.value.changes.map((each) => [each.what, each.plan ? seconds(each.plan.step_s) : "nothing fits", each.plan?.summary ?? ""]));
-  return card("What would change the step", picture("changes", changes, 160, { table }), {
+  return card("What would change the step", picture("changes", { ...changes, isOld: changes.isOld || found.isOld }, 160, { table }), {
     note: "Blue: faster, amber: slower. Other settings and GPU counts are searched again.",
   });
 }

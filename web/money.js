@@ -110,7 +110,7 @@ export function whatIfCard() {
 
 function askMoved(words) {
   const body = { ...state.body, what_if: state.answer.market ? words : words.split(",") };
-  return remote("moved", JSON.stringify(body), () => ask("plan", body));
+  return remote("moved", JSON.stringify(body), (signal) => ask("plan", body, signal));
 }
 
 // The answer that the sliders lead to, once it is there.

@@ -43,19 +43,38 @@ export function change(part) {
   draw();
 }
 
-// Answers that belong to what is shown: each place keeps its last one until the next is there.
+// Answers that belong to what is shown: each place keeps its last one until the next is there, and
+// asks one question at a time, so that walking through plans is no queue of questions.
 const places = new Map();
 
 export function remote(place, key, ask) {
   const before = places.get(place);
   if (before?.key === key) return before;
-  const now = { key, value: before?.value, isOld: true, error: null };
+  if (before?.controller || state.running) return { ...before, isOld: true }; // asked when that is done
+  const controller = new AbortController();
+  const now = { key, controller, value: before?.value, isOld: true, error: null };
   places.set(place, now);
-  ask().then(
-    (value) => Object.assign(now, { value, isOld: false }),
-    (error) => Object.assign(now, { error, isOld: false }),
+  ask(controller.signal).then(
+    (value) => Object.assign(now, { value, isOld: false, controller: null }),
+    (error) => Object.assign(now, { error, isOld: false, controller: null }),
   ).then(draw);
   return now;
 }
 
-export const forget = (...names) => names.forEach((name) => places.delete(name));
+// What was asked there is not waited for, and what was answered is of no more use.
+export function forget(...names) {
+  for (const name of names) {
+    places.get(name)?.controller?.abort();
+    places.delete(name);
+  }
+}
+
+// Long questions end at once, so that another is not kept waiting; what they said before stays.
+export function abandon(...names) {
+  for (const name of names) {
+    const at = places.get(name);
+    if (!at?.controller) continue;
+    at.controller.abort();
+    places.set(name, { ...at, key: null, controller: null, isOld: true });
+  }
+}

@@ -56,7 +56,7 @@ function tried() {
   const numbers = Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, /^\d+$/.test(value) ? Number(value) : value]));
   const body = { ...jobOf(state.question), gpus: shown().gpus, ...numbers };
   if (body.cluster) delete body.gpus;
-  return remote("edited", JSON.stringify(body), () => ask("predict", body));
+  return remote("edited", JSON.stringify(body), (signal) => ask("predict", body, signal));
 }
 
 const asSettings = (edits) => Object.entries(edits).map(([name, value]) => `${name}=${value}`).join(" ");
@@ -64,7 +64,7 @@ const asSettings = (edits) => Object.entries(edits).map(([name, value]) => `${na
 // The best plan that has these settings: a search, so only where this very plan is no answer.
 const nearest = () => {
   const body = { ...sourceOf(shown()), against: asSettings(state.tryNow), quick: true };
-  return remote("against", `${shown().rank} ${body.against}`, () => ask("explain", body));
+  return remote("against", `${shown().rank} ${body.against}`, (signal) => ask("explain", body, signal));
 };
 
 function verdict() {
@@ -121,7 +121,7 @@ function whyNot() {
     change({ wondered: said });
   };
   const asked = state.wondered
-    ? remote("against", `${shown().rank} ${state.wondered}`, () => ask("explain", { ...sourceOf(shown()), against: state.wondered, quick: true }))
+    ? remote("against", `${shown().rank} ${state.wondered}`, (signal) => ask("explain", { ...sourceOf(shown()), against: state.wondered, quick: true }, signal))
     : null;
   return html`<form class="edits" @submit=${put}><label class="edit">Why not <input name="against" placeholder="tp=4 pp=8" size="14" autocomplete="off" /></label>
       <button class="button">Ask</button></form>

@@ -15,6 +15,7 @@ from tests.support.cases import each_case
 import astra
 from astra.cli.main import run
 from astra.report.amounts import usd
+from astra.report.gpus import short_name
 from astra.report.priced_plan import GIB, seconds
 from astra.report.svg.memory import CAUSES
 
@@ -241,5 +242,5 @@ def test_a_mixed_pool_says_what_mixing_brings_and_what_stays_idle() -> None:
     text = astra.report(document, quick=True).markdown()
     for gpu, step_s in document["mixed"]["alone_step_s"].items():
         said = "nothing fits" if step_s is None else seconds(step_s)
-        assert f"| {gpu} alone | {said} |" in text
+        assert f"| {short_name(gpu)} alone | {said} |" in text
     assert "Idle: 3 A100-80GB-SXM" in text

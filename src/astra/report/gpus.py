@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +58,25 @@ def gpu_json(gpu: Gpu, note: str | None = None) -> dict[str, Any]:
     """One GPU, all fields, SI units; with how its name was read."""
     facts: dict[str, Any] = msgspec.to_builtins(gpu)
     links = {"collectives": msgspec.to_builtins(link_source(gpu))}
-    return facts | {"short_name": short_name(gpu)} | links | {"notes": [note] if note else []}
+    return facts | {"short_name": short_name(gpu.name)} | links | {"notes": [note] if note else []}
 
 
-def short_name(gpu: Gpu) -> str:
+def short_name(name: str) -> str:
     """What people call it: its words, with its size only where others differ in that alone.
 
-    >>> import astra
-    >>> [short_name(astra.find_gpu(name)[0]) for name in ("h100", "a100-40g", "l40s", "h200")]
-    ['H100 SXM', 'A100 40GB SXM', 'L40S', 'H200 SXM']
+    >>> [short_name(name) for name in ("H100-80GB-SXM", "A100-40GB-SXM", "L40S", "of-our-own")]
+    ['H100 SXM', 'A100 40GB SXM', 'L40S', 'of-our-own']
     """
-    return _short_names().get(gpu.name, gpu.name)
+    return _short_names().get(name, name)
+
+
+def short_gpus(gpus: Mapping[str, int]) -> str:
+    """Counts and what people call them.
+
+    >>> short_gpus({"H100-80GB-SXM": 1024, "B200": 8})
+    '1,024 H100 SXM + 8 B200'
+    """
+    return " + ".join(f"{count:,} {short_name(name)}" for name, count in gpus.items())
 
 
 @cache

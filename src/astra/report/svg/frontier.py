@@ -2,7 +2,8 @@
 
 from itertools import pairwise
 
-from astra.report.amounts import DAY_H, gpus_text, tokens, usd, usd_short
+from astra.report.amounts import DAY_H, tokens, usd, usd_short
+from astra.report.gpus import short_gpus, short_name
 from astra.report.svg.axis import LogScale, log_scale, log_ticks, number, picture, text, text_width
 from astra.report.svg.colours import paint
 from astra.report.svg.labels import Point, Wanted, boxes_along, dot_box, label_box, placed_labels
@@ -132,11 +133,12 @@ def _long(hours: float) -> str:
 def _hint(point: Document) -> str:
     rents = (point.get("money") or {}).get("rents", ())
     where = [
-        f"{rent['gpu']}: {usd(rent['usd_per_gpu_hour'])} a GPU-hour, {where_words(rent)}"
+        f"{short_name(rent['gpu'])}: {usd(rent['usd_per_gpu_hour'])} a GPU-hour, "
+        f"{where_words(rent)}"
         for rent in rents
     ]
     head = f"plan {point['rank']}: {usd(point['usd'])} in {_long(point['hours'])}"
-    return "\n".join([head, gpus_text(point["gpus"]), point["summary"], *where])
+    return "\n".join([head, short_gpus(point["gpus"]), point["summary"], *where])
 
 
 def _near(goal: float | None, values: list[float]) -> list[float]:
@@ -233,7 +235,7 @@ def _wanted(document: Document, places: list[tuple[float, float]], wordy: bool) 
         point, said = points[place - 1], " and ".join(words)
         figures = f"{said}: {_figures(point)}"
         is_answer = place == market["chosen"]
-        ways = [f"{figures}, {gpus_text(point['gpus'])}"] if is_answer else []
+        ways = [f"{figures}, {short_gpus(point['gpus'])}"] if is_answer else []
         ways = [*ways, figures, said] if wordy else [said]
         radius = RING_PX if is_answer else 6.0
         found.append(Wanted(places[place - 1], tuple(ways), is_answer, radius))

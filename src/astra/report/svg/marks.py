@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from astra.report.gpus import short_name
 from astra.report.svg.axis import number, text, text_width
 from astra.report.svg.colours import GPU_TYPES, paint
 from astra.report.svg.labels import Point
@@ -54,12 +55,12 @@ def kinds_legend(
     """Shapes with what they stand for, as many in a row as there is room; and where they end."""
     x, found = 0.0, []
     for kind, name in kinds:
-        wide = 18 + text_width(name, 12) + 12
+        wide = 18 + text_width(short_name(name), 12) + 12
         if x and x + wide - 12 > width:
             x, y = 0.0, y + 20
         at = (x + 6, y - 4)
         rings = {HOLLOW: hollow(at), RINGED: hollow(at, 5.5, "ink")}
         found.append(rings.get(kind) or mark(kind, at, name, radius=4.5))
-        found.append(text(x + 18, y, name, size=12, colour="ink2"))
+        found.append(text(x + 18, y, short_name(name), size=12, colour="ink2"))
         x += wide
     return y + 10, found

@@ -2,6 +2,7 @@
 
 from itertools import groupby
 
+from astra.report.gpus import short_name
 from astra.report.priced_plan import GIB
 from astra.report.svg.axis import number, picture, text, text_width, ticks
 from astra.report.svg.priced import Document
@@ -131,7 +132,7 @@ def _name(stage: Document, several: bool, pipelines: bool) -> list[str]:
     layers = "1 layer" if stage["layers"] == 1 else f"{stage['layers']} layers"
     place = f"stage {stage['stage']}"
     group = f"group {stage['pipeline'] + 1}, {place}" if pipelines else place
-    return [group, f"{layers}, {stage['gpu']}" if several else layers]
+    return [group, f"{layers}, {short_name(stage['gpu'])}" if several else layers]
 
 
 def _limit_words(usable: float, margin: float | None, x: float, y: float, left: float) -> str:

@@ -1,6 +1,7 @@
 """What several GPU types bring together, beside what else could be run on them."""
 
 from astra.report.comparison import RUNTIME_NAMES
+from astra.report.gpus import short_name
 from astra.report.priced_plan import seconds
 from astra.report.svg.bars import Row, bars_svg
 from astra.report.svg.priced import Document
@@ -13,7 +14,7 @@ def mixing_rows(document: Document) -> list[Row]:
     others = {
         "the best uniform plan": mixed["uniform_step_s"],
         "all, layers split evenly": mixed["even_split_step_s"],
-        **{f"{gpu} alone": step_s for gpu, step_s in mixed["alone_step_s"].items()},
+        **{f"{short_name(gpu)} alone": step_s for gpu, step_s in mixed["alone_step_s"].items()},
     }
     own = best["plan"]["runtime"]
     for runtime, step_s in (mixed.get("runtimes_step_s") or {}).items():

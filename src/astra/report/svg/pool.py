@@ -1,18 +1,18 @@
 """Which GPUs hold which layers: a bar a layer, a dot a GPU, a column of dots a node."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from astra.report.gpus import short_gpus
 from astra.report.priced_plan import seconds
-from astra.report.svg.axis import number, picture, text
+from astra.report.svg.axis import number, picture, text, text_width
 from astra.report.svg.colours import GPU_TYPES, paint
 from astra.report.svg.priced import Document
 from astra.report.svg.shapes import rect
 
 TITLE = "Which GPUs hold which layers"
-NARROW_PX, GAP_PX, LAYER_PX = 560.0, 16.0, 30.0
-LEAST_STAGE_PX = 120.0  # narrower equal stages in a row become one block
+GAP_PX, LAYER_PX = 16.0, 30.0
 DOT_PX, SMALL_DOT_PX, LEAST_DOT_PX = 6.2, 3.6, 2.2
 MOST_DOTS_PX = 130.0
 METER_PX = 34.0
@@ -39,60 +39,95 @@ def pool_svg(document: Document, plan: Document, width: float) -> str:
     pipelines = plan["plan"]["pipelines"]
     types = sorted({s["gpu"] for each in pipelines for s in each["segments"]})
     for row, pipeline in enumerate(pipelines):
-        blocks = _blocks(document, plan, row, width)
+        blocks, widths, in_a_row = _laid_out(_stages(document, plan, row), width)
         if len(pipelines) > 1:
             count = pipeline["replicas"]
             head = f"group {row + 1}: {count} {'replica' if count == 1 else 'replicas'}, "
             head += f"{pipeline['micro_batches']} micro-batches each"
             parts.append(text(0, y + 12, head, size=12, colour="ink2"))
             y += 22
-        widths = _widths(blocks, width)
         pitch = min(_pitch(block, wide) for block, wide in zip(blocks, widths, strict=True))
         x, high = 0.0, 0.0
         for block, wide in zip(blocks, widths, strict=True):
             colour = list(GPU_TYPES)[types.index(block.gpu) % len(GPU_TYPES)]
             drawn, tall = _block(block, colour, (x, y, wide, pitch), plan["step_s"])
             parts += drawn
-            if wide == width:
-                y += tall + 14
-            else:
+            if in_a_row:
                 x, high = x + wide + GAP_PX, max(high, tall)
-        y += high + (14 if high else 0)
-    return picture(width, y - 6, _sentence(document, plan, width), parts)
+            else:
+                y += tall + 14
+        y += high + (14 if in_a_row else 0)
+    return picture(width, y - 6, _sentence(document, plan), parts)
 
 
-def _blocks(document: Document, plan: Document, row: int, width: float) -> list[Block]:
+def _stages(document: Document, plan: Document, row: int) -> list[Block]:
+    """Every stage of a group of replicas."""
     pipeline, said = plan["plan"]["pipelines"][row], plan["plan"]
     node = {p["gpu"]["name"]: p["gpu"]["node"]["gpus"] for p in said["cluster"]["pools"]}
-    busy = _busy(document, plan, row)
-    stages, at = [], 0
+    busy, found = _busy(document, plan, row), list[Block]()
     for segment in pipeline["segments"]:
-        each = pipeline["replicas"] * said["cp"] * segment["tp"]
         for layers in segment["layers"]:
-            key = (segment["gpu"], segment["tp"])
-            stages.append((key, at, layers, each, busy.get(at)))
-            at += 1
-    narrow = width < NARROW_PX or (width / len(stages)) < LEAST_STAGE_PX
-    runs = groupby(stages, key=lambda s: s[0] if narrow else s[1])
+            busy_s, filled = busy.get(len(found), (None, None))
+            found.append(
+                Block(
+                    first=len(found),
+                    stages=1,
+                    layers=layers,
+                    gpu=segment["gpu"],
+                    gpus=pipeline["replicas"] * said["cp"] * segment["tp"],
+                    tp=segment["tp"],
+                    node_gpus=node.get(segment["gpu"], 8),
+                    busy_s=busy_s,
+                    filled=filled,
+                )
+            )
+    return found
+
+
+def _laid_out(stages: list[Block], width: float) -> tuple[list[Block], list[float], bool]:
+    """Stages, or those alike as one, in a row where their words fit; else one below the other.
+
+    The widths are those of their layers, all on one scale.
+    """
+    for blocks in (stages, _merged(stages)):
+        room = width - GAP_PX * (len(blocks) - 1)
+        layer_px = room / sum(block.layers for block in blocks)
+        widths = [block.layers * layer_px for block in blocks]
+        fits = zip(blocks, widths, strict=True)
+        if all(_words_px(block) <= wide for block, wide in fits):
+            return blocks, widths, True
+    most = max(block.layers for block in blocks)
+    return blocks, [width * block.layers / most for block in blocks], len(blocks) == 1
+
+
+def _merged(stages: list[Block]) -> list[Block]:
+    """Consecutive stages on the same GPUs with the same tp as one."""
     found = []
-    for _, run in runs:
+    for _, run in groupby(stages, key=lambda stage: (stage.gpu, stage.tp)):
         own = list(run)
-        (gpu, tp), first, _, each, _ = own[0]
-        known = [b for *_, b in own if b is not None]
         found.append(
-            Block(
-                first=first,
+            replace(
+                own[0],
                 stages=len(own),
-                layers=sum(layers for _, _, layers, _, _ in own),
-                gpu=gpu,
-                gpus=each * len(own),
-                tp=tp,
-                node_gpus=node.get(gpu, 8),
-                busy_s=max((b[0] for b in known), default=None),
-                filled=max((b[1] for b in known), default=None),
+                layers=sum(stage.layers for stage in own),
+                gpus=sum(stage.gpus for stage in own),
+                busy_s=max((s.busy_s for s in own if s.busy_s is not None), default=None),
+                filled=max((s.filled for s in own if s.filled is not None), default=None),
             )
         )
     return found
+
+
+def _names(block: Block) -> tuple[str, str]:
+    """What it is, and on what."""
+    last = block.first + block.stages - 1
+    name = f"stage {block.first}" if block.stages == 1 else f"stages {block.first} to {last}"
+    layers = "1 layer" if block.layers == 1 else f"{block.layers} layers"
+    return f"{name}: {layers}", short_gpus({block.gpu: block.gpus})
+
+
+def _words_px(block: Block) -> float:
+    return max(text_width(words, 12) for words in _names(block))
 
 
 def _busy(document: Document, plan: Document, row: int) -> dict[int, tuple[float, float]]:
@@ -104,25 +139,13 @@ def _busy(document: Document, plan: Document, row: int) -> dict[int, tuple[float
     return {at: (stage["busy_s"], stage["filled_fraction"]) for at, stage in enumerate(own)}
 
 
-def _widths(blocks: list[Block], width: float) -> list[float]:
-    """As wide as the layers that they hold; each the whole width where one would be too narrow."""
-    room = width - GAP_PX * (len(blocks) - 1)
-    layers = sum(block.layers for block in blocks)
-    found = [room * block.layers / layers for block in blocks]
-    if min(found) < LEAST_STAGE_PX or (width < NARROW_PX and len(blocks) > 1):
-        return [width] * len(blocks)
-    return found
-
-
 def _block(
     block: Block, colour: str, place: tuple[float, float, float, float], step_s: float
 ) -> tuple[list[str], float]:
     """A block, and how high it is; `place`: left, top, width and the distance of dots."""
     x, y, width, pitch = place
-    last = block.first + block.stages - 1
-    name = f"stage {block.first}" if block.stages == 1 else f"stages {block.first} to {last}"
-    layers = "1 layer" if block.layers == 1 else f"{block.layers} layers"
-    parts = [text(x, y + 12, f"{name}: {layers}", size=12, colour="ink", weight=600)]
+    name, on = _names(block)
+    parts = [text(x, y + 12, name, size=12, colour="ink", weight=600)]
     each = width / block.layers
     gap = 1.0 if each > 3 else 0.0
     bars = "".join(
@@ -137,7 +160,7 @@ def _block(
     at += high + 16
     nodes = _nodes(block)
     words = f"{nodes:,} {'node' if nodes == 1 else 'nodes'}, tp {block.tp}"
-    parts.append(text(x, at, f"{block.gpus:,} {block.gpu}", size=12, colour="ink", weight=600))
+    parts.append(text(x, at, on, size=12, colour="ink", weight=600))
     parts.append(text(x, at + 15, words))
     at += 22
     for share, said, meter in _meters(block, step_s):
@@ -194,10 +217,10 @@ def _dots_high(block: Block, pitch: float, width: float) -> float:
     return rows * (block.node_gpus * pitch + 3)
 
 
-def _sentence(document: Document, plan: Document, width: float) -> str:
+def _sentence(document: Document, plan: Document) -> str:
     said = [
-        f"stages {b.first} to {b.first + b.stages - 1}: {b.layers} layers on {b.gpus} {b.gpu}"
+        " on ".join(_names(block))
         for row in range(len(plan["plan"]["pipelines"]))
-        for b in _blocks(document, plan, row, width)
+        for block in _merged(_stages(document, plan, row))
     ]
     return f"{TITLE}. {'; '.join(said)}"

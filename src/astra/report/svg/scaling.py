@@ -1,5 +1,6 @@
 """Tokens a second against the number of GPUs, where an answer holds several counts."""
 
+from astra.report.gpus import short_name
 from astra.report.svg.axis import log_scale, log_ticks, number, picture, text, text_width
 from astra.report.svg.colours import paint
 from astra.report.svg.labels import Wanted, boxes_along, dot_box, placed_labels
@@ -106,4 +107,4 @@ def _shares(series: dict[int, Document]) -> dict[int, str]:
 
 
 def _words(gpu: str, count: int, plan: Document) -> str:
-    return f"{count:,} {gpu}: {rate_words(plan['tokens_per_s'])} tokens/s"
+    return f"{count:,} {short_name(gpu)}: {rate_words(plan['tokens_per_s'])} tokens/s"

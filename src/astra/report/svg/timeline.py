@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astra.report.gpus import short_name
 from astra.report.priced_plan import seconds
 from astra.report.svg.axis import LETTER, number, picture, text, text_width, ticks, time_labels
 from astra.report.svg.colours import paint
@@ -158,8 +159,8 @@ def _lane_name(
     several = len({each.gpu for _, each in _stages(timeline)}) > 1
     layers = "1 layer" if stage.layers == 1 else f"{stage.layers} layers"
     if lanes.height > 24:
-        return [f"stage {stage.stage}", f"{layers}, {stage.gpu}"]
-    return [f"stage {stage.stage}, {layers}" + (f", {stage.gpu}" if several else "")]
+        return [f"stage {stage.stage}", f"{layers}, {short_name(stage.gpu)}"]
+    return [f"stage {stage.stage}, {layers}" + (f", {short_name(stage.gpu)}" if several else "")]
 
 
 def _name(lines: list[str], y: float, lanes: Lanes) -> list[str]:

@@ -244,3 +244,13 @@ def test_a_mixed_pool_says_what_mixing_brings_and_what_stays_idle() -> None:
         said = "nothing fits" if step_s is None else seconds(step_s)
         assert f"| {short_name(gpu)} alone | {said} |" in text
     assert "Idle: 3 A100-80GB-SXM" in text
+
+
+def test_a_report_of_another_rank_is_about_that_plan() -> None:
+    document = searched()
+    other = document["plans"][2]
+    text = astra.report(document, rank=3, quick=True).markdown().replace("\\", "")
+    first, _, rest = text.partition("## ")
+    assert f"Plan 3: {seconds(other['step_s'])} a step with {other['summary']}." in first
+    assert document["answer"]["sentence"] not in text
+    assert "--rank 3 --to megatron" in rest

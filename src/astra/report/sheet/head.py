@@ -54,25 +54,34 @@ def wished(document: Document) -> str:
 
 
 def headline(document: Document, plan: Document | None) -> list[PageBlock]:
-    """The answer in a few words, and in a sentence."""
-    answer = document.get("answer") or {}
+    """The answer in a few words, and in a sentence; of another plan than the recommended one its
+    own.
+    """
+    answer = _said_of(document, plan)
     title, said = answer.get("title"), answer.get("sentence")
+    if title and said:
+        return [Words(title, "lead"), Words(said)]
     if not said:
         said = "No plan fits."
         if plan is not None and not document.get("nothing_fits"):
-            said = f"{seconds(plan['step_s'])} a step with {plan['summary']}."
-    return [Words(title, "lead"), Words(said)] if title else [Words(said, "lead")]
+            which = f"Plan {plan['rank']}: " if plan["rank"] > 1 else ""
+            said = f"{which}{seconds(plan['step_s'])} a step with {plan['summary']}."
+    return [Words(said, "lead")]
+
+
+def _said_of(document: Document, plan: Document | None) -> Document:
+    """What the answer says first, where that is about this plan."""
+    found: Document = document.get("answer") or {}
+    return found if plan is None or plan["rank"] == 1 or document.get("nothing_fits") else {}
 
 
 def answer_blocks(document: Document, plan: Document | None) -> tuple[PageBlock, ...]:
     """The sentence, how sure the plan is to fit, and its figures."""
-    answer = document.get("answer") or {}
-    blocks = headline(document, plan)
+    answer, blocks = _said_of(document, plan), headline(document, plan)
     if plan is None or document.get("nothing_fits"):
         return tuple(blocks)
     chance = plan["memory"]["fit_probability"]
-    risk = answer.get("risk") if plan["rank"] == 1 else None
-    risk = risk or risk_of(chance)
+    risk = answer.get("risk") or risk_of(chance)
     if not plan["memory"]["fits"]:
         blocks.append(Words(f"It does not fit: {_need(plan)}.", "risky"))
     else:

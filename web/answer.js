@@ -58,7 +58,7 @@ export function figures() {
   const plan = shown(), { memory, provenance } = plan;
   const money = plan.usd !== null && plan.hours !== null;
   return html`<dl class="figures" aria-label=${`Figures of ${rankName(plan.rank)}`}>
-    ${money ? figure("Cost", dollars(plan.usd), "", `${hours(plan.hours)}; ${dollars(plan.usd_per_hour)} an hour`) : nothing}
+    ${money ? figure("Cost", dollars(plan.usd), "", `${plan.usd_low === null ? "" : `${dollars(plan.usd_low)} to ${dollars(plan.usd_high)}; `}${hours(plan.hours)} at ${dollars(plan.usd_per_hour)} an hour`) : nothing}
     ${figure("Step", seconds(plan.step_s), "", `${plan.step_s_low.toPrecision(3)} to ${seconds(plan.step_s_high)} in 8 of 10 runs`)}
     ${figure("Throughput", count(plan.tokens_per_s), "tokens/s", `${grouped(plan.tokens_per_s_per_gpu)} a GPU`)}
     ${figure("Model FLOPs used", percent(plan.mfu_fraction, 1), "", `of the ${plan.plan.precision} peak`)}

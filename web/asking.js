@@ -46,8 +46,14 @@ export async function askNow(plan = 1) {
   }
 }
 
+// What belonged to the answer that was shown.
+export function forgetAnswer() {
+  forget("charts", "timeline", "explain", "against", "edited", "export", "moved", "moved-frontier", "answer-charts",
+    "changes", "trace");
+}
+
 function take(answer, body, plan, isStopped) {
-  forget("charts", "timeline", "explain", "against", "edited", "export", "moved", "moved-frontier", "answer-charts", "changes", "trace");
+  forgetAnswer();
   const rank = plan <= answer.plans.length ? plan : 1;
   change({
     answer, body, isStopped, plan: rank, beside: null, edits: null, tried: [], zoom: null, whatIf: {},
@@ -72,7 +78,7 @@ export function stopSearch() {
 
 export function said(error) {
   if (error instanceof Gone) return { kind: "gone", message: error.message };
-  if (!(error instanceof Refused)) return { kind: "fault", message: String(error), details: error.stack };
+  if (!(error instanceof Refused)) return { kind: "fault", message: `A fault of this page: ${error.message}`, details: error.stack };
   if (error.status === 429) return { kind: "busy", message: error.message };
   return { kind: error.status >= 500 || /^a fault of Astra/.test(error.message) ? "fault" : "refused", ...error.facts };
 }

@@ -33,7 +33,7 @@ export function dollars(value) {
   if (value === null) return "not known";
   const size = Math.abs(value), sign = value < 0 ? "−$" : "$";
   if (size >= 1e6) return together(`${sign}${(size / 1e6).toFixed(2)} M`);
-  if (size >= 1e4) return together(`${sign}${Math.round(size / 1e3)} k`);
+  if (size >= 1e4) return together(`${sign}${Number((size / 1e3).toPrecision(3))} k`);
   return size >= 100 ? sign + grouped(size) : sign + size.toFixed(2);
 }
 

@@ -1,7 +1,7 @@
 // What is dropped on the page: a model's config, a result of Astra's, or a job that runs today.
 import { html, nothing } from "lit-html";
 import { Refused, ask } from "./api.js";
-import { askNow, said, writeLink } from "./asking.js";
+import { askNow, forgetAnswer, said, writeLink } from "./asking.js";
 import { card } from "./card.js";
 import { gibibytes, percent, seconds } from "./format.js";
 import { emptyGpu } from "./question.js";
@@ -50,7 +50,13 @@ function parsed(text) {
 // A result: shown as it is; its question fills the sentence.
 function openAnswer(answer) {
   const { question } = answer.request;
+  if (!answer.answer?.title) {
+    if (!question) return notice("This result is of an older Astra, and does not say how to ask it again.");
+    change({ question: questionOf(question), job: null });
+    return askNow();
+  }
   if (question) change({ question: questionOf(question) });
+  forgetAnswer();
   change({ answer, body: question, plan: 1, beside: null, tried: [], zoom: null, whatIf: {}, error: null, running: null, job: null });
   if (question) writeLink(1);
 }
@@ -72,13 +78,13 @@ function questionOf({ model, gpus, cluster: _cluster, ...rest }) {
   return found;
 }
 
-async function openScript(name, text) {
-  const gpu = state.question.gpus[0].name || "h100";
+// A launch file knows no GPU types, and often not how many there are: `more` says that.
+async function openScript(name, text, more = { gpus: state.question.gpus[0].name || "h100" }) {
   try {
-    openJob(name, await ask("import", { name, text, gpus: gpu }), text);
+    openJob(name, await ask("import", { name, text, ...more }));
   } catch (error) {
     if (!(error instanceof Refused)) return change({ error: said(error) });
-    change({ job: { name, text, gpu, error: error.message } });
+    change({ job: { name, text, more, error: error.message } });
   }
 }
 
@@ -95,11 +101,24 @@ export function jobCard() {
   const { job } = state;
   if (!job) return nothing;
   const close = html`<button type="button" class="button" @click=${() => change({ job: null })}>Close</button>`;
-  return card(`Your job: ${job.name}`, job.predicted ? read(job) : html`<p class="wrong">${job.error}</p>`, {
+  return card(`Your job: ${job.name}`, job.predicted ? read(job) : html`<p class="wrong" role="alert">${job.error}</p>${job.text ? tellMore(job) : nothing}`, {
     note: job.framework ? `Read as a job of ${job.framework}` : nothing,
     tools: close,
     kind: "job",
   });
+}
+
+function tellMore({ name, text, more }) {
+  const again = (event) => {
+    event.preventDefault();
+    const { gpus, world_size: all } = Object.fromEntries(new FormData(event.target));
+    openScript(name, text, { gpus: gpus.trim(), ...(Number(all) ? { world_size: Number(all) } : {}) });
+  };
+  return html`<form class="edits" @submit=${again}>
+    <label class="edit">GPU type <input name="gpus" size="10" list="gpus-known" autocomplete="off" .value=${more.gpus} /></label>
+    <label class="edit">GPUs in all <input name="world_size" size="5" inputmode="numeric" autocomplete="off" .value=${more.world_size ?? ""} /></label>
+    <button class="button">Read again</button>
+  </form>`;
 }
 
 function read(job) {

@@ -117,7 +117,18 @@ function learn(name, path, rows) {
   );
 }
 
-drawWith(() => render(page(), document.body));
+// An answer that cannot be drawn is our fault; the page lives on without it.
+function drawAll() {
+  try {
+    render(page(), document.body);
+  } catch (error) {
+    console.error(error);
+    if (state.answer || state.job) change({ answer: null, job: null, running: null, error: said(error) });
+  }
+}
+
+drawWith(drawAll);
+addEventListener("unhandledrejection", ({ reason }) => change({ error: said(reason) }));
 addEventListener("hashchange", openLink);
 new ResizeObserver(([entry]) => change({ width: Math.floor(entry.contentRect.width / 20) * 20 })).observe(document.body);
 listenToKeys();

@@ -27,18 +27,15 @@ export function frontierCard() {
   });
 }
 
+const CAUSES = {
+  training: "training", checkpoints: "writing checkpoints", lost_work: "work lost to failures",
+  restarts: "restarting", startup: "starting up", storage: "storage", egress: "data that leaves",
+};
+
 export function whereCard() {
   const plan = shown(), { money } = plan;
   if (!money) return nothing;
-  const of = (fraction) => [percent(fraction, fraction > 0.9 ? 1 : 2), dollars(fraction * money.rent_usd)];
-  const rows = [
-    ["training", ...of(money.goodput_fraction)],
-    ["writing checkpoints", ...of(money.writing_fraction)],
-    ["work lost to failures", ...of(money.lost_fraction)],
-    ["restarting", ...of(money.restarting_fraction)],
-    ...(money.storage_usd ? [["storage", "", dollars(money.storage_usd)]] : []),
-    ...(money.egress_usd ? [["data that leaves", "", dollars(money.egress_usd)]] : []),
-  ];
+  const rows = Object.entries(money.usd_by_cause ?? {}).filter(([, cost]) => cost > 0);
   const facts = [
     ...(money.failures_per_hour ? [["a failure every", hours(1 / money.failures_per_hour)]] : []),
     ...(money.checkpoint_interval_s ? [["a checkpoint every", hours(money.checkpoint_interval_s / 3600)]] : []),
@@ -47,7 +44,7 @@ export function whereCard() {
   return card(
     "Where the money goes",
     html`<table><tbody>
-        ${rows.map(([name, share, cost]) => html`<tr><th scope="row">${name}</th><td class="number">${share}</td><td class="number">${cost}</td></tr>`)}
+        ${rows.map(([name, cost]) => html`<tr><th scope="row">${CAUSES[name] ?? name}</th><td class="number">${percent(cost / plan.usd, cost > 0.9 * plan.usd ? 1 : 2)}</td><td class="number">${dollars(cost)}</td></tr>`)}
         ${facts.map(([name, value]) => html`<tr><th scope="row">${name}</th><td class="number" colspan="2">${value}</td></tr>`)}
       </tbody></table>
       ${money.rents.map(rent)}`,

@@ -72,7 +72,7 @@ function verdict() {
   const found = tried();
   if (found.isOld) return html`<p class="verdict" aria-busy="true">…</p>`;
   if (found.error) {
-    return html`<div class="verdict risky-edge" role="status"><p><b class="bad">Refused:</b> ${found.error.message}</p>${nearestLine()}</div>`;
+    return html`<div class="verdict risky-edge" role="status"><p><b class="bad">Refused:</b> ${found.error.message}</p>${mending(found.error)}${nearestLine()}</div>`;
   }
   const plan = found.value, { memory } = plan, slower = plan.step_s / shown().step_s - 1;
   if (!memory.fits) {
@@ -83,11 +83,21 @@ function verdict() {
     ${percent(memory.fit_probability)}.</p>${keep(plan)}</div>`;
 }
 
+// Values that the rule allows, as buttons.
+function mending(error) {
+  const ways = (error.facts?.refused ?? []).flatMap((each) => each.try);
+  if (!ways.length) return nothing;
+  return html`<p class="actions">${ways.flatMap(({ setting, values }) => values.slice(0, 4).map((value) => html`<button type="button" class="button"
+    @click=${() => edit(setting.replaceAll("-", "_"), String(value))}>${setting} ${value}</button>`))}</p>`;
+}
+
 function nearestLine() {
   const { value, isOld, error } = nearest();
   if (isOld) return html`<p class="note">Looking for the best plan with ${asSettings(state.tryNow)} …</p>`;
-  const sentence = error?.message ?? value?.against?.sentence;
-  return sentence ? html`<p class="note">${sentence}</p>` : nothing;
+  const sentence = error?.message ?? value?.against?.sentence, near = value?.against?.nearest;
+  return sentence
+    ? html`<p class="note">${sentence}</p>${near ? html`<p class="note">With all of that but one: ${near.summary}, ${seconds(near.step_s)}.</p>` : nothing}`
+    : nothing;
 }
 
 function keep(plan) {

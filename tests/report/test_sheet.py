@@ -193,11 +193,12 @@ def test_bad_input_is_refused_before_anything_is_written(
 def test_a_file_that_is_no_answer_is_refused_with_its_place(tmp_path: Path) -> None:
     broken = copy.deepcopy(searched())
     broken["plans"][0]["step_s"] = "soon"
-    half = copy.deepcopy(searched())
+    half, job = copy.deepcopy(searched()), {"plan": priced()["plan"], "framework": "NeMo"}
     del half["plans"][0]["memory"]
     for document, said in (
         (broken, r"plans\[0\].*step_s = 'soon'"),
         (half, r"plans\[0\].*memory is missing"),
+        ({**job, "measured": {"step_s": "soon"}}, r"measured.step_s = 'soon'"),
         ({"rows": 3}, "holds no plan"),
         ([1], "holds no answer"),
     ):

@@ -180,13 +180,13 @@ def _document(source: "PlanSource") -> tuple[Json, str]:
         raise InputError(f"source = {shorten(source)}: an answer, a plan or a file is needed.")
     if not isinstance(found, dict):
         raise InputError(f"{name}: holds no answer, no plan and no job.")
-    if "plans" in found or "step_parts_s" in found:
-        from astra.report.sheet.checked import checked
+    if not {"plans", "step_parts_s", "framework"} & found.keys():
+        return _priced(found), name
+    from astra.report.sheet.checked import checked
 
-        return checked(found, name), name
-    if "framework" in found:  # a job that was imported
-        return {"job": found, "predicted": _priced(found)}, name
-    return _priced(found), name
+    whole = checked(found, name)
+    is_job = "framework" in found  # that was imported
+    return {"job": whole, "predicted": _priced(found)} if is_job else whole, name
 
 
 def _priced(source: Any) -> Json:

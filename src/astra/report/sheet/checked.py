@@ -180,7 +180,33 @@ class ShownAnswer(msgspec.Struct, kw_only=True):
     batches: tuple[ShownBatch, ...] = ()
 
 
+class ShownMeasurement(msgspec.Struct, kw_only=True):
+    """What an imported job measured; what its files do not hold is null."""
+
+    step_s: Positive | None = None
+    step_s_low: Positive | None = None
+    step_s_high: Positive | None = None
+    steps: int | None = None
+    tokens_per_s: Positive | None = None
+    tokens_per_s_per_gpu: Positive | None = None
+    memory_allocated_bytes: Positive | None = None
+    memory_reserved_bytes: Positive | None = None
+
+
+class ShownJob(msgspec.Struct, kw_only=True):
+    framework: str
+    measured: ShownMeasurement | None = None
+    assumed: tuple[str, ...] = ()
+    not_understood: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
 def checked(document: dict[str, Any], where: str) -> Document:
-    """The document of an answer or of a priced plan, after it was checked."""
-    convert(document, ShownAnswer if "plans" in document else ShownPlan, where)
+    """The document of an answer, of a priced plan or of a job, after it was checked."""
+    kind: type = ShownPlan
+    if "plans" in document:
+        kind = ShownAnswer
+    elif "framework" in document:
+        kind = ShownJob
+    convert(document, kind, where)
     return document

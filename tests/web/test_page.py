@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from astra.report.fit_risk import risk_of
 from astra.report.svg.colours import COLOURS
 from astra.web.guard import POLICY
 from astra.web.page import BUILT
@@ -80,3 +81,11 @@ def test_licences_of_what_the_page_contains_are_shipped() -> None:
 @pytest.mark.parametrize("name", ["..%2fguard.py", "../guard.py", "%2e%2e/guard.py", "nothing.js"])
 def test_nothing_else_is_served(client: TestClient, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_the_page_calls_a_plan_as_risky_as_answers_do() -> None:
+    said = re.findall(r'\[([\d.]+), "(safe|tight|risky)"\]', (SOURCES / "answer.js").read_text())
+    assert [risk for _, risk in said] == ["safe", "tight", "risky"]
+    for least, risk in said:
+        assert risk_of(float(least)) == risk
+        assert float(least) == 0 or risk_of(float(least) - 1e-9) != risk

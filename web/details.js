@@ -34,7 +34,7 @@ export function trafficCard() {
   const { value, isOld } = explained();
   const rows = value?.exchanges ?? [];
   if (value && !rows.length) return nothing;
-  return card("What one GPU sends in a step", html`<div class=${isOld ? "scroll is-old" : "scroll"}><table>
+  return card("What one GPU sends in a step", html`<div class=${isOld ? "scroll is-old" : "scroll"} role="group" aria-label="Traffic" aria-disabled=${isOld ? "true" : nothing}><table>
     <thead><tr><th scope="col">Group</th><th scope="col">What</th><th scope="col" class="number">Times</th><th scope="col" class="number">Sent</th></tr></thead>
     <tbody>${rows.map((each) => html`<tr>
       <td class="glued">${each.group} <b>${each.ranks}</b></td>

@@ -68,16 +68,20 @@ function cards() {
   const isOld = error?.kind === "refused" || Boolean(now?.isShown);
   return html`${running()}
     <div class=${`cards${isOld ? " is-old" : ""}`} role="group" aria-label="The answer" aria-disabled=${isOld ? "true" : nothing}>
-      ${answer.plans.length
-        ? html`<div class="say">${headline()}${stopped()}</div>
-            ${chosenLine()} ${figures()} ${jobCard()} ${compareCard()} ${frontierCard()} ${plansCard()} ${poolCard()} ${timelineCard()}
-            <div class="pair">
-              <div>${memoryCard()} ${changesCard()} ${whereCard()}</div>
-              <div>${whyCard()} ${mixingCard()} ${whatIfCard()} ${trafficCard()}</div>
-            </div>
-            ${exportCard()} ${notes()}`
-        : html`${nothingFits()} ${jobCard()}`}
+      ${answer.plans.length ? found() : html`${nothingFits()} ${jobCard()}`}
     </div>`;
+}
+
+function found() {
+  // Asked for first: what is quick. An explanation searches again.
+  const [frontier, step, memory, mixing, files] = [frontierCard(), timelineCard(), memoryCard(), mixingCard(), exportCard()];
+  return html`<div class="say">${headline()}${stopped()}</div>
+    ${chosenLine()} ${figures()} ${jobCard()} ${compareCard()} ${frontier} ${plansCard()} ${poolCard()} ${step}
+    <div class="pair">
+      <div>${memory} ${changesCard()} ${whereCard()}</div>
+      <div>${whyCard()} ${mixing} ${whatIfCard()} ${trafficCard()}</div>
+    </div>
+    ${files} ${notes()}`;
 }
 
 // What the answer took for granted, and what its plans warn of.

@@ -197,9 +197,12 @@ const knownGpu = (gpu) => {
   return named ?? (said ? state.known.gpus.find((each) => spoken(each.name).startsWith(said) && each.name.includes("SXM")) : undefined);
 };
 
+// The cheapest list price of a type.
+const offerOf = ({ name }) => state.known.prices.find((each) => each.gpu === name);
+
 function gpuNode(gpu) {
   const facts = knownGpu(gpu);
-  const offer = state.known.prices.find((each) => each.gpu === facts.name);
+  const offer = offerOf(facts);
   const perNode = Number(gpu.node.gpus_per_node) || facts.node.gpus;
   const nodes = Number(withoutCommas(gpu.count)) / perNode;
   const field = (label, value, hole, set) => html`<label>${label}<input .value=${live(value)} placeholder=${hole}
@@ -218,7 +221,7 @@ const lists = () => html`<datalist id="models-known">
     ${state.known.models.map((each) => html`<option value=${each.name}>${count(each.parameters)} parameters</option>`)}
   </datalist>
   <datalist id="gpus-known">
-    ${state.known.gpus.map((each) => html`<option value=${each.name}>${bytes(each.memory_bytes)}</option>`)}
+    ${state.known.gpus.map((each) => html`<option value=${each.name}>${bytes(each.memory_bytes)}${offerOf(each) ? `, from ${dollars(offerOf(each).usd_per_gpu_hour)} an hour` : ""}</option>`)}
   </datalist>`;
 
 export const question = () => html`<form

@@ -18,7 +18,7 @@ export function askSoon() {
 export async function askNow(plan = 1) {
   clearTimeout(timer);
   leave();
-  abandon("explain", "against", "moved");
+  abandon("explain-quick", "explain", "against", "moved");
   if (!isWhole(state.question)) return change({ error: null, running: null });
   const body = bodyOf(state.question);
   const mine = { controller: new AbortController(), id: null, isStopped: false };
@@ -48,7 +48,7 @@ export async function askNow(plan = 1) {
 
 // What belonged to the answer that was shown.
 export function forgetAnswer() {
-  forget("charts", "timeline", "explain", "against", "edited", "export", "moved", "moved-frontier", "answer-charts",
+  forget("charts", "timeline", "explain-quick", "explain", "against", "edited", "export", "moved", "moved-frontier", "answer-charts",
     "changes", "trace");
 }
 

@@ -31,7 +31,7 @@ export function planCharts() {
   const plan = shown(), { answer } = state;
   const charts = { parts: widthOf("whole"), memory: widthOf("left"), pool: widthOf("whole") };
   const { memory_margin } = answer.request;
-  const document = plan === answer.plans[0] && answer.mixed ? { plan: slim(answer, plan) } : { plan, memory_margin };
+  const document = plan.rank === 1 && answer.mixed && !answer.market ? { plan: slim(answer, plan) } : { plan, memory_margin };
   return remote("charts", `${plan.rank} ${JSON.stringify(charts)}`, () => drawn({ ...document, charts }));
 }
 

@@ -10,13 +10,18 @@ import { remote, state } from "./store.js";
 // What the server takes as `plan`: the whole answer where this plan is one of it, for its question stands there.
 export function sourceOf(plan) {
   const { answer } = state;
-  return answer.plans.includes(plan) ? { plan: answer, rank: plan.rank } : { plan };
+  return answer.plans.some(({ rank }) => rank === plan.rank) ? { plan: answer, rank: plan.rank } : { plan };
 }
 
-export const explained = () => {
-  const plan = shown();
-  return remote("explain", `${plan.rank} ${plan.summary}`, (signal) => ask("explain", sourceOf(plan), signal));
-};
+// What is quickly said of the plan; then, in its place, what another search had to find out.
+export function explained() {
+  const plan = shown(), key = `${plan.rank} ${plan.summary}`;
+  const explain = (place, quick) => remote(place, key, (signal) => ask("explain", { ...sourceOf(plan), quick }, signal));
+  const first = explain("explain-quick", true);
+  if (first.isOld) return first;
+  const whole = explain("explain", false);
+  return whole.isOld || whole.error ? first : whole;
+}
 
 export function memoryCard() {
   const { memory } = shown();
@@ -67,7 +72,7 @@ export function mixingCard() {
 export function changesCard() {
   const found = explained();
   if (!found.value) return card("What would change the step", html`<div .style=${"min-height: 160px"}></div>`);
-  const changes = chartsOf("changes", `${found.value.rank} ${found.value.summary}`, found.value, { changes: widthOf("left") });
+  const changes = chartsOf("changes", `${found.value.rank} ${found.value.summary} ${found.value.changes.length}`, found.value, { changes: widthOf("left") });
   const table = () => numbers(["if", "step", "plan"], found.value.changes.map((each) => [each.what, each.plan ? seconds(each.plan.step_s) : "nothing fits", each.plan?.summary ?? ""]));
   return card("What would change the step", picture("changes", { ...changes, isOld: changes.isOld || found.isOld }, 160, { table }), {
     note: "Blue: faster, amber: slower. Other settings and GPU counts are searched again.",

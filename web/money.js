@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { shown } from "./answer.js";
 import { card } from "./card.js";
 import { answerCharts, chartsOf, numbers, picture, widthOf } from "./charts.js";
+import { explained } from "./details.js";
 import { dollars, gpuList, hours, percent, shortGpu } from "./format.js";
 import { choose } from "./plans.js";
 import { draw, remote, state } from "./store.js";
@@ -138,4 +139,10 @@ const movedFrontier = (points) => html`<details><summary>The whole frontier then
   ${numbers(["GPUs", "time", "cost"], points.map((point) => [gpuList(point.gpus), hours(point.hours), dollars(point.usd)]))}</div></details>`;
 
 // From which price on another plan wins, where the explanation says so.
-const sensitivities = () => html`<p class="note">Everything is as the answer has it.</p>`;
+function sensitivities() {
+  const lines = (explained().value?.prices ?? []).flatMap(({ gpu, rise_fraction: rise, rise_rival, fall_fraction: fall, fall_rival }) => [
+    ...(rise === null || !rise_rival ? [] : [`If ${shortGpu(gpu)}s cost ${percent(rise, 1)} more, ${gpuList(rise_rival.gpus)} win.`]),
+    ...(fall === null || !fall_rival ? [] : [`If ${shortGpu(gpu)}s cost ${percent(fall, 1)} less, ${gpuList(fall_rival.gpus)} win.`]),
+  ]);
+  return html`<p class="note">Everything is as the answer has it. ${lines.join(" ")}</p>`;
+}

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from astra.search.result import Result
 
 WORTH_TELLING = 0.01  # share of a step
-DEGREES = ("tp", "cp", "pp")  # whose values are those of the three best plans and the fastest
+# Whose values are those of the plans found: other dtypes leave room for less recompute.
+DEGREES = ("tp", "cp", "pp", "vpp", "micro_batch")
 RUNTIMES = ("megatron", "flagscale")  # with an optimizer whose dtypes can be set
 BF16_GRADIENTS = {"main_grads_dtype": ("bf16",), "grad_reduce_dtype": ("bf16",)}
 BF16_MOMENTS = {"first_moment_dtype": ("bf16",), "second_moment_dtype": ("bf16",)}

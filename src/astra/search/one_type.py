@@ -26,7 +26,8 @@ LAYOUTS_PER_BLOCK = 1 << 12  # worth bounding together
 HEURISTIC_LAYOUTS = 32  # that are tried at once, for a time to beat
 FIRST_GROUP = 256  # layouts whose variants are looked at together at first
 MAX_GROUP = 1024  # and in the end
-MAX_SIMULATED = 16  # plans that are simulated together where none of the last was better
+MIN_SIMULATED = 4  # plans that are simulated together: a call costs as much as three more
+MAX_SIMULATED = 16  # and where none of the last was better
 
 Tables = list[tuple[Plans, Floats]]  # plans and their bounds
 
@@ -217,7 +218,8 @@ class OneType:
     def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
         """The most promising first: they may spare the others, by the limit or as of one key."""
         evaluator, objective = self.evaluator, self.evaluator.objective
-        rows, keys, size = np.argsort(bounds, kind="stable"), objective.keys(plans), 1
+        rows, keys = np.argsort(bounds, kind="stable"), objective.keys(plans)
+        size = MIN_SIMULATED
         weight = objective.weights(plans)
         while True:
             best = {key: step for step, key, _ in objective.incumbents}
@@ -228,7 +230,8 @@ class OneType:
                 return
             evaluator.simulate(plans.take(rows[:size]))
             rows = rows[size:]
-            size = 1 if objective.limit_s < before_s else min(2 * size, MAX_SIMULATED)
+            is_better = objective.limit_s < before_s
+            size = MIN_SIMULATED if is_better else min(2 * size, MAX_SIMULATED)
 
     def _look_closer(self) -> None:
         """Nothing fits: of the layouts that were left out, some variant may come closest."""

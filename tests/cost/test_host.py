@@ -34,6 +34,9 @@ def pool_of(gpu: str, count: int, ram_gib: float | None) -> Pool:
     return Pool(gpu=replace(found, node=replace(found.node, ram_bytes=ram)), count=count)
 
 
+ALL_OR_NONE = ["offload_optimizer_fraction=0,1"]
+
+
 def planned(model: str, seq_len: int = 2048, **more: Any) -> Answer:
     return astra.plan(model, global_batch=64, seq_len=seq_len, **more)
 
@@ -68,23 +71,27 @@ def test_a_search_under_a_ram_finds_what_a_rule_of_that_ram_leaves(ram_gib: floa
 
 @pytest.mark.slow
 def test_no_plan_of_an_answer_offloads_more_than_nine_tenths_of_the_ram() -> None:
-    free = planned("llama-2-13b", 4096, gpus="h100:4")
+    free = planned("llama-2-13b", 4096, settings=ALL_OR_NONE, gpus="h100:4")
     most = max(plan.host_memory_bytes for plan in free.plans)
     assert most > 120 * GIB
-    tight = planned("llama-2-13b", 4096, cluster=cluster_of(pool_of("h100", 4, 100)))
+    tight = planned(
+        "llama-2-13b", 4096, settings=ALL_OR_NONE, cluster=cluster_of(pool_of("h100", 4, 100))
+    )
     assert tight.plans and all(p.host_memory_bytes <= 90 * GIB for p in tight.plans)
     assert tight.plans[0].step_s >= free.plans[0].step_s
 
 
 @pytest.mark.slow
 def test_ram_that_is_not_known_is_noted_once_and_ram_that_is_known_never() -> None:
-    free = planned("llama-2-13b", 4096, gpus="h100:4")
+    free = planned("llama-2-13b", 4096, settings=ALL_OR_NONE, gpus="h100:4")
     notes = free.request.notes
     (said,) = [note for note in notes if "how much RAM" in note]
     some = [plan for plan in free.plans if plan.host_memory_bytes]
     assert f"plans {', '.join(str(plan.rank) for plan in some)} offload up to" in said
     assert all(any("RAM" in text for text in plan.warnings) for plan in some)
-    large = planned("llama-2-13b", 4096, cluster=cluster_of(pool_of("h100", 4, 2048)))
+    large = planned(
+        "llama-2-13b", 4096, settings=ALL_OR_NONE, cluster=cluster_of(pool_of("h100", 4, 2048))
+    )
     assert [plan.summary for plan in large.plans] == [plan.summary for plan in free.plans]
     assert "RAM" not in str(large.request.notes)
     assert not any("RAM" in text for plan in large.plans for text in plan.warnings)
@@ -96,7 +103,7 @@ def test_where_ram_alone_is_too_small_the_answer_says_so() -> None:
     found = planned("llama-30b", cluster=cluster)
     assert not found.plans and found.nothing_fits is not None
     why = found.nothing_fits
-    assert why.binding.startswith("host memory: 364 GiB a node needed for offload, 90 GiB usable")
+    assert why.binding.startswith("host memory: 273 GiB a node needed for offload, 90 GiB usable")
     assert why.closest is not None and why.closest.memory.fits and not why.closest.runs
     assert planned("llama-30b", cluster=cluster_of(pool_of("h100", 4, 500))).plans
     (count,) = [int(text.split()[0]) for text in why.tries if text.endswith("GPUs")]

@@ -111,6 +111,16 @@ def steps_found(evaluator: Evaluator) -> list[float]:
     return [step for step, *_ in evaluator.objective.incumbents]
 
 
+def listed(plans: Plans, values: Floats) -> Floats:
+    """What a search lists of these: of plans that differ but in how much of the optimizer is
+    offloaded the best.
+    """
+    first, group = plans.without(("offload_optimizer_fraction",))
+    best = np.full(len(first), np.inf)
+    np.minimum.at(best, group, values)
+    return best
+
+
 def by_brute_force(space: Space) -> tuple[Floats, int]:
     """The best steps of all plans that the rules allow and that fit, and how many there were."""
     task = space.workload.task
@@ -121,7 +131,8 @@ def by_brute_force(space: Space) -> tuple[Floats, int]:
         if len(legal):
             fits = np.flatnonzero(evaluate(legal, task, stack_of(space)).fits)
             if len(fits):
-                found.append(steps_of(legal.take(fits), space))
+                able = legal.take(fits)
+                found.append(listed(able, steps_of(able, space)))
     return np.sort(np.concatenate(found))[:TOP], count
 
 

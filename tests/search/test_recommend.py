@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.search.test_one_type import TOP, space_of, stack_of, steps_of
+from tests.search.test_one_type import TOP, listed, space_of, stack_of, steps_of
 from tests.support.tiers import slow_after
 
 import astra
@@ -89,7 +89,7 @@ def test_no_plan_of_brute_force_has_a_shorter_expected_step(seed: int) -> None:
         legal = table.take(check(table, task, rules_for(task.runtime)).allowed)
         if len(legal):
             plans = legal.take(evaluate(legal, task, stack).fits)
-            found.append(steps_of(plans, space) * objective.weights(plans))
+            found.append(listed(plans, steps_of(plans, space) * objective.weights(plans)))
     best = np.sort(np.concatenate(found))[:TOP]
     np.testing.assert_allclose([step for step, *_ in objective.incumbents], best, rtol=1e-9)
 

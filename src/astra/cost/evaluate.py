@@ -1,9 +1,8 @@
 """A whole table of plans at once: does each fit, and how fast can it be at best?"""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from astra.cost.stages import times_of
 from astra.cost.step import step_s
@@ -31,65 +30,57 @@ class Evaluation:
     bound_s: Floats  # no simulated step is shorter
     memory_fraction: Floats  # of the usable memory, on the fullest stage
     fits: Flags
+    least_offload: Floats  # of the optimizer, with which it fits; more than 1: it does not
 
 
 def evaluate(
     plans: Plans, task: Task, stack: Stack, margin: float = 0.05, cache: LayerCache | None = None
 ) -> Evaluation:
-    """Memory and the least step of many plans of one task with one pipeline each.
-
-    Plans that differ only in how much of the optimizer is offloaded are worked out once, with
-    nothing offloaded; what it takes and what it frees is added.
-    """
-    fraction = plans.offload_optimizer_fraction
-    first, rows = plans.without(("offload_optimizer_fraction",))
-    nothing = np.broadcast_to(0.0, len(first))
-    kept = replace(plans.take(_stride(first, len(plans))), offload_optimizer_fraction=nothing)
-    bounds, host_s = np.zeros(len(kept)), np.zeros(len(kept))
-    filled = {value: np.zeros(len(kept)) for value in _distinct(fraction)}
+    """Memory and the least step of many plans of one task with one pipeline each."""
+    bounds, filled, offload = np.zeros((3, len(plans)))
     shared = None
-    for block, view in enumerate(stage_views(kept, task, ROWS_PER_BLOCK)):
+    for block, view in enumerate(stage_views(plans, task, ROWS_PER_BLOCK)):
         if shared is None:
             shared = stage_work(view, stack, cache), shared_bytes(view, stack)
         some = slice(block * ROWS_PER_BLOCK, block * ROWS_PER_BLOCK + len(view.plans))
         memory = memory_of(view, stack, shared[1])
         times = stage_times(view, stack, shared[0], memory.offloaded_per_micro_batch_bytes)
-        bounds[some], host_s[some] = step_bound_s(view, times), times.host_s(slice(0, 1))[0, 0]
-        needed = _needed_bytes(memory, stack)
-        for value, column in filled.items():
-            freed = offload_frees_bytes(shared[1], value) * (1 + stack.slack_fraction)
-            column[some] = _fullest(view, needed - freed[..., view.rows] if value else needed)
-    each = np.zeros(len(plans))
-    for value, column in filled.items():
-        here = np.flatnonzero(fraction == value)
-        each[here] = column[rows[here]]
+        bounds[some] = step_bound_s(view, times)
+        filled[some] = memory_fraction(view, memory, stack)
+        offload[some] = _least_offload(view, memory, stack, margin)
     return Evaluation(
-        bound_s=bounds[rows] + fraction * host_s[rows],
-        memory_fraction=each,
-        fits=each <= 1 - margin,
+        bound_s=bounds, memory_fraction=filled, fits=filled <= 1 - margin, least_offload=offload
     )
 
 
-def _stride(rows: NDArray[np.intp], count: int) -> slice | NDArray[np.intp]:
-    """These rows as a slice where every n-th is taken: nothing need be copied."""
-    step = count // max(len(rows), 1)
-    if step * len(rows) == count and (rows == np.arange(0, count, step)).all():
-        return slice(0, count, step)
-    return rows
+def _least_offload(view: StageView, memory: MemoryColumns, stack: Stack, margin: float) -> Floats:
+    """The part of the optimizer that has to be on the host, so that every stage fits. (plan,)
 
+        needed(0) - (f optimizer - offload) (1 + slack) <= (1 - margin) usable
 
-def _distinct(column: Floats) -> list[float]:
-    """The few values of a column, without sorting it."""
-    found = []
-    while len(column):
-        found.append(float(column[0]))
-        column = column[column != column[0]]
-    return found
+    with `offload` what the GPU holds for states that are on the host.
+    """
+    shared = {name: memory.part(name) for name in ("optimizer", "offload")}
+    freed = offload_frees_bytes(shared, view.plans.offload_optimizer_fraction)
+    over = _needed_bytes(memory, stack) - (1 - margin) * _usable_bytes(view)
+    over = over / (1 + stack.slack_fraction) + freed
+    states = np.where(shared["optimizer"] > 0, shared["optimizer"], np.nan)
+    part = (over + shared["offload"]) / states
+    least = np.where(over > 0, np.nan_to_num(part, nan=np.inf), 0.0)
+    return np.where(view.stages.count > 0, least, 0.0).max(axis=(0, 1))
 
 
 def memory_fraction(view: StageView, memory: MemoryColumns, stack: Stack) -> Floats:
     """Reserved and runtime memory over what is usable, on the stage that it fills most."""
     return _fullest(view, _needed_bytes(memory, stack))
+
+
+def plans_memory_fraction(
+    plans: Plans, task: Task, stack: Stack, every_stage: bool = False
+) -> Floats:
+    """The same of plans; of each stage apart where plans may have several GPU types."""
+    view = stage_view(plans, task, every_stage=every_stage)
+    return memory_fraction(view, memory_of(view, stack), stack)
 
 
 def _needed_bytes(memory: MemoryColumns, stack: Stack) -> Floats:
@@ -102,9 +93,14 @@ def least_memory_fraction(view: StageView, stack: Stack, offloaded: float) -> Fl
 
 
 def _fullest(view: StageView, needed: Floats) -> Floats:
-    usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
-    filled = needed / usable[view.stages.of(view.plans.gpu)]
+    filled = needed / _usable_bytes(view)
     return np.where(view.stages.count > 0, filled, 0.0).max(axis=(0, 1))
+
+
+def _usable_bytes(view: StageView) -> Floats:
+    usable = np.array([pool.gpu.usable_bytes for pool in view.task.cluster.pools])
+    found: Floats = usable[view.stages.of(view.plans.gpu)]
+    return found
 
 
 def simulate(plans: Plans, task: Task, stack: Stack, cache: LayerCache | None = None) -> Floats:

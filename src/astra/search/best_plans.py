@@ -54,7 +54,9 @@ def _gap(searched: Evaluator, plans: Sequence[PricedPlan], limits: Limits) -> fl
 def least_energy(query: Query, limits: Limits) -> Result:
     """The plans that train with the fewest kWh; each says how many."""
     energy_of(query.cluster.pools[0].gpu, 0.0, 1, query.money)  # what is not known is said at once
-    found = solve_one_type(query, limits, LeastEnergy(query.top, query.fold, query.risk != "none"))
+    found = solve_one_type(
+        query, limits, LeastEnergy(query.top, query.fold, is_weighed=query.risk != "none")
+    )
     places = enumerate((with_energy(plan, query.money) for plan in found.plans), 1)
     plans = tuple(msgspec.structs.replace(plan, rank=place) for place, plan in places)
     return replace(found, plans=plans)

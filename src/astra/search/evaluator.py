@@ -12,10 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from astra.cost.evaluate import Evaluation, evaluate, memory_fraction, simulate
+from astra.cost.evaluate import Evaluation, evaluate, plans_memory_fraction, simulate
 from astra.cost.host import host_bytes_per_node, is_offloading, pool_usable_ram_bytes
 from astra.hardware.stack import Stack
-from astra.memory.stage import memory_of
 from astra.search.objective import Fastest, Objective
 from astra.search.query import Query
 from astra.search.result import Funnel, Progress
@@ -23,7 +22,6 @@ from astra.strategy.plan import Plan
 from astra.strategy.plans import Flags, Floats, Ints, Plans, Task, plan_at
 from astra.strategy.rules.registry import rules_for
 from astra.strategy.rules.rule import Rule
-from astra.strategy.stage_view import stage_view
 from astra.strategy.variants import depends_on_variant
 from astra.timing.layer import LayerCache
 
@@ -141,7 +139,7 @@ class Evaluator:
 
     def remember_closest(self, plans: Plans, fraction: Floats, fits: Flags) -> None:
         """The plan that overflows its GPUs least, while none fits."""
-        if not fits.any() and float(fraction.min()) < self.closest[0]:
+        if not fits.any() and float(fraction.min(initial=np.inf)) < self.closest[0]:
             row = int(fraction.argmin())
             self.closest = (float(fraction[row]), plans.take([row]))
 
@@ -178,8 +176,7 @@ class Evaluator:
         rows = np.flatnonzero(self.allowed(plans))
         if not len(rows):
             return found
-        view = stage_view(plans.take(rows), self.task, every_stage=True)
-        fraction = memory_fraction(view, memory_of(view, self.stack), self.stack)
+        fraction = plans_memory_fraction(plans.take(rows), self.task, self.stack, every_stage=True)
         fits = fraction <= 1 - self.margin
         self.funnel.priced += len(rows)
         self.funnel.out_of_memory += int((~fits).sum())

@@ -64,8 +64,10 @@ def _merged(
 
 
 @dataclass(slots=True)
-class Fastest:
-    """The K fastest plans; of near-identical ones the best, where they are folded."""
+class LeastWeighed:
+    """The K plans of the least step x weight; of near-identical ones the best, where they are
+    folded. Incumbents have these products.
+    """
 
     top: int
     fold: bool = False
@@ -78,10 +80,11 @@ class Fastest:
         return min(self.incumbents[self.top - 1][0] if full else np.inf, self.ceiling_s)
 
     def limits_s(self, plans: Plans) -> Floats:
-        return np.full(len(plans), self.limit_s)
+        """A layout's own columns have the simplest of its variants."""
+        return self.limit_s / self.weights(plans)
 
     def limits_of_counts_s(self, gpus: Ints) -> Floats:
-        return np.full(len(gpus), self.limit_s)
+        return self.limit_s / self.least_weights(gpus)
 
     def keys(self, plans: Plans) -> list[Key]:
         if self.fold:
@@ -91,66 +94,47 @@ class Fastest:
     def weights(self, plans: Plans) -> Floats:
         return np.ones(len(plans))
 
+    def least_weights(self, gpus: Ints) -> Floats:
+        """Of any plan on so many GPUs; at least 1."""
+        return np.ones(len(gpus))
+
     def add(self, plans: Plans, step_s: Floats) -> None:
-        self.incumbents = _merged(self.incumbents, plans, step_s, self.keys(plans), self.top)
+        weighed = step_s * self.weights(plans)
+        self.incumbents = _merged(self.incumbents, plans, weighed, self.keys(plans), self.top)
+
+
+class Fastest(LeastWeighed):
+    """The K fastest plans."""
 
 
 @dataclass(slots=True)
 class LeastExpected(Fastest):
     """The K plans of the least expected step on one GPU type; that one may not fit is left aside,
-    and weighed when they are ranked. Incumbents have expected steps.
+    and weighed when they are ranked.
     """
 
     gpus: int = 1  # that there are
 
-    def limits_s(self, plans: Plans) -> Floats:
-        """A layout's own columns have the simplest of its variants."""
-        return self.limit_s / self.weights(plans)
-
-    def limits_of_counts_s(self, gpus: Ints) -> Floats:
-        return self.limit_s / (1 + gpus_cost(gpus, self.gpus))
-
     def weights(self, plans: Plans) -> Floats:
         return 1 + gpus_cost(plans.gpus, self.gpus) + settings_cost(plans)
 
-    def add(self, plans: Plans, step_s: Floats) -> None:
-        Fastest.add(self, plans, step_s * self.weights(plans))
+    def least_weights(self, gpus: Ints) -> Floats:
+        return 1 + gpus_cost(gpus, self.gpus)
 
 
 @dataclass(slots=True)
-class LeastEnergy:
+class LeastEnergy(LeastWeighed):
     """The K plans of the least energy on one GPU type, whose GPUs draw the same: the least GPUs x
-    step. On g GPUs a step must beat the K-th of these products / g. Where risk matters, settings
-    must save as much as of a step; incumbents have expected steps.
+    step. Where risk matters, settings must save as much as of a step.
     """
 
-    top: int
-    fold: bool = False
     is_weighed: bool = False
-    incumbents: list[Incumbent] = field(default_factory=list)  # least energy first
-
-    @property
-    def limit_s(self) -> float:
-        """Of plans on one GPU: nothing may take longer."""
-        last = self.incumbents[self.top - 1 :]
-        return last[0][0] * float(last[0][2].gpus[0]) if last else np.inf
-
-    def limits_s(self, plans: Plans) -> Floats:
-        return self.limits_of_counts_s(plans.gpus) / self.weights(plans)
-
-    def limits_of_counts_s(self, gpus: Ints) -> Floats:
-        return self.limit_s / gpus
-
-    def keys(self, plans: Plans) -> list[Key]:
-        return Fastest(self.top, self.fold).keys(plans)
 
     def weights(self, plans: Plans) -> Floats:
-        return 1 + settings_cost(plans) if self.is_weighed else np.ones(len(plans))
+        return plans.gpus * (1 + settings_cost(plans) if self.is_weighed else np.ones(len(plans)))
 
-    def add(self, plans: Plans, step_s: Floats) -> None:
-        expected_s = step_s * self.weights(plans)
-        found = _merged(self.incumbents, plans, expected_s, self.keys(plans))
-        self.incumbents = sorted(found, key=lambda entry: entry[0] * entry[2].gpus[0])[: self.top]
+    def least_weights(self, gpus: Ints) -> Floats:
+        return gpus.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

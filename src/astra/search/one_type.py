@@ -7,8 +7,7 @@ promising first; each only takes longer than what it is made of. What is left ou
 import numpy as np
 
 from astra.columns import REL_EPS
-from astra.cost.evaluate import least_memory_fraction, memory_fraction
-from astra.memory.stage import memory_of
+from astra.cost.evaluate import least_memory_fraction, plans_memory_fraction
 from astra.search.evaluator import Evaluator, Limits, evaluator_of
 from astra.search.objective import Fastest, LeastExpected
 from astra.search.query import Query
@@ -16,7 +15,7 @@ from astra.strategy.enumerate import Layouts, enumerate_layouts
 from astra.strategy.plans import Flags, Floats, Ints, Plans, concatenate
 from astra.strategy.space import Space
 from astra.strategy.stage_view import StageView, stage_view, without_layers
-from astra.strategy.variants import plan_count, variant_counts, variants_of
+from astra.strategy.variants import offloading_more, plan_count, variant_counts, variants_of
 from astra.timing.layer import Work, cached_layer_rows, work_of
 from astra.timing.plan_bounds import fill_bound_s, step_bound_s, work_bound_s
 from astra.timing.stage import stage_times, stage_work
@@ -169,13 +168,13 @@ class OneType:
 
     def _heuristic(self, layouts: Plans) -> None:
         """Simulate the best variant of each of these layouts, only to know a limit."""
-        if not len(layouts):
-            return
         evaluator, objective = self.evaluator, self.evaluator.objective
-        plans = variants_of(layouts, self.space)
-        plans = plans.take(np.flatnonzero(self._holds(plans)))
-        if len(plans):
+        for least in (True, False) if len(layouts) else ():
+            plans = variants_of(layouts, self.space, least)
+            plans = plans.take(np.flatnonzero(self._holds(plans)))
             found = evaluator.evaluate(plans)
+            if not found.fits.any():
+                continue
             rows = np.flatnonzero(found.fits & (found.bound_s < objective.limits_s(plans)))
             rows = evaluator.in_ram(plans, rows)
             rows = rows[np.argsort(found.bound_s[rows], kind="stable")]
@@ -183,6 +182,7 @@ class OneType:
             first = dict(zip(reversed(keys), rows[::-1], strict=True))
             some = np.array(sorted(first.values()), np.int64)
             self._simulate_useful(plans.take(some), found.bound_s[some])
+            return
 
     def _finish(self, waiting: Tables) -> None:
         """What is left, the most promising first, until no bound is below its limit."""
@@ -199,13 +199,27 @@ class OneType:
             start, size = start + size, min(2 * size, MAX_GROUP)
 
     def _look_at_variants(self, layouts: Plans) -> None:
-        """All variants of these layouts: rules, memory, bound, and simulation by bound."""
+        """All variants of these layouts. A larger part of the optimizer on the host never takes
+        less: the least is looked at, the least that fits, and the most where rules refuse that.
+        """
+        plans = variants_of(layouts, self.space, least_offload=True)
+        unseen = int(variant_counts(layouts, self.space).sum()) - len(plans)
+        plans, least = self._look_at(plans)
+        if self.evaluator.objective.incumbents:  # else nobody asks what comes closest
+            plans, least = plans.take(np.flatnonzero(least <= 1)), least[least <= 1]
+        plans, _ = self._look_at(fitting := offloading_more(plans, least, self.space))
+        self._look_at(most := offloading_more(plans, np.full(len(plans), np.inf), self.space))
+        self.evaluator.funnel.bounded += unseen - len(fitting) - len(most)
+
+    def _look_at(self, plans: Plans) -> tuple[Plans, Floats]:
+        """Rules, memory, bound, and simulation by bound: those that a rule refuses, or that are
+        below the limit and do not fit, and the part of the optimizer to offload so that they do.
+        """
         evaluator, objective = self.evaluator, self.evaluator.objective
-        plans = variants_of(layouts, self.space)
-        if len(plans):
-            plans = plans.take(evaluator.allowed(plans, rules=evaluator.variant_rules))
+        allowed = evaluator.allowed(plans, rules=evaluator.variant_rules)
+        refused, plans = plans.take(np.flatnonzero(~allowed)), plans.take(np.flatnonzero(allowed))
         if not len(plans):
-            return
+            return refused, np.zeros(len(refused))
         found, funnel = evaluator.evaluate(plans), evaluator.funnel
         funnel.priced += len(plans)
         funnel.out_of_memory += int((~found.fits).sum())
@@ -214,6 +228,9 @@ class OneType:
         rows = evaluator.in_ram(plans, useful)
         funnel.out_of_memory += len(useful) - len(rows)
         self._simulate_useful(plans.take(rows), found.bound_s[rows])
+        left = np.flatnonzero(~found.fits & (found.bound_s < objective.limits_s(plans)))
+        least = np.append(np.zeros(len(refused)), found.least_offload[left])
+        return concatenate([refused, plans.take(left)]), least
 
     def _simulate_useful(self, plans: Plans, bounds: Floats) -> None:
         """The most promising first: they may spare the others, by the limit or as of one key."""
@@ -249,13 +266,8 @@ class OneType:
             plans = variants_of(layouts.take(rows), self.space)
             plans = plans.take(np.flatnonzero(self._holds(plans)))
             if len(plans):
-                fraction = _memory_fraction(plans, evaluator)
+                fraction = plans_memory_fraction(plans, evaluator.task, evaluator.stack)
                 evaluator.remember_closest(plans, fraction, fraction <= 1 - evaluator.margin)
-
-
-def _memory_fraction(plans: Plans, evaluator: Evaluator) -> Floats:
-    view = stage_view(plans, evaluator.task)
-    return memory_fraction(view, memory_of(view, evaluator.stack), evaluator.stack)
 
 
 def any_fits(space: Space, evaluator: Evaluator) -> bool:
@@ -265,7 +277,10 @@ def any_fits(space: Space, evaluator: Evaluator) -> bool:
         for at in range(0, len(layouts), MAX_GROUP):
             plans = variants_of(layouts.take(slice(at, at + MAX_GROUP)), space)
             plans = plans.take(evaluator.allowed(plans))
-            fits = _memory_fraction(plans, evaluator) <= 1 - evaluator.margin
+            fits = (
+                plans_memory_fraction(plans, evaluator.task, evaluator.stack)
+                <= 1 - evaluator.margin
+            )
             if len(evaluator.in_ram(plans, np.flatnonzero(fits))):
                 return True
     return False

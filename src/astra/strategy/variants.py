@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astra.columns import REL_EPS
 from astra.strategy.enumerate import ROWS_PER_TABLE, Layouts, enumerate_layouts, recompute_settings
 from astra.strategy.layer_splits import repeat_rows
-from astra.strategy.plans import Ints, Plans, code, column_dtype
+from astra.strategy.plans import Floats, Ints, Plans, code, column_dtype
 from astra.strategy.rules.our_rules import largest_chunk
 from astra.strategy.rules.rule import Rule
 from astra.strategy.space import Space
 
 Rows = NDArray[np.intp]
+OFFLOAD = "offload_optimizer_fraction"
 # What variants of a layout differ in, as rules call it.
-VARIANT_SETTINGS = {"recompute", "offload_optimizer_fraction", "offload_layers"}
+VARIANT_SETTINGS = {"recompute", OFFLOAD, "offload_layers"}
 
 
 def enumerate_plans(space: Space) -> Iterator[Plans]:
@@ -58,9 +60,12 @@ def depends_on_variant(rule: Rule) -> bool:
     return not VARIANT_SETTINGS.isdisjoint(rule.settings)
 
 
-def variants_of(layouts: Plans, space: Space) -> Plans:
-    """Each layout with every recompute setting that its largest chunk allows, and every offload."""
-    offloads = np.array(_offloads(space), np.float64)
+def variants_of(layouts: Plans, space: Space, least_offload: bool = False) -> Plans:
+    """Each layout with every recompute setting that its largest chunk allows, and every part of the
+    optimizer offloaded, or the least alone.
+    """
+    every = _offloads(space)
+    offloads = np.array([min(every)] if least_offload else every, np.float64)
     largest = _largest_chunk(layouts)
     settings, lengths = _settings_by_chunk(largest, space)
     rows, within = repeat_rows(lengths[largest] * len(offloads))
@@ -76,8 +81,20 @@ def variants_of(layouts: Plans, space: Space) -> Plans:
     return replace(table, **columns)
 
 
+def offloading_more(plans: Plans, least: Floats, space: Space) -> Plans:
+    """Those that can offload more of the optimizer: with the next part that is at least so large,
+    or all that may be.
+    """
+    every = np.array(sorted(_offloads(space)))
+    place = np.searchsorted(every[:-1], least * (1 - REL_EPS))
+    own = np.searchsorted(every, plans.offload_optimizer_fraction)
+    rows = np.flatnonzero(own < len(every) - 1)
+    more = every[np.maximum(place, np.minimum(own + 1, len(every) - 1))]
+    return replace(plans.take(rows), offload_optimizer_fraction=more[rows])
+
+
 def _offloads(space: Space) -> tuple[float, ...]:
-    return tuple(space.values("offload_optimizer_fraction") or (0.0,))
+    return tuple(space.values(OFFLOAD) or (0.0,))
 
 
 def _largest_chunk(layouts: Plans) -> Ints:

@@ -88,8 +88,18 @@ $(VERIFY)/.ready: pyproject.toml Makefile
 	$(VERIFY)/venv/bin/python -m zipfile -e $(VERIFY)/wheels/skypilot*.whl $(VERIFY)/sky
 	@touch $@
 
-verify: $(VERIFY)/.ready $(if $(shell command -v npm),web/node_modules)  ## our rules, counts and schedules against the frameworks themselves
+# A browser for the page: Debian's, where there is none and it may be installed; else its tests say so.
+.PHONY: browser screenshot
+browser:
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+	    apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
+
+verify: $(VERIFY)/.ready browser $(if $(shell command -v npm),web/node_modules)  ## our rules, counts and schedules against the frameworks themselves
 	ASTRA_VERIFY=1 PYTHONPATH=$(PATHS) $(VERIFY)/venv/bin/python -m pytest -n 2 --dist loadfile tests/verify
+
+screenshot: $(VERIFY)/.ready browser  ## the page with an answer, into docs/page.png
+	PYTHONPATH=$(CURDIR) $(VERIFY)/venv/bin/python -m tools.screenshot
 
 practice: $(VERIFY)/.ready  ## published layouts against ours, into docs/reports/practice.md: 15 minutes
 	PYTHONPATH=$(PATHS):$(CURDIR) $(VERIFY)/venv/bin/python -m tools.practice

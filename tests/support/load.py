@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.serving import serving
 
 JOB = {"model": "llama-3-8b", "gpus": "h100:8", "global_batch": 32, "seq_len": 4096}
 QUESTIONS: tuple[tuple[str, dict[str, Any] | None], ...] = (
@@ -31,15 +31,8 @@ class Load:
 
 def load(clients: int, seconds: float) -> Load:
     """So many clients that ask without a pause, of `astra serve` with its defaults."""
-    command = (sys.executable, "-m", "astra", "serve", "--port", "0", "--json")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            lines = iter(server.stdout.readline, "}\n")
-            port = json.loads("".join(lines) + "}")["address"].rpartition(":")[2]
-            return asyncio.run(_asked(int(port), server.pid, clients, seconds))
-        finally:
-            server.terminate()
+    with serving() as (address, process):
+        return asyncio.run(_asked(int(address.rpartition(":")[2]), process, clients, seconds))
 
 
 async def _asked(port: int, server: int, clients: int, seconds: float) -> Load:

@@ -1,12 +1,12 @@
 """What `astra serve` says of itself is true of any question, by Schemathesis; and it holds out."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.frameworks import needs
 from tests.support.load import load
+from tests.support.serving import serving
 
 needs("schemathesis", "starlette", "uvicorn")
 
@@ -19,16 +19,10 @@ CHECKS = (
 
 def test_no_question_breaks_the_server_or_its_description(tmp_path: Path) -> None:
     """Questions that the schema allows may still be refused: no schema knows every model."""
-    served = (sys.executable, "-m", "astra", "serve", "--port", "0", "--time-limit", "5", "--json")
-    with subprocess.Popen(served, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            address = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["address"]
-            asked = (sys.executable, "-m", "schemathesis.cli", "run", f"{address}/api/openapi.json")
-            options = ("--checks", CHECKS, "--max-examples", "10", "--max-time", "25")
-            done = subprocess.run((*asked, *options), capture_output=True, text=True, cwd=tmp_path)
-        finally:
-            server.terminate()
+    with serving("--time-limit", "5") as (address, _):
+        asked = (sys.executable, "-m", "schemathesis.cli", "run", f"{address}/api/openapi.json")
+        options = ("--checks", CHECKS, "--max-examples", "10", "--max-time", "25")
+        done = subprocess.run((*asked, *options), capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 

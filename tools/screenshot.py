@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--question", default=QUESTION, help="as the page's address has it")
     parser.add_argument("--scheme", choices=("light", "dark"), default="light")
     parser.add_argument("--width", type=int, default=1440)
-    parser.add_argument("--height", type=int, default=1000)
+    parser.add_argument("--height", type=int, default=850)
     parser.add_argument("--whole", action="store_true", help="down to the end of the page")
     said = parser.parse_args()
     seen = {"viewport": {"width": said.width, "height": said.height}, "color_scheme": said.scheme}

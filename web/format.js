@@ -50,8 +50,8 @@ export const shortGpu = (name) => name.replace(/-\d+GB|-SXM\d*/g, "").replaceAll
 export const gpuList = (gpus) =>
   Object.entries(gpus).map(([name, number]) => together(`${grouped(number)} × ${shortGpu(name)}`)).join(" and ");
 
-// Names with hyphens, H100-80GB-SXM, that no line parts.
+// Names with hyphens, H100-80GB-SXM, and settings, tp 4, that no line parts.
 export const unbroken = (text) =>
-  text.split(/(\S+-\S+)/).map((part, row) => (row % 2 ? html`<span class="glued">${part}</span>` : part));
+  text.split(/(\S+-\S+|\b[a-z]{2,3} \d+\b\S*)/).map((part, row) => (row % 2 ? html`<span class="glued">${part}</span>` : part));
 
 export { grouped };

@@ -68,9 +68,9 @@ export function bodyOf(question) {
 const OF_SEARCHES = ["set", "max_gpus", "use_all", "objective", "risk", "top", "all", "exact", "time_limit",
   "min_tokens_per_s", "order", "longest"];
 
-// What a plan of this question is predicted with, beside its settings.
-export const jobOf = (question) =>
-  Object.fromEntries(Object.entries(bodyOf(question)).filter(([name]) => !OF_SEARCHES.includes(name)));
+// What a plan of this question's answer is predicted with, beside its settings.
+export const jobOf = (body) =>
+  Object.fromEntries(Object.entries(body).filter(([name]) => !OF_SEARCHES.includes(name)));
 
 const readable = (value) =>
   encodeURIComponent(value).replace(/%(3A|2C|2F|24|40|3D)/g, (code) => decodeURIComponent(code));

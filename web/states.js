@@ -28,7 +28,7 @@ export function running() {
   if (!now?.isShown) return nothing;
   const best = now.best_step_s, gap = now.gap_fraction;
   const isKnown = best && gap !== null && gap !== undefined;
-  return html`<section class="running" aria-label="The search goes on">
+  const block = html`<section class="running" aria-label="The search goes on">
     <p class="headline" aria-live="polite">${best
       ? html`<b>At most ${seconds(best)} a step</b>${isKnown ? `, and no plan can be under ${seconds(best * (1 - gap))}.` : "."}`
       : html`<b>Searching.</b> ${now.doing ?? "No plan was found yet."}`}</p>
@@ -40,6 +40,7 @@ export function running() {
       ${now.clock_s > 3 ? quicker() : nothing}
     </p>
   </section>`;
+  return state.answer ? html`<div class="over">${block}</div>` : block; // the last answer stays where it is
 }
 
 function gapBar(bound, best, gap) {

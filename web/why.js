@@ -54,7 +54,7 @@ function field(name, now) {
 function tried() {
   const settings = { ...settingsOf(shown()), ...state.tryNow };
   const numbers = Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, /^\d+$/.test(value) ? Number(value) : value]));
-  const body = { ...jobOf(state.question), gpus: shown().gpus, ...numbers };
+  const body = { ...jobOf(state.body), gpus: shown().gpus, ...numbers };
   if (body.cluster) delete body.gpus;
   return remote("edited", JSON.stringify(body), (signal) => ask("predict", body, signal));
 }
@@ -114,7 +114,7 @@ export function whyCard() {
   return card(
     "Why this one, and why not another",
     html`<p class=${isOld ? "is-old binding" : "binding"}>${error ? error.message : (value?.binding.sentence ?? "…")}</p>
-      ${isUniform
+      ${isUniform && state.body
         ? html`<p class="label">Change a setting, and it is priced or refused at once</p>
             <div class="edits">${Object.entries(settingsOf(plan)).map(([name, now]) => field(name, now))}</div>
             ${state.edits ? html`<button type="button" class="link" @click=${() => change({ edits: null })}>Undo</button>` : nothing}

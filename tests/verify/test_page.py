@@ -176,8 +176,10 @@ def test_a_search_is_stopped_with_the_best_so_far_or_left_for_another_question(p
     stop.click()
     expect(page.locator(".stopped")).to_be_visible()
     expect(page.locator(".risk")).to_contain_text("not proven")
+    place = page.locator(".cards h1").bounding_box()
     page.get_by_role("button", name="Go on searching").click()
     expect(stop).to_be_enabled()
+    assert page.locator(".cards h1").bounding_box() == place  # the last answer stays where it is
     page.goto(f"/#{ONE}")
     expect(page.locator("#command")).to_contain_text("llama-3-8b")
     settle(page)
@@ -204,6 +206,9 @@ def test_a_plan_is_edited_in_place_priced_and_refused_in_the_rule_s_words(
     verdict.get_by_role("button", name="pp 2", exact=True).click()
     expect(verdict).not_to_contain_text("Refused:")
     expect(why.get_by_label("pp", exact=True)).to_have_value("2")
+    page.locator("#model").fill("llama-3-8")  # the next question, not this answer's
+    expect(page.locator("#wrong")).to_be_visible()
+    expect(verdict).to_contain_text("GiB")
 
 
 def test_two_plans_are_compared_and_what_differs_stands_out(page: Any, address: str) -> None:
@@ -292,11 +297,11 @@ def test_a_config_that_is_dropped_is_the_model_and_stands_in_the_link(
     expect(best).to_have_attribute("aria-label", f"plan 1: {found['plans'][0]['summary']}")
 
 
-def test_a_script_that_is_dropped_is_priced_and_its_job_planned_better(page: Any) -> None:
+def test_a_script_that_is_dropped_is_priced_and_a_log_has_no_command(page: Any) -> None:
     page.goto("/")
-    drop(page, "notes.txt", "nothing that trains\n")
+    drop(page, "train.log", "iteration 10/100 | elapsed time per iteration (ms): 1234.5 |\n")
     job = page.locator("section.card.job")
-    expect(job.get_by_role("alert")).to_be_visible()
+    expect(job.get_by_role("alert")).to_contain_text("no training command was found")
     drop(page, "llama3_fp8.sh", (SCRIPTS / "llama3_fp8.sh").read_text())
     expect(job).to_contain_text("Read as a job of")
     expect(job).to_contain_text("fullest GPU")

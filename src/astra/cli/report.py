@@ -9,7 +9,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
-from astra.cli.printing import print_parts, write_json
+from astra.cli.printing import write_json
 from astra.cli.progress import ProgressLine
 from astra.errors import InputError
 
@@ -59,5 +59,5 @@ def run(options: argparse.Namespace) -> int:
     elif path is None:
         sys.stdout.write(text)
     else:
-        print_parts(f"Wrote {path}: {found.sheet.title}.")
+        sys.stdout.write(f"Wrote {path}: {found.sheet.title}.\n")  # a path is not to be folded
     return 0

@@ -18,6 +18,8 @@ from astra.web.openapi import any_schema
 from astra.web.questions import QUESTIONS
 from astra.web.workers import BusyError, TooLongError, Workers, too_long
 
+TOOLS = ("plan", "predict", "explain", "export", "import")  # pictures are for pages
+
 ABOUT = (
     "Plans the training of large language models: which parallel strategy on which GPUs, its "
     "seconds, memory and dollars, and launch files for it. Ask plan first; explain and export take "
@@ -46,8 +48,10 @@ def make_server(workers: int = 2, time_limit_s: float = 600.0) -> "Server[Worker
 async def list_tools(_context: object, _asked: object) -> types.ListToolsResult:
     return types.ListToolsResult(
         tools=[
-            types.Tool(name=name, description=kind.__doc__, input_schema=tool_schema(name))
-            for name, (kind, _) in QUESTIONS.items()
+            types.Tool(
+                name=name, description=QUESTIONS[name][0].__doc__, input_schema=tool_schema(name)
+            )
+            for name in TOOLS
         ]
     )
 
@@ -64,8 +68,8 @@ async def call_tool(
     context: ServerRequestContext[Workers], asked: types.CallToolRequestParams
 ) -> types.CallToolResult:
     """The answer's JSON; or what is wrong with the question, which the caller may mend."""
-    if asked.name not in QUESTIONS:
-        return _said(f"there is no tool {asked.name!r}. {did_you_mean(asked.name, QUESTIONS)}")
+    if asked.name not in TOOLS:
+        return _said(f"there is no tool {asked.name!r}. {did_you_mean(asked.name, TOOLS)}")
     body = msgspec.json.encode(asked.arguments or {})
     try:
         async with context.lifespan_context.search(asked.name, body) as search:

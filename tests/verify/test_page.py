@@ -82,7 +82,7 @@ JOB = {"model": "llama-3-8b", "gpus": "h100:8", "global_batch": 32, "seq_len": 4
 NARROW = {"set": ["recompute=none", "tp=2,4"]}
 
 
-def test_plans_are_those_of_the_server_sorted_filtered_and_nothing_moves(
+def test_plans_are_those_of_the_server_sorted_filtered_zoomed_and_nothing_moves(
     page: Any, address: str
 ) -> None:
     ask(page, ONE)
@@ -109,6 +109,12 @@ def test_plans_are_those_of_the_server_sorted_filtered_and_nothing_moves(
     expect(page.locator(".chosen")).to_contain_text("Below: plan 2")
     assert "plan=2" in page.url
     settle(page)
+    timeline = page.locator(".timeline svg")
+    whole = timeline.evaluate("(each) => each.outerHTML")
+    page.get_by_role("button", name="Start", exact=True).click()
+    until(page, lambda: timeline.evaluate("(each) => each.outerHTML") != whole)
+    page.locator(".timeline").dblclick()
+    until(page, lambda: timeline.evaluate("(each) => each.outerHTML") == whole)
 
 
 def test_a_pool_of_two_types_is_drawn_with_what_mixing_brings(page: Any, address: str) -> None:

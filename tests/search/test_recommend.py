@@ -18,6 +18,7 @@ from astra.search.evaluator import evaluator_of
 from astra.search.objective import LeastExpected
 from astra.search.one_type import OneType
 from astra.search.query import query_of_space
+from astra.search.result import Progress
 from astra.strategy.plan import Plan
 from astra.strategy.plans import plans_of
 from astra.strategy.rules.registry import check, rules_for
@@ -164,3 +165,19 @@ def test_slow_gpus_that_save_little_are_left_out() -> None:
     change = other.step_s / answer.best.step_s - 1
     assert f"(plan {other.rank}) a step takes {change:+.1%}." in page
     assert "--risk none finds the fastest on paper" in page
+
+
+@pytest.mark.slow
+def test_the_best_step_so_far_is_of_plans_that_may_be_the_answer() -> None:
+    """Not of the fastest on paper, nor of dtypes that are off, which are searched besides."""
+    heard: list[float] = []
+
+    def listen(progress: Progress) -> None:
+        heard.append(progress.best_step_s or float("inf"))
+
+    job: dict[str, Any] = {"gpus": {"h100": 512}, "global_batch": 1024, "seq_len": 4096}
+    answer = astra.plan("llama-3-70b", **job, progress=listen)
+    paper = answer.fastest_on_paper
+    assert paper is not None and answer.best is not None
+    assert paper.step_s < 0.995 * answer.best.step_s
+    assert heard[-1] == pytest.approx(min(plan.step_s for plan in answer.plans))

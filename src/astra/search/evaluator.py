@@ -149,7 +149,7 @@ class Evaluator:
         steps = simulate(plans, self.task, self.stack, self.cache)
         self.funnel.simulated += len(plans)
         self.objective.add(plans, steps)
-        if isinstance(self.objective, Fastest):
+        if isinstance(self.objective, Fastest) and np.isinf(self.objective.ceiling_s):
             self.limits.best_s = min(self.limits.best_s, float(steps.min()))
             self.limits.least_s = self.least_s if self.is_alone else 0.0
         return steps

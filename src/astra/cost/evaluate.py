@@ -39,7 +39,8 @@ def evaluate(
     """Memory and the least step of many plans of one task with one pipeline each."""
     bounds, filled, offload = np.zeros((3, len(plans)))
     shared = None
-    for block, view in enumerate(stage_views(plans, task, ROWS_PER_BLOCK)):
+    views = stage_views(plans, task, ROWS_PER_BLOCK) if len(plans) else ()
+    for block, view in enumerate(views):
         if shared is None:
             shared = stage_work(view, stack, cache), shared_bytes(view, stack)
         some = slice(block * ROWS_PER_BLOCK, block * ROWS_PER_BLOCK + len(view.plans))

@@ -169,20 +169,20 @@ class OneType:
     def _heuristic(self, layouts: Plans) -> None:
         """Simulate the best variant of each of these layouts, only to know a limit."""
         evaluator, objective = self.evaluator, self.evaluator.objective
-        for least in (True, False) if len(layouts) else ():
-            plans = variants_of(layouts, self.space, least)
+        plans = variants_of(layouts, self.space, least_offload=True)
+        plans = plans.take(np.flatnonzero(self._holds(plans)))
+        found = evaluator.evaluate(plans)
+        if not found.fits.any():
+            plans = offloading_more(plans, found.least_offload, self.space)
             plans = plans.take(np.flatnonzero(self._holds(plans)))
             found = evaluator.evaluate(plans)
-            if not found.fits.any():
-                continue
-            rows = np.flatnonzero(found.fits & (found.bound_s < objective.limits_s(plans)))
-            rows = evaluator.in_ram(plans, rows)
-            rows = rows[np.argsort(found.bound_s[rows], kind="stable")]
-            keys = objective.keys(plans.take(rows))
-            first = dict(zip(reversed(keys), rows[::-1], strict=True))
-            some = np.array(sorted(first.values()), np.int64)
-            self._simulate_useful(plans.take(some), found.bound_s[some])
-            return
+        rows = np.flatnonzero(found.fits & (found.bound_s < objective.limits_s(plans)))
+        rows = evaluator.in_ram(plans, rows)
+        rows = rows[np.argsort(found.bound_s[rows], kind="stable")]
+        keys = objective.keys(plans.take(rows))
+        first = dict(zip(reversed(keys), rows[::-1], strict=True))
+        some = np.array(sorted(first.values()), np.int64)
+        self._simulate_useful(plans.take(some), found.bound_s[some])
 
     def _finish(self, waiting: Tables) -> None:
         """What is left, the most promising first, until no bound is below its limit."""
